@@ -300,7 +300,7 @@ def test_files_that_are_no_config(tmp_path: Path, text: str) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="No such file"):
         read_path(tmp_path / "config.json")
 
 

@@ -98,7 +98,7 @@ def test_nodes_are_of_known_gpus() -> None:
         (catalogue.model, "gpt-oss", "nearest: gpt-oss-20b, gpt-oss-120b;"),
         (catalogue.model, "llama-3-405b", "nearest: llama-3.1-405b, "),
         (catalogue.model, "phi-4", "see loadstone catalogue models"),
-        (catalogue.model, "no/such/config.json", "no such file"),
+        (catalogue.model, "no/such/config.json", "No such file"),
         (catalogue.model, "", "no model ''"),
     ],
 )

@@ -460,12 +460,12 @@ def test_a_user_without_a_home(loadstone: Loadstone, monkeypatch: pytest.MonkeyP
     assert loadstone("bench", timing.url, *QUICK, "--requests", "2", "--json").code == 0
     monkeypatch.delenv("HOME")
     said = loadstone("size", "~/model/config.json", "--gpu", "h200").line()
-    assert said.startswith("/model/config.json: no such file")
+    assert said.startswith("/model/config.json: cannot be read (No such file")
 
 
 def test_a_home_of_nobody(loadstone: Loadstone) -> None:
     said = loadstone("size", "~nobody-here/config.json", "--gpu", "h200").line()
-    assert said.startswith("~nobody-here/config.json: no such file")
+    assert said.startswith("~nobody-here/config.json: cannot be read (No such file")
 
 
 def test_no_place_for_temporary_files(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

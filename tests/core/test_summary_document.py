@@ -85,7 +85,7 @@ def check_same(document: dict[str, Any]) -> None:
     """Typed, and from JSON, it becomes the same document again: keys, numbers and their kinds."""
     wanted = json.dumps(document, sort_keys=True)
     assert json.dumps(Summary.of(document).document(), sort_keys=True) == wanted
-    assert json.dumps(Summary.decode(wanted.encode()).document(), sort_keys=True) == wanted
+    assert json.dumps(msgspec.json.decode(wanted, type=Summary).document(), sort_keys=True) == wanted
 
 
 def with_cell(**changes: Any) -> dict[str, Any]:
@@ -176,11 +176,11 @@ def test_what_is_no_summary_is_refused_in_one_line(document: dict[str, Any], why
         Summary.of(document)
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
-    with pytest.raises(InputError):
-        Summary.decode(json.dumps(document).encode())
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"cells": [', b"[" * 100_000, b"\xff\xfe", b"null"])
+@pytest.mark.parametrize(
+    "text", [b"", b"[]", b'{"cells": [', b"[" * 100_000, b"\xff\xfe", b"null", b'{"run_id": "\xff"}']
+)
 def test_what_is_no_json_is_refused_in_one_line(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_bytes(text)
     with pytest.raises(InputError, match=r"summary\.json: not a summary .+; `loadstone recover .+` makes it"):

@@ -11,6 +11,7 @@ import msgspec
 
 from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.files import read_json
 from loadstone.core.summary import CellSummary, Finding
 from loadstone.core.units import show_number, show_seconds
 from loadstone.core.version import __version__
@@ -114,9 +115,8 @@ def save(selftest: Selftest) -> Path:
 def load() -> Selftest | None:
     """This host's self-test; None where there is none that can be read."""
     try:
-        with path().open("rb") as file:
-            selftest = msgspec.json.decode(file.read(_MOST_BYTES), type=Selftest)
-    except (OSError, ValueError, RuntimeError):  # no file, no JSON, no home
+        selftest = read_json(path(), Selftest, _MOST_BYTES, "a self-test", "make one with `loadstone selftest`")
+    except (InputError, RuntimeError):  # no file, no JSON, no home
         return None
     return selftest if selftest.schema == SCHEMA else None
 

@@ -20,6 +20,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import read_json
 from loadstone.core.plan import Load
 from loadstone.core.record import Clock, RunStatus, Source, Target
 
@@ -516,17 +517,12 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
     def of(cls, document: Mapping[str, Any]) -> Summary:
         """Of a document as `document()` gives it. Raises InputError where it is none."""
         try:
-            return _checked(msgspec.convert(document, cls))
+            summary = msgspec.convert(document, cls)
         except (msgspec.ValidationError, RecursionError) as error:
             raise InputError(f"not a summary ({error})") from error
-
-    @classmethod
-    def decode(cls, text: bytes) -> Summary:
-        """Of JSON. Raises InputError where it is no summary."""
-        try:
-            return _checked(msgspec.json.decode(text, type=cls))
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise InputError(f"not a summary ({error})") from error
+        if summary.schema != SCHEMA:
+            raise InputError(_other_schema(summary))
+        return summary
 
     def document(self) -> dict[str, Any]:
         """The `--json` document. Keys are only ever added to it."""
@@ -590,20 +586,11 @@ def read(folder: Path, remedy: str | None = None) -> Summary:
     """
     path = folder / "summary.json"
     remedy = remedy or f"`loadstone recover {folder}` makes it again"
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
-    if len(text) > _MOST_BYTES:
-        raise InputError(f"{path}: more than {_MOST_BYTES} bytes, too large; {remedy}")
-    try:
-        return Summary.decode(text)
-    except InputError as error:
-        raise InputError(f"{path}: {error}; {remedy}") from error
-
-
-def _checked(summary: Summary) -> Summary:
+    summary = read_json(path, Summary, _MOST_BYTES, "a summary", remedy)
     if summary.schema != SCHEMA:
-        raise InputError(f"summary of schema {summary.schema}; this version of Loadstone reads {SCHEMA}")
+        raise InputError(f"{path}: {_other_schema(summary)}; {remedy}")
     return summary
+
+
+def _other_schema(summary: Summary) -> str:
+    return f"summary of schema {summary.schema}; this version of Loadstone reads {SCHEMA}"

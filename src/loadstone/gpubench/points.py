@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import read_json
 
 SCHEMA = 1
 _MOST_BYTES = 64 * 1024 * 1024
@@ -133,17 +134,7 @@ def save(bench: Bench, path: Path) -> None:
 
 def load(path: Path) -> Bench:
     """Raises InputError where the file is no such document, or holds what no measurement gives."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; `loadstone calibrate --gpu` writes such a file") from None
-    if len(data) > _MOST_BYTES:
-        raise InputError(f"{path}: more than {_MOST_BYTES} bytes; that is not a GPU benchmark")
-    try:
-        bench = msgspec.json.decode(data, type=Bench)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not a GPU benchmark ({error}); `loadstone calibrate --gpu` writes one") from None
+    bench = read_json(path, Bench, _MOST_BYTES, "a GPU benchmark", "`loadstone calibrate --gpu` writes one")
     if bench.schema != SCHEMA:
         raise InputError(f"{path}: schema {bench.schema}, and this version reads {SCHEMA}; measure again")
     for number, point in enumerate(bench.points):

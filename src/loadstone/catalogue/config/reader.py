@@ -26,6 +26,7 @@ from loadstone.catalogue.config.nested import text_fields, tied_embeddings
 from loadstone.catalogue.config.quantisation import Rules, read_quantisation
 from loadstone.catalogue.config.towers import vision_parameters
 from loadstone.core.errors import InputError
+from loadstone.core.files import read_bytes
 
 MOST_BYTES = 64 << 20
 _MOST_STRETCHED = 10_000
@@ -87,12 +88,8 @@ def _collected(file: Path) -> Path:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > MOST_BYTES:
-            raise InputError(f"{file}: more than {MOST_BYTES >> 20} MiB; that is not a config.json")
-        content = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{file}: no such file; give a config.json or the folder that holds it") from None
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        content = json.loads(read_bytes(file, MOST_BYTES, "give a config.json or the folder that holds it").decode())
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(f"{file}: not a readable JSON file ({str(error)[:100]})") from None
     if not isinstance(content, dict):
         raise InputError(f"{file}: a JSON {type(content).__name__}, not an object; give a model's config.json")

@@ -15,9 +15,12 @@ from typing import Any
 import msgspec
 
 from loadstone.core.errors import DiskFullError, InputError
+from loadstone.core.files import decode_json, read_bytes
 from loadstone.core.record import RunInfo
 
 RUN_SCHEMA = 1
+_MOST_BYTES = 64 << 20
+"""Of a run.json: a thousand cells take one."""
 
 
 def run_id(created: datetime, *parts: str | None) -> str:
@@ -100,14 +103,10 @@ def read_info(folder: Path) -> RunInfo:
     Raises InputError where `folder` is no run folder, or its schema another than this version of the program reads.
     """
     path = folder / "run.json"
-    try:
-        info = msgspec.json.decode(path.read_bytes(), type=RunInfo)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: not a run folder ({path.name}: {error.strerror}); give one under runs/"
-        ) from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InputError(f"{path}: not a run this version of Loadstone can read ({error})") from error
+    content = read_bytes(path, _MOST_BYTES, f"{folder} is not a run folder; give one under runs/")
+    info = decode_json(
+        content, RunInfo, f"{path}: not a run this version of Loadstone can read", "move it away, or measure it again"
+    )
     if info.schema != RUN_SCHEMA:
         raise InputError(f"{path}: run of schema {info.schema}, and this version of Loadstone reads {RUN_SCHEMA}")
     return info

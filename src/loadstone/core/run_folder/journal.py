@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import check_regular, open_regular
 from loadstone.core.record import JournalDamage
 from loadstone.core.run_folder.folder import unwritable
 from loadstone.core.run_folder.owner import lock
@@ -135,7 +136,7 @@ class Journal:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         try:
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
                 old = file.read(len(_ARROW)) == _ARROW
                 for batch in self._arrow(size) if old else self._framed(file, size):
@@ -229,6 +230,7 @@ def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
     """
     import pyarrow as pa
 
+    check_regular(path)
     with pa.OSFile(str(path), "rb") as file:
         try:
             with pa.ipc.open_stream(file) as reader:
@@ -281,7 +283,7 @@ def wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
 
 def is_held(path: Path) -> bool:
     """Whether the process that locked it lives: see JournalWriter, own(). Raises OSError where it cannot be read."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         try:
             lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import check_regular
 from loadstone.core.plan import Blocks, Load, Plan
 from loadstone.core.run_folder.folder import replacing
 from loadstone.core.run_folder.records import read_columns
@@ -74,6 +75,7 @@ def read_plan(path: Path) -> Plan:
     if not path.exists():
         raise InputError(f"{path}: no such file; give a run folder, or a saved plan.parquet")
     try:
+        check_regular(path)
         table = pq.read_table(path, page_checksum_verification=True)
         about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"], type=_PlanDescription)
         columns = {name: table[name].to_numpy() for name in Plan.COLUMNS if name != "prompt"}

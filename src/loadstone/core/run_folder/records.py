@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import check_regular
 from loadstone.core.record import RequestRecord
 from loadstone.core.run_folder.folder import replacing
 
@@ -112,6 +113,7 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
     import pyarrow.parquet as pq
 
     try:
+        check_regular(folder / "records.parquet")
         file = pq.ParquetFile(folder / "records.parquet", page_checksum_verification=True)
     except OSError as error:
         raise InputError(f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import check_regular
 from loadstone.core.run_folder.folder import replacing
 from loadstone.core.run_folder.journal import read_stream
 
@@ -43,6 +44,7 @@ def read_server(folder: Path) -> pa.Table | None:
     schema = server_schema()
     try:
         if (folder / "server.parquet").exists():
+            check_regular(folder / "server.parquet")
             table = pq.read_table(folder / "server.parquet", columns=schema.names).cast(schema)
         else:
             batches = [batch for batch, _ in read_stream(folder / "server.arrow") if batch is not None]

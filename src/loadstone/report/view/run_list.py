@@ -22,6 +22,7 @@ import msgspec
 
 from loadstone.analyse.run_facts import run_facts
 from loadstone.core import run_folder
+from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
 from loadstone.core.summary import Summary
@@ -89,7 +90,7 @@ class Row(msgspec.Struct, kw_only=True):
         return self.state in ("running", "cut off")
 
 
-class Shelf:
+class RunList:
     """The runs in `roots`, each a run folder or a folder of them. Raises InputError where one is not there."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
@@ -189,8 +190,8 @@ def _summary(folder: Path) -> tuple[Summary | None, str]:
         return None, "it has no summary yet"
     _bounded(path, _SUMMARY_BYTES)
     try:
-        return Summary.decode(path.read_bytes()), ""
-    except (OSError, InputError) as error:
+        return summaries.read(folder), ""
+    except InputError as error:
         return None, f"summary.json cannot be read ({clean(str(error), 100)})"
 
 

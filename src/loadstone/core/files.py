@@ -1,0 +1,68 @@
+"""Files that anybody may have written: opened only if they are files, read with a bound, decoded strictly."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from loadstone.core.errors import InputError
+
+_T = TypeVar("_T")
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read its bytes.
+
+    Raises OSError where it cannot be opened, and where it is no regular file: a pipe would wait for somebody to write
+    to it, a device may have no end.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
+        raise OSError(errno.EINVAL, f"{kind}, not a file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def check_regular(path: Path) -> None:
+    """Raises OSError as open_regular() does, for what another library opens then."""
+    open_regular(path).close()
+
+
+def read_bytes(path: Path, most_bytes: int, remedy: str) -> bytes:
+    """All of a file. Raises InputError, one line that ends with `remedy`, where it cannot be read or is larger."""
+    try:
+        with open_regular(path) as file:
+            content = file.read(most_bytes + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from error
+    if len(content) > most_bytes:
+        size = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes >> 10} KiB"
+        raise InputError(f"{path}: more than {size}, too large; {remedy}")
+    return content
+
+
+def read_json(path: Path, kind: type[_T], most_bytes: int, what: str, remedy: str) -> _T:
+    """The JSON document of a file, as `kind`.
+
+    Raises InputError, one line that ends with `remedy`, where it cannot be read, is larger, or is not `what` (with
+    its article): no JSON, no UTF-8, nested too deeply, or of other fields.
+    """
+    return decode_json(read_bytes(path, most_bytes, remedy), kind, f"{path}: not {what}", remedy)
+
+
+def decode_json(content: bytes, kind: type[_T], complaint: str, remedy: str) -> _T:
+    """JSON as `kind`. Raises InputError: `complaint (reason); remedy`."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+        raise InputError(f"{complaint} ({error}); {remedy}") from error
