@@ -22,9 +22,9 @@ from browser import Browser, needs_chromium
 from loadstone import bench
 from loadstone.core import run_folder
 from loadstone.core.record import Target
-from loadstone.report.view.shelf import is_written_to
+from loadstone.report.view.run_list import is_written_to
 from test_view_pages import HOSTILE
-from test_view_shelf import finished
+from test_view_run_list import finished
 
 pytestmark = pytest.mark.slow
 NARROW, MIDDLE, WIDE = 375, 970, 1600

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
-from loadstone.report.charts import bands, bars, curves, inside, marks
-from loadstone.report.charts.colours import ENGINES, GPUS, colour, colours
+from loadstone.predict.sizing.size import Row, size
+from loadstone.report.charts import bands, bars, inside, lines
 from loadstone.report.charts.select import figures
 from loadstone.report.charts.sizing import contexts_picture
-from loadstone.report.charts.theme import Figure, to_png, to_svg
+from loadstone.report.charts.theme import ENGINES, GPUS, Figure, colour, colours, to_png, to_svg
 from loadstone.report.data import pairs
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TOTAL, TPOT, TTFT, frames, outliers
 from loadstone.report.data.points import Point
@@ -59,7 +60,7 @@ def legend(figure: Figure) -> tuple[int, list[str]]:
 
 def test_a_curve_shows_units_definition_count_and_interval(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    figure = drawn(curves.against(frame, TTFT, key="k"))
+    figure = drawn(lines.against(frame, TTFT, key="k"))
     notes = " ".join(figure.notes)
     assert "TTFT = first token − sending (closed loop)" in notes
     assert "500 requests a point; bars: 95 % interval; measured" in notes
@@ -81,7 +82,7 @@ def test_a_line_is_read_from_0_unless_that_would_press_most_of_it_flat(
     """An overloaded server's TTFT beside that of one at ease: on a linear axis the latter would be 0."""
     run(tmp_path, "a", [cell(1, ttft=0.1), cell(4, ttft=0.2), cell(16, ttft=highest)])
     (frame,) = frames(points(tmp_path), "load")
-    spec = drawn(curves.against(frame, TTFT, key="k")).spec
+    spec = drawn(lines.against(frame, TTFT, key="k")).spec
     line = spec["layer"][1]["layer"][0]
     assert line["mark"]["type"] == "line"
     assert line["encoding"]["y"]["scale"].get("type") == scale
@@ -92,7 +93,7 @@ def test_where_one_series_of_several_is_left_the_chart_says_which(tmp_path: Path
     run(tmp_path, "a", [cell(1), cell(4)])
     run(tmp_path, "b", [cell(1, ttft=None), cell(4, ttft=None)], engine="SGLang")
     (frame,) = frames(points(tmp_path), "load")
-    both, one = (drawn(curves.against(frame, measure, key="k")) for measure in (TPOT, TTFT))
+    both, one = (drawn(lines.against(frame, measure, key="k")) for measure in (TPOT, TTFT))
     assert legend(both)[1] == ["SGLang", "vLLM"]
     assert legend(one)[1] == []
     assert "vLLM" not in both.notes[0]
@@ -120,19 +121,19 @@ def test_a_published_range_ratio_is_rounded(tmp_path: Path) -> None:
 
 def test_short_latencies_are_in_milliseconds(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    assert rows_of(drawn(curves.against(frame, TPOT, key="k")))[0]["y"] == 10
+    assert rows_of(drawn(lines.against(frame, TPOT, key="k")))[0]["y"] == 10
 
 
 def test_throughput_over_latency_follows_the_load(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    figure = drawn(curves.trade_off(frame, E2E, TOTAL, section="throughput", key="k"))
+    figure = drawn(lines.trade_off(frame, E2E, TOTAL, section="throughput", key="k"))
     assert [row["load"] for row in rows_of(figure)] == [1, 4, 16, 1, 4, 16]
     assert "better is up and left" in " ".join(figure.notes)
 
 
 def test_the_pareto_front_has_what_none_beats(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    figure = drawn(curves.pareto(frame))
+    figure = drawn(lines.pareto(frame))
     front = figure.spec["datasets"][figure.spec["layer"][0]["data"]["name"]]
     assert [(row["x"], row["y"]) for row in front] == [(100, 12.5), (25, 50), (6.25, 200)]
     assert "per GPU" in figure.title
@@ -142,14 +143,14 @@ def test_a_front_of_what_was_measured_has_no_prediction_on_it(tmp_path: Path) ->
     run(tmp_path, "a", [cell(4, tpot=0.01, output=400), cell(16, tpot=0.02, output=800)])
     run(tmp_path, "b", [cell(4, tpot=0.005, output=4000), cell(16, tpot=0.006, output=9000)], source="simulated")
     (frame,) = frames(points(tmp_path), "load")
-    figure = drawn(curves.pareto(frame))
+    figure = drawn(lines.pareto(frame))
     assert figure.summary.startswith("2 of 4 points are on the front")
     assert any("no other beats in both, without predictions" in note for note in figure.notes)
 
 
 def test_loads_that_double_stand_at_equal_distances(tmp_path: Path) -> None:
     (frame,) = frames(two_engines(tmp_path), "load")
-    figure = drawn(curves.against(frame, TTFT, key="k"))
+    figure = drawn(lines.against(frame, TTFT, key="k"))
     scale = figure.spec["layer"][0]["encoding"]["x"]["scale"]
     assert (scale["type"], scale["base"]) == ("log", 2)
 
@@ -158,7 +159,7 @@ def test_loads_are_written_out(tmp_path: Path) -> None:
     """Vega writes 1.3e+2 for a 128 beside 32 and 64 where a format has no precision."""
     run(tmp_path, "a", [cell(c) for c in (32, 64, 128)])
     (frame,) = frames(points(tmp_path), "load")
-    svg = to_svg(drawn(curves.against(frame, TTFT, key="k")))
+    svg = to_svg(drawn(lines.against(frame, TTFT, key="k")))
     assert [tick for tick in ("32", "64", "128") if f">{tick}<" in svg] == ["32", "64", "128"]
     assert "e+2" not in svg
 
@@ -170,7 +171,7 @@ def test_pooled_gaps_are_not_called_requests(tmp_path: Path) -> None:
         each["metrics"]["itl_s"] = gaps
     run(tmp_path, "a", cells)
     (frame,) = frames(points(tmp_path), "load")
-    assert "500 requests a point" in " ".join(drawn(curves.against(frame, ITL, key="k")).notes)
+    assert "500 requests a point" in " ".join(drawn(lines.against(frame, ITL, key="k")).notes)
 
 
 def test_the_ends_of_bars_are_inside_the_picture(tmp_path: Path) -> None:
@@ -178,7 +179,7 @@ def test_the_ends_of_bars_are_inside_the_picture(tmp_path: Path) -> None:
     cells[-1]["metrics"]["e2e_s"] = stat(16.0, spread=0.5)
     run(tmp_path, "a", cells)
     (frame,) = frames(points(tmp_path), "load")
-    figure = drawn(curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
+    figure = drawn(lines.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
     ends = [float(end) for end in re.findall(r'"domain": \[0, ([\d.]+)\]', json.dumps(figure.spec["layer"]))]
     assert sorted(set(ends)) == [24 * 1.02, 1120]
 
@@ -200,7 +201,7 @@ def test_loads_written_beside_points_lie_on_nothing_else(tmp_path: Path) -> None
         cells = [cell(4**n, e2e=0.5 + n, output=output * (n + 1) / 4) for n in range(4)]
         run(tmp_path, name, cells, engine=name)
     (frame,) = frames(points(tmp_path), "load")
-    figure = drawn(curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
+    figure = drawn(lines.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
     written = texts_of(figure)
     assert [text for text, *_ in written].count("64") == 2  # two of the three lie together
     assert {text for text, *_ in written} == {"1", "4", "16", "64"}
@@ -220,7 +221,7 @@ def test_loads_beside_points_that_saturate_do_not_overprint(tmp_path: Path, spre
             cells.append(one)
         run(tmp_path, f"r{number}", cells, engine=f"engine {number}", source="simulated")
     (frame,) = frames(points(tmp_path), "load")
-    written = texts_of(drawn(curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k")))
+    written = texts_of(drawn(lines.trade_off(frame, E2E, OUTPUT, section="throughput", key="k")))
     assert len(written) > 2
     for (text, x, y), (other, other_x, other_y) in itertools.combinations(written, 2):
         assert abs(x - other_x) > 3.3 * (len(text) + len(other)) or abs(y - other_y) > 6.5, (text, other)
@@ -232,9 +233,9 @@ def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
     run(tmp_path, "b", [cell(1, tpot=0.02, output=90), cell(4, tpot=0.03, output=200)], engine="SGLang")
     (frame,) = frames(points(tmp_path), "load")
     made = [
-        curves.against(frame, TTFT, key="k"),
-        curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"),
-        curves.pareto(frame),
+        lines.against(frame, TTFT, key="k"),
+        lines.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"),
+        lines.pareto(frame),
     ]
     for figure in made:
         assert [text for text, *_ in texts_of(drawn(figure))].count("×") == 1
@@ -244,7 +245,7 @@ def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
     assert made[2].summary.startswith("2 of 4 points are on the front")
     assert "without points with a warning" in " ".join(made[2].notes)
     fine = frame.only(lambda point, _: point.trusted)
-    assert "warning" not in " ".join(drawn(curves.against(fine, TTFT, key="k")).notes)
+    assert "warning" not in " ".join(drawn(lines.against(fine, TTFT, key="k")).notes)
 
 
 def test_a_bar_of_a_cell_with_a_warning_is_pale(tmp_path: Path) -> None:
@@ -265,7 +266,7 @@ def test_tokens_that_arrived_together_have_no_time_between_them(tmp_path: Path) 
     (frame,) = frames(points(tmp_path), "load")
     for measure in (TPOT, ITL):
         assert [measure.of(point) for point in frame.points if point.load == 4 and point.engine == "vLLM"] == [None]
-    figure = drawn(curves.against(frame, TPOT, key="k"))
+    figure = drawn(lines.against(frame, TPOT, key="k"))
     assert min(row["y"] for row in rows_of(figure)) == 20
     assert "left out: 1 point whose tokens arrived together" in " ".join(figure.notes)
 
@@ -278,12 +279,12 @@ def test_a_missing_interval_has_its_reason(tmp_path: Path) -> None:
         each["metrics"]["itl_s"] = stat(0.02) | {"ci95": {}}
     run(tmp_path, "a", both, records=[record(0, 0.0, [0.1, 0.2])])
     (frame,) = frames(points(tmp_path), "load")
-    said = {measure.key: drawn(curves.against(frame, measure, key="k")).notes[-1] for measure in (TTFT, ITL)}
+    said = {measure.key: drawn(lines.against(frame, measure, key="k")).notes[-1] for measure in (TTFT, ITL)}
     assert "bars: 95 % interval, none at 1 of 2 points: too few generations of requests" in said["ttft"]
     assert "no interval: tokens of all requests are pooled" in said["itl"]
     run(tmp_path / "sums", "a", [few, cell(16) | {"metrics": few["metrics"]}])
     (frame,) = frames(points(tmp_path / "sums"), "load")
-    assert "no interval: other tools' summaries have none" in drawn(curves.against(frame, TTFT, key="k")).notes[-1]
+    assert "no interval: other tools' summaries have none" in drawn(lines.against(frame, TTFT, key="k")).notes[-1]
 
 
 def test_a_line_for_each_load_or_a_word_on_how_many(tmp_path: Path) -> None:
@@ -310,7 +311,7 @@ def test_repeats_are_counted_where_there_are_several_setups(tmp_path: Path) -> N
     (frame,) = frames(points(tmp_path), "load")
     names = {"vLLM · repeat 1", "vLLM · repeat 2", "SGLang · repeat 1", "SGLang · repeat 2"}
     assert {series.label for series in frame.series} == names
-    front = drawn(curves.pareto(frame))
+    front = drawn(lines.pareto(frame))
     assert legend(front) == (4, ["SGLang", "repeat 1", "repeat 2", "vLLM"])
     alone = [point for point in points(tmp_path) if point.engine == "vLLM"]
     assert {series.variant for series in series_of(alone)} == {"run 1", "run 3"}
@@ -322,7 +323,7 @@ def test_the_shapes_of_runs_with_one_load_each_are_in_the_legend(tmp_path: Path)
     for name in ("b", "c"):
         run(tmp_path, name, [cell(1)])
     (frame,) = frames(points(tmp_path), "load", single=True)
-    figure = drawn(curves.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
+    figure = drawn(lines.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
     assert legend(figure) == (5, ["SGLang", "run 2", "run 3", "the others", "vLLM"])
     marks = re.findall(r'<g class="mark-symbol role-mark .*?</g>', to_svg(figure), re.DOTALL)
     assert len({shape for group in marks for shape in re.findall(r' d="([^"]*)"', group)}) == 3
@@ -333,13 +334,13 @@ def test_no_legend_has_an_entry_without_a_word(tmp_path: Path) -> None:
         run(tmp_path, name, [cell(1), cell(4)], engine=engine, deployment=deployment)
     (frame,) = frames(points(tmp_path), "load")
     assert {series.variant for series in frame.series} == {"tp8", "tp4", ""}
-    assert legend(drawn(curves.against(frame, TTFT, key="k"))) == (
+    assert legend(drawn(lines.against(frame, TTFT, key="k"))) == (
         5,
         ["SGLang", "the others", "tp4", "tp8", "vLLM"],
     )
     # Of the others nothing may be there to draw; then variants have the colours.
-    left = [row for row in rows_of(drawn(curves.against(frame, TTFT, key="k"))) if row["colour"] == "vLLM"]
-    assert marks.looks(left, [])("line")["color"].to_dict()["scale"]["domain"] == ["", "tp8"]
+    left = [row for row in rows_of(drawn(lines.against(frame, TTFT, key="k"))) if row["colour"] == "vLLM"]
+    assert lines.looks(left, [])("line")["color"].to_dict()["scale"]["domain"] == ["", "tp8"]
 
 
 def test_a_variant_looks_the_same_in_all_pictures_of_a_report(tmp_path: Path) -> None:
@@ -373,10 +374,10 @@ def _encodings(spec: dict[str, Any]) -> list[dict[str, Any]]:
 def test_more_variants_than_dashes_differ_while_they_can(tmp_path: Path) -> None:
     order = [f"tp{n}" for n in range(20)]
     rows = [{"colour": colour, "variant": name} for colour in ("a", "b") for name in (order[1], order[9], order[10])]
-    scale = marks.looks(rows, order)("line")["strokeDash"].to_dict()["scale"]
+    scale = lines.looks(rows, order)("line")["strokeDash"].to_dict()["scale"]
     assert len({tuple(dash) for dash in scale["range"]}) == 3
     many = [{"colour": colour, "variant": name} for colour in ("a", "b") for name in order]
-    assert len(marks.looks(many, order)("line")["strokeDash"].to_dict()["scale"]["range"]) == 20
+    assert len(lines.looks(many, order)("line")["strokeDash"].to_dict()["scale"]["range"]) == 20
 
 
 def test_a_series_that_towers_is_left_out_of_a_second_picture(tmp_path: Path) -> None:
@@ -565,7 +566,7 @@ def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> N
     # 10 requests/s · 20 ms · 127 tokens: 25 decode at once. 8.03 G parameters but for 128,256 × 4,096 of embedding,
     # two bytes each, and 131,072 bytes of KV cache for each of 25 × 1,088 tokens, at 4.8 TB/s.
     expected_s = (2 * (8.03e9 - 128256 * 4096) + 25 * 1088 * 131072) / 4.8e12
-    assert every[0].light_tpot_s == pytest.approx(expected_s, rel=0.02)
+    assert every[0].roofline.tpot_s == pytest.approx(expected_s, rel=0.02)
     (pair,) = bands.predictions(every)
     figure = drawn(bands.predicted(pair, TPOT))
     assert any(row.get("what") == "speed of light" for rows in figure.spec["datasets"].values() for row in rows)
@@ -583,20 +584,21 @@ def test_each_setting_is_laid_under_what_was_measured_with_it(tmp_path: Path) ->
     assert sorted(laid) == [(["p"], ["m", "m4", "m8"]), (["p2"], ["m"]), (["p8"], ["m", "m8"])]
 
 
+def sized(**changes: Any) -> Row:
+    return msgspec.structs.replace(size(parse_deployment("llama-3.1-8b@1xh200")), **changes)
+
+
 def test_the_longest_contexts_as_a_map() -> None:
-    rows = [
-        {"model": "org/a", "gpu": "h200", "gpus": gpus, "max_context_tokens": tokens}
-        for gpus, tokens in ((1, None), (2, 4096), (4, 131072))
-    ]
+    rows = [sized(gpus=gpus, max_context_tokens=tokens) for gpus, tokens in ((1, 0), (2, 4096), (4, 131072))]
     figure = drawn(contexts_picture(rows))
     assert [row["text"] for row in rows_of(figure)] == ["–", "4k", "128k"]
     assert figure.notes == ["tokens of one request, beside weights and activations; grey: the model does not fit"]
 
 
 def test_a_map_of_contexts_says_for_how_many_requests_and_of_what_it_is_the_best() -> None:
-    row: dict[str, Any] = {"model": "a", "gpu": "h200", "gpus": 1, "batch": 64, "engine": "vllm"}
-    rows = [row | {"weights_dtype": dtype, "max_context_tokens": n} for dtype, n in (("bf16", 1024), ("fp8", 4096))]
-    figure = drawn(contexts_picture([*rows, rows[1] | {"gpus": 2, "engine": "sglang"}]))
+    kinds = (("bf16", 1024), ("fp8", 4096))
+    rows = [sized(batch=64, weights_dtype=dtype, max_context_tokens=tokens) for dtype, tokens in kinds]
+    figure = drawn(contexts_picture([*rows, msgspec.structs.replace(rows[1], gpus=2, engine="sglang")]))
     assert [row["text"] for row in rows_of(figure)] == ["4k", "4k"]
     assert "tokens of each of 64 requests at once" in figure.notes[0]
     assert figure.notes[1] == "each is the longest over several precisions"  # engines differ from box to box alone
@@ -744,5 +746,5 @@ def _lab(linear: Any) -> Any:
 def test_the_output_throughput_of_nothing_is_no_picture(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1, output=None, total=None), cell(4, output=None, total=None)])
     (frame,) = frames(points(tmp_path), "load")
-    assert curves.against(frame, OUTPUT, key="k") is None
-    assert curves.pareto(frame) is None
+    assert lines.against(frame, OUTPUT, key="k") is None
+    assert lines.pareto(frame) is None

@@ -15,9 +15,8 @@ from loadstone.analyse.compare.ratio import OTHER_REPEATS, REPEATS
 from loadstone.core.errors import InputError
 from loadstone.interop.read.folders import run_folders
 from loadstone.report.charts.bars import ratio_figures
-from loadstone.report.data.effect import Effect, effect
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT
-from loadstone.report.data.pairs import gpu_ratios
+from loadstone.report.data.pairs import Effect, effect, gpu_ratios
 from loadstone.report.data.points import Point
 from loadstone.report.data.runs import read_runs
 from loadstone.report.data.series import series_of
@@ -549,8 +548,8 @@ def test_nobody_guesses_tokens_faster_than_light(tmp_path: Path) -> None:
         own = told | {"arguments": {"num_speculative_tokens": tokens}}
         run(tmp_path / tokens, "a", cells, model="meta-llama/Llama-3.1-8B", deployment=own)
         first = points(tmp_path / tokens)[0]
-        assert (first.light_tpot_s is not None) == light
-        assert first.light_ttft_s is not None
+        assert (first.roofline.tpot_s is not None) == light
+        assert first.roofline.ttft_s is not None
         texts = said(tmp_path / tokens, "light")
         assert [("speculative decoding" in text, "faster than possible" in text) for text in texts] == [
             (True, True)

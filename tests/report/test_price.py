@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from conftest import Loadstone
-from loadstone.analyse.compare import compare
+from loadstone import compare
 from loadstone.analyse.compare.price import dollars_per_hour, key, parse_prices, per_million, without_price
 from loadstone.analyse.compare.ratio import OTHER_REPEATS
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.errors import InputError
-from loadstone.report.charts.curves import price_by_pace
-from loadstone.report.data.effect import effect
+from loadstone.report.charts.lines import price_by_pace
 from loadstone.report.data.frames import DOLLARS, frames
+from loadstone.report.data.pairs import effect
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.csv_sheet import sheet
 from loadstone.report.pages.document import Report, build

@@ -395,8 +395,9 @@ def test_what_a_summary_tells_of_light_is_what_a_report_shows(tmp_path: Path) ->
     told = {"tpot_s": 0.01, "ttft_s": 0.02, "tpot_ratio": 0.5, "ttft_ratio": 0.2, "mbu": 0.3, "mfu": None}
     run(tmp_path, "a", [cell(25, light=told), cell(50, light=None)], deployment={"model": "llama-3.1-8b", "gpus": 1})
     first, second = points(tmp_path)
-    assert (first.light_tpot_s, first.light_ttft_s, first.mbu, first.mfu) == (0.01, 0.02, 0.3, None)
-    assert second.light_tpot_s is None
+    light = first.roofline
+    assert (light.tpot_s, light.ttft_s, light.mbu, light.mfu) == (0.01, 0.02, 0.3, None)
+    assert second.roofline.tpot_s is None
 
 
 def test_runs_that_differ_by_what_was_asked_are_told_apart_by_their_titles(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from loadstone.analyse.compare import compare
-from loadstone.report.data.effect import effect
+from loadstone import compare
 from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT
+from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import points_of
 from loadstone.report.data.runs import read_run
 from loadstone.report.findings import observations

@@ -9,11 +9,10 @@ import pytest
 from loadstone.core import run_folder
 from loadstone.core.record import RequestRecord
 from loadstone.report.view.curves import BINS, FIRST_BIN_S, RATIO, Curves
-from loadstone.report.view.live import LiveRuns
-from loadstone.report.view.shelf import Shelf
-from loadstone.report.view.tail import WINDOW_BYTES, Tail
+from loadstone.report.view.live import WINDOW_BYTES, LiveRuns, Tail
+from loadstone.report.view.run_list import RunList
 from test_summary import CLOSED
-from test_view_shelf import papers
+from test_view_run_list import papers
 
 Fields = dict[str, Any]
 
@@ -210,8 +209,8 @@ def test_a_damaged_journal_is_told_and_read_no_further(tmp_path: Path, damage: s
 
 def test_a_run_is_told_as_its_journals_grow(tmp_path: Path) -> None:
     folder = papers(tmp_path / "r")
-    shelf, live = Shelf([tmp_path]), LiveRuns()
-    (row,) = shelf.rows()
+    run_list, live = RunList([tmp_path]), LiveRuns()
+    (row,) = run_list.rows()
     assert live.look(row)["cells"][0]["sent"] == 0
     writers = [run_folder.JournalWriter(folder, worker) for worker in (0, 1)]
     for worker, writer in enumerate(writers):

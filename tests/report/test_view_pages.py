@@ -20,10 +20,10 @@ from loadstone.core.record import Target
 from loadstone.report.view import app as view_app
 from loadstone.report.view.app import Site
 from loadstone.report.view.guard import Guard
+from loadstone.report.view.run_list import RunList
 from loadstone.report.view.serve import listen, url_of
-from loadstone.report.view.shelf import Shelf
 from test_view_curves import batch, part
-from test_view_shelf import finished, papers
+from test_view_run_list import finished, papers
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'\x1b[31m"
 TOKEN = "right-token"  # noqa: S105
@@ -55,7 +55,7 @@ def runs(tmp_path: Path) -> Iterator[Path]:
 
 
 def open_page(root: Path, **door: Any) -> Guard:
-    return Guard(Site(Shelf([root])).app(), **door)
+    return Guard(Site(RunList([root])).app(), **door)
 
 
 def listed(answer: httpx.Response) -> set[str]:

@@ -41,9 +41,7 @@ def report(
     with run_folders(runs, set or ()) as (folders, passed_over):
         files, made = write(folders, out, format, passed_over=passed_over, price=price or ())
     if json:
-        from loadstone.report.pages.prices import prices_of
-
-        print_json({"schema": 1, "files": [str(path) for path in files], **prices_of(made)})
+        print_json({"schema": 1, "files": [str(path) for path in files], **made.prices_document()})
         return
     for path in files:
         print(path)

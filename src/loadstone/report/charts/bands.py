@@ -6,11 +6,23 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from loadstone.report.charts.colours import BLUE, GREY, ORANGE
-from loadstone.report.charts.curves import unit_of
-from loadstone.report.charts.marks import CROSSED, bounds, crossed
-from loadstone.report.charts.theme import Figure, Row, data, figure, load_axis, tooltips, wide
-from loadstone.report.data.frames import TPOT, TTFT, Frame, Measure, load_title
+import altair as alt
+
+from loadstone.report.charts.lines import CROSSED, bounds, crossed, unit_of, warning
+from loadstone.report.charts.theme import (
+    BLUE,
+    GREY,
+    ORANGE,
+    Figure,
+    Row,
+    colour_by,
+    data,
+    figure,
+    load_axis,
+    tooltips,
+    wide,
+)
+from loadstone.report.data.frames import Frame, Measure, load_title
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import lengths_label
 from loadstone.report.data.wording import joined, requests_a
@@ -23,8 +35,6 @@ FAR = 10
 
 def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     """p50, p90 and p99 of one series over its loads, with the bounds of the p99."""
-    import altair as alt
-
     unit, scale = unit_of(measure, frame.points)
     rows: list[Row] = []
     for point in frame.points:
@@ -92,8 +102,6 @@ def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]
 
 def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure | None:
     """Measurements laid over the prediction with its interval, and over the roofline where it is known."""
-    import altair as alt
-
     simulated, measured = pair
     unit, scale = unit_of(measure, [*simulated, *measured])
     lines, dots = _rows(simulated, measure, scale), _rows(measured, measure, scale)
@@ -104,14 +112,13 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     light: list[Row] = [
         {"x": point.load, "y": value * scale, "what": "speed of light"}
         for point in sorted(simulated, key=lambda each: each.load)
-        if (value := _light(point, measure)) is not None
+        if (value := {"tpot": point.roofline.tpot_s, "ttft": point.roofline.ttft_s}.get(measure.key)) is not None
     ]
     log = wide([row["y"] for row in (*lines, *dots, *light)], FAR)
     y_scale = alt.Scale(type="log", nice=False, padding=8) if log else alt.Scale()
     y, low = (alt.Y(f"{column}:Q", title=title, scale=y_scale) for column in ("y", "low"))
     shown = {"simulated": ORANGE, "measured": BLUE} | ({"speed of light": GREY} if light else {})
-    names, shades = list(shown), list(shown.values())
-    colour = alt.Color("what:N", scale=alt.Scale(domain=names, range=shades), legend=alt.Legend(title=None))
+    colour = colour_by("what", list(shown), list(shown.values()))
     line = alt.Chart(data(lines)).mark_line(strokeDash=[6, 3]).encode(x=x, y=y, color=colour)
     layers = [line]
     explained = []
@@ -153,17 +160,12 @@ def _times(ratio: float) -> str:
     return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"
 
 
-def _light(point: Point, measure: Measure) -> float | None:
-    return point.light_tpot_s if measure is TPOT else point.light_ttft_s if measure is TTFT else None
-
-
 def _rows(points: Sequence[Point], measure: Measure, scale: float) -> list[Row]:
-    rows: list[Row] = []
-    for point in sorted(points, key=lambda each: each.load):
-        if (value := measure.of(point)) is not None:
-            row = {
-                "x": point.load, "y": value * scale, "run": f"run {point.number}",
-                "what": "simulated" if point.source == "simulated" else "measured",
-            }  # fmt: skip
-            rows.append(row | bounds(measure.stat(point), scale) | ({} if point.trusted else {"warned": True}))
-    return rows
+    return [
+        {"x": point.load, "y": value * scale, "run": f"run {point.number}"}
+        | {"what": "simulated" if point.source == "simulated" else "measured"}
+        | bounds(measure.stat(point), scale)
+        | warning(point)
+        for point in sorted(points, key=lambda each: each.load)
+        if (value := measure.of(point)) is not None
+    ]

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from loadstone.report.charts.curves import unit_of
-from loadstone.report.charts.marks import CROSSED, crossed
-from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, tooltips, wide
+import altair as alt
+
+from loadstone.report.charts.lines import CROSSED, bounds, crossed, unit_of, warning
+from loadstone.report.charts.theme import WIDTH, Figure, Row, colour_by, data, figure, tooltips, wide
 from loadstone.report.data.frames import Measure, load_label
 from loadstone.report.data.pairs import UNSETTLED, Fact, Ratio, heaviest, interval_words, left_out
 from loadstone.report.data.points import Point
@@ -28,8 +29,6 @@ def side_by_side(
 
     `what`: that in words; `none`: what it is called where there is none of it.
     """
-    import altair as alt
-
     every = [point for switched in sets for point in switched]
     if not every:
         return None
@@ -42,7 +41,7 @@ def side_by_side(
             named = joined(name, load_label(point) if len(loads) > 1 else "", by=" · ")
             value = getattr(point, fact) or none
             row = {"set": named, "value": value, "y": y * scale, "order": point.load, "n": point.ok}
-            rows.append(row if point.trusted else row | {"warned": True})
+            rows.append(row | warning(point))
     rows = rows[: 2 * ROWS]
     if not rows:
         return None
@@ -56,7 +55,7 @@ def side_by_side(
     )
     bars = base.mark_bar().encode(
         x=alt.X("y:Q", title=title, axis=alt.Axis(tickCount=5)),
-        color=alt.Color("value:N", scale=shades(values), legend=alt.Legend(title=None)),
+        color=colour_by("value", values),
         opacity=alt.condition("datum.warned", alt.value(0.4), alt.value(1)),
         tooltip=tooltips(("set:N",), ("value:N",), ("y:Q", title, ".4~g"), ("n:Q", "requests")),
     )
@@ -90,8 +89,6 @@ def side_by_side(
 
 def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
     """A picture for each pair of GPUs: a row for each model, number of GPUs and length; a mark for each measure."""
-    import altair as alt
-
     pairs: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
     for ratio in heaviest(ratios):
         pairs[ratio.over.gpu, ratio.under.gpu].append(ratio)
@@ -110,10 +107,7 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
             )
             place = (name, point.kind, point.load, point.near_output or 0)
             shown_as: Row = {"row": row or over, "measure": ratio.measure.name, "times": ratio.times}
-            if (known := ratio.effect) is not None:
-                shown_as |= {"low": known.low, "high": known.high}
-            doubtful = not (point.trusted and ratio.under.trusted)
-            placed.append((place, shown_as | {"warned": True} if doubtful else shown_as))
+            placed.append((place, shown_as | bounds(ratio.effect) | warning(point, ratio.under)))
         order = list(dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0])))
         shown = [row for _, row in placed if row["row"] in order[:ROWS]]
         measures = list(dict.fromkeys(row["measure"] for row in shown))
@@ -125,7 +119,7 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
         base = alt.Chart(data(shown)).encode(
             y=y,
             yOffset=lane,
-            color=alt.Color("measure:N", scale=shades(measures), legend=alt.Legend(title=None, columns=1)),
+            color=colour_by("measure", measures, columns=1),
         )
         bars = (
             base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55).encode(x=alt.X("low:Q"), x2="high:Q")
@@ -133,7 +127,7 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
         marks = base.mark_point(size=110, opacity=0.95).encode(
             x=x,
             shape=alt.Shape("measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)),
-            tooltip=["row:N", "measure:N", alt.Tooltip("times:Q", format=".3~g")],
+            tooltip=tooltips(("row:N",), ("measure:N",), ("times:Q", "", ".3~g")),
         )
         even = alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x="times:Q")
         beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""

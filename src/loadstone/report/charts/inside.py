@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from typing import Literal
 
+import altair as alt
 import numpy as np
 
 from loadstone.report.charts.bands import WIDE
-from loadstone.report.charts.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION
-from loadstone.report.charts.theme import WIDTH, Figure, Row, data, figure, shades, tooltips, wide
+from loadstone.report.charts.theme import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    VERMILION,
+    WIDTH,
+    Figure,
+    Row,
+    colour_by,
+    data,
+    figure,
+    seconds_unit,
+    tooltips,
+    wide,
+)
 from loadstone.report.data.samples import TIME_BINS, Heat, RunSample, Track
 from loadstone.report.data.wording import count, joined, requests_a
 
@@ -25,13 +41,11 @@ _TRACKS = {
 
 def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: str) -> Figure | None:
     """The share of requests below each latency, a line for each load."""
-    import altair as alt
-
     found = [cdf for cdf in sample.cdfs if cdf.metric == metric]
     if not found:
         return None
     top = max(cdf.values[-1] for cdf in found)
-    unit, scale = ("ms", 1e3) if top < 2 else ("s", 1.0)
+    unit, scale = seconds_unit(top)
     rows: list[Row] = [
         {"x": value * scale, "y": 100 * level, "load": cdf.label}
         for cdf in found
@@ -45,11 +59,7 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
         .encode(
             x=alt.X("x:Q", title=f"{metric} ({unit})", scale=alt.Scale(type=kind, nice=False)),
             y=alt.Y("y:Q", title="requests below (%)", scale=alt.Scale(domain=[0, 100])),
-            color=alt.Color(
-                "load:N",
-                scale=shades(names),
-                legend=alt.Legend(title=None) if len(names) > 1 else None,
-            ),
+            color=colour_by("load", names, least=2),
             tooltip=tooltips(("load:N",), ("x:Q", f"{metric} ({unit})", ".4~g"), ("y:Q", "% below", ".4~g")),
         )
     )
@@ -72,8 +82,6 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
 
 def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
     """The run's course: a panel for each kind of thing that was counted, all over the same seconds."""
-    import altair as alt
-
     panels: dict[str, list[Track]] = {}
     for track in sample.tracks:
         panels.setdefault(track.panel, []).append(track)
@@ -90,6 +98,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
             for at, value in zip(track.times_s, track.values, strict=True)
         ]
         names = [track.name for track in tracks]
+        shades = [_TRACKS.get(name, GREY) for name in names]
         last = number == len(panels) - 1
         x_title = "seconds of the run" if last else None
         x = alt.X("x:Q", scale=x_scale, title=x_title, axis=alt.Axis(labels=last, grid=False))
@@ -99,11 +108,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
             .encode(
                 x=x,
                 y=alt.Y("y:Q", title=panel, axis=alt.Axis(tickCount=4)),
-                color=alt.Color(
-                    "what:N",
-                    scale=alt.Scale(domain=names, range=[_TRACKS.get(each, GREY) for each in names]),
-                    legend=alt.Legend(title=None, columns=2) if len(names) > 1 else None,
-                ),
+                color=colour_by("what", names, shades, least=2, columns=2),
                 tooltip=tooltips(("what:N",), ("x:Q", "s", ".4~g"), ("y:Q", "", ".4~g")),
             )
         )
@@ -125,8 +130,6 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
 
 def gaps(heat: Heat, name: str, *, key: str) -> Figure:
     """ITL over the run: how many tokens came after which gap, when."""
-    import altair as alt
-
     used = np.flatnonzero(heat.counts.sum(axis=0))
     low, high = int(used[0]), int(used[-1]) + 1
     total = int(heat.counts.sum())

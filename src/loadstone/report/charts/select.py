@@ -11,9 +11,8 @@ import msgspec
 
 from loadstone.report.charts.bands import predicted, predictions
 from loadstone.report.charts.bars import ratio_figures, side_by_side
-from loadstone.report.charts.colours import SEQUENCE, SHAPES
-from loadstone.report.charts.curves import against, pareto, price_by_pace, trade_off
-from loadstone.report.charts.theme import Figure
+from loadstone.report.charts.lines import against, pareto, price_by_pace, trade_off
+from loadstone.report.charts.theme import SEQUENCE, SHAPES, Figure
 from loadstone.report.data.frames import (
     BATCH_S,
     E2E,

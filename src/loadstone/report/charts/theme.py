@@ -1,22 +1,25 @@
 """What all pictures have: looks, data, axes, tooltips, and their files (SVG, PNG, HTML), made offline.
 
-They are small with large letters, so that they can be read at a third of their size.
+They are small with large letters, so that they can be read at a third of their size. An engine or a GPU has the same
+colour in all, told apart by the colour-blind: the first eight are those of Okabe and Ito, Color Universal Design
+(2008), without black, which dark pages hide, and yellow, which light ones do; the others, for
+names that the table does not know, are from Tol, "muted" (2021).
 """
 
 from __future__ import annotations
 
 import textwrap
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import altair as alt
 import msgspec
+import vl_convert
+from altair.utils import schemapi
 
 from loadstone.core.errors import InputError
-from loadstone.report.charts.colours import SEQUENCE
-
-if TYPE_CHECKING:
-    import altair as alt
 
 Row = dict[str, Any]
 
@@ -25,6 +28,86 @@ PNG_SCALE = 3
 """Pixels per unit of length: a PNG is three times as large as it needs to be to be read."""
 INK = "#222222"
 _LINE_CHARS = 80
+
+
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+VERMILION, SKY, GREY = "#D55E00", "#56B4E9", "#666666"
+
+ENGINES = {
+    "vllm": BLUE,
+    "sglang": ORANGE,
+    "tensorrt-llm": GREEN,
+    "llama.cpp": PURPLE,
+    "transformers": VERMILION,
+    "mlx-lm": SKY,
+    "timing server": GREY,
+}
+GPUS = {
+    "a100": ORANGE,
+    "h100": BLUE,
+    "h200": GREEN,
+    "b200": VERMILION,
+    "b300": PURPLE,
+    "gb200": "#AA4499",
+    "gb300": "#882255",
+    "mi300x": SKY,
+    "mi325x": "#999933",
+    "mi355x": "#44AA99",
+    "l40s": GREY,
+    "rtx 4090": "#CC6677",
+}
+OTHERS = (
+    "#44AA99",
+    "#AA4499",
+    "#999933",
+    "#CC6677",
+    "#88CCEE",
+    "#882255",
+    "#117733",
+    "#DDCC77",
+    "#6699CC",
+    "#661100",
+)
+
+SEQUENCE = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, GREY, *OTHERS)
+"""For what has no colour of its own: runs, parallelism, panels."""
+
+DASHES = ((1, 0), (7, 4), (2, 3), (9, 3, 2, 3), (4, 2), (12, 4), (1, 2), (6, 2, 1, 2, 1, 2))
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
+
+
+def colour(name: str) -> str:
+    """The colour of an engine, a GPU, or anything else: a fixed one, or one that follows from the name alone."""
+    fixed = _known(name)
+    return fixed if fixed is not None else OTHERS[zlib.crc32(name.encode("utf-8", "replace")) % len(OTHERS)]
+
+
+def colours(names: Sequence[str]) -> list[str]:
+    """A colour for each name of one picture. Two names whose own colours are the same get different ones."""
+    taken = {name: own_colour for name in names if (own_colour := _known(name)) is not None}
+    used = set(taken.values()) if len(set(taken.values())) == len(taken) else set()
+    chosen: list[str] = []
+    for name in names:
+        wanted = colour(name)
+        if name not in taken or wanted in chosen:
+            start = OTHERS.index(wanted) if wanted in OTHERS else 0
+            order = (*OTHERS[start:], *OTHERS[:start])
+            free = (other for other in order if other not in used and other not in chosen)
+            wanted = next(free, wanted)
+        chosen.append(wanted)
+    return chosen
+
+
+def _known(name: str) -> str | None:
+    low = name.lower()
+    if low in ENGINES:
+        return ENGINES[low]
+    # 8×H200-SXM-141GB, H100 PCIe: the GPU is told by a word of it, the longest first (GB200 has B200 in it).
+    words = low.replace("×", " ").replace("-", " ").replace("_", " ").split()
+    for gpu in sorted(GPUS, key=len, reverse=True):
+        if gpu in words or (" " in gpu and gpu in " ".join(words)):
+            return GPUS[gpu]
+    return None
 
 
 class Figure(msgspec.Struct, kw_only=True):
@@ -48,8 +131,6 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
     """An Altair chart made a figure: title, notes and looks added."""
     shown_notes = [note for note in notes if note]
     lines = [line for note in shown_notes for line in textwrap.wrap(note, _LINE_CHARS)]
-    from altair.utils import schemapi
-
     spec: dict[str, Any] = chart.to_dict(validate=schemapi.DEBUG_MODE)
     spec["title"] = {"text": textwrap.wrap(title, 52) or "", "subtitle": lines}
     spec["config"] = CONFIG
@@ -60,7 +141,6 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
 
 def tooltips(*columns: tuple[str, ...]) -> list[alt.Tooltip]:
     """Of columns of the data, each with its title and number format where these are not its name and Vega's own."""
-    import altair as alt
 
     def tooltip(column: str, title: str = "", format: str = "") -> alt.Tooltip:
         return alt.Tooltip(column, title=title or alt.Undefined, format=format or alt.Undefined)
@@ -70,8 +150,6 @@ def tooltips(*columns: tuple[str, ...]) -> list[alt.Tooltip]:
 
 def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
     """Rows with floats cut to five digits: a picture shows no more, and a report of 100 runs stays small."""
-    import altair as alt
-
     rounded = [
         {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
         for row in rows
@@ -84,11 +162,18 @@ def wide(values: Sequence[float], times: float) -> bool:
     return min(values) > 0 and max(values) / min(values) > times
 
 
-def shades(names: Sequence[str]) -> alt.Scale:
-    """Colours for what has none of its own, in their order."""
-    import altair as alt
+def colour_by(
+    column: str, names: Sequence[str], shades: Sequence[str] = SEQUENCE, *, least: int = 1, **options: Any
+) -> alt.Color:
+    """A colour for each name, in their order. `options`: of its legend, which fewer names than `least` have not."""
+    scale = alt.Scale(domain=names, range=list(shades[: len(names)]))
+    legend = alt.Legend(title=None, **options) if len(names) >= least else None
+    return alt.Color(f"{column}:N", scale=scale, legend=legend)
 
-    return alt.Scale(domain=names, range=list(SEQUENCE[: len(names)]))
+
+def seconds_unit(longest_s: float) -> tuple[str, float]:
+    """Milliseconds for what is below two seconds; and how many of the unit a second has."""
+    return ("ms", 1e3) if longest_s < 2 else ("s", 1.0)
 
 
 def load_axis(title: str, values: Sequence[float]) -> alt.X:
@@ -96,8 +181,6 @@ def load_axis(title: str, values: Sequence[float]) -> alt.X:
 
     A tick for each load, in full: left to itself, Vega rounds 128 to 1.3e+2 beside 32 and 64.
     """
-    import altair as alt
-
     doubling = min(values) > 0 and max(values) / min(values) >= 4
     kind = {"type": "log", "base": 2} if doubling else {"zero": False}
     axis = alt.Axis(values=list(values), format=",.6~r", grid=False)
@@ -105,15 +188,11 @@ def load_axis(title: str, values: Sequence[float]) -> alt.X:
 
 
 def to_png(figure: Figure, scale: float = PNG_SCALE) -> bytes:
-    import vl_convert
-
     drawn: bytes = vl_convert.vegalite_to_png(figure.spec, scale=scale, allowed_base_urls=[])
     return drawn
 
 
 def to_svg(figure: Figure) -> str:
-    import vl_convert
-
     drawn: str = vl_convert.vegalite_to_svg(figure.spec, allowed_base_urls=[])
     return drawn
 
@@ -126,8 +205,6 @@ def save_picture(picture: Figure, path: Path) -> None:
     elif kind == ".svg":
         path.write_text(to_svg(picture), encoding="utf-8")
     elif kind in (".html", ".htm"):
-        import vl_convert
-
         # It writes strings into a script element as they are: a model's name must not end that.
         harmless = msgspec.json.decode(msgspec.json.encode(picture.spec).replace(b"<", "‹".encode()))
         path.write_text(vl_convert.vegalite_to_html(harmless, bundle=True), encoding="utf-8")

@@ -51,7 +51,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     j_output    joules for an output token, of all GPUs that were watched; power_w: what these drew, over the cell
     architecture  the catalogue's name for the model, where the user stated it and the server has another
     basis       of a prediction, what it rests on: see comparison.model
-    light_*     what the hardware allows; mbu, mfu: how much of it was used: see analyse/roofline.py
+    roofline    what the hardware allows, and how much of it was used
     warnings    kinds of the findings for which it is not trusted
     """
 
@@ -100,10 +100,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     j_output: Stat | None
     basis: Basis | None
     power_w: float | None
-    light_tpot_s: float | None
-    light_ttft_s: float | None
-    mbu: float | None
-    mfu: float | None
+    roofline: Roofline
     server: ServerFigures | None
     architecture: str
     how: str
@@ -137,7 +134,7 @@ def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Poi
     lasting = [cell for cell in served if not cell.queue_grows]
     steady = bool(lasting) and all(cell.steady is not None for cell in lasting)
     points = [
-        _point(number, run, at, cell, steady, prices or {})
+        _point(number, run, at, cell, steady, prices or Prices())
         for number, run in enumerate(runs, 1)
         for at, cell in enumerate(run.summary.cells)
     ]
@@ -202,7 +199,6 @@ def _point(number: int, run: RunView, at: int, cell: CellSummary, steady: bool, 
     delivered = throughput(metrics, window, "output_tokens_per_s", kind)
     dollars = dollars_per_hour(facts, prices)
     how = _how(run, cell.load)
-    roofline = cell.roofline or Roofline()
     return Point(
         run=clean(run.info.run_id),
         number=number,
@@ -247,10 +243,7 @@ def _point(number: int, run: RunView, at: int, cell: CellSummary, steady: bool, 
         j_output=energy(window.j_per_output_token, delivered),
         basis=basis(run.info, facts, [kind, cell.load.value, how]),
         power_w=cell.gpu.power_w.mean if cell.gpu is not None and cell.gpu.power_w is not None else None,
-        light_tpot_s=roofline.tpot_s,
-        light_ttft_s=roofline.ttft_s,
-        mbu=roofline.mbu,
-        mfu=roofline.mfu,
+        roofline=cell.roofline or Roofline(),
         server=cell.server,
         architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
         how=how,

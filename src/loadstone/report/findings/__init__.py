@@ -11,8 +11,7 @@ from loadstone.report.data.pairs import Fact, gpu_ratios, more_gpus, switches
 from loadstone.report.data.points import Point
 from loadstone.report.findings.bottleneck import bottlenecks
 from loadstone.report.findings.changes import by_length, gpu_against_gpu, scaled, switched
-from loadstone.report.findings.cheapest import cheapest
-from loadstone.report.findings.leaders import leaders, peaks
+from loadstone.report.findings.leaders import cheapest, leaders, peaks
 from loadstone.report.findings.sentence import Sentence
 
 __all__ = ["Sentence", "observations", "silent"]

@@ -62,8 +62,8 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
             text += warned(point for point in points if point.load >= before.load)
             yield Sentence(text=f"{text}.", kind="bottleneck", about=frame.section)
         first = points[0]
-        if first.light_tpot_s and first.tpot is not None:
-            text = f"{name}: {_against_light(first, first.light_tpot_s, first.tpot.value)}{doubt([first])}."
+        if first.roofline.tpot_s and first.tpot is not None:
+            text = f"{name}: {_against_light(first, first.roofline.tpot_s, first.tpot.value)}{doubt([first])}."
             yield Sentence(text=text, kind="light", about=frame.section)
         if stop is None and all(gain > FREE for _, _, gain in gains) and len(gains) > 1:
             last = points[-1]

@@ -8,9 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from loadstone.report.data.effect import Effect, effect
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TPOT, TTFT, Frame, Measure, load_label, load_word
-from loadstone.report.data.pairs import Fact, Ratio
+from loadstone.report.data.pairs import Effect, Fact, Ratio, effect
 from loadstone.report.data.points import Point, alike
 from loadstone.report.data.series import lengths_label
 from loadstone.report.data.wording import count, joined

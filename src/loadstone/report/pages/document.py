@@ -22,6 +22,7 @@ from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import RunView
 from loadstone.report.data.samples import sample
 from loadstone.report.data.series import Series, workload_label
+from loadstone.report.data.statistic import Stat
 from loadstone.report.data.wording import clean, joined
 from loadstone.report.findings import Sentence, observations, silent
 from loadstone.report.pages import tables
@@ -40,7 +41,7 @@ SECTIONS = {
     "predicted": "Measured over simulated",
     "sizing": "Memory",
 }
-NOTHING_SHOWN = "These runs show no clear difference: there is only one series, or differences are within intervals."
+_NOTHING_SHOWN = "These runs show no clear difference: there is only one series, or differences are within intervals."
 _BRACKETS = (
     "In brackets: the interval of the effect, from the spread of requests where known (for predictions, the model's "
     "own 80 % interval) and from how much repeats of one configuration differ. Smaller differences are not mentioned."
@@ -87,6 +88,7 @@ class Report(msgspec.Struct, kw_only=True):
     prices: dict[str, float] = msgspec.field(default_factory=dict)
     unpriced: str | None = None
     version: str = __version__
+    nothing_shown: str = _NOTHING_SHOWN
 
     @property
     def size(self) -> str:
@@ -134,10 +136,36 @@ class Report(msgspec.Struct, kw_only=True):
             remarks.append(f"Prices as given, per GPU and hour: {prices}.{more}")
         return remarks
 
+    def prices_document(self) -> dict[str, object]:
+        """`prices`: those given, what a million tokens of each cell cost, who is cheapest; empty without any."""
+        if not self.prices:
+            return {}
+        cells = [
+            {
+                "run": point.run,
+                "cell": point.cell,
+                "load": {"kind": point.kind, "value": point.load},
+                "dollars_per_hour": point.dollars_per_hour,
+                "dollars_per_million_output_tokens": _price(point.dollars_output),
+                "dollars_per_million_total_tokens": _price(point.dollars_total),
+            }
+            for point in self.points
+        ]
+        cheapest = [sentence.text for sentence in self.sentences if sentence.kind == "price"]
+        prices = {"dollars_per_gpu_hour": self.prices, "cells": cells, "cheapest": cheapest}
+        return {"prices": prices | {"without_price": self.unpriced}}
+
     def sections(self) -> list[tuple[str, str, list[Figure]]]:
         """(key, title, figures) of the sections that have any."""
         every = [(key, title, [f for f in self.figures if f.section == key]) for key, title in SECTIONS.items()]
         return [section for section in every if section[2]]
+
+
+def _price(stat: Stat | None) -> dict[str, object] | None:
+    """`interval`: what low and high are."""
+    if stat is None:
+        return None
+    return {"value": stat.value, "low": stat.low, "high": stat.high, "interval": stat.level}
 
 
 def build(
@@ -153,7 +181,7 @@ def build(
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):  # checking specifications against their schema is the tests' work, and most of the time
-        return _build(runs, passed_over, inside, prices or {})
+        return _build(runs, passed_over, inside, prices or Prices())
 
 
 def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, prices: Prices) -> Report:

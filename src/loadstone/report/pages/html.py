@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from loadstone.core.units import show_number
-from loadstone.report.charts.theme import Figure
-from loadstone.report.findings import Sentence
-from loadstone.report.pages.document import NOTHING_SHOWN, Report
 
 if TYPE_CHECKING:
     import jinja2
+
+    from loadstone.report.charts.theme import Figure
+    from loadstone.report.findings import Sentence
+    from loadstone.report.pages.document import Report
 
 MAX_SENTENCES = 40
 FEW_SENTENCES = 12
@@ -59,7 +60,6 @@ def body(report: Report) -> str:
         sections=sections,
         elsewhere=[sentence for sentence in report.sentences if sentence.text not in beside],
         max_sentences=MAX_SENTENCES,
-        nothing_shown=NOTHING_SHOWN,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from loadstone.report.pages.document import NOTHING_SHOWN, Report
+from loadstone.report.pages.document import Report
 from loadstone.report.pages.tables import Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
@@ -21,7 +21,7 @@ def markdown(report: Report) -> str:
     lines += [f"- passed over: {text(said)}" for said in report.passed_over]
     lines += ["", "## Findings", "", *(f"- {text(sentence.text)}" for sentence in report.sentences)]
     if not report.sentences:
-        lines.append(NOTHING_SHOWN)
+        lines.append(report.nothing_shown)
     for said in report.remarks:
         lines += ["", text(said)]
     lines += ["", "## Tables", ""]

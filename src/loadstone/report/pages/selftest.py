@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from loadstone.analyse.client_accuracy import Row, Selftest, Shift
 from loadstone.core.units import show_number, show_seconds
-from loadstone.report.pages.terminal import empty
+from loadstone.report.pages.terminal import of_rows
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,34 +40,29 @@ def _name(row: Row) -> str:
     return f"{row.streams} × {row.tokens_per_s:g}/s{' busy' if row.contended else ''}"
 
 
-def _table(*heads: str) -> Table:
-    table = empty()
-    table.add_column("streams", no_wrap=True)
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
-
-
 def _errors(rows: Sequence[Row]) -> Table:
-    table = _table("tokens/s", "tokens", "error min", "p50", "p90", "p99", "p99.9", "max", "coalesced")
+    heads = ("error min", "p50", "p90", "p99", "p99.9", "max")
+    lines = []
     for row in rows:
         if row.comparison is not None:
             error = row.comparison.error_s
-            times = (error.min, error.p50, error.p90, error.p99, error.p999, error.max)
-            share = f"{row.comparison.coalesced:.2%}"
-            table.add_row(_name(row), show_number(row.events_per_s), str(error.n), *_times(*times), share)
-    return table
+            times = _times(error.min, error.p50, error.p90, error.p99, error.p999, error.max)
+            counts = ("tokens/s", show_number(row.events_per_s)), ("tokens", str(error.n))
+            share = "coalesced", f"{row.comparison.coalesced:.2%}"
+            lines.append([("streams", _name(row)), *counts, *zip(heads, times, strict=True), share])
+    return of_rows(lines, "streams")
 
 
 def _shifts(rows: Sequence[Row]) -> Table:
     heads = ("TTFT shift p50", "p99", "ITL shift p50", "p99", "receive lag", "sends late", "request", "server late")
-    table = _table(*heads, "cores")
+    lines = []
     for row in rows:
-        if (found := row.comparison) is not None:
-            times = (*_both(found.ttft_s), *_both(found.itl_s))
-            more = (row.receive_lag_p99_s, row.send_lag_p99_s, found.request_s.p50, found.server_late_s.p99)
-            table.add_row(_name(row), *_times(*times, *more), show_number(row.client_cores, 2))
-    return table
+        if (shifts := row.comparison) is not None:
+            lags = (row.receive_lag_p99_s, row.send_lag_p99_s, shifts.request_s.p50, shifts.server_late_s.p99)
+            times = _times(*_both(shifts.ttft_s), *_both(shifts.itl_s), *lags)
+            cores = "cores", show_number(row.client_cores, 2)
+            lines.append([("streams", _name(row)), *zip(heads, times, strict=True), cores])
+    return of_rows(lines, "streams")
 
 
 def _both(shift: Shift | None) -> tuple[float | None, float | None]:

@@ -199,9 +199,9 @@ def _bounds(stat: Stat | None, show: Callable[[float | None], str] = show_second
 
 def _of_light(point: Point) -> str:
     """The roofline's TPOT over the one there was: 100 % is as fast as the hardware can be."""
-    if point.tpot is None or not point.light_tpot_s:
+    if point.tpot is None or not point.roofline.tpot_s:
         return "-"
-    return f"{100 * point.light_tpot_s / point.tpot.value:.0f} %"
+    return f"{100 * point.roofline.tpot_s / point.tpot.value:.0f} %"
 
 
 def _p99(stat: Stat | None, point: Point) -> str:
@@ -249,8 +249,8 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
     (_INTERVAL, "u", lambda point: _bounds(point.tpot)),
     ("p99", "u", lambda point: _p99(point.tpot, point)),
     ("of light", "r", _of_light),
-    ("MBU", "r", lambda point: percent(point.mbu)),
-    ("MFU", "r", lambda point: percent(point.mfu)),
+    ("MBU", "r", lambda point: percent(point.roofline.mbu)),
+    ("MFU", "r", lambda point: percent(point.roofline.mfu)),
     ("ITL", "r", lambda point: _value(point.itl)),
     ("p99", "u", lambda point: show_seconds(point.itl.p99 if point.itl is not None else None)),
     ("E2E", "r", lambda point: _value(point.e2e)),
@@ -264,12 +264,12 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
 
 _EXPLAINED: tuple[tuple[Callable[[Point], bool], str], ...] = (
     (
-        lambda point: bool(point.light_tpot_s),
+        lambda point: bool(point.roofline.tpot_s),
         "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many requests "
         "decoding, over the TPOT of the cell.",
     ),
     (
-        lambda point: point.mbu is not None or point.mfu is not None,
+        lambda point: point.roofline.mbu is not None or point.roofline.mfu is not None,
         "MBU: bytes of weights and KV cache that the decode steps read, over the bandwidth of all GPUs' memory. "
         "MFU: FLOPs of all tokens computed, prompts and answers, over the peak of all GPUs for the weights' type.",
     ),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    Row = list[tuple[str, str | Text]]
+    Row = Sequence[tuple[str, str | Text]]
     """The cells of a row, each with the head of its column."""
 
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
@@ -83,7 +83,7 @@ def empty(title: str | None = None) -> Table:
 def of_rows(rows: Sequence[Row], *left: str) -> Table:
     """A table of rows that have the same heads; of numbers, but for the columns `left`."""
     table = empty()
-    for head, _ in rows[0]:
+    for head, _ in rows[0] if rows else ():
         table.add_column(head, justify="left" if head in left else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(shown for _, shown in row))

@@ -25,7 +25,7 @@ from loadstone.core.errors import InputError
 from loadstone.report.data.wording import clean
 from loadstone.report.view import pages
 from loadstone.report.view.live import LiveRuns
-from loadstone.report.view.shelf import Row, Shelf, signature
+from loadstone.report.view.run_list import Row, RunList, signature
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -38,10 +38,10 @@ _MAX_TEXT = 200
 
 
 class Site:
-    """The pages over one shelf of runs."""
+    """The pages over one list of runs."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, runs: RunList) -> None:
+        self._runs = runs
         self._live = LiveRuns()
         self._made: OrderedDict[object, str] = OrderedDict()
         self._making = threading.Lock()
@@ -68,7 +68,7 @@ class Site:
             query.get("trusted", ""),
             int(start) if start.isascii() and start.isdigit() and len(start) < 9 else 0,
         )
-        rows = self._shelf.rows()
+        rows = self._runs.rows()
         part = query.get("part") == "rows"
         text = pages.rows_part(rows, chosen) if part else pages.listing(rows, chosen)
         return _with_tag(request, text)
@@ -107,7 +107,7 @@ class Site:
         return Response(text, media_type=kind, headers={"cache-control": "private, max-age=86400"})
 
     def _row(self, key: str) -> Row:
-        row = self._shelf.find(key)
+        row = self._runs.find(key)
         if row is None:
             raise HTTPException(404, "There is no such run here; it may have been removed.")
         return row
@@ -137,11 +137,10 @@ def _made(rows: Sequence[Row]) -> str:
     from loadstone.report.data.runs import read_run
     from loadstone.report.pages.document import build
     from loadstone.report.pages.html import body
-    from loadstone.report.view.comparison import comparison
 
     runs = [read_run(row.folder) for row in rows]
     report = build(runs, inside=len(runs) <= INSIDE)
-    before = comparison(*rows) if len(rows) == 2 else ""
+    before = pages.comparison(*rows) if len(rows) == 2 else ""
     return pages.report(body(report), report.title, before)
 
 

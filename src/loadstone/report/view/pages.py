@@ -9,9 +9,12 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
+from loadstone.report.data.wording import clean
 from loadstone.report.pages import html
-from loadstone.report.view.shelf import Row
+from loadstone.report.pages.tables import Table
+from loadstone.report.view.run_list import Row
 
 PAGE_ROWS = 300
 
@@ -103,3 +106,41 @@ def live(row: Row) -> str:
 def report(content: str, title: str, before: str = "") -> str:
     """The page of a report's body."""
     return _page("frame.html", title, ["vega.js", "page.js"], content=before + content)
+
+
+def comparison(a: Row, b: Row) -> str:
+    """Two runs compared, as tables, as `loadstone compare A B` prints them; or a line that says why there is none."""
+    from loadstone.analyse.compare import compare
+    from loadstone.analyse.compare.text import HEADS, cells_of, load_of, plain, unmatched_lines, word
+
+    try:
+        compared = compare([a.folder], [b.folder])
+    except InputError as error:
+        why = str(error).replace(str(a.folder), "A").replace(str(b.folder), "B")
+        return html.render("comparison.html", a=a.name, b=b.name, why=clean(why, 400))
+    notes = [f"{finding.evidence}. {finding.remedy}" for finding in compared.findings]
+    notes += [f"Only {line}." for line in unmatched_lines(compared)]
+    differences = [[clean(one.what), plain(one.a, 200), plain(one.b, 200)] for one in compared.setup]
+    heads = ["metric", *HEADS, "says"]
+    cells = [
+        Table(
+            key="cell",
+            title=load_of(cell),
+            heads=heads,
+            align="l" + "r" * len(HEADS) + "l",
+            rows=[[*cells_of(row), word(row)[0]] for row in cell.metrics if (row.a, row.b) != (None, None)],
+        )
+        for cell in compared.cells
+    ]
+    return html.render(
+        "comparison.html",
+        a=a.name,
+        b=b.name,
+        why=None,
+        notes=[clean(note, 400) for note in notes],
+        setup=Table(
+            key="setup", title="What differs in the setup", heads=["", "A", "B"], align="lll", rows=differences
+        ),
+        cells=cells,
+        percent=f"{100 * compared.level:.0f}",
+    )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loadstone.core.errors import InputError
-from loadstone.report.view.shelf import Shelf
+from loadstone.report.view.run_list import RunList
 
 NICE = 10
 """The client that measures goes before the page that watches, where both share a host."""
@@ -35,14 +35,14 @@ def serve(
     from loadstone.report.view.app import Site
     from loadstone.report.view.guard import Guard
 
-    shelf = Shelf(runs)
+    run_list = RunList(runs)
     listener = listen(host, port)
     address, bound = listener.getsockname()[:2]
     loopback = ipaddress.ip_address(address).is_loopback
     secret = None if loopback and not token else secrets.token_urlsafe(32)
     callers = [*names, host, *([] if loopback else [socket.gethostname(), socket.getfqdn()])]
     # Cookies are not kept apart by port: two pages on one host must not overwrite each other's.
-    guarded = Guard(Site(shelf).app(), names=callers, token=secret, cookie=f"loadstone-{bound}")
+    guarded = Guard(Site(run_list).app(), names=callers, token=secret, cookie=f"loadstone-{bound}")
     server = uvicorn.Server(
         uvicorn.Config(
             guarded,

@@ -90,7 +90,7 @@ class Row(msgspec.Struct, kw_only=True):
         return self.state in ("running", "cut off")
 
 
-class Shelf:
+class RunList:
     """The runs in `roots`, each a run folder or a folder of them. Raises InputError where one is not there."""
 
     def __init__(self, roots: Sequence[Path]) -> None:

@@ -13,7 +13,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.interop.read import import_files
-from loadstone.report.view.shelf import FRESH_S, Row, Shelf
+from loadstone.report.view.run_list import FRESH_S, Row, RunList
 from test_import import SGLANG
 from test_summary import CLOSED, make_run
 
@@ -42,7 +42,7 @@ def old(folder: Path) -> Path:
 
 
 def only(root: Path) -> Row:
-    (row,) = Shelf([root]).rows()
+    (row,) = RunList([root]).rows()
     return row
 
 
@@ -68,14 +68,14 @@ def test_the_newest_run_comes_first(tmp_path: Path) -> None:
     finished(tmp_path / "a", created="2026-01-01T00:00:00+00:00")
     finished(tmp_path / "b", created="2026-03-01T00:00:00+00:00")
     finished(tmp_path / "c", created="2026-02-01T00:00:00+00:00")
-    assert [row.key for row in Shelf([tmp_path]).rows()] == ["b", "c", "a"]
+    assert [row.key for row in RunList([tmp_path]).rows()] == ["b", "c", "a"]
 
 
 def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "abc":
         finished(tmp_path / name)
-    shelf = Shelf([tmp_path])
-    shelf.rows()
+    run_list = RunList([tmp_path])
+    run_list.rows()
     read = []
     honest = run_folder.read_info
 
@@ -84,20 +84,20 @@ def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, monkeypatch
         return honest(folder)
 
     monkeypatch.setattr(run_folder, "read_info", counted)
-    assert len(shelf.rows()) == 3
+    assert len(run_list.rows()) == 3
     assert read == []
     (tmp_path / "b" / "summary.json").write_text("[]")
-    assert {row.key: row.state for row in shelf.rows()} == {"a": "done", "b": "no summary", "c": "done"}
+    assert {row.key: row.state for row in run_list.rows()} == {"a": "done", "b": "no summary", "c": "done"}
     assert read == ["b"]
 
 
 def test_a_run_that_is_removed_is_gone(tmp_path: Path) -> None:
     folder = papers(tmp_path / "r")
-    shelf = Shelf([tmp_path])
-    assert shelf.find("r") is not None
+    run_list = RunList([tmp_path])
+    assert run_list.find("r") is not None
     (folder / "run.json").unlink()
-    assert shelf.rows() == []
-    assert shelf.find("r") is None
+    assert run_list.rows() == []
+    assert run_list.find("r") is None
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_summary_of_anothers_making_spoils_one_line_at_most(tmp_path: Path, te
     finished(tmp_path / "good")
     bad = papers(tmp_path / "bad", status="done")
     (bad / "summary.json").write_bytes(text)
-    rows = {row.key: row for row in Shelf([tmp_path]).rows()}
+    rows = {row.key: row for row in RunList([tmp_path]).rows()}
     assert rows["good"].state == "done"
     assert rows["bad"].output_tokens_per_s is None
 
@@ -144,12 +144,12 @@ def test_papers_with_settings_of_the_wrong_kind_are_a_line(tmp_path: Path) -> No
 def test_other_folders_are_no_runs(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "file").write_text("x")
-    assert Shelf([tmp_path]).rows() == []
+    assert RunList([tmp_path]).rows() == []
 
 
 def test_a_folder_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such folder"):
-        Shelf([tmp_path / "nowhere"])
+        RunList([tmp_path / "nowhere"])
 
 
 # --- running, or cut off ------------------------------------------------------------------------------------------
@@ -168,10 +168,10 @@ def test_a_run_whose_worker_lives_is_running_however_old_its_files(tmp_path: Pat
 
 def test_a_run_that_has_just_begun_is_running(tmp_path: Path) -> None:
     folder = papers(tmp_path / "r")
-    shelf = Shelf([tmp_path])
-    assert shelf.rows()[0].state == "running"
+    run_list = RunList([tmp_path])
+    assert run_list.rows()[0].state == "running"
     old(folder)
-    assert shelf.rows()[0].state == "cut off"
+    assert run_list.rows()[0].state == "cut off"
 
 
 # --- keys and links -----------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_keys_are_plain_and_tell_folders_of_the_same_name_apart(tmp_path: Path) 
         papers(root / "r")
     papers(roots[0] / "a b<script>")
     papers(roots[0] / "b").rename(roots[0] / os.fsdecode(b"\xff\xfe"))
-    keys = {row.key for row in Shelf(roots).rows()}
+    keys = {row.key for row in RunList(roots).rows()}
     assert {"r", "r~2"} < keys
     assert len(keys) == 4
     assert all(key.replace("~", "-").replace("-", "").isalnum() for key in keys)
@@ -195,10 +195,10 @@ def test_only_keys_of_the_list_are_found(tmp_path: Path) -> None:
     runs.mkdir()
     papers(runs / "r")
     papers(tmp_path / "outside")
-    shelf = Shelf([runs])
-    assert shelf.find("r") is not None
+    run_list = RunList([runs])
+    assert run_list.find("r") is not None
     for key in ("../outside", "..", ".", "", "r/", "r/../../outside", str(tmp_path / "outside"), "r\0"):
-        assert shelf.find(key) is None
+        assert run_list.find(key) is None
 
 
 def test_links_that_lead_out_are_refused(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_links_that_lead_out_are_refused(tmp_path: Path) -> None:
     (within / "log.txt").symlink_to(within / "run.json")
     circle = papers(runs / "circle")
     (circle / "log.txt").symlink_to(circle / "log.txt")
-    rows = {row.key: row for row in Shelf([runs]).rows()}
+    rows = {row.key: row for row in RunList([runs]).rows()}
     assert {key: row.state for key, row in rows.items()} == {
         "whole": "unreadable", "part": "unreadable", "circle": "unreadable", "within": "no summary",
     }  # fmt: skip
@@ -242,9 +242,9 @@ def test_a_thousand_runs_are_listed_fast_the_second_time(tmp_path: Path) -> None
         copy.mkdir()
         for name in ("run.json", "summary.json"):
             (copy / name).write_bytes((tmp_path / "0" / name).read_bytes())
-    shelf = Shelf([tmp_path])
+    run_list = RunList([tmp_path])
     begin = time.process_time()
-    assert len(shelf.rows()) == 1000
+    assert len(run_list.rows()) == 1000
     first_s = time.process_time() - begin
-    assert len(shelf.rows()) == 1000
+    assert len(run_list.rows()) == 1000
     assert time.process_time() - begin - first_s < first_s / 2
