@@ -100,7 +100,7 @@ class StepDone(msgspec.Struct, tag="done"):
     """Processor time that the workers took for the step, user and system."""
     resent: int = 0
     """Requests sent again, after the server had cut the kept connection that they were on."""
-    models: Counter[str] = msgspec.field(default_factory=Counter)
+    models: dict[str, int] = {}
     """Answers by the model that they name."""
     texts: dict[str, str] = {}
     """Of the first answers: digests of the request to that of the text."""
@@ -110,7 +110,7 @@ class StepDone(msgspec.Struct, tag="done"):
         self.end_ns = max(self.end_ns, other.end_ns)
         self.cpu_s += other.cpu_s
         self.resent += other.resent
-        self.models.update(other.models)
+        self.models = dict(Counter(self.models) + Counter(other.models))
         self.texts.update(other.texts)
 
 
