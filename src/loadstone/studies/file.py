@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError
+from loadstone.core.files import read_bytes
 from loadstone.core.units import parse_seconds
 from loadstone.workload.options import LOAD, WORKLOAD, Options, flags_of
 
@@ -154,16 +155,11 @@ class StudyFile(NamedTuple):
 
 def read_study(path: Path) -> StudyFile:
     """The study in `path`. Raises InputError: file, line, column, key, remedy."""
+    content = read_bytes(path, _MOST_BYTES, "give a study file")
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        text = content.decode("utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; give a study file") from None
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: this is no text; give a study file") from None
-    if len(content) > _MOST_BYTES:
-        raise InputError(f"{path}: more than {_MOST_BYTES >> 20} MiB; that is no study")
+        raise InputError(f"{path}: this is no UTF-8 text; give a study file") from None
     value, marks = _decoded(path, text)
     read = StudyFile(path, Study(study="", deployments=Deployments()), marks)
     # One by one first: of a mapping's values msgspec does not say which was wrong.
@@ -212,14 +208,13 @@ def _quantity(kind: type, value: Any) -> Any:
 
 def _decoded(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
     """What the file says, as plain Python, and where it says it."""
-    # The C parser recurses: what nests deeper than the stack would end the process.
-    if _nesting(text) > _MOST_DEPTH:
-        raise InputError(f"{path}: nested more than {_MOST_DEPTH} levels deep; that is no study")
-    loader = yaml.CSafeLoader(text)
+    loader = None
     try:
+        _check_events(text)
+        loader = yaml.CSafeLoader(text)
         node = loader.get_single_node()
         marks: dict[str, Mark] = {"$": Mark(1, 1)}
-        value = None if node is None else _value(loader, node, "$", marks, set())
+        value = None if node is None else _value(loader, node, "$", marks)
     except _Refused as refusal:
         raise InputError(f"{path}:{refusal.mark.line}:{refusal.mark.column}: {refusal}") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -228,39 +223,38 @@ def _decoded(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
         raise InputError(f"{path}{at}: no YAML ({problem})") from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
     return value, marks
 
 
 class _Refused(Exception):
     """Something that YAML has and a study does not."""
 
-    def __init__(self, node: yaml.Node, problem: str) -> None:
+    def __init__(self, node: yaml.Node | yaml.Event, problem: str) -> None:
         super().__init__(problem)
         self.mark = _mark(node)
 
 
-def _mark(node: yaml.Node) -> Mark:
+def _mark(node: yaml.Node | yaml.Event) -> Mark:
     return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def _nesting(text: str) -> int:
-    """At least as deep as the text nests: by brackets, and by the indentation of its lines."""
-    brackets = deepest = 0
-    for character in text:
-        brackets += (character in "[{") - (character in "]}")
-        deepest = max(deepest, brackets)
-    indents = max((len(line) - len(line.lstrip(" -?:")) for line in text.splitlines()), default=0)
-    return max(deepest, indents // 2)
+def _check_events(text: str) -> None:
+    """Refuse, before the parser builds anything by recursion, what nests too deeply or repeats itself."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise _Refused(event, "anchors and aliases are not read; write it out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_DEPTH:
+            raise _Refused(event, f"nested more than {_MOST_DEPTH} levels deep; that is no study")
 
 
-def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, Mark], seen: set[int]) -> Any:
-    if id(node) in seen:
-        raise _Refused(node, "anchors and aliases are not read; write it out")
-    seen.add(id(node))
+def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, Mark]) -> Any:
     marks.setdefault(at, _mark(node))
     if isinstance(node, yaml.SequenceNode):
-        return [_value(loader, each, f"{at}[{i}]", marks, seen) for i, each in enumerate(node.value)]
+        return [_value(loader, each, f"{at}[{i}]", marks) for i, each in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
         result = {}
         for key, content in node.value:
@@ -270,7 +264,7 @@ def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, 
             if name in result:
                 raise _Refused(key, f"{name} is given twice")
             marks[f"{at}.{name}"] = _mark(key)
-            result[name] = _value(loader, content, f"{at}.{name}", marks, seen)
+            result[name] = _value(loader, content, f"{at}.{name}", marks)
         return result
     value = loader.construct_object(node)
     if not isinstance(value, str | int | float | bool | None):
@@ -317,7 +311,7 @@ def _check(read: StudyFile) -> None:
             raise read.error(f"$.engines.{name}", f"{engine.engine or name}: no engine; known are {known}")
     for i, name in enumerate(study.deployments.engine):
         if name not in study.engines and engine_key(name) is None:
-            known = ", ".join((*study.engines, *ENGINES))
+            known = ", ".join(dict.fromkeys((*study.engines, *ENGINES)))
             raise read.error(f"$.deployments.engine[{i}]", f"{name}: no engine; known are {known}")
     _check_exclusions(read)
     for name, machine in study.machines.items():

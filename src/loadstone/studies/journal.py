@@ -43,7 +43,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     cell: str = ""
     folder: str = ""
     why: str = ""
-    handle: dict[str, str | int | list[str] | list[int]] = {}
+    handle: dict[str, str | int | list[str | int]] = {}
 
 
 class Journal:

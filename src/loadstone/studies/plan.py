@@ -17,6 +17,7 @@ from loadstone.catalogue.engines import ARGUMENTS, engine_key
 from loadstone.core.errors import InputError
 from loadstone.studies.file import Engine, StudyFile, load_entries
 from loadstone.workload.options import Options, options_of
+from loadstone.workload.planning import Planner
 
 EMBEDDED_MODEL = "tiny"
 """What llama.cpp serves where the study names no model: the small random one that comes with Loadstone."""
@@ -124,7 +125,7 @@ def _cells(read: StudyFile) -> list[tuple[str, str, dict[str, Any]]]:
             for label, load in _single_loads(entry):
                 options = workload | load | {"seed": read.study.seed}
                 try:
-                    options_of({key.replace("-", "_"): value for key, value in options.items()}, Options)
+                    Planner(options_of({key.replace("-", "_"): value for key, value in options.items()}, Options))
                 except InputError as error:
                     key = str(error).partition(":")[0].lstrip("-")
                     where = f"$.workloads.{name}.{key}" if key in workload else f"{at}.{key}"

@@ -61,9 +61,9 @@ class Command(NamedTuple):
 
     words: list[str]
     each: list[list[str]]
-    environment: dict[str, str] = {}
-    files: dict[str, str] = {}
-    notes: list[str] = []
+    environment: dict[str, str]
+    files: dict[str, str]
+    notes: list[str]
 
 
 class RankCommand(msgspec.Struct, frozen=True):
