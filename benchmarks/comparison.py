@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 from scipy.signal import lfilter
 
-from loadstone.analyse.compare import compare
+from loadstone import compare
 from loadstone.analyse.compare.cells import bound, take_blocks
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import DEFAULT, Metric, Stat

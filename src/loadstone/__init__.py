@@ -63,12 +63,16 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     """Does it fit, how long a context, how many requests at once; the document of `loadstone size --json`.
 
-    `models` as the command takes them; `options` are the fields of `loadstone.predict.sizing.Ask`, single values or
-    lists. Raises loadstone.InputError, one line.
+    `models` as the command takes them; `options` as the flags, single values or lists;
+    help("loadstone.predict.sizing.options.SizeOptions") lists them. Raises loadstone.InputError, one line.
     """
-    from loadstone.predict.sizing import many
+    from msgspec import to_builtins
 
-    return many.ask(models, **options)
+    from loadstone.predict.sizing.deployments import sizes
+    from loadstone.predict.sizing.options import SizeOptions
+    from loadstone.workload.options import options_of
+
+    return {"schema": 1, "rows": to_builtins(sizes(options_of({"models": models, **options}, SizeOptions)))}
 
 
 def simulate(deployment: str, **options: Any) -> dict[str, Any]:
@@ -104,10 +108,14 @@ def compare(
     `fail_on`: bounds such as `ttft_p99>+5%`; `price`: dollars per GPU and hour, such as `h200=3.2`.
     Raises InputError, one line.
     """
+    import msgspec
+
     from loadstone.analyse.compare import compare as compare_sides
 
     bounds = [fail_on] if isinstance(fail_on, str) else fail_on
-    return compare_sides(_folders(a), _folders(b), fail_on=bounds, price=price, seed=seed)
+    comparison = compare_sides(_folders(a), _folders(b), fail_on=bounds, price=price, seed=seed)
+    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(comparison))
+    return document
 
 
 def import_files(

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 
 from conftest import Loadstone
-from loadstone import commands
-from loadstone.analyse.compare import compare
+from loadstone import commands, compare
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import parse_bounds, parse_metric
 from loadstone.analyse.compare.permutation import Units
-from loadstone.analyse.compare.result import Cell, Row
+from loadstone.analyse.compare.result import Cell, Difference, MetricRow, Row
 from loadstone.analyse.compare.text import cells_of, loads_of, plain, word
 from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
@@ -86,6 +85,10 @@ def make(
     writer.close()
     run_folder.assemble(folder)
     return folder
+
+
+def printed(row: dict[str, Any]) -> MetricRow:
+    return msgspec.convert(row, MetricRow)
 
 
 def rows(document: dict[str, Any], cell: int = 0) -> dict[str, Any]:
@@ -232,10 +235,10 @@ def test_what_only_one_side_tells_is_one_line() -> None:
     from loadstone.analyse.compare.text import setup_lines
 
     told = [
-        {"what": "engine", "a": "vLLM", "b": "SGLang"},
-        {"what": "tp", "a": None, "b": 8},
-        {"what": "seed", "a": None, "b": 0},
-        {"what": "tool", "a": "AIPerf", "b": None},
+        Difference("engine", "vLLM", "SGLang"),
+        Difference("tp", None, 8),
+        Difference("seed", None, 0),
+        Difference("tool", "AIPerf", None),
     ]
     assert setup_lines(told) == ["engine: vLLM → SGLang", "only A states tool AIPerf", "only B states tp 8, seed 0"]
 
@@ -283,7 +286,7 @@ def test_one_measured_run_a_side_is_no_verdict(tmp_path: Path) -> None:
     assert (row["conclusion"], row["differs"], row["better"]) == ("runs_differ", False, None)
     assert row["p_family"] <= 0.05
     assert row["repeats_needed"] >= 3
-    assert word(row)[0] == f"differ between these two runs; repeat {row['repeats_needed']} times to know"
+    assert word(printed(row))[0] == f"differ between these two runs; repeat {row['repeats_needed']} times to know"
     (bound,) = document["fail_on"]
     assert (bound["met"], bound["at"], bound["one_run"]) == (False, [], ["concurrency 4"])
     assert bound["repeats_needed"] == row["repeats_needed"]
@@ -321,7 +324,7 @@ def test_few_repeats_say_how_many_would_do(tmp_path: Path) -> None:
     assert row["conclusion"] == "not_shown"
     assert row["would_show"] > 1.1
     assert 10 < row["repeats_needed"] < 200
-    assert word(row)[0] == f"no difference shown; {row['repeats_needed']} runs a side would show it"
+    assert word(printed(row))[0] == f"no difference shown; {row['repeats_needed']} runs a side would show it"
     found = rows(compare(a, repeats("c", 50, 2.0)))["tpot_p50"]
     assert (found["conclusion"], found["better"], found["repeats_needed"]) == ("better", "a", None)
 
@@ -390,9 +393,9 @@ def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
     units = Units(rng.random((8, 2)), rng.random((8, 2)), np.zeros(2))
     judge([Cell(CLOSED, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0)
     assert not far.differs
-    assert far.least is None
-    assert near.least is not None
-    assert near.least > 1.01
+    assert far.would_show is None
+    assert near.would_show is not None
+    assert near.would_show > 1.01
 
 
 def test_setups_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
@@ -416,12 +419,12 @@ def test_a_prediction_is_said_to_be_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ratio", "said"), [(None, "-"), (1 + 1e-9, "< 0.01 %"), (1.034, "±3.4 %"), (51.0, "×51")])
 def test_the_least_difference_in_words(ratio: float | None, said: str) -> None:
-    row = {"metric": "ttft_p50", "a": 1.0, "b": 1.0, "ratio": 1.0, "low": None, "high": None, "p": None}
-    assert cells_of(row | {"p_family": None, "would_show": ratio})[-1] == said
+    row = Row(parse_metric("ttft_p50"), 1.0, 1.0, ratio=1.0, would_show=ratio)
+    assert cells_of(row.printed)[-1] == said
 
 
 def test_loads_of_one_side_are_told_by_kind() -> None:
-    loads = [{"kind": "rate", "value": 2.0}, {"kind": "concurrency", "value": 4.0}, {"kind": "rate", "value": 8.0}]
+    loads = [Load("rate", 2.0), Load("concurrency", 4.0), Load("rate", 8.0)]
     assert loads_of(loads) == "rate 2, 8; concurrency 4"
 
 

@@ -1,20 +1,22 @@
 """What may stand on a side of a comparison, what the two were asked, and which conclusions may be drawn."""
 
+import dataclasses
 import math
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from conftest import Loadstone
-from loadstone.analyse.compare import compare
+from loadstone import compare
 from loadstone.analyse.compare.cells import take_blocks
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import DEFAULT, parse_metric
-from loadstone.analyse.compare.result import Cell, Row
+from loadstone.analyse.compare.result import Cell, Comparison, Difference, Row, SideResult, Unmatched
 from loadstone.analyse.compare.sides import Place, Requests, open_run, shared_requests
 from loadstone.analyse.compare.text import explained, setup_lines, word
 from loadstone.core import run_folder
@@ -28,6 +30,10 @@ from loadstone.workload.schedule import make_plan
 from test_compare import CLOSED, make, rows
 
 # --- which runs -----------------------------------------------------------------------------------------------------
+
+
+def convert(setup: Any) -> list[Difference]:
+    return msgspec.convert(setup, list[Difference])
 
 
 def test_a_run_is_named_once_however_it_is_spelled(tmp_path: Path, loadstone: Loadstone) -> None:
@@ -119,13 +125,13 @@ def test_runs_by_time_are_paired_as_far_as_both_went(tmp_path: Path) -> None:
 def test_what_differs_in_the_plan_is_said(tmp_path: Path) -> None:
     a = make(tmp_path / "a", requests=160)
     setup = compare([a], [by_time(tmp_path / "b", 4, requests=156)])["setup"]
-    assert setup_lines(setup) == ["ends after: 160 requests → 4 s"]
-    assert setup_lines(compare([a], [make(tmp_path / "c", plan_seed=3)])["setup"]) == ["seed: 0 → 3"]
+    assert setup_lines(convert(setup)) == ["ends after: 160 requests → 4 s"]
+    assert setup_lines(convert(compare([a], [make(tmp_path / "c", plan_seed=3)])["setup"])) == ["seed: 0 → 3"]
     varied = {"workload": run_folder.read_info(a).settings["workload"] | {"sessions": {"turns": 3}}}
     info = run_folder.read_info(make(tmp_path / "d", settings=varied))
     info.settings["workload"]["output"] |= {"sd": 5.0}
     run_folder.write_info(tmp_path / "d", info)
-    assert setup_lines(compare([a], [tmp_path / "d"])["setup"]) == ["workload output: sd 0 → sd 5"]
+    assert setup_lines(convert(compare([a], [tmp_path / "d"])["setup"])) == ["workload output: sd 0 → sd 5"]
     unexplained = make(tmp_path / "e", plan_id="another")
     assert [one["what"] for one in compare([a], [unexplained])["setup"]] == ["plan"]
 
@@ -209,14 +215,13 @@ def test_test_and_interval_agree_on_what_is_concluded(
         if not up:
             ratio, low, high = 1 / ratio, high and 1 / high, low and 1 / low
         metric = parse_metric("ttft_p50")
-        row = Row(metric, 1.0, ratio, ratio=ratio, low=low, high=high, p=p, p_family=p, least=1.1)
-        found = row.to_json()
-        assert found["conclusion"] == said
-        assert found["differs"] == (said == "better")
-        assert found["better"] == (("a" if up else "b") if said == "better" else None)
+        row = Row(metric, 1.0, ratio, ratio=ratio, low=low, high=high, p=p, p_family=p, would_show=1.1)
+        assert row.conclusion == said
+        assert row.printed.differs == (said == "better")
+        assert row.printed.better == (("a" if up else "b") if said == "better" else None)
         row.model = (0.9 * ratio, 1.1 * ratio)
-        assert row.to_json()["conclusion"] == ("within_model" if said == "better" else said)
-    row.least = None
+        assert row.printed.conclusion == ("within_model" if said == "better" else said)
+    row.would_show = None
     assert row.conclusion == ("too_little" if said == "not_shown" else row.conclusion)
 
 
@@ -229,17 +234,21 @@ def test_what_was_shown_would_have_shown() -> None:
 
     judge([Cell(CLOSED, [row], unit="blocks", units=Units(units[0], units[1], np.zeros(1)), tested=[row])], seed=0)
     assert row.differs
-    assert row.least == pytest.approx(1.02)
+    assert row.would_show == pytest.approx(1.02)
 
 
 def test_what_a_conclusion_means_is_said_where_it_stands() -> None:
-    row = {"ratio": 1.0, "better": None}
-    document = {"resolution": 0.001, "cells": [{"metrics": [row | {"conclusion": "same"}]}]}
-    assert explained(document) == ["the same: to within 0.1 %; less counts as no difference"]
-    assert word(row | {"conclusion": "same"})[0] == "the same"
-    assert word(row | {"conclusion": "better", "better": "b"})[0] == "B is better"
-    assert word(row | {"conclusion": None})[0] == ""
-    assert word(row | {"ratio": None, "conclusion": None})[0] == "missing on one side"
+    untested = Row(parse_metric("tpot_p50"), 1.0, 1.0, ratio=1.0)
+    same = dataclasses.replace(untested, low=0.9999, high=1.0001, p_family=0.5)
+    better = dataclasses.replace(untested, ratio=0.8, low=0.7, high=0.9, p_family=0.001)
+    side = SideResult([], "", "measured")
+    cells = [Cell(CLOSED, [same]).printed]
+    comparison = Comparison(a=side, b=side, setup=[], cells=cells, unmatched=Unmatched([], []), findings=[])
+    assert explained(comparison) == ["the same: to within 0.1 %; less counts as no difference"]
+    assert word(same.printed)[0] == "the same"
+    assert word(better.printed)[0] == "B is better"
+    assert word(untested.printed)[0] == ""
+    assert word(dataclasses.replace(untested, ratio=None).printed)[0] == "missing on one side"
 
 
 # --- a rhythm -------------------------------------------------------------------------------------------------------

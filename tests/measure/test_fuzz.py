@@ -22,7 +22,7 @@ from loadstone.measure.simulated_server.answer import GenerateAnswer
 from loadstone.measure.simulated_server.ask import Ask
 from loadstone.measure.simulated_server.law import Settings, Usage
 from loadstone.measure.wire.answer import MAX_TEXT, Answer
-from loadstone.measure.wire.ask import new_answer
+from loadstone.measure.wire.request import new_answer
 from loadstone.measure.wire.tolerant import MAX_COUNT
 from loadstone.measure.wire.triton import GrpcAnswer
 from loadstone.workload.request import Endpoint

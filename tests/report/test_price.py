@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conftest import Loadstone
-from loadstone.analyse.compare import compare
+from loadstone import compare
 from loadstone.analyse.compare.price import dollars_per_hour, key, parse_prices, per_million, without_price
 from loadstone.analyse.compare.ratio import OTHER_REPEATS
 from loadstone.analyse.run_facts import RunFacts

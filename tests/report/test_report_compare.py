@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadstone.analyse.compare import compare
+from loadstone import compare
 from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT
 from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import points_of

@@ -31,15 +31,15 @@ def compare(
 
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")
-    document = compare_runs(_folders(a), _folders(b), fail_on=fail_on or (), price=price or (), seed=seed)
+    comparison = compare_runs(_folders(a), _folders(b), fail_on=fail_on or (), price=price or (), seed=seed)
     if json:
-        print_json(document)
+        print_json(comparison)
     else:
         from loadstone.analyse.compare.text import render
 
-        print_text(render(document))
+        print_text(render(comparison))
     # A bound that nothing can be held against must not let a change through.
-    if any(bound["met"] or bound["missing"] for bound in document.get("fail_on", ())):
+    if any(bound.met or bound.missing for bound in comparison.fail_on or ()):
         raise typer.Exit(1)
 
 

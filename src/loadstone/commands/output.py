@@ -137,7 +137,7 @@ def _of(table: Table, columns: list[Column]) -> Table:
     return part
 
 
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: object) -> None:
     import msgspec
 
     sys.stdout.write(msgspec.json.encode(document, enc_hook=str).decode() + "\n")

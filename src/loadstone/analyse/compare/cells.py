@@ -48,7 +48,7 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
         _by_runs(cell, values)
         return cell
     for row in cell.rows:
-        row.alone = not all(place.run.simulated for place in every)
+        row.single_run = not all(place.run.simulated for place in every)
     if all(place.run.has_records for place in every):
         _by_blocks(cell, a, b, intended=intended)
         bound(cell, sides)

@@ -1,21 +1,30 @@
-"""From two sides of runs to the document of `loadstone compare`."""
+"""From two sides of runs to the result of `loadstone compare`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
+from msgspec import UNSET
 
 from loadstone.analyse.compare import cells, repeats
 from loadstone.analyse.compare.metric import DEFAULT, ENERGY, PRICED, Bound, parse_bounds
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
 from loadstone.analyse.compare.price import Prices, parse_prices, without_price
 from loadstone.analyse.compare.ratio import ONE_PROFILE, basis, shared_error
-from loadstone.analyse.compare.result import LEVEL, LEVEL_OF_FEW, Cell, load_json
-from loadstone.analyse.compare.setup import WORKLOAD, Difference, differences
+from loadstone.analyse.compare.result import (
+    LEVEL,
+    LEVEL_OF_FEW,
+    BoundResult,
+    Cell,
+    Comparison,
+    Difference,
+    PricesResult,
+    SideResult,
+    Unmatched,
+)
+from loadstone.analyse.compare.setup import WORKLOAD, differences
 from loadstone.analyse.compare.sides import Place, Run, load_key, open_run, refuse_twice, runs_in
 from loadstone.analyse.compare.text import loads_of
 from loadstone.core.errors import InputError
@@ -32,12 +41,12 @@ _OF_REPEATS = ("seed", "plan", "client host", "loadstone")
 
 def compare(
     a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), price: Sequence[str] = (), seed: int = 0
-) -> dict[str, Any]:
-    """The comparison as the JSON document of `loadstone compare`; ratios are B over A.
+) -> Comparison:
+    """What `loadstone compare` prints; ratios are B over A.
 
     `a`, `b`: run folders, or folders of repeats.
     `fail_on`: bounds such as `ttft_p99>+5%`. `price`: dollars per GPU and hour, such as `h200=3.2`.
-    The same runs and seed give the same document.
+    The same runs and seed give the same result.
     Raises InputError, one line, where a run cannot be read or is named twice, or no load is on both sides.
     """
     bounds = parse_bounds(fail_on)
@@ -52,7 +61,7 @@ def compare(
     by_load = [_by_load(side) for side in sides]
     matched = [key for key in by_load[0] if key in by_load[1]]
     alone = [
-        [load_json(places[0].cell.load) for key, places in by_load[side].items() if key not in by_load[1 - side]]
+        [places[0].cell.load for key, places in by_load[side].items() if key not in by_load[1 - side]]
         for side in (0, 1)
     ]
     if not matched:
@@ -64,24 +73,18 @@ def compare(
     judge(compared, seed)
     setup = differences(*sides)
     findings = _findings(sides, compared, setup)
-    document: dict[str, Any] = {
-        "schema": 1,
-        "a": _side(sides[0]),
-        "b": _side(sides[1]),
-        "setup": setup,
-        "cells": [cell.to_json() for cell in compared],
-        "unmatched": {"a": alone[0], "b": alone[1]},
-        "level": LEVEL,
-        "resolution": RESOLUTION,
-    }
     if prices:
-        on_a, on_b = ([run.dollars for run in side] for side in sides)
-        document["prices"] = {"dollars_per_gpu_hour": prices, "a": on_a, "b": on_b}
         findings += _unpriced(sides, prices)
-    document["findings"] = msgspec.to_builtins(findings)
-    if bounds:
-        document["fail_on"] = [_bound(bound, compared) for bound in bounds]
-    return document
+    return Comparison(
+        a=_side(sides[0]),
+        b=_side(sides[1]),
+        setup=setup,
+        cells=[cell.printed for cell in compared],
+        unmatched=Unmatched(*alone),
+        prices=PricesResult(prices, *([run.dollars for run in side] for side in sides)) if prices else UNSET,
+        findings=findings,
+        fail_on=[_bound(bound, compared) for bound in bounds] or UNSET,
+    )
 
 
 def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
@@ -106,7 +109,7 @@ def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
 def _opened(path: Path, folders: Sequence[Path], prices: Prices) -> list[Run]:
     """Raises InputError where a folder of runs holds others than repeats of one."""
     runs = [open_run(folder, prices) for folder in folders]
-    names = dict.fromkeys(row["what"] for run in runs[1:] for row in differences(runs[:1], [run]))
+    names = dict.fromkeys(row.what for run in runs[1:] for row in differences(runs[:1], [run]))
     loads = [sorted(repr(load_key(cell.load)) for cell in run.summary.cells) for run in runs]
     differ = [name for name in names if name not in _OF_REPEATS] + ["loads"] * any(each != loads[0] for each in loads)
     if differ:
@@ -127,8 +130,8 @@ def _by_load(runs: Sequence[Run]) -> dict[Load, list[Place]]:
     return by_load
 
 
-def _side(runs: Sequence[Run]) -> dict[str, Any]:
-    return {"runs": [str(run.folder) for run in runs], "label": runs[0].facts.label, "source": runs[0].info.source}
+def _side(runs: Sequence[Run]) -> SideResult:
+    return SideResult([str(run.folder) for run in runs], runs[0].facts.label, runs[0].info.source)
 
 
 def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS) -> None:
@@ -141,16 +144,16 @@ def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS)
         for index, row in enumerate(cell.tested):
             row.p, row.p_family, row.level = float(result.p[index]), float(result.p_family[index]), level
             if row.log_error is not None:
-                row.least = max(1 + RESOLUTION, math.exp(result.least * row.log_error))
+                row.would_show = max(1 + RESOLUTION, math.exp(result.least * row.log_error))
     for row in (row for cell in compared for row in cell.rows):
-        if not (row.least and row.ratio):
+        if not (row.would_show and row.ratio):
             continue
         # The test is of means of blocks, which may be blunter here than the error of the ratio has it, or keener.
-        beyond = abs(math.log(row.ratio)) > math.log(row.least)
-        if beyond and not row.shown:
-            row.least = None
-        elif row.apart and not beyond:
-            row.least = max(row.ratio, 1 / row.ratio)
+        beyond = abs(math.log(row.ratio)) > math.log(row.would_show)
+        if beyond and not row.significant:
+            row.would_show = None
+        elif row.confirmed and not beyond:
+            row.would_show = max(row.ratio, 1 / row.ratio)
     repeats.count(tested, [result.least for result in results])
 
 
@@ -164,9 +167,9 @@ def _findings(sides: Sides, compared: Sequence[Cell], setup: Sequence[Difference
 
 
 def _workload_differs(setup: Sequence[Difference]) -> list[Finding]:
-    rows = [row for row in setup if row["what"] in WORKLOAD]
-    unknown = [row["what"] for row in rows if row["a"] is None or row["b"] is None]
-    different = [row["what"] for row in rows if row["what"] not in unknown]
+    rows = [row for row in setup if row.what in WORKLOAD]
+    unknown = [row.what for row in rows if row.a is None or row.b is None]
+    different = [row.what for row in rows if row.what not in unknown]
     findings = []
     if unknown:
         evidence = f"whether both sides had the same workload is unknown: one does not state its {', '.join(unknown)}"
@@ -216,7 +219,7 @@ def _predicted(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
 
 
 def _one_run_each(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
-    measured = [row for cell in compared for row in cell.rows if row.alone]
+    measured = [row for cell in compared for row in cell.rows if row.single_run]
     looked_at = [cell for cell in compared if cell.unit == "blocks" or measured]
     single = {side for cell in looked_at for side, runs in zip("AB", cell.runs, strict=True) if runs == 1}
     if not single:
@@ -231,10 +234,10 @@ def _one_run_each(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
 
 
 def _point_values(compared: Sequence[Cell]) -> Finding | None:
-    by_reason: dict[str, list[dict[str, Any]]] = {}
+    by_reason: dict[str, list[Load]] = {}
     for cell in compared:
         if cell.unit is None:
-            by_reason.setdefault(cell.why, []).append(load_json(cell.load))
+            by_reason.setdefault(cell.why, []).append(cell.load)
     if not by_reason:
         return None
     reasons = "; ".join(f"at {loads_of(loads)}: {why}" for why, loads in by_reason.items())
@@ -249,24 +252,24 @@ def _unpriced(sides: Sides, prices: Prices) -> list[Finding]:
     return [Finding("no_price", "info", evidence, remedy)] if evidence else []
 
 
-def _bound(bound: Bound, compared: Sequence[Cell]) -> dict[str, Any]:
+def _bound(bound: Bound, compared: Sequence[Cell]) -> BoundResult:
     """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate.
     Single measured runs decide nothing.
     """
     rows = [(cell.load.label, row) for cell in compared for row in cell.rows if row.metric == bound.metric]
     beyond = [(label, row) for label, row in rows if row.ratio is not None and bound.beyond(row.ratio)]
-    several = [(label, row) for label, row in beyond if not row.alone]
+    several = [(label, row) for label, row in beyond if not row.single_run]
     tested = [(label, row) for label, row in several if row.p_family is not None]
     untested = [label for label, row in several if row.p_family is None]
     where = [label for label, row in tested if row.differs]
-    open_ = [row for _, row in beyond if not row.differs and (row.alone or row.p_family is not None)]
-    return {
-        "bound": bound.text,
-        "met": bool(where or untested),
-        "at": where + untested,
-        "untested": untested,
-        "not_shown": [label for label, row in tested if not row.differs],
-        "one_run": [label for label, row in beyond if row.alone],
-        "repeats_needed": max((row.repeats or 0 for row in open_), default=0) or None,
-        "missing": all(row.ratio is None for _, row in rows),
-    }
+    open_ = [row for _, row in beyond if not row.differs and (row.single_run or row.p_family is not None)]
+    return BoundResult(
+        bound=bound.text,
+        met=bool(where or untested),
+        at=where + untested,
+        untested=untested,
+        not_shown=[label for label, row in tested if not row.differs],
+        one_run=[label for label, row in beyond if row.single_run],
+        repeats_needed=max((row.repeats_needed or 0 for row in open_), default=0) or None,
+        missing=all(row.ratio is None for _, row in rows),
+    )

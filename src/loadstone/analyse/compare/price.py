@@ -9,18 +9,19 @@ GPUs, is not known, or whose GPU has no price, no price is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from loadstone.analyse.run_facts import RunFacts, gpu_name
 from loadstone.core.errors import InputError
 
-Prices = Mapping[str, float]
-"""GPU, as `key` has it, to dollars per GPU and hour."""
+
+class Prices(dict[str, float]):
+    """GPU, as `key` has it, to dollars per GPU and hour."""
 
 
-def parse_prices(texts: str | Sequence[str]) -> dict[str, float]:
+def parse_prices(texts: str | Sequence[str]) -> Prices:
     """Prices of `--price h200=3.2,h100=2.1`, several with commas. Raises InputError."""
-    prices: dict[str, float] = {}
+    prices = Prices()
     texts = [texts] if isinstance(texts, str) else texts
     for part in (part.strip() for text in texts for part in text.split(",")):
         name, equals, price = (each.strip() for each in part.partition("="))

@@ -51,16 +51,16 @@ def count(compared: Sequence[Cell], least: Sequence[float]) -> None:
                 continue
             if row.spread is not None:
                 level = float(2 * stdtr(sum(cell.runs) - 2, -t))
-                row.repeats = needed(abs(math.log(row.ratio)), row.spread, level)
-            elif row.alone:
+                row.repeats_needed = needed(abs(math.log(row.ratio)), row.spread, level)
+            elif row.single_run:
                 level = LEVEL / _ALONE / len(compared)
                 many = needed(abs(math.log(row.ratio)), published_spread(row.metric.base), level)
-                row.repeats = None if many is None else max(LEAST, many)
+                row.repeats_needed = None if many is None else max(LEAST, many)
 
 
 def to_measure(rows: Sequence[Row]) -> int:
     """Runs a side for the metrics that differ between two runs; MOST_BLIND for those that need very many."""
-    wanted = [row.repeats or MOST_BLIND for row in rows if row.conclusion == "runs_differ"]
+    wanted = [row.repeats_needed or MOST_BLIND for row in rows if row.conclusion == "runs_differ"]
     return min(max(wanted, default=LEAST), MOST_BLIND)
 
 

@@ -1,19 +1,24 @@
-"""The result for one load on both sides: a row for each metric, the units that tell them apart, conclusions."""
+"""The result of a comparison, of a load on both sides and of a metric: as it is worked out, and as it is printed."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from loadstone.analyse.compare.metric import Metric
 from loadstone.analyse.compare.permutation import Units
+from loadstone.analyse.compare.price import Prices
 from loadstone.core.plan import Load
+from loadstone.core.record import Source
 from loadstone.core.statistics.dependence import RESOLUTION
+from loadstone.core.summary import Finding
 
 Conclusion = Literal["better", "runs_differ", "same", "within_model", "may_be_chance", "not_shown", "too_little"]
+UnitKind = Literal["runs", "blocks"]
 
 LEVEL = 0.05
 """The chance of any false alarm in a comparison."""
@@ -24,12 +29,15 @@ pairs of real ones that did not differ it found a difference in 7 at 5 %, in 2 a
 
 @dataclass
 class Row:
-    """One metric of one cell. `log_error`: standard error of log(B/A); `least`: the ratio that would have shown.
+    """One metric of one cell.
 
-    `low`, `high`: 95 %, what the data leaves open; `model`: 80 %, what the performance model leaves open besides,
-    where a side is simulated and its error does not cancel. `alone`: a side is one measured run, so that what differs
-    from run to run is not in the data; `spread`: that, a standard deviation on a log scale, where it is; `repeats`:
-    how many runs a side would show a difference of this size.
+    low, high       95 %, what the data leaves open; `log_error`: standard error of log(B/A)
+    model           80 %, what the performance model leaves open besides, where a side is simulated and its error does
+                    not cancel
+    would_show      the least ratio that would have shown
+    single_run      a side is one measured run, so that what differs from run to run is not in the data
+    spread          that, a standard deviation on a log scale, where it is
+    repeats_needed  runs a side that would show a difference of this size
     """
 
     metric: Metric
@@ -42,14 +50,14 @@ class Row:
     p: float | None = None
     p_family: float | None = None
     level: float = LEVEL
-    least: float | None = None
+    would_show: float | None = None
     model: tuple[float, float] | None = None
-    alone: bool = False
+    single_run: bool = False
     spread: float | None = None
-    repeats: int | None = None
+    repeats_needed: int | None = None
 
     @property
-    def shown(self) -> bool:
+    def significant(self) -> bool:
         """Whether the test finds a difference, of any size."""
         return self.p_family is not None and self.p_family <= self.level
 
@@ -59,14 +67,14 @@ class Row:
         return self.ratio is not None and abs(math.log(self.ratio)) > math.log1p(RESOLUTION)
 
     @property
-    def apart(self) -> bool:
+    def confirmed(self) -> bool:
         """Test and interval agree: a metric without an interval has its test alone."""
-        return self.shown and self.large and not _holds_one(self.interval)
+        return self.significant and self.large and not _contains_one(self.interval)
 
     @property
     def differs(self) -> bool:
         """Whether the setups do, and not these two runs alone."""
-        return self.apart and not self.alone
+        return self.confirmed and not self.single_run
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -77,35 +85,40 @@ class Row:
         """None where nothing was tested."""
         if self.p_family is None:
             return None
-        if self.apart:
-            return "within_model" if _holds_one(self.model) else "runs_differ" if self.alone else "better"
+        if self.confirmed:
+            return "within_model" if _contains_one(self.model) else "runs_differ" if self.single_run else "better"
         known = self.interval
         narrow = known is not None and max(abs(math.log(end)) for end in known) <= math.log1p(RESOLUTION)
-        if narrow or (self.shown and not self.large):
+        if narrow or (self.significant and not self.large):
             return "same"
-        if self.large and (self.shown or (known is not None and not _holds_one(known))):
+        if self.large and (self.significant or (known is not None and not _contains_one(known))):
             return "may_be_chance"
-        return "not_shown" if self.least is not None else "too_little"
+        return "not_shown" if self.would_show is not None else "too_little"
 
-    def to_json(self) -> dict[str, Any]:
-        conclusion, better = self.conclusion, None
-        if conclusion == "better" and self.ratio is not None:
-            better = "b" if (self.ratio > 1) == self.metric.more_is_better else "a"
-        model_low, model_high = self.model or (None, None)
-        return {
-            "metric": self.metric.name, "a": self.a, "b": self.b, "ratio": self.ratio, "low": self.low,
-            "high": self.high, "p": self.p, "p_family": self.p_family, "would_show": self.least,
-            "model_low": model_low, "model_high": model_high, "differs": self.differs, "better": better,
-            "conclusion": conclusion, "repeats_needed": self.repeats,
-        }  # fmt: skip
+    @property
+    def better(self) -> Literal["a", "b"] | None:
+        if self.conclusion != "better" or self.ratio is None:
+            return None
+        return "b" if (self.ratio > 1) == self.metric.more_is_better else "a"
+
+    @property
+    def name(self) -> str:
+        return self.metric.name
+
+    @property
+    def model_low(self) -> float | None:
+        return self.model[0] if self.model else None
+
+    @property
+    def model_high(self) -> float | None:
+        return self.model[1] if self.model else None
+
+    @property
+    def printed(self) -> MetricRow:
+        return msgspec.convert(self, MetricRow, from_attributes=True)
 
 
-def load_json(load: Load) -> dict[str, Any]:
-    """A load as summaries have it."""
-    return {**msgspec.to_builtins(load), "profile": [list(piece) for piece in load.profile]}
-
-
-def _holds_one(interval: tuple[float, float] | None) -> bool:
+def _contains_one(interval: tuple[float, float] | None) -> bool:
     """Whether a ratio of 1 lies within: no difference."""
     return interval is not None and interval[0] <= 1 <= interval[1]
 
@@ -118,7 +131,7 @@ class Cell:
 
     load: Load
     rows: list[Row]
-    unit: str | None = None
+    unit: UnitKind | None = None
     why: str = ""
     counts: tuple[int, int] | None = None
     runs: tuple[int, int] = (1, 1)
@@ -126,13 +139,115 @@ class Cell:
     units: Units | None = None
     tested: list[Row] = field(default_factory=list)
 
-    def to_json(self) -> dict[str, Any]:
-        units: dict[str, Any] = {"kind": self.unit, "a": None, "b": None, "paired": self.paired}
-        if self.counts is not None:
-            units |= {"a": self.counts[0], "b": self.counts[1]}
-        return {
-            "load": load_json(self.load),
-            "units": units,
-            "why_not_tested": self.why or None,
-            "metrics": [row.to_json() for row in self.rows],
-        }
+    @property
+    def printed(self) -> CellResult:
+        rows = [row.printed for row in self.rows]
+        on_a, on_b = self.counts or (None, None)
+        return CellResult(self.load, UnitCounts(self.unit, on_a, on_b, self.paired), self.why or None, rows)
+
+
+# --- as `loadstone compare --json` prints it: keys are only ever added ----------------------------------------------
+
+
+class MetricRow(msgspec.Struct, kw_only=True, frozen=True):
+    """One metric of one cell, as in Row; seconds, per second, dollars or joules."""
+
+    name: str = msgspec.field(name="metric")
+    a: float | None
+    b: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    p_family: float | None
+    would_show: float | None
+    model_low: float | None
+    model_high: float | None
+    differs: bool
+    better: Literal["a", "b"] | None
+    conclusion: Conclusion | None
+    repeats_needed: int | None
+
+
+class UnitCounts(msgspec.Struct, frozen=True):
+    """What the tests permute, and how many on either side; kind None: nothing was tested."""
+
+    kind: UnitKind | None
+    a: int | None
+    b: int | None
+    paired: bool
+
+
+class CellResult(msgspec.Struct, frozen=True):
+    """One load on both sides."""
+
+    load: Load
+    units: UnitCounts
+    why_not_tested: str | None
+    metrics: list[MetricRow]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A thing that is not the same on both sides, as runs state it; several values of a side in a list."""
+
+    what: str
+    a: object
+    b: object
+
+
+class SideResult(msgspec.Struct, frozen=True):
+    """The run folders of a side, and what they are called together."""
+
+    runs: list[str]
+    label: str
+    source: Source
+
+
+class Unmatched(msgspec.Struct, frozen=True):
+    """The loads that one side alone has."""
+
+    a: list[Load]
+    b: list[Load]
+
+
+class PricesResult(msgspec.Struct, frozen=True):
+    """The prices that were given, and what each run of either side costs an hour; None where that is not known."""
+
+    dollars_per_gpu_hour: Prices
+    a: list[float | None]
+    b: list[float | None]
+
+
+class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
+    """Whether a bound of --fail-on is met, and at which loads; `missing`: no load has the metric on both sides.
+
+    untested        of these, where point values alone say so
+    not_shown       exceeded by what may be chance
+    one_run         exceeded by one measured run a side, which decides nothing
+    repeats_needed  runs a side that would show what is not shown yet
+    """
+
+    bound: str
+    met: bool
+    at: list[str]
+    untested: list[str]
+    not_shown: list[str]
+    one_run: list[str]
+    repeats_needed: int | None
+    missing: bool
+
+
+class Comparison(msgspec.Struct, kw_only=True, frozen=True):
+    """A against B; `level`: the chance of any false alarm; `resolution`: a smaller difference counts as none."""
+
+    schema: int = 1
+    a: SideResult
+    b: SideResult
+    setup: list[Difference]
+    cells: list[CellResult]
+    unmatched: Unmatched
+    level: float = LEVEL
+    resolution: float = RESOLUTION
+    prices: PricesResult | UnsetType = UNSET
+    findings: list[Finding]
+    fail_on: list[BoundResult] | UnsetType = UNSET

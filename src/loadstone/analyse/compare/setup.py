@@ -7,13 +7,11 @@ from typing import Any
 
 import msgspec
 
+from loadstone.analyse.compare.result import Difference
 from loadstone.analyse.compare.sides import Place, Run, load_key
 from loadstone.analyse.run_facts import mapping
 from loadstone.core import run_folder
 from loadstone.core.plan import Load
-
-Difference = dict[str, Any]
-"""{"what", "a", "b"}: a thing that is not the same on both sides; several values of a side in a list."""
 
 _FACTS = (
     "source", "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep",
@@ -96,7 +94,7 @@ def _plan(a: Sequence[Run], b: Sequence[Run], rows: Sequence[Difference]) -> lis
     if not all(run.has_plan for run in runs) or len({run.info.plan_id for run in runs}) == 1:
         return more
     more += _row("warm-up requests", [_distinct([_warmups(run, loads) for run in side]) for side in (a, b)])
-    explained = more or any(row["what"] in ("seed", *WORKLOAD) or row["what"].startswith("workload") for row in rows)
+    explained = more or any(row.what in ("seed", *WORKLOAD) or row.what.startswith("workload") for row in rows)
     # By time as many requests are issued as fit, and a load that one side alone has is shown elsewhere.
     by_time = any(cell.load.duration_s is not None for run in runs for cell in run.info.cells)
     planned = {tuple(sorted(msgspec.json.encode(cell.load) for cell in run.info.cells)) for run in runs}
@@ -145,7 +143,7 @@ def _row(what: str, sides: list[list[Any]], *, only_differing: bool = False) -> 
     if only_differing:
         sides = _only_differing(*sides)
     shown = [values[0] if len(values) == 1 else values for values in sides]
-    return [{"what": what, "a": shown[0], "b": shown[1]}]
+    return [Difference(what, *shown)]
 
 
 def _only_differing(a: list[Any], b: list[Any]) -> list[list[Any]]:

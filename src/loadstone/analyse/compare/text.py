@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from loadstone.analyse.compare.result import BoundResult, CellResult, Comparison, Difference, MetricRow
+from loadstone.core.plan import Load
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
 
@@ -24,70 +26,70 @@ _WORDS = {
 """Conclusions that name no side. What they mean stands below the table, where one needs it."""
 
 
-def render(document: Mapping[str, Any]) -> RenderableType:
+def render(comparison: Comparison) -> RenderableType:
     """What differs in the setup, then a table for each load. All that comes from engines or files is plain text."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    parts: list[Any] = []
-    for name in ("a", "b"):
-        side = document[name]
-        runs = ", ".join(side["runs"][:4]) + (" …" if len(side["runs"]) > 4 else "")
-        parts.append(Text(f"{name.upper()}  {plain(side['label'])}  ({plain(runs, 200)})"))
-    if document["setup"]:
-        parts.append(Text("Setup:"))
-        parts += [Text(f"  {line}") for line in setup_lines(document["setup"])]
-    else:
-        parts.append(Text("Setup: the same"))
-    for cell in document["cells"]:
+    parts: list[RenderableType] = []
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        runs = ", ".join(side.runs[:4]) + (" …" if len(side.runs) > 4 else "")
+        parts.append(Text(f"{name}  {plain(side.label)}  ({plain(runs, 200)})"))
+    parts.append(Text("Setup:" if comparison.setup else "Setup: the same"))
+    parts += [Text(f"  {line}") for line in setup_lines(comparison.setup)]
+    for cell in comparison.cells:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
         table.add_column(load_of(cell), no_wrap=True)
         for head in HEADS:
             table.add_column(head, justify="right", no_wrap=True)
         table.add_column("", no_wrap=True)
-        for row in cell["metrics"]:
-            if row["a"] is not None or row["b"] is not None:
+        for row in cell.metrics:
+            if row.a is not None or row.b is not None:
                 table.add_row(*cells_of(row), Text(*word(row)))
         parts.append(table)
-    for side in ("a", "b"):
-        if loads := document["unmatched"][side]:
-            parts.append(Text(f"only {side.upper()} has {loads_of(loads)}"))
-    if any(row["p"] is not None for cell in document["cells"] for row in cell["metrics"]):
+    parts += [Text(f"only {line}") for line in unmatched_lines(comparison)]
+    if any(row.p is not None for cell in comparison.cells for row in cell.metrics):
         parts.append(
             Text(
                 "of all: p corrected for testing all metrics of all loads, false alarms "
-                f"{100 * document['level']:.0f} % · would show: the least difference that this data would have shown"
+                f"{100 * comparison.level:.0f} % · would show: the least difference that this data would have shown"
             )
         )
-    parts += [Text(line) for line in explained(document)]
-    parts += [Text(f"{one['kind']}: {one['evidence']}. {one['remedy']}") for one in document["findings"]]
-    parts += [Text(f"{bound['bound']}: {_bound_result(bound)}") for bound in document.get("fail_on", ())]
+    parts += [Text(line) for line in explained(comparison)]
+    parts += [Text(f"{one.kind}: {one.evidence}. {one.remedy}") for one in comparison.findings]
+    parts += [Text(f"{bound.bound}: {_bound_result(bound)}") for bound in comparison.fail_on or ()]
     return Group(*parts)
 
 
-def _bound_result(bound: Mapping[str, Any]) -> str:
+def unmatched_lines(comparison: Comparison) -> list[str]:
+    """`A has concurrency 2, 8`, for each side that has loads which the other has not."""
+    sides = (("A", comparison.unmatched.a), ("B", comparison.unmatched.b))
+    return [f"{name} has {loads_of(loads)}" for name, loads in sides if loads]
+
+
+def _bound_result(bound: BoundResult) -> str:
     """Whether a bound of --fail-on is met, and why not."""
-    where = f" at {', '.join(bound['at'])}" if bound["at"] else ""
-    how = " (by point values, untested)" if bound["untested"] else ""
-    result = f"MET{where}{how}" if bound["met"] else "not met"
-    if bound["missing"]:
+    where = f" at {', '.join(bound.at)}" if bound.at else ""
+    how = " (by point values, untested)" if bound.untested else ""
+    result = f"MET{where}{how}" if bound.met else "not met"
+    if bound.missing:
         result = "UNKNOWN: no load has the metric on both sides"
-    if bound["one_run"]:
-        result += f"; exceeded at {', '.join(bound['one_run'])}, but by one run a side, which decides nothing"
-    if bound["not_shown"]:
-        result += f"; exceeded at {', '.join(bound['not_shown'])}, but that may be chance"
-    if bound["repeats_needed"]:
-        result += f" ({bound['repeats_needed']} runs a side would show it)"
+    if bound.one_run:
+        result += f"; exceeded at {', '.join(bound.one_run)}, but by one run a side, which decides nothing"
+    if bound.not_shown:
+        result += f"; exceeded at {', '.join(bound.not_shown)}, but that may be chance"
+    if bound.repeats_needed:
+        result += f" ({bound.repeats_needed} runs a side would show it)"
     return result
 
 
-def explained(document: Mapping[str, Any]) -> list[str]:
+def explained(comparison: Comparison) -> list[str]:
     """What those conclusions mean that do not explain themselves."""
-    conclusions = {row["conclusion"] for cell in document["cells"] for row in cell["metrics"]}
+    conclusions = {row.conclusion for cell in comparison.cells for row in cell.metrics}
     meaning = {
-        "same": f"the same: to within {100 * document['resolution']:g} %; less counts as no difference",
+        "same": f"the same: to within {100 * comparison.resolution:g} %; less counts as no difference",
         "may_be_chance": "may be chance: only one of the test (over all metrics together) and the interval (of this "
         "metric alone) finds a difference",
         "within_model": "within the model's uncertainty: the simulations differ, but by less than the performance "
@@ -96,67 +98,59 @@ def explained(document: Mapping[str, Any]) -> list[str]:
     return [text for conclusion, text in meaning.items() if conclusion in conclusions]
 
 
-def setup_lines(setup: Sequence[Mapping[str, Any]]) -> list[str]:
+def setup_lines(setup: Sequence[Difference]) -> list[str]:
     """A line for what both sides tell differently, and one for all that one side alone tells."""
-    both = [one for one in setup if one["a"] is not None and one["b"] is not None]
-    lines = [f"{one['what']}: {plain(one['a'])} → {plain(one['b'])}" for one in both]
+    lines = [f"{one.what}: {plain(one.a)} → {plain(one.b)}" for one in setup if None not in (one.a, one.b)]
     for side, other in ("ab", "ba"):
-        if alone := [f"{one['what']} {plain(one[side])}" for one in setup if one[other] is None]:
+        if alone := [f"{one.what} {plain(getattr(one, side))}" for one in setup if getattr(one, other) is None]:
             lines.append(f"only {side.upper()} states {', '.join(alone)}")
     return lines
 
 
-def cells_of(row: Mapping[str, Any]) -> list[str]:
+def cells_of(row: MetricRow) -> list[str]:
     """A metric's row: its name, then as HEADS."""
     return [
-        row["metric"],
-        _value(row, "a"),
-        _value(row, "b"),
-        _ratio(row["ratio"]),
-        f"{_ratio(row['low'])} – {_ratio(row['high'])}" if row["low"] is not None else "-",
-        _p(row["p"]),
-        _p(row["p_family"]),
-        _least(row["would_show"]),
+        row.name,
+        _value(row.name, row.a),
+        _value(row.name, row.b),
+        _ratio(row.ratio),
+        f"{_ratio(row.low)} – {_ratio(row.high)}" if row.low is not None else "-",
+        _p(row.p),
+        _p(row.p_family),
+        _least(row.would_show),
     ]
 
 
-def load_of(cell: Mapping[str, Any]) -> str:
+def load_of(cell: CellResult) -> str:
     """The load, and by what it was tested."""
-    units, load = cell["units"], cell["load"]
-    if units["kind"] is None:
-        how = "no test"
-    else:
-        how = f"{units['a']} and {units['b']} {units['kind']}" + (", in pairs" if units["paired"] else "")
-    return f"{load['kind']} {load['value']:g} ({how})"
+    units = cell.units
+    tested = f"{units.a} and {units.b} {units.kind}" + (", in pairs" if units.paired else "")
+    return f"{cell.load.kind} {cell.load.value:g} ({tested if units.kind else 'no test'})"
 
 
-def loads_of(loads: Sequence[Mapping[str, Any]]) -> str:
+def loads_of(loads: Sequence[Load]) -> str:
     """`concurrency 2, 8, 32; rate 4`; `none`."""
-    kinds = list(dict.fromkeys(load["kind"] for load in loads))
-    return (
-        "; ".join(
-            f"{kind} " + ", ".join(f"{load['value']:g}" for load in loads if load["kind"] == kind) for kind in kinds
-        )
-        or "none"
-    )
+    values: dict[str, list[str]] = {}
+    for load in loads:
+        values.setdefault(load.kind, []).append(f"{load.value:g}")
+    return "; ".join(f"{kind} {', '.join(each)}" for kind, each in values.items()) or "none"
 
 
-def word(row: Mapping[str, Any]) -> tuple[str, str]:
+def word(row: MetricRow) -> tuple[str, str]:
     """The conclusion on a metric in words, and how it is set on a terminal."""
-    if row["ratio"] is None:
+    if row.ratio is None:
         return "missing on one side", ""
-    if row["better"]:
-        return f"{row['better'].upper()} is better", "bold"
-    words, many = _WORDS.get(row["conclusion"], ""), row.get("repeats_needed")
-    if many and row["conclusion"] == "runs_differ":
+    if row.better:
+        return f"{row.better.upper()} is better", "bold"
+    words, many = _WORDS.get(row.conclusion or "", ""), row.repeats_needed
+    if many and row.conclusion == "runs_differ":
         words += f"; repeat {many} times to know"
-    elif many and row["conclusion"] in ("not_shown", "may_be_chance", "too_little"):
+    elif many and row.conclusion in ("not_shown", "may_be_chance", "too_little"):
         words += f"; {many} runs a side would show it"
     return words, "dim"
 
 
-def _value(row: Mapping[str, Any], side: str) -> str:
-    value, metric = row[side], row["metric"]
+def _value(metric: str, value: float | None) -> str:
     if value is not None and metric == "attainment":
         return f"{value:.1%}"
     if value is not None and metric.startswith("dollars"):
@@ -181,7 +175,7 @@ def _p(value: float | None) -> str:
     return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _flat(value: Any) -> str:
+def _flat(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} {_flat(each)}" for name, each in value.items()) or "-"
     if isinstance(value, list):
@@ -191,6 +185,6 @@ def _flat(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def plain(value: Any, limit: int = 120) -> str:
+def plain(value: object, limit: int = 120) -> str:
     """What engines or files wrote, as one short line."""
     return excerpt(_flat(value), limit)

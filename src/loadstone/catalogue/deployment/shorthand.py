@@ -12,6 +12,7 @@ import msgspec
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.catalogue.config.reader import read_given
+from loadstone.catalogue.deployment.alternatives import split_commas
 from loadstone.catalogue.deployment.deployment import Deployment, Draft
 from loadstone.catalogue.engines import (
     ARGUMENTS,
@@ -76,7 +77,7 @@ def models_of(text: str) -> list[str]:
     InputError where a precision is none.
     """
     left, _, rest = split_deployment(text)
-    drafts = [value for key, value in map(key_value, rest.split(",")) if key in _DRAFTS]
+    drafts = [value for key, value in map(key_value, split_commas(rest)) if key in _DRAFTS]
     return [_name_and_weights(each, text)[0] for each in (left, *drafts)]
 
 
@@ -88,7 +89,7 @@ def key_value(part: str) -> tuple[str, str]:
 
 def names_engine(text: str) -> bool:
     """Whether a shorthand says the engine, so that it is not the default: by name, or by an argument of its alone."""
-    keys = [key for key, _ in map(key_value, split_deployment(text)[2].split(","))]
+    keys = [key for key, _ in map(key_value, split_commas(split_deployment(text)[2]))]
     return any(key == "engine" or key in OWNERS for key in keys)
 
 
@@ -174,7 +175,7 @@ def _hardware_of(where: str, text: str, gpu: Gpu | None) -> tuple[Gpu, int, int,
 
 def _options_of(rest: str, text: str) -> _Options:
     options = _Options()
-    parts = [piece.strip() for piece in rest.split(",") if piece.strip()]
+    parts = split_commas(rest)
     for key, value in map(key_value, parts):  # what another option means depends on it
         if key == "engine":
             options.engine = engine_of(value, text)

@@ -134,7 +134,7 @@ def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Poi
     lasting = [cell for cell in served if not cell.queue_grows]
     steady = bool(lasting) and all(cell.steady is not None for cell in lasting)
     points = [
-        _point(number, run, at, cell, steady, prices or {})
+        _point(number, run, at, cell, steady, prices or Prices())
         for number, run in enumerate(runs, 1)
         for at, cell in enumerate(run.summary.cells)
     ]

@@ -181,7 +181,7 @@ def build(
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):  # checking specifications against their schema is the tests' work, and most of the time
-        return _build(runs, passed_over, inside, prices or {})
+        return _build(runs, passed_over, inside, prices or Prices())
 
 
 def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, prices: Prices) -> Report:

@@ -111,18 +111,16 @@ def report(content: str, title: str, before: str = "") -> str:
 def comparison(a: Row, b: Row) -> str:
     """Two runs compared, as tables, as `loadstone compare A B` prints them; or a line that says why there is none."""
     from loadstone.analyse.compare import compare
-    from loadstone.analyse.compare.text import HEADS, cells_of, load_of, loads_of, plain, word
+    from loadstone.analyse.compare.text import HEADS, cells_of, load_of, plain, unmatched_lines, word
 
     try:
-        document = compare([a.folder], [b.folder])
+        compared = compare([a.folder], [b.folder])
     except InputError as error:
         why = str(error).replace(str(a.folder), "A").replace(str(b.folder), "B")
         return html.render("comparison.html", a=a.name, b=b.name, why=clean(why, 400))
-    notes = [f"{finding['evidence']}. {finding['remedy']}" for finding in document["findings"]]
-    notes += [
-        f"Only {side.upper()} has {loads_of(loads)}." for side in ("a", "b") if (loads := document["unmatched"][side])
-    ]
-    differences = [[clean(one["what"]), plain(one["a"], 200), plain(one["b"], 200)] for one in document["setup"]]
+    notes = [f"{finding.evidence}. {finding.remedy}" for finding in compared.findings]
+    notes += [f"Only {line}." for line in unmatched_lines(compared)]
+    differences = [[clean(one.what), plain(one.a, 200), plain(one.b, 200)] for one in compared.setup]
     heads = ["metric", *HEADS, "says"]
     cells = [
         Table(
@@ -130,9 +128,9 @@ def comparison(a: Row, b: Row) -> str:
             title=load_of(cell),
             heads=heads,
             align="l" + "r" * len(HEADS) + "l",
-            rows=[[*cells_of(row), word(row)[0]] for row in cell["metrics"] if (row["a"], row["b"]) != (None, None)],
+            rows=[[*cells_of(row), word(row)[0]] for row in cell.metrics if (row.a, row.b) != (None, None)],
         )
-        for cell in document["cells"]
+        for cell in compared.cells
     ]
     return html.render(
         "comparison.html",
@@ -144,5 +142,5 @@ def comparison(a: Row, b: Row) -> str:
             key="setup", title="What differs in the setup", heads=["", "A", "B"], align="lll", rows=differences
         ),
         cells=cells,
-        percent=f"{100 * document['level']:.0f}",
+        percent=f"{100 * compared.level:.0f}",
     )
