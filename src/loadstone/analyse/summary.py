@@ -116,14 +116,7 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     samples = run_folder.read_server(folder)
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_cell(run, cell, dialect) for cell in range(len(plan.cells))]
-    findings = verdict.run_findings(
-        [cell.load for cell in info.cells],
-        [cell is not None for cell in cells],
-        plan.workload,
-        info.error or f"the run is {info.status}",
-        info.settings.get("deployment"),
-        info.journals_damaged,
-    )
+    findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
     return with_roofline(run_summary(folder, info, [cell for cell in cells if cell is not None], findings), info)
 
 
@@ -272,7 +265,7 @@ def _findings(
     return (
         verdict.cell_findings(seen)
         + verdict.kept_findings(info, cell, scalars.num_rows, len(run.plan.rows(cell)))
-        + verdict.prediction_findings(info.settings)
+        + verdict.prediction_findings(info)
     )
 
 
