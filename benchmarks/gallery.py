@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 import loadstone
 from loadstone.analyse.compare.price import Prices
 from loadstone.interop.read import import_files
-from loadstone.predict.sizing.many import ask
+from loadstone.predict.sizing.deployments import sizes
+from loadstone.predict.sizing.options import SizeOptions
 from loadstone.report.charts.sizing import contexts_picture, memory_picture
 from loadstone.report.charts.theme import Figure, to_png
 from loadstone.report.data.runs import read_runs
@@ -88,8 +89,8 @@ def _reports(folder: Path, results: Path | None) -> Iterable[tuple[str, Report]]
 
 def _sizing() -> Iterable[tuple[str, Figure]]:
     models = ["llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "mixtral-8x22b", "deepseek-v3"]
-    yield "contexts", contexts_picture(ask(models, gpu=["h200"], gpus=[1, 2, 4, 8])["rows"])
-    yield "memory", memory_picture(ask(models[1:3], gpu=["h200"], gpus=[2, 4, 8])["rows"])
+    yield "contexts", contexts_picture(sizes(SizeOptions(models=models, gpu=("h200",), gpus=(1, 2, 4, 8))))
+    yield "memory", memory_picture(sizes(SizeOptions(models=models[1:3], gpu=("h200",), gpus=(2, 4, 8))))
 
 
 def save(figure: Figure, name: str) -> None:

@@ -16,7 +16,8 @@ import sys
 import time
 from typing import Any
 
-from loadstone.predict.sizing import Ask, answer
+from loadstone.predict.sizing.deployments import sizes
+from loadstone.predict.sizing.options import SizeOptions
 
 MODELS = (
     "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "mixtral-8x22b", "deepseek-v3", "qwen3-32b", "gpt-oss-120b",
@@ -28,7 +29,7 @@ DTYPES = ("bf16", "fp8")
 KV_DTYPES = ("bf16", "fp8")
 
 
-ASK = Ask(models=MODELS, gpu=GPUS, gpus=COUNTS, weights_dtype=DTYPES, kv_dtype=KV_DTYPES)
+OPTIONS = SizeOptions(models=MODELS, gpu=GPUS, gpus=COUNTS, weights_dtype=DTYPES, kv_dtype=KV_DTYPES)
 """7 models × 5 GPUs × 4 counts × 2 precisions of weights × 2 of the cache: 560 rows."""
 
 
@@ -40,19 +41,19 @@ def command() -> list[str]:
 
 def measure(rounds: int) -> dict[str, Any]:
     started = time.perf_counter()
-    found = answer(ASK)["rows"]
+    rows = sizes(OPTIONS)
     first_s = time.perf_counter() - started
     took = []
     for _ in range(rounds):
         started = time.perf_counter()
-        answer(ASK)
+        sizes(OPTIONS)
         took.append(time.perf_counter() - started)
     started = time.perf_counter()
     subprocess.run(command(), check=True, stdout=subprocess.DEVNULL)
     command_s = time.perf_counter() - started
     return {
-        "rows": len(found),
-        "fit": sum(row["fits"] for row in found),
+        "rows": len(rows),
+        "fit": sum(row.fits for row in rows),
         "first_s": round(first_s, 3),
         "warm_s": round(statistics.median(took), 3),
         "command_s": round(command_s, 3),

@@ -63,12 +63,16 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     """Does it fit, how long a context, how many requests at once; the document of `loadstone size --json`.
 
-    `models` as the command takes them; `options` are the fields of `loadstone.predict.sizing.Ask`, single values or
-    lists. Raises loadstone.InputError, one line.
+    `models` as the command takes them; `options` as the flags, single values or lists;
+    help("loadstone.predict.sizing.options.SizeOptions") lists them. Raises loadstone.InputError, one line.
     """
-    from loadstone.predict.sizing import many
+    from msgspec import to_builtins
 
-    return many.ask(models, **options)
+    from loadstone.predict.sizing.deployments import sizes
+    from loadstone.predict.sizing.options import SizeOptions
+    from loadstone.workload.options import options_of
+
+    return {"schema": 1, "rows": to_builtins(sizes(options_of({"models": models, **options}, SizeOptions)))}
 
 
 def simulate(deployment: str, **options: Any) -> dict[str, Any]:
@@ -163,7 +167,8 @@ def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
     """
     from loadstone.analyse import query
 
-    return query.document_of(*query.rows_of(sql, _folder(runs)))
+    columns, rows = query.rows_of(sql, _folder(runs))
+    return {"schema": 1, "columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows]}
 
 
 def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import loadstone
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.sizing import engine_limits, max_context, size
+from loadstone.predict.sizing.memory import engine_limits, max_context
+from loadstone.predict.sizing.size import size
 
 MODEL = "llama-3.1-8b@1xh100"
 ENGINES = ["vllm", "sglang", "tensorrt-llm"]

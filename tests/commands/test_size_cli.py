@@ -13,7 +13,7 @@ import pytest
 import loadstone as package
 from conftest import Loadstone
 from loadstone.core.errors import InputError
-from loadstone.predict.sizing.many import split_models
+from loadstone.predict.sizing.deployments import split_models
 from loadstone.report.pages.sizes import FACTS
 
 CONTRACT = {
@@ -253,7 +253,7 @@ def test_in_python_as_on_the_command_line(options: dict[str, Any], same: dict[st
         ({"tp": True}, "tp: True"),
         ({"gpus": 2.5}, "gpus: 2.5"),
         ({"engine": 5}, "engine: 5 is not a text; write e.g. 'vllm'"),
-        ({"engine_version": 0.19}, "engine_version: 0.19 is not a text"),
+        ({"engine_version": 0.19}, "engine-version: 0.19 is not a text"),
         ({"gpu": {"h100": 1}}, "gpu: {'h100': 1} is not a text"),
     ],
 )

@@ -14,7 +14,7 @@ from conftest import Loadstone, Outcome
 from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.predict.sizing import max_context
+from loadstone.predict.sizing.memory import max_context
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
 Json = dict[str, Any]

@@ -13,14 +13,14 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Load
 from loadstone.core.record import Target
 from loadstone.measure.engines import attach
+from loadstone.measure.engines.probe import Requirements
 from loadstone.measure.simulated_server import Law, TimingServer, start
-from loadstone.measure.wire.ask import body
+from loadstone.measure.wire.request import body
 from loadstone.runs.preflight import LOADED, Server, answer_times_s
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
-from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import Ask, Sampling, Structured
+from loadstone.workload.request import Sampling, Structured
 from loadstone.workload.schedule import make_plan
 
 SCHEMA = Structured("json_schema", {"type": "object"})
@@ -28,25 +28,14 @@ REGEX = Structured("regex", "[0-9]{40}")
 GRAMMAR = Structured("grammar", "root ::= [0-9]+")
 
 
-def meet(url: str, **more: Any) -> tuple[Target, Vocabulary, Ask]:
-    asked = {
-        "model": None,
-        "endpoint": None,
-        "tokenizer": None,
-        "sampling": Sampling(),
-        "structured": None,
-        "extra": {},
-        "stream": True,
-        "exact": True,
-        "text_only": False,
-    }
-    with attach.Server(url, []) as server:
-        return attach.meet(server, **{**asked, **more})
+def probe(url: str, **needs: Any) -> attach.Attached:
+    with attach.HttpServer(url, []) as server:
+        return attach.attach(server, Requirements(**needs))
 
 
 def refused(url: str, **more: Any) -> str:
     with pytest.raises(InputError) as raised:
-        meet(url, **more)
+        probe(url, **more)
     line = str(raised.value)
     assert "\n" not in line
     return line
@@ -64,7 +53,7 @@ def streamed(send: Send, *events: bytes) -> None:
 
 
 def test_the_timing_server_takes_everything(timing: TimingServer) -> None:
-    target, vocabulary, ask = meet(timing.url)
+    target, vocabulary, ask = probe(timing.url)
     assert (target.endpoint, target.engine, target.model, target.streams) == (
         "completions",
         "timing server",
@@ -89,27 +78,27 @@ def test_llama_cpp_tells_its_build_among_its_properties() -> None:
             answer(ask, send)
 
     with ScriptedServer(reply, meets=True) as server:
-        target, _, _ = meet(server.url)
+        target, _, _ = probe(server.url)
         assert (target.engine, target.engine_version) == ("llama.cpp", "b11669-Debian")
         assert target.version == {"version": "b11669-Debian"}  # and nothing of the rest
         properties["build_info"] = 7
-        assert meet(server.url)[0].engine_version is None
+        assert probe(server.url)[0].engine_version is None
 
 
 def test_lengths_are_demanded_only_where_they_must_be_exact(timing: TimingServer) -> None:
-    _, _, ask = meet(timing.url, exact=False)
+    _, _, ask = probe(timing.url, exact=False)
     assert (ask.ignore_eos, ask.min_tokens, ask.usage) == (False, False, "running")
 
 
 def test_conversations_are_text_and_prefer_chat(timing: TimingServer) -> None:
-    target, vocabulary, _ = meet(timing.url, text_only=True)
+    target, vocabulary, _ = probe(timing.url, text_only=True)
     assert (target.endpoint, vocabulary.kind, vocabulary.overhead_tokens) == ("chat", "text", 7)
-    target, vocabulary, _ = meet(timing.url, text_only=True, endpoint="completions")
+    target, vocabulary, _ = probe(timing.url, text_only=True, endpoint="completions")
     assert (target.endpoint, vocabulary.kind, vocabulary.overhead_tokens) == ("completions", "text", 0)
 
 
 def test_answers_in_one_piece_need_no_stream_options(timing: TimingServer) -> None:
-    target, vocabulary, ask = meet(timing.url, stream=False)
+    target, vocabulary, ask = probe(timing.url, stream=False)
     assert target.accepts == {"ignore_eos": True, "min_tokens": True}
     assert (target.streams, ask.stream, ask.usage, vocabulary.kind) == (False, False, "none", "token ids")
     assert "stream_options" not in body(ask)
@@ -124,13 +113,13 @@ def test_a_server_without_chat_can_hold_a_conversation(status: str) -> None:
             answer(request, send)
 
     with ScriptedServer(reply, meets=True) as server:
-        assert meet(server.url, text_only=True)[0].endpoint == "completions"
+        assert probe(server.url, text_only=True)[0].endpoint == "completions"
         assert "no chat template" in refused(server.url, endpoint="chat")
 
 
 def test_what_the_user_asks_for_is_in_every_request_of_the_run(timing: TimingServer) -> None:
     sampling = Sampling(temperature=0.5, top_p=0.9, seed=3, stop=("x",))
-    _, _, ask = meet(timing.url, sampling=sampling, extra={"top_k": 5})
+    _, _, ask = probe(timing.url, sampling=sampling, extra={"top_k": 5})
     assert (ask.sampling, ask.extra) == (sampling, {"top_k": 5})
     assert {"temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["x"], "top_k": 5}.items() <= body(ask).items()
 
@@ -169,7 +158,7 @@ def test_helpful_fields_that_are_refused_are_left_out() -> None:
             answer(request, send)
 
     with ScriptedServer(strict, meets=True) as server:
-        target, _, ask = meet(server.url)
+        target, _, ask = probe(server.url)
     assert set(target.accepts.values()) == {False}
     assert (ask.usage, ask.ignore_eos, ask.min_tokens) == ("none", False, False)
 
@@ -198,7 +187,7 @@ def test_the_users_own_least_length_is_tried_with_room_for_it(extra: dict[str, A
             answer(request, send)
 
     with ScriptedServer(strict, meets=True) as server:
-        assert meet(server.url, extra=extra)[2].extra == extra
+        assert probe(server.url, extra=extra)[2].extra == extra
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -218,8 +207,8 @@ def test_the_answers_to_a_request_are_counted(stream: bool) -> None:
                 send(whole("200 OK", json.dumps({"choices": choices}).encode()))
 
     with ScriptedServer(several, meets=True) as server:
-        assert meet(server.url, extra={"n": 3}, stream=stream)[0].choices == 3
-        assert meet(server.url, extra={"top_k": 3}, stream=stream)[0].choices == 1
+        assert probe(server.url, extra={"n": 3}, stream=stream)[0].choices == 3
+        assert probe(server.url, extra={"top_k": 3}, stream=stream)[0].choices == 1
 
 
 def test_the_users_options_of_a_stream_do_not_hinder_counting_prompts() -> None:
@@ -233,8 +222,8 @@ def test_the_users_options_of_a_stream_do_not_hinder_counting_prompts() -> None:
 
     own = {"stream_options": {"continuous_usage_stats": False}}
     with ScriptedServer(strict, meets=True) as server:
-        plain, _, _ = meet(server.url)
-        target, _, ask = meet(server.url, extra=own)
+        plain, _, _ = probe(server.url)
+        target, _, ask = probe(server.url, extra=own)
     assert ask.extra == own
     assert (target.prompt_kind, target.overhead_tokens) == (plain.prompt_kind, plain.overhead_tokens)
 
@@ -248,7 +237,7 @@ def test_a_server_that_refuses_to_stream() -> None:
 
     with ScriptedServer(whole_only, meets=True) as server:
         assert "streaming is refused (HTTP 400: no streaming); measure without it: --no-stream" in refused(server.url)
-        assert meet(server.url, stream=False)[0].streams is False
+        assert probe(server.url, stream=False)[0].streams is False
 
 
 @pytest.mark.parametrize("status", ["301 Moved Permanently", "307 Temporary Redirect"])
@@ -292,7 +281,7 @@ def test_a_gateway_that_answers_in_one_piece_when_asked_for_a_stream() -> None:
 
     with ScriptedServer(reply, meets=True) as server:
         assert "asked for a stream, it answers in one piece; measure that: --no-stream" in refused(server.url)
-        assert not meet(server.url, stream=False)[0].streams
+        assert not probe(server.url, stream=False)[0].streams
 
 
 @pytest.mark.parametrize("stated", [b"Infinity", b"-Infinity", b"NaN", b"1e400", b"0", b'"4096"'])
@@ -304,7 +293,7 @@ def test_a_context_that_cannot_be_is_none(stated: bytes) -> None:
             answer(ask, send)
 
     with ScriptedServer(reply, meets=True) as server:
-        target, _, _ = meet(server.url)
+        target, _, _ = probe(server.url)
     assert (target.model, target.max_model_tokens) == (MODEL, None)
 
 
@@ -330,7 +319,7 @@ def test_what_a_server_says_of_itself_can_be_kept(entry: bytes, charset: str) ->
             answer(ask, send)
 
     with ScriptedServer(reply, meets=True) as server:
-        target, _, _ = meet(server.url)
+        target, _, _ = probe(server.url)
     assert target.model == MODEL.replace("sc", "sc?" if b"ud800" in entry else "sc")
     kept = msgspec.json.encode(target)
     assert kept.count(b"[") < 128
@@ -351,10 +340,6 @@ def test_a_stream_that_fails_at_once_is_told_with_the_servers_words() -> None:
 
 def test_a_model_that_is_not_offered(timing: TimingServer) -> None:
     assert refused(timing.url, model="nope") == "--model nope: the server offers timing"
-
-
-def test_grpc_is_not_met_over_http(timing: TimingServer) -> None:
-    assert "--endpoint triton" in refused(timing.url, endpoint="triton-grpc")
 
 
 # --- structured output --------------------------------------------------------------------------------------------
@@ -395,7 +380,7 @@ def test_the_first_spelling_that_is_not_ignored_is_kept(
     structured: Structured, field: str, shape: str, spelling: str
 ) -> None:
     with ScriptedServer(shaped(field, shape=shape), meets=True) as server:
-        _, _, ask = meet(server.url, structured=structured)
+        _, _, ask = probe(server.url, structured=structured)
     assert (ask.structured, ask.spelling) == (structured, spelling)
     assert field in body(ask)
     # A constrained answer ends where its shape does.
@@ -458,7 +443,7 @@ def sglang(request: Request, send: Send) -> None:
 
 def test_a_server_of_sglangs_own_endpoint_alone_is_found() -> None:
     with ScriptedServer(sglang, meets=True) as server:
-        target, vocabulary, ask = meet(server.url)
+        target, vocabulary, ask = probe(server.url)
     assert (target.endpoint, target.engine, target.engine_version) == ("sglang", "SGLang", "0.5.3")
     assert target.model == "org/model"
     assert target.version == {"version": "0.5.3"}  # not all that the server tells of itself
@@ -477,23 +462,23 @@ def test_sglang_without_a_tokenizer_is_met_by_token_ids() -> None:
             sglang(request, send)
 
     with ScriptedServer(bare, meets=True) as server:
-        target, vocabulary, _ = meet(server.url)
+        target, vocabulary, _ = probe(server.url)
     assert (target.endpoint, vocabulary.kind) == ("sglang", "token ids")
 
 
 def test_sglangs_shapes_are_sampling_parameters() -> None:
     with ScriptedServer(sglang, meets=True) as server:
-        _, vocabulary, ask = meet(server.url, structured=SCHEMA, text_only=True)
+        _, vocabulary, ask = probe(server.url, structured=SCHEMA, text_only=True)
         assert (ask.spelling, vocabulary.kind) == ("sampling_params", "text")
         assert "sampling_params: ignored" in refused(server.url, structured=GRAMMAR)
 
 
 def test_the_timing_server_over_sglangs_endpoint(timing: TimingServer) -> None:
-    target, vocabulary, ask = meet(timing.url, endpoint="sglang", sampling=Sampling(temperature=0.0))
+    target, vocabulary, ask = probe(timing.url, endpoint="sglang", sampling=Sampling(temperature=0.0))
     assert (target.endpoint, target.model, target.engine) == ("sglang", "timing", "timing server")
     assert vocabulary.kind == "token ids"
     assert body(ask)["sampling_params"]["temperature"] == 0.0
-    assert meet(timing.url, endpoint="sglang", stream=False)[1].kind == "token ids"
+    assert probe(timing.url, endpoint="sglang", stream=False)[1].kind == "token ids"
 
 
 # --- Triton -------------------------------------------------------------------------------------------------------
@@ -545,7 +530,7 @@ def triton(
 def test_a_triton_server_is_found_with_its_model(models: tuple[str, ...], chosen: str) -> None:
     asked: list[Json] = []
     with ScriptedServer(triton(*models, asked=asked), meets=True) as server:
-        target, vocabulary, ask = meet(server.url)
+        target, vocabulary, ask = probe(server.url)
     assert (target.endpoint, target.engine, target.engine_version) == ("triton", "Triton", "2.60.0")
     assert (target.model, ask.model, ask.inputs) == (chosen, chosen, INPUTS)
     # Nothing that the model has no input for, lest it be taken for a parameter and ignored.
@@ -557,10 +542,10 @@ def test_a_triton_server_is_found_with_its_model(models: tuple[str, ...], chosen
 
 def test_a_triton_model_that_counts_is_believed() -> None:
     with ScriptedServer(triton("ensemble", inputs=(*INPUTS, *COUNTS)), meets=True) as server:
-        target, vocabulary, ask = meet(server.url, endpoint="triton")
+        target, vocabulary, ask = probe(server.url, endpoint="triton")
         assert (ask.usage, vocabulary.overhead_tokens) == ("running", 1)
         assert target.accepts == {"min_tokens": True, "return_num_output_tokens": True}
-        assert meet(server.url, endpoint="triton", stream=False)[1].overhead_tokens == 1
+        assert probe(server.url, endpoint="triton", stream=False)[1].overhead_tokens == 1
 
 
 def test_what_a_triton_model_has_no_input_for_is_refused() -> None:
@@ -569,14 +554,14 @@ def test_what_a_triton_model_has_no_input_for_is_refused() -> None:
             "--top-p 0.5: the model ensemble has no input for it; leave it out"
         )
         assert "guided_decoding_guide" in refused(server.url, structured=SCHEMA)
-        assert meet(server.url, sampling=Sampling(temperature=0.5, stop=("x",)))[2].sampling.stop == ("x",)
+        assert probe(server.url, sampling=Sampling(temperature=0.5, stop=("x",)))[2].sampling.stop == ("x",)
 
 
 def test_which_triton_model_must_be_plain() -> None:
     with ScriptedServer(triton("a", "b"), meets=True) as server:
         assert "has ready a, b; choose one with --model" in refused(server.url)
         assert "--model c: the server has ready a, b" in refused(server.url, model="c", endpoint="triton")
-        assert meet(server.url, model="b", endpoint="triton")[0].model == "b"
+        assert probe(server.url, model="b", endpoint="triton")[0].model == "b"
     with ScriptedServer(triton(), meets=True) as server:
         assert "names no model that is ready" in refused(server.url)
     with ScriptedServer(triton("own", inputs=("image",)), meets=True) as server:
@@ -591,12 +576,12 @@ def test_what_is_no_triton_server(timing: TimingServer) -> None:
 
 
 def same(url: str, target: Target) -> None:
-    with attach.Server(url, []) as server:
+    with attach.HttpServer(url, []) as server:
         attach.check_same(server, target)
 
 
 def test_the_servers_of_a_fleet_offer_the_same(timing: TimingServer) -> None:
-    target, _, _ = meet(timing.url)
+    target, _, _ = probe(timing.url)
     same(timing.url, target)
     with ScriptedServer() as other:
         with pytest.raises(TargetError) as raised:
@@ -612,7 +597,7 @@ def test_the_servers_of_a_fleet_offer_the_same(timing: TimingServer) -> None:
 
 def test_a_fleet_of_triton_servers() -> None:
     with ScriptedServer(triton("ensemble"), meets=True) as one, ScriptedServer(meets=True) as other:
-        target, _, _ = meet(one.url)
+        target, _, _ = probe(one.url)
         same(one.url, target)
         with pytest.raises(TargetError, match=other.url):
             same(other.url, target)
@@ -623,7 +608,7 @@ def test_how_long_requests_will_take_is_asked_of_the_server() -> None:
     cells = [Load("rate", 2.0), Load("rate", 4.0)]
     plan = make_plan(Synthetic(Length("fixed", 64), Length("fixed", 500)), cells, requests=[3, 3])
     with start(Law(0.03, 0.02)) as server:
-        target, vocabulary, request = meet(server.url)
+        target, vocabulary, request = probe(server.url)
         expected = answer_times_s(plan, Server(target, vocabulary, request, [], [], []))
         assert len(expected) == 2
         assert expected[0] == expected[1] > LOADED * 500 * 0.02 / 2

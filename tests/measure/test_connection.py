@@ -18,7 +18,7 @@ from loadstone.core.plan import PlannedRequest
 from loadstone.measure.client.clock import Clock
 from loadstone.measure.client.connection import Address, Connection
 from loadstone.measure.client.stream import Stream
-from loadstone.measure.wire.ask import new_answer
+from loadstone.measure.wire.request import new_answer
 
 
 class Owner:

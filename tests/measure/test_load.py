@@ -145,5 +145,5 @@ def test_answers_to_the_same_request_are_compared_once_and_a_yes_never() -> None
         (b"d", "yes", 7), (b"e", "", 8),
     ):  # fmt: skip
         load.answered_with(text, body, tokens)
-    assert len(load.texts) == 3
-    assert len(set(load.texts.values())) == 2
+    assert len(load.result.texts) == 3
+    assert len(set(load.result.texts.values())) == 2

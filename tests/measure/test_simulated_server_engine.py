@@ -24,7 +24,7 @@ from loadstone.measure.simulated_server.stream import Keys
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, longest_request, sharing
 from loadstone.predict.simulator.run import State
-from loadstone.predict.sizing import max_context
+from loadstone.predict.sizing.memory import max_context
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
 MODEL = "Llama-3.1-8B"

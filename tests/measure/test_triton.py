@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loadstone.measure.wire import answer as base
 from loadstone.measure.wire.tolerant import MAX_COUNT
 from loadstone.measure.wire.triton import TritonAnswer, inputs, spelled
-from loadstone.workload.request import Ask, Structured
+from loadstone.workload.request import RequestSpec, Structured
 
 
 def response(text: Any, tokens: Any = None, **more: Any) -> bytes:
@@ -128,8 +128,8 @@ def test_inputs_are_named_as_the_models_release_does() -> None:
 
 
 def test_a_shape_is_asked_for_beside_the_prompt() -> None:
-    plain = Ask(endpoint="triton", model="ensemble")
-    shaped = Ask(
+    plain = RequestSpec(endpoint="triton", model="ensemble")
+    shaped = RequestSpec(
         endpoint="triton", model="ensemble", structured=Structured("regex", "a+"), spelling="guided_decoding"
     )
     guide = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a+"}

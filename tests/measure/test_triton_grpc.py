@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -25,25 +25,27 @@ from loadstone.measure.client.clock import Clock
 from loadstone.measure.client.connection import Address
 from loadstone.measure.client.grpc import METHOD, Channels, GrpcConnection, library, metadata, shut
 from loadstone.measure.client.stream import Stream
-from loadstone.measure.engines import triton_grpc as engine
-from loadstone.measure.engines.probe import Trial
-from loadstone.measure.wire.ask import RequestBody, body
+from loadstone.measure.engines.attach import attach
+from loadstone.measure.engines.probe import Requirements
+from loadstone.measure.engines.server import Trial
+from loadstone.measure.engines.triton_grpc import GrpcServer
+from loadstone.measure.wire.request import RequestBody, body
 from loadstone.measure.wire.triton import GrpcAnswer, GrpcBody, Tensor, fold, may_be_last
-from loadstone.workload.request import LENGTH, PROMPT, Ask, Sampling, Structured
+from loadstone.workload.request import LENGTH, PROMPT, RequestSpec, Sampling, Structured
 
 TYPES = {"text_input": "BYTES", "max_tokens": "INT32", "stream": "BOOL", "temperature": "FP32", "stop_words": "BYTES"}
 
 
-def ask(**changes: Any) -> Ask:
+def spec(**changes: Any) -> RequestSpec:
     fields: dict[str, Any] = {"model": "ensemble", "types": TYPES, "inputs": tuple(TYPES), **changes}
-    return Ask(endpoint="triton-grpc", **fields)
+    return RequestSpec(endpoint="triton-grpc", **fields)
 
 
 # --- tensors --------------------------------------------------------------------------------------------------
 
 
 def test_a_request_is_the_models_inputs_with_their_types_and_shapes() -> None:
-    written = body(ask(sampling=Sampling(temperature=0.5, stop=("a", "b"))))
+    written = body(spec(sampling=Sampling(temperature=0.5, stop=("a", "b"))))
     assert written["model_name"] == "ensemble"
     inputs = {entry["name"]: (entry["datatype"], entry["shape"], entry["data"]) for entry in written["inputs"]}
     assert inputs == {
@@ -53,14 +55,14 @@ def test_a_request_is_the_models_inputs_with_their_types_and_shapes() -> None:
         "temperature": ("FP32", [1], [0.5]),
         "stop_words": ("BYTES", [2], ["a", "b"]),
     }
-    batched = body(ask(batched=True, sampling=Sampling(stop=("a", "b"))))
+    batched = body(spec(batched=True, sampling=Sampling(stop=("a", "b"))))
     assert {entry["name"]: entry["shape"] for entry in batched["inputs"]} == {
         "text_input": [1, 1], "max_tokens": [1, 1], "stream": [1, 1], "stop_words": [1, 2],
     }  # fmt: skip
 
 
 def test_a_rendered_request_in_bytes() -> None:
-    rendered = RequestBody(body(ask(sampling=Sampling(temperature=0.5, stop=("a", "bc"))))).render(
+    rendered = RequestBody(body(spec(sampling=Sampling(temperature=0.5, stop=("a", "bc"))))).render(
         '"é!"'.encode(), 300
     )
     assert {tensor.name: tensor.raw() for tensor in msgspec.json.decode(rendered, type=GrpcBody).inputs} == {
@@ -106,7 +108,7 @@ def test_an_input_that_the_model_lacks_is_told() -> None:
     with pytest.raises(
         InputError, match=r"--extra-body: the model has no input 'top_q'; it has max_tokens, stop_words, "
     ):
-        body(ask(extra={"top_q": 1}))
+        body(spec(extra={"top_q": 1}))
 
 
 def text(said: str | bytes) -> tuple[str, bytes]:
@@ -230,7 +232,7 @@ def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_grpc_cannot_do_is_told(url: str, proxy: str | None, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        engine.Server(url, [], proxy)
+        GrpcServer(url, [], proxy)
 
 
 # --- the connection -------------------------------------------------------------------------------------------
@@ -349,7 +351,7 @@ class Worker:
 
     def stream(self) -> Stream:
         request = PlannedRequest(0, next(self._numbers), "measure", 0.0, 3, 3, None, 0, None)
-        payload = RequestBody(body(ask(batched=True))).render(b'"one two"', 3)
+        payload = RequestBody(body(spec(batched=True))).render(b'"one two"', 3)
         return Stream(request, payload, time.monotonic_ns(), GrpcAnswer())
 
     def open(self, server: Scripted, stream: Stream | None) -> GrpcConnection:
@@ -598,14 +600,14 @@ def test_little_is_held_undecoded(worker: Worker) -> None:
 # --- meeting --------------------------------------------------------------------------------------------------
 
 
-class Met(engine.Server):
+class FakeServer(GrpcServer):
     """A server of one model with such inputs, whose answers are what `said` makes of a request."""
 
     origin = "http://x:8001"
 
-    def __init__(self, inputs: tuple[str, ...], said: Callable[[Ask], str]) -> None:
+    def __init__(self, inputs: tuple[str, ...], said: Callable[[RequestSpec], str]) -> None:
         self._inputs, self._said = inputs, said
-        self.asked: list[Ask] = []
+        self.asked: list[RequestSpec] = []
 
     def call(self, name: str, /, **fields: Any) -> Any:
         config = {"name": "ensemble", "input": [{"name": each, "data_type": "TYPE_STRING"} for each in self._inputs]}
@@ -616,10 +618,17 @@ class Met(engine.Server):
         }
         return getattr(library().messages, f"{name}Response")(**answers[name])
 
-    def ask_once(self, ask: Ask, prompt: str = "", *, tokens: int | None = None, keep_text: bool = False) -> Trial:
-        self.asked.append(ask)
+    def send_once(
+        self,
+        spec: RequestSpec,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        tokens: int | None = None,
+        keep_text: bool = False,
+    ) -> Trial:
+        self.asked.append(spec)
         answer = GrpcAnswer(keep_text=keep_text)
-        answer.receive({"text_output": text(self._said(ask))})
+        answer.receive({"text_output": text(self._said(spec))})
         answer.finish()
         return Trial(answer, answer.error)
 
@@ -628,20 +637,22 @@ GUIDED = ("text_input", "max_tokens", "temperature", "guided_decoding_guide_type
 DIGITS = Structured(kind="regex", value="[0-9]{80}")
 
 
-def meet(server: engine.Server, sampling: Sampling, structured: Structured | None) -> Ask:
-    settings: dict[str, Any] = {"model": None, "tokenizer": None, "extra": {}, "stream": True, "exact": True}
-    return engine.meet(server, sampling=sampling, structured=structured, **settings)[2]
+def probe(server: GrpcServer, sampling: Sampling, structured: Structured | None) -> RequestSpec:
+    needs = Requirements(endpoint="triton-grpc", sampling=sampling, structured=structured)
+    return attach(server, needs).request
 
 
 def test_a_shape_that_is_heeded_is_asked_for() -> None:
-    ask = meet(Met(GUIDED, lambda ask: "0123" if ask.structured else " word"), Sampling(temperature=0.5), DIGITS)
-    assert (ask.structured, ask.spelling, ask.sampling.temperature) == (DIGITS, "guided_decoding", 0.5)
+    spec = probe(
+        FakeServer(GUIDED, lambda spec: "0123" if spec.structured else " word"), Sampling(temperature=0.5), DIGITS
+    )
+    assert (spec.structured, spec.spelling, spec.sampling.temperature) == (DIGITS, "guided_decoding", 0.5)
 
 
 def test_a_shape_that_is_taken_and_ignored_is_told() -> None:
     """The beginning of an answer cannot tell; that it is the very answer that comes without the wish, does."""
     with pytest.raises(InputError, match=r"--structured: .*guided_decoding: ignored"):
-        meet(Met(GUIDED, lambda _: " word"), Sampling(), DIGITS)
+        probe(FakeServer(GUIDED, lambda _: " word"), Sampling(), DIGITS)
 
 
 @pytest.mark.parametrize(
@@ -654,7 +665,7 @@ def test_a_shape_that_is_taken_and_ignored_is_told() -> None:
 def test_a_wish_without_an_input_is_told_before_it_is_tried(
     sampling: Sampling, structured: Structured | None, said: str
 ) -> None:
-    server = Met(("text_input", "max_tokens"), lambda _: " word")
+    server = FakeServer(("text_input", "max_tokens"), lambda _: " word")
     with pytest.raises(InputError, match=said):
-        meet(server, sampling, structured)
+        probe(server, sampling, structured)
     assert len(server.asked) == 1

@@ -16,7 +16,7 @@ from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import Journal
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, longest_request
 from loadstone.predict.simulator.pipeline import Pipeline, complete, engines_of
-from loadstone.predict.sizing import size
+from loadstone.predict.sizing.size import size
 from test_simulator import POLICY, SLOPED, Times, check_answers, plan, records_of
 
 PIPED = EnginePolicy(kv_blocks=10_000, max_batched_tokens=1024, max_seqs=64, pipeline=2)

@@ -18,7 +18,8 @@ from loadstone.predict.calibrate.points import Point
 from loadstone.predict.calibrate.update import update
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.sizing import engine_limits, memory_of, size
+from loadstone.predict.sizing.memory import engine_limits, memory_of
+from loadstone.predict.sizing.size import size
 from loadstone.predict.step_time import StepModel, profile_of
 from loadstone.predict.step_time.coefficients import INDEX
 from loadstone.predict.step_time.work import work_of

@@ -13,9 +13,10 @@ from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import ranks, rules_of
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.sharding.limits import GIB, MIB
+from loadstone.predict.sharding.limits import GIB, MIB, EngineLimits
 from loadstone.predict.sharding.rank import CacheLayer, stage_layers
-from loadstone.predict.sizing import EngineLimits, engine_limits, max_context, memory_of, size
+from loadstone.predict.sizing.memory import engine_limits, max_context, memory_of
+from loadstone.predict.sizing.size import size
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PRINTED = re.compile(r"^\| `([^`]+)` \| ([\d.]+) \| ([\d.]+) \| ([+−]?[\d.]+) % \| ", re.MULTILINE)

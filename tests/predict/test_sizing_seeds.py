@@ -10,7 +10,7 @@ import pytest
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.predict.engine_rules import rules_of
-from loadstone.predict.sizing import size
+from loadstone.predict.sizing.size import size
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "seeds.md").read_text()
 LADDER = (4, 8, 16, 32, 64, 128)

@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
+from loadstone.predict.sizing.size import Row, size
 from loadstone.report.charts import bands, bars, inside, lines
 from loadstone.report.charts.select import figures
 from loadstone.report.charts.sizing import contexts_picture
@@ -582,20 +584,21 @@ def test_each_setting_is_laid_under_what_was_measured_with_it(tmp_path: Path) ->
     assert sorted(laid) == [(["p"], ["m", "m4", "m8"]), (["p2"], ["m"]), (["p8"], ["m", "m8"])]
 
 
+def sized(**changes: Any) -> Row:
+    return msgspec.structs.replace(size(parse_deployment("llama-3.1-8b@1xh200")), **changes)
+
+
 def test_the_longest_contexts_as_a_map() -> None:
-    rows = [
-        {"model": "org/a", "gpu": "h200", "gpus": gpus, "max_context_tokens": tokens}
-        for gpus, tokens in ((1, None), (2, 4096), (4, 131072))
-    ]
+    rows = [sized(gpus=gpus, max_context_tokens=tokens) for gpus, tokens in ((1, 0), (2, 4096), (4, 131072))]
     figure = drawn(contexts_picture(rows))
     assert [row["text"] for row in rows_of(figure)] == ["–", "4k", "128k"]
     assert figure.notes == ["tokens of one request, beside weights and activations; grey: the model does not fit"]
 
 
 def test_a_map_of_contexts_says_for_how_many_requests_and_of_what_it_is_the_best() -> None:
-    row: dict[str, Any] = {"model": "a", "gpu": "h200", "gpus": 1, "batch": 64, "engine": "vllm"}
-    rows = [row | {"weights_dtype": dtype, "max_context_tokens": n} for dtype, n in (("bf16", 1024), ("fp8", 4096))]
-    figure = drawn(contexts_picture([*rows, rows[1] | {"gpus": 2, "engine": "sglang"}]))
+    kinds = (("bf16", 1024), ("fp8", 4096))
+    rows = [sized(batch=64, weights_dtype=dtype, max_context_tokens=tokens) for dtype, tokens in kinds]
+    figure = drawn(contexts_picture([*rows, msgspec.structs.replace(rows[1], gpus=2, engine="sglang")]))
     assert [row["text"] for row in rows_of(figure)] == ["4k", "4k"]
     assert "tokens of each of 64 requests at once" in figure.notes[0]
     assert figure.notes[1] == "each is the longest over several precisions"  # engines differ from box to box alone

@@ -11,7 +11,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
-from loadstone.measure.client.pool import StepResult
+from loadstone.measure.client.protocol import StepDone
 from loadstone.runs.bench import measure_cells
 from loadstone.runs.preflight import check_open_files
 from loadstone.workload.lengths import Length, Synthetic
@@ -39,10 +39,10 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def run_step(self, cell: int, load: Load, first: int, last: int | None) -> Iterator[StepResult]:
+    def run_step(self, cell: int, load: Load, first: int, last: int | None) -> Iterator[StepDone]:
         start_ns = len(self.steps) * 10**9
         self.steps.append((first, last))
-        yield StepResult(start_ns, start_ns + 5 * 10**8, start_ns + 10**9, cpu_s=0.25, resent=1)
+        yield StepDone(start_ns, start_ns + 5 * 10**8, start_ns + 10**9, cpu_s=0.25, resent=1)
 
 
 def measured(tmp_path: Path, plan: Plan) -> tuple[Workers, list[CellInfo]]:

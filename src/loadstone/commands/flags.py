@@ -11,10 +11,10 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from loadstone.workload.options import RUN, Flag, Options, SimulateOptions, flags_of, is_for_server, options_of
+from loadstone.workload.options import RUN, Flag, Flags, Options, SimulateOptions, flags_of, is_for_server, options_of
 
 Command = Callable[..., None]
-Kind = TypeVar("Kind", bound=Options)
+Kind = TypeVar("Kind", bound=Flags)
 _REPEATED = (Sequence[str], Sequence[tuple[str, str]])
 """Options of these types are flags that may be repeated."""
 
@@ -27,13 +27,13 @@ def option(heading: str, text: str, *names: str) -> Any:
 def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
     """An option as a parameter of a command, with what typer makes a flag or an argument of."""
     default, kind = flag.default, hint
-    if hint in _REPEATED or flag.argument == "target":
+    if hint in _REPEATED or flag.argument in ("target", "models"):
         kind = list[str]
     elif flag.name == "sim":
         default, kind = False, bool
     elif flag.read is not None and Path not in (hint, *getattr(hint, "__args__", ())):
         kind = str
-    names = {"header": ["--header", "-H"]}.get(flag.name, [])
+    names = {"header": ["--header", "-H"], "argument": ["--argument", "-a"]}.get(flag.name, [])
     if kind is bool and not default:
         names = [f"--{flag.name.replace('_', '-')}"]
     shown = typer.Argument(help=flag.help) if flag.argument else option(flag.heading, flag.help, *names)
@@ -45,7 +45,7 @@ def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
     )
 
 
-def parameters_of(kind: type[Options]) -> dict[str, inspect.Parameter]:
+def parameters_of(kind: type[Flags]) -> dict[str, inspect.Parameter]:
     """By field. A simulation's command leaves out what only a live server has."""
     hints = get_type_hints(kind)
     return {
@@ -57,22 +57,24 @@ def parameters_of(kind: type[Options]) -> dict[str, inspect.Parameter]:
 
 def takes(
     kind: type[Kind], prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict
-) -> Callable[[Callable[[Kind, bool, bool], None]], Command]:
-    """A command of `kind`'s options, `--json` and `--strict`, from a function of the three. `prepare`: from the words
-    of the command line to options.
+) -> Callable[[Callable[..., None]], Command]:
+    """A command of `kind`'s options from a function of them, whose other parameters are flags of the command alone.
+    `prepare`: from the words of the command line to options.
     """
-    output = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in (("json", Json), ("strict", Strict))
-    ]
 
-    def decorate(function: Callable[[Kind, bool, bool], None]) -> Command:
-        def command(json: bool, strict: bool, **words: Any) -> None:
-            options = options_of({**prepare(words), "command": ["loadstone", *sys.argv[1:]]}, kind)
-            function(options, json, strict)
+    def decorate(function: Callable[..., None]) -> Command:
+        _, *others = inspect.signature(function, eval_str=True).parameters.values()
+
+        def command(**words: Any) -> None:
+            own = {each.name: words.pop(each.name) for each in others}
+            if issubclass(kind, Options):
+                words["command"] = ["loadstone", *sys.argv[1:]]
+            function(options_of(prepare(words), kind), **own)
 
         command.__name__, command.__doc__, command.__annotations__ = function.__name__, function.__doc__, {}
-        command.__signature__ = inspect.Signature([*parameters_of(kind).values(), *output])  # type: ignore[attr-defined]
+        parameters = [*parameters_of(kind).values(), *others]
+        keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
         return command
 
     return decorate

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from loadstone.commands.flags import takes
+from loadstone.commands.flags import Json, Strict, takes
 from loadstone.commands.output import show_run
 from loadstone.workload.options import SimulateOptions
 
 
 @takes(SimulateOptions)
-def simulate(options: SimulateOptions, json: bool, strict: bool) -> None:
+def simulate(options: SimulateOptions, json: Json = False, strict: Strict = False) -> None:
     """Simulate a deployment under a load, without hardware. Loads, run folder and numbers are those of bench; the
     predictions have 80 % intervals.
     """

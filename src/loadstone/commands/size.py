@@ -3,67 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-import typer
-
-from loadstone.commands.flags import option
+from loadstone.commands.flags import option, takes
 from loadstone.commands.output import print_json, print_text
 from loadstone.core.errors import InputError
-from loadstone.core.units import parse_counts
+from loadstone.predict.sizing.options import SizeOptions, words
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
-_WHAT, _HOW, _OUT = "Deployment", "Engine", "Output"
+_OUT = "Output"
 
 
+@takes(SizeOptions)
 def size(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            help="models (names or config.json, several with commas), or deployments: llama-3.1-70b@8xh200"
-        ),
-    ],
-    gpu: Annotated[
-        str | None, option(_WHAT, "GPUs of the catalogue, or files that describe one, e.g. h100,h200")
-    ] = None,
-    gpus: Annotated[str | None, option(_WHAT, "number of GPUs, e.g. 1,2,4,8 [default: 1]")] = None,
-    context: Annotated[str | None, option(_WHAT, "tokens of a request, e.g. 8k,128k [default: the longest]")] = None,
-    batch: Annotated[str, option(_WHAT, "requests of that context at once, e.g. 1,32")] = "1",
-    weights_dtype: Annotated[
-        str | None, option(_WHAT, "precision of the weights, e.g. bf16,fp8,int4 [default: the checkpoint's]")
-    ] = None,
-    kv_dtype: Annotated[
-        str | None, option(_WHAT, "precision of the KV cache, e.g. bf16,fp8 [default: the model's]")
-    ] = None,
-    tp: Annotated[str | None, option(_WHAT, "tensor-parallel ranks, e.g. 8 [default: all GPUs of a node]")] = None,
-    pp: Annotated[str | None, option(_WHAT, "pipeline stages [default: the number of nodes]")] = None,
-    dp: Annotated[str | None, option(_WHAT, "data-parallel replicas [default: what tp and pp leave]")] = None,
-    ep: Annotated[
-        str | None,
-        option(
-            _WHAT, "expert-parallel ranks, each with whole experts [default: 1, a slice of each expert on every rank]"
-        ),
-    ] = None,
-    attention_dp: Annotated[
-        bool, option(_WHAT, "data-parallel attention: replicas share one set of experts", "--attention-dp")
-    ] = False,
-    engine: Annotated[
-        str | None, option(_HOW, "vllm, sglang, tensorrt-llm, llama.cpp; several: a row each [default: vllm]")
-    ] = None,
-    engine_version: Annotated[
-        str | None, option(_HOW, "e.g. 0.19.0 [default: the newest whose rules are known]")
-    ] = None,
-    gpu_memory_utilization: Annotated[
-        float | None, option(_HOW, "vLLM's share of each GPU, 0 to 1 [default: that of the vLLM release]")
-    ] = None,
-    mem_fraction_static: Annotated[
-        float | None, option(_HOW, "SGLang's share of each GPU, 0 to 1 [default: as SGLang computes it]")
-    ] = None,
-    argument: Annotated[
-        list[str] | None, option(_HOW, "any other argument of the engine, e.g. max_num_seqs=64", "--argument", "-a")
-    ] = None,
+    options: SizeOptions,
     by: Annotated[
         str | None,
         option(
@@ -84,71 +36,26 @@ def size(
     json: Annotated[bool, option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
 ) -> None:
     """Compute whether a model fits, its longest context, its batch. By the engine's memory rules, without a GPU."""
-    from loadstone.predict.sizing.many import Ask, answer, split_models, tokens_of
+    from loadstone.predict.sizing.deployments import sizes
 
-    shares = (("gpu_memory_utilization", gpu_memory_utilization), ("mem_fraction_static", mem_fraction_static))
-    arguments = [f"{name}={value}" for name, value in shares if value is not None]
-    document = answer(
-        Ask(
-            models=tuple(part for text in models for part in split_models(text)),
-            gpu=_words(gpu),
-            gpus=_counts(gpus, "--gpus"),
-            tp=_counts(tp, "--tp"),
-            pp=_counts(pp, "--pp"),
-            dp=_counts(dp, "--dp"),
-            ep=_counts(ep, "--ep"),
-            attention_dp=attention_dp,
-            weights_dtype=_words(weights_dtype),
-            kv_dtype=_words(kv_dtype),
-            engine=_words(engine),
-            engine_version=engine_version,
-            arguments=(*arguments, *(argument or ())),
-            context=tokens_of(context or "", "--context"),
-            batch=_counts(batch, "--batch"),
-        )
-    )
-    _write(document, csv, picture, context_map)
-    if json:
-        print_json(document)
-        return
-    from loadstone.report.pages.sizes import render, table_of
-
-    print_text(render(document) if by is None else table_of(document, _words(by), show), *_assumed(document))
-
-
-def _assumed(document: dict[str, Any]) -> list[Text]:
-    """A line for each model whose config left something open."""
-    from rich.text import Text
-
-    from loadstone.report.data.wording import clean
-
-    assumed = {row["model"]: row["assumed"] for row in document["rows"] if row["assumed"]}
-    return [Text(f"assumed for {clean(model)}: {clean(text, 400)}") for model, text in assumed.items()]
-
-
-def _write(document: dict[str, Any], csv: Path | None, picture: Path | None, context_map: Path | None) -> None:
+    rows = sizes(options)
     try:
         if csv is not None:
             from loadstone.report.pages.sizes import to_csv
 
-            csv.write_text(to_csv(document), encoding="utf-8")
-        if picture is not None:
-            from loadstone.report.charts.sizing import memory_picture
+            csv.write_text(to_csv(rows), encoding="utf-8")
+        if picture is not None or context_map is not None:
+            from loadstone.report.charts.sizing import contexts_picture, memory_picture
             from loadstone.report.charts.theme import save_picture
 
-            save_picture(memory_picture(document["rows"]), picture)
-        if context_map is not None:
-            from loadstone.report.charts.sizing import contexts_picture
-            from loadstone.report.charts.theme import save_picture
-
-            save_picture(contexts_picture(document["rows"]), context_map)
+            for draw, file in ((memory_picture, picture), (contexts_picture, context_map)):
+                if file is not None:
+                    save_picture(draw(rows), file)
     except OSError as error:
         raise InputError(f"{error.filename}: cannot write ({error.strerror}); name another file") from error
+    if json:
+        print_json({"schema": 1, "rows": rows})
+        return
+    from loadstone.report.pages.sizes import assumptions, render, table_of
 
-
-def _words(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
-
-
-def _counts(text: str | None, flag: str) -> tuple[int, ...]:
-    return tuple(parse_counts(text, flag)) if text is not None else ()
+    print_text(render(rows) if by is None else table_of(rows, words(by, "--by"), show), *assumptions(rows))

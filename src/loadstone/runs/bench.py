@@ -18,10 +18,11 @@ from loadstone.core.nvml import Gpus
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
-from loadstone.measure.client.pool import Pool, StepResult
-from loadstone.measure.client.protocol import Progress
+from loadstone.measure.client.pool import Pool
+from loadstone.measure.client.protocol import Progress, StepDone
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter
+from loadstone.measure.engines.server import HttpServer
 from loadstone.runs import execution, preflight, worker_jobs
 from loadstone.runs.preflight import Server
 from loadstone.workload.options import Options
@@ -60,7 +61,7 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         urls, engine_log = preflight.target_urls(options, draft, stack)
-        server = preflight.meet(options, draft, urls, headers)
+        server = preflight.probe(options, draft, urls, headers)
         plan, expected_s = preflight.plan_for(planner, draft, server)
         del planner, draft  # a plan may take a gigabyte
         salt = preflight.salt_of(options)
@@ -176,7 +177,7 @@ def _cell(pool: Pool, plan: Plan, cell: int, info: RunInfo, signals: Signals, on
     resent, stopped = 0, False
     for first, last in plan.steps(cell):
         for message in pool.run_step(cell, plan.cells[cell], first, last):
-            if isinstance(message, StepResult):
+            if isinstance(message, StepDone):
                 step = message
                 resent += step.resent
             else:
@@ -227,7 +228,7 @@ def _flush(options: Options, server: Server, info: RunInfo) -> Callable[[], None
     def flush_all() -> None:
         done = []
         for url in server.target.urls:
-            with attach.Server(url, server.headers, options.proxy) as each:
+            with HttpServer(url, server.headers, options.proxy) as each:
                 done.append(attach.flush(each))
         info.settings["prefix_cache"] = (
             f"emptied before each cell, POST {done[0]}"

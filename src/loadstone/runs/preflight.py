@@ -29,13 +29,15 @@ from loadstone.core.secrets import blank, blank_bytes, keys_in
 from loadstone.core.text import excerpt
 from loadstone.measure.client.pool import workers_for
 from loadstone.measure.engines import attach
-from loadstone.measure.wire.ask import RequestBody, body, path
+from loadstone.measure.engines.probe import Requirements, token_counter
+from loadstone.measure.engines.server import HttpServer, check_proxy, shown
+from loadstone.measure.wire.request import RequestBody, body, path
 from loadstone.predict.sharding.limits import count
 from loadstone.workload.option_values import DEFAULT_SIM, parse_structured
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Beyond, Planner
 from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text
-from loadstone.workload.request import Ask, Sampling
+from loadstone.workload.request import RequestSpec, Sampling
 
 LOADED = 2.0
 """E2E of a request among others over that of one alone, guessed: before a run nobody knows its load."""
@@ -60,7 +62,7 @@ class Server(NamedTuple):
 
     target: Target
     vocabulary: Vocabulary
-    request: Ask
+    request: RequestSpec
     headers: list[tuple[str, str]]
     addresses: list[tuple[SplitResult, str]]
     keys: list[str]
@@ -73,7 +75,7 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
             raise InputError("a URL and --engine or --sim: measure a running server, or one of our own; give one")
         twice = [url for i, url in enumerate(options.urls) if url in options.urls[:i]]
         if twice:
-            raise InputError(f"{attach.shown(twice[0])}: given twice; name each server of a fleet once")
+            raise InputError(f"{shown(twice[0])}: given twice; name each server of a fleet once")
         return options.urls, None
     if options.engine is not None and options.sim is not None:
         raise InputError("--engine and --sim: one engine is measured; give one")
@@ -117,38 +119,32 @@ def _longest_tokens(plan: Plan) -> int:
     return int(np.bincount(session, tokens + 16).max())
 
 
-def meet(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Server:
+def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Server:
     """Probe the first server; the others of a fleet must offer the same."""
-    wanted: dict[str, Any] = {
-        "model": options.model,
-        "tokenizer": options.tokenizer,
-        "sampling": sampling_of(options),
-        "structured": parse_structured(options.structured) if options.structured is not None else None,
-        "extra": dict(options.extra_body),
-        "stream": options.stream,
-        "exact": plan.exact_output,
-    }
-    protocol: Any
-    if options.endpoint == "triton-grpc":
-        from loadstone.measure.engines import triton_grpc
-
-        protocol = triton_grpc
-    else:
-        protocol = attach
-        wanted |= {"endpoint": options.endpoint, "text_only": plan.has_sessions}
-    with protocol.Server(urls[0], headers, options.proxy) as server:
-        target, vocabulary, request = protocol.meet(server, **wanted)
+    needs = Requirements(
+        model=options.model,
+        endpoint=options.endpoint,
+        tokenizer=options.tokenizer,
+        sampling=sampling_of(options),
+        structured=parse_structured(options.structured) if options.structured is not None else None,
+        extra=dict(options.extra_body),
+        stream=options.stream,
+        exact=plan.exact_output,
+        text_only=plan.has_sessions,
+    )
+    with attach.connect(urls[0], options.endpoint, headers, options.proxy) as server:
+        target, vocabulary, request = attach.attach(server, needs)
         addresses = [(server.parts, server.base_path)]
     # A header may name the model, too, which is no key.
-    keys = [key for key in keys_in(headers, options.extra_body) if key not in target.model]
+    keys = [key for key in keys_in(headers, options.extra_body) if key.lower() not in target.model.lower()]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
     target.models, target.version = _blanked(target.models, keys), _blanked(target.version, keys)
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
     target.urls = [target.url]
     for url in urls[1:]:
-        with protocol.Server(url, headers, options.proxy) as server:
-            protocol.check_same(server, target)
-            target.urls.append(server.origin + server.base_path)
+        with attach.connect(url, options.endpoint, headers, options.proxy) as server:
+            attach.check_same(server, target)
+            target.urls.append(server.url)
             addresses.append((server.parts, server.base_path))
     return Server(target, vocabulary, request, headers, addresses, keys)
 
@@ -182,7 +178,7 @@ def answer_times_s(plan: Plan, server: Server, proxy: str | None = None) -> list
         return []
     writer = PromptWriter(server.vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat")
     requests = RequestBody(body(server.request))
-    with attach.Server(target.url, server.headers, proxy) as connection:
+    with HttpServer(target.url, server.headers, proxy) as connection:
         # The first may find the server cold, and does not count.
         took_s = {}
         for index, tokens in enumerate((1, 1, _PROBE_TOKENS)):
@@ -208,7 +204,7 @@ def check_options(options: Options) -> None:
             f"--workers {options.workers}: must be from 1 to {most} on this host; one per core is enough"
         )
     if options.proxy is not None:
-        attach.check_proxy(options.proxy)
+        check_proxy(options.proxy)
 
 
 def declared_deployment(options: Options) -> Deployment | None:
@@ -296,11 +292,8 @@ def counting(options: Options, server: Server) -> Iterator[Beyond]:
     No tokenizer makes more tokens of a text than it has bytes: only what might be too long so is counted.
     """
     target, counts = server.target, dict[str, int | None]()
-    with contextlib.ExitStack() as stack:
-        connection = None
-        if target.endpoint != "triton-grpc":
-            connection = stack.enter_context(attach.Server(target.url, server.headers, options.proxy))
-        counter = cache(lambda: attach.token_counter(connection, target, options.tokenizer))
+    with attach.connect(target.url, options.endpoint, server.headers, options.proxy) as connection:
+        counter = cache(lambda: token_counter(connection, target, options.tokenizer))
 
         def beyond(prompt: str, chat: bool, output_tokens: int) -> int | None:
             text = _MARK + prompt_text(prompt, chat)

@@ -15,8 +15,8 @@ from loadstone.core.record import RunInfo
 from loadstone.core.version import __version__
 from loadstone.measure.client.pool import workers_for
 from loadstone.measure.client.protocol import Destination, Job
-from loadstone.measure.engines import attach
-from loadstone.measure.wire import ask
+from loadstone.measure.engines.server import check_url
+from loadstone.measure.wire.request import body, path
 from loadstone.runs.preflight import Server
 from loadstone.workload.options import Options
 from loadstone.workload.request import Route
@@ -37,7 +37,7 @@ def _destination(
     """How workers reach one server, and the keys that it may repeat. Raises TargetError."""
     tls = parts.scheme == "https"
     port = parts.port or (443 if tls else 80)
-    via = attach.check_url(options.proxy) if options.proxy is not None else None
+    via = check_url(options.proxy) if options.proxy is not None else None
     host_name, host_port = (parts.hostname, port) if via is None else (via.hostname, via.port or 80)
     family, sockaddr = _address(host_name or "", host_port)
     # A proxy forwards plain HTTP, named whole in the request line; for TLS it is asked for a tunnel.
@@ -83,9 +83,9 @@ def jobs(options: Options, plan: Plan, info: RunInfo, server: Server, folder: Pa
     """One for each worker; times of the run count from now. Raises TargetError."""
     request = server.request
     streams = max((load.value for load in plan.cells if load.kind != "rate"), default=1000)
-    path = "" if request.endpoint == "triton-grpc" else ask.path(request)
+    below = "" if request.endpoint == "triton-grpc" else path(request)
     destinations = [
-        _destination(options, parts, base_path + path, server.headers, server.keys)
+        _destination(options, parts, base_path + below, server.headers, server.keys)
         for parts, base_path in server.addresses
     ]
     origin_ns = time.monotonic_ns()
@@ -98,7 +98,7 @@ def jobs(options: Options, plan: Plan, info: RunInfo, server: Server, folder: Pa
             route=route(options, plan),
             endpoint=request.endpoint,
             streams=request.stream,
-            body=ask.body(request),
+            body=body(request),
             vocabulary=server.vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",

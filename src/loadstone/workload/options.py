@@ -21,13 +21,14 @@ from loadstone.workload.flag_names import no_such_option
 from loadstone.workload.request import Endpoint, Route, Timeouts
 
 ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN = "Arguments", "Target", "Workload", "Load", "Simulator", "Run"
+DEPLOYMENT, ENGINE = "Deployment", "Engine"
 """Headings of a help text, in their order there; ARGUMENT: of what stands without a flag."""
 _OF_A_SERVER = frozenset((
     "url", "salt", "flush_cache", "sampling_seed", "stop", "structured", "stream", "workers", "gpu_telemetry",
     "gpu_metrics",
 ))  # fmt: skip
 """Options, beside those under TARGET, that a simulation takes and that do nothing there."""
-HEADINGS = (ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN)
+HEADINGS = (ARGUMENT, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN)
 Reader = Callable[[Any, str], Any]
 
 
@@ -80,7 +81,12 @@ def flag(heading: str, help: str, default: Any = None, read: Reader | None = Non
 
 
 @dataclasses.dataclass(kw_only=True)
-class Options:
+class Flags:
+    """A class of options: its fields are made by flag()."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Options(Flags):
     """What to measure. The options of `loadstone bench`:"""
 
     url: str | Sequence[str] | None = flag(
@@ -280,10 +286,10 @@ class SimulateOptions(Options):
     top_p: float | None = flag(RUN, "kept in run.json, as in bench; changes no simulated time", limits=_SHARE)
 
 
-Kind = TypeVar("Kind", bound=Options)
+Kind = TypeVar("Kind", bound=Flags)
 
 
-def flags_of(kind: type[Options]) -> dict[str, Flag]:
+def flags_of(kind: type[Flags]) -> dict[str, Flag]:
     """By field, in the order of the help text."""
     flags = {}
     for field in dataclasses.fields(kind):
@@ -325,7 +331,8 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
     Raises InputError, one line, where there is no such option, or a value is none of its kind.
     """
     flags = flags_of(kind)
-    field_of = {each.name: field for field, each in flags.items()} | {field: field for field in (*flags, "command")}
+    field_of = {each.name: field for field, each in flags.items()}
+    field_of |= {field.name: field.name for field in dataclasses.fields(kind)}
     fields: dict[str, Any] = {}
     for name, value in given.items():
         field = field_of.get(name)
@@ -334,7 +341,9 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
                 raise InputError(
                     f"{name}: of the command alone; here its document comes back, with a verdict in each cell"
                 )
-            raise no_such_option(name, [each.name for each in flags.values()], "bench")
+            raise no_such_option(
+                name, [each.name for each in flags.values()], "bench" if issubclass(kind, Options) else "size"
+            )
         if field in fields:
             raise InputError(f"{name}: given twice, by two names; give one")
         number = values.plain(value)
@@ -385,6 +394,12 @@ def _limits_schema(limits: Limits | None) -> dict[str, float]:
     return {key: value for key, value in keys.items() if abs(value) < sys.float_info.max}
 
 
-for _kind in (Options, SimulateOptions):
-    _lines = (f"{each.name:18} {each.help}" for each in flags_of(_kind).values())
-    _kind.__doc__ = "\n    ".join((f"{_kind.__doc__}\n", *_lines))
+def list_in_docstring(kind: type[Kind]) -> type[Kind]:
+    """A decorator: the docstring of the class, for help(), ends with its options."""
+    lines = (f"{each.name:18} {each.help}" for each in flags_of(kind).values())
+    kind.__doc__ = "\n    ".join((f"{kind.__doc__}\n", *lines))
+    return kind
+
+
+list_in_docstring(Options)
+list_in_docstring(SimulateOptions)

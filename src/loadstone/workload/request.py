@@ -46,7 +46,7 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stop: tuple[str, ...] = ()
 
 
-class Ask(msgspec.Struct, kw_only=True, frozen=True):
+class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
     """usage        the server is asked for no token counts, one at the end, or one on every event
     ignore_eos   the server goes on after its end token; min_tokens: the length is demanded as a minimum, too
     spelling     how the engine is asked for `structured`

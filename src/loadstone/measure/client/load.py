@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from loadstone.core.plan import Plan, PlannedRequest
-from loadstone.measure.client.protocol import Step
+from loadstone.measure.client.protocol import Step, StepDone
 from loadstone.measure.client.stream import Stream
-from loadstone.measure.wire.ask import RequestBody
+from loadstone.measure.wire.request import RequestBody
 from loadstone.workload.arrivals import level
 from loadstone.workload.prompts import PromptWriter
 
@@ -153,14 +153,8 @@ class StepLoad:
         load = plan.cells[step.cell]
         self.begun = False
         """Its start has come."""
-        self.start_ns = self.issue_end_ns = step.start_ns
-        self.cpu_before_s = time.process_time()
-        self.resent = 0
-        """Requests sent again, for the server had cut the kept connection that they were on."""
-        self.models: dict[str, int] = {}
-        """Answers by the model that they name."""
-        self.texts: dict[str, str] = {}
-        """Of the first answers: digests of the request to that of the text."""
+        self.result = StepDone(step.start_ns, step.start_ns, step.start_ns)
+        self._cpu_before_s = time.process_time()
         self._comparing = _COMPARED
         self.wake_ns: int | None = None
         """When to ask `next` again; None: when a request ends."""
@@ -211,7 +205,7 @@ class StepLoad:
 
     def sent(self, request: PlannedRequest, now_ns: int) -> bool:
         """Keep that a request was sent; True if it is the first that is measured."""
-        self.issue_end_ns = now_ns
+        self.result.issue_end_ns = now_ns
         if request.phase != "measure" or self._measure_start_ns is not None:
             return False
         self._measure_start_ns = now_ns
@@ -219,9 +213,9 @@ class StepLoad:
 
     def answered_by(self, model: str) -> None:
         """Keep that an answer named this model; of names without end, those after the first few are one."""
-        known = model in self.models or len(self.models) < _MODELS
-        name = model if known else "others"
-        self.models[name] = self.models.get(name, 0) + 1
+        models = self.result.models
+        name = model if model in models or len(models) < _MODELS else "others"
+        models[name] = models.get(name, 0) + 1
 
     def keeps_text(self, request: PlannedRequest) -> bool:
         """Whether the text of its answer is one of those that are compared."""
@@ -233,7 +227,13 @@ class StepLoad:
     def answered_with(self, text: str, body: bytes, tokens: int) -> None:
         """Keep that a request of this body was answered so."""
         if text and tokens >= _COMPARED_TOKENS:
-            self.texts[_digest(body)] = _digest(text.encode(errors="surrogatepass"))
+            self.result.texts[_digest(body)] = _digest(text.encode(errors="surrogatepass"))
+
+    def finish(self) -> StepDone:
+        """All of it was sent, and has ended."""
+        self.result.end_ns = time.monotonic_ns()
+        self.result.cpu_s = time.process_time() - self._cpu_before_s
+        return self.result
 
     def free_place(self) -> None:
         self._places -= 1

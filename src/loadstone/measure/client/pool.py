@@ -8,7 +8,6 @@ import selectors
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,22 +46,6 @@ def workers_for(loads: tuple[Load, ...]) -> int:
         return load.value / (1000 if load.kind == "rate" else 4000)
 
     return max(1, min(processors(), math.ceil(max(map(needed, loads)))))
-
-
-class StepResult(msgspec.Struct):
-    """Monotonic ns: when the step was to start, the last request was taken up, and the last one ended.
-
-    Of all workers together: `cpu_s`, processor seconds; `resent`, requests sent again; `models`, answers by the model
-    that they name; `texts`, of the first answers digests of the request to that of the text.
-    """
-
-    start_ns: int
-    issue_end_ns: int
-    end_ns: int
-    cpu_s: float = 0.0
-    resent: int = 0
-    models: Counter[str] = msgspec.field(default_factory=Counter)
-    texts: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Pool:
@@ -106,14 +89,14 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run_step(self, cell: int, load: Load, first: int, last: int | None) -> Iterator[Progress | StepResult]:
+    def run_step(self, cell: int, load: Load, first: int, last: int | None) -> Iterator[Progress | StepDone]:
         """Run requests `first` … `last` of a cell; yields progress several times a second, then the result."""
         workers = [worker for worker in self._workers if worker.alive]
         if load.kind != "rate":
             workers = workers[: max(1, int(load.value))]
         connections = 0 if load.kind == "rate" else load.value / max(1, len(workers))
         start_ns = time.monotonic_ns() + round((_LEAD_S + connections * _CONNECT_S) * 1e9)
-        result = StepResult(start_ns, start_ns, start_ns)
+        result = StepDone(start_ns, start_ns, start_ns)
         busy = set()
         for part, worker in enumerate(workers):
             worker.tell(Step(cell=cell, first=first, last=last, part=part, parts=len(workers), start_ns=start_ns))
@@ -122,12 +105,7 @@ class Pool:
             for worker, message in self._listen(0.25):
                 if isinstance(message, StepDone):
                     busy.discard(worker)
-                    result.issue_end_ns = max(result.issue_end_ns, message.issue_end_ns)
-                    result.end_ns = max(result.end_ns, message.end_ns)
-                    result.cpu_s += message.cpu_s
-                    result.resent += message.resent
-                    result.models.update(message.models)
-                    result.texts.update(message.texts)
+                    result.add(message)
             busy = {worker for worker in busy if worker.alive}
             yield self._progress()
         result.end_ns = max(result.end_ns, result.issue_end_ns)

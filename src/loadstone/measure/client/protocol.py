@@ -7,6 +7,7 @@ worker → owner (stdout)   Ready once, Progress four times a second, StepDone p
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -42,7 +43,7 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     endpoint: Endpoint
     streams: bool
     body: dict[str, Any]
-    """Every request's body, with marks for prompt and length; see wire.ask."""
+    """Every request's body, with marks for prompt and length; see wire.request."""
     vocabulary: Vocabulary
     salt: str | None
     request_tag: str
@@ -88,16 +89,29 @@ class Progress(msgspec.Struct, tag="progress"):
 
 
 class StepDone(msgspec.Struct, tag="done"):
+    """Of one worker, or of all together. Monotonic ns: when the step was to start, the last request was taken up, and
+    the last one ended.
+    """
+
+    start_ns: int
     issue_end_ns: int
     end_ns: int
-    cpu_s: float
-    """Processor time this worker took for the step, user and system."""
-    resent: int
+    cpu_s: float = 0.0
+    """Processor time that the workers took for the step, user and system."""
+    resent: int = 0
     """Requests sent again, after the server had cut the kept connection that they were on."""
-    models: dict[str, int]
+    models: dict[str, int] = {}
     """Answers by the model that they name."""
-    texts: dict[str, str]
+    texts: dict[str, str] = {}
     """Of the first answers: digests of the request to that of the text."""
+
+    def add(self, other: StepDone) -> None:
+        self.issue_end_ns = max(self.issue_end_ns, other.issue_end_ns)
+        self.end_ns = max(self.end_ns, other.end_ns)
+        self.cpu_s += other.cpu_s
+        self.resent += other.resent
+        self.models = dict(Counter(self.models) + Counter(other.models))
+        self.texts.update(other.texts)
 
 
 class Failed(msgspec.Struct, tag="failed"):

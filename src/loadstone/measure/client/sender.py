@@ -18,7 +18,7 @@ from loadstone.measure.client.grpc import Channels, shut
 from loadstone.measure.client.load import Due, Feed, StepLoad
 from loadstone.measure.client.protocol import Job, Progress, Step
 from loadstone.measure.client.stream import Fragments, Stream
-from loadstone.measure.wire.ask import RequestBody, new_answer
+from loadstone.measure.wire.request import RequestBody, new_answer
 from loadstone.workload.prompts import PromptWriter
 
 _SWEEP_S = 0.02
@@ -89,7 +89,7 @@ class Sender:
         if not self._stopping:
             # What is sent at the very start is written before it.
             self._feed.begin(step, load.at_once)
-        self._pacer.wake_at(load.start_ns)
+        self._pacer.wake_at(load.result.start_ns)
         if load.follows_profile:
             self._follow_profile(load)
 
@@ -98,7 +98,7 @@ class Sender:
         load = self._step
         if load is None:
             return
-        freed_ns = time.monotonic_ns() if load.begun else load.start_ns
+        freed_ns = time.monotonic_ns() if load.begun else load.result.start_ns
         load.begun = True
         self._send_due(freed_ns)
         self._settle()
@@ -196,7 +196,7 @@ class Sender:
         now_ns = time.monotonic_ns()
         if retry and not self._stopping and now_ns - (stream.sent_ns or 0) < _RACE_NS:
             if self._step is not None:
-                self._step.resent += 1
+                self._step.result.resent += 1
             self._fleet.cut(stream)
             stream.reused = False
             self._launch(stream, now_ns, fresh=True)

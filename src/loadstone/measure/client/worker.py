@@ -15,7 +15,6 @@ import resource
 import signal
 import socket
 import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -35,7 +34,6 @@ from loadstone.measure.client.protocol import (
     MessageReader,
     Ready,
     Step,
-    StepDone,
     Stop,
     ToWorker,
     decode_order,
@@ -95,8 +93,7 @@ class Worker:
         """All of a step was sent, and has ended."""
         self._flush()
         self._report()
-        cpu_s = time.process_time() - load.cpu_before_s
-        _say(StepDone(load.issue_end_ns, time.monotonic_ns(), cpu_s, load.resent, load.models, load.texts))
+        _say(load.finish())
 
     def _flush_regularly(self) -> None:
         self._loop.call_later(_FLUSH_S, self._flush_regularly)

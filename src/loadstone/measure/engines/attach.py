@@ -6,24 +6,22 @@ Everything here happens before the run, with single small requests, each sent an
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from loadstone.core.errors import InputError, TargetError
+from loadstone.core.errors import TargetError
 from loadstone.core.record import Target
 from loadstone.core.text import excerpt
-from loadstone.measure.engines.probe import Trial, ask_once, check_extra, find_vocabulary, negotiate, token_counter
-from loadstone.measure.engines.server import Server, check_proxy, check_url, refusal, shown
+from loadstone.measure.engines.probe import Requirements, check_extra, find_vocabulary, negotiate
+from loadstone.measure.engines.server import TRITON, HttpServer, Server, Trial, objects, refusal
+from loadstone.measure.engines.triton_grpc import GrpcServer
 from loadstone.measure.wire import triton
-from loadstone.measure.wire.ask import new_answer, path
+from loadstone.measure.wire.request import new_answer, path
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import Ask, Endpoint, Sampling, Structured
-
-__all__ = ["Server", "check_proxy", "check_same", "check_url", "flush", "meet", "shown", "token_counter"]
+from loadstone.workload.request import Endpoint, RequestSpec
 
 
 class KnownServer(NamedTuple):
@@ -58,51 +56,50 @@ _TRITON_MODELS = ("ensemble", "tensorrt_llm_bls")
 """TensorRT-LLM's models that take text, the preferred one first."""
 
 
-def meet(
-    server: Server,
-    *,
-    model: str | None,
-    endpoint: Endpoint | None,
-    tokenizer: str | None,
-    sampling: Sampling,
-    structured: Structured | None,
-    extra: dict[str, Any],
-    stream: bool,
-    exact: bool,
-    text_only: bool,
-) -> tuple[Target, Vocabulary, Ask]:
-    """Ask the server who it is and try what it takes; the Ask is what the run then sends.
+class Attached(NamedTuple):
+    """A server that was probed: what it is, how prompts are written for it, and what all requests have in common."""
 
-    exact       lengths of answers are demanded, as far as the server can be told so
-    text_only   prompts must be text (conversations): chat is preferred, and token ids are not used
-    Raises TargetError, one line, where it cannot be measured, and InputError where it does not take what is wished.
+    target: Target
+    vocabulary: Vocabulary
+    request: RequestSpec
+
+
+def connect(
+    url: str, endpoint: Endpoint | None, headers: Sequence[tuple[str, str]] = (), proxy: str | None = None
+) -> Server:
+    """A server by the protocol of its endpoint; use in a `with`. Raises InputError."""
+    return (GrpcServer if endpoint == "triton-grpc" else HttpServer)(url, headers, proxy)
+
+
+def attach(server: Server, needs: Requirements) -> Attached:
+    """Find out who the server is and what it takes.
+
+    Raises TargetError, one line, where it cannot be measured, and InputError where it does not take what is needed.
     """
-    if endpoint == "triton-grpc":
-        raise InputError("--endpoint triton-grpc: this is met over gRPC; over HTTP it is --endpoint triton")
-    plain = Ask(endpoint=endpoint or "completions", model="", stream=stream, extra=extra)
-    target, ask = _identify(server, plain, model, endpoint, text_only=text_only)
-    target.streams = stream
-    ask = negotiate(partial(ask_once, server), target, ask, sampling=sampling, structured=structured, exact=exact)
-    vocabulary = find_vocabulary(server, target, ask, tokenizer, text_only=text_only)
+    plain = RequestSpec(endpoint=needs.endpoint or "completions", model="", stream=needs.stream, extra=needs.extra)
+    target, spec = _identify(server, plain, needs)
+    target.streams = needs.stream
+    spec = negotiate(server, target, spec, needs)
+    vocabulary = find_vocabulary(server, target, spec, needs)
     target.prompt_kind, target.overhead_tokens = vocabulary.kind, vocabulary.overhead_tokens
-    return target, vocabulary, ask
+    return Attached(target, vocabulary, spec)
 
 
 def check_same(server: Server, target: Target) -> None:
     """Another server of a fleet must offer the same model at the same endpoint. Raises TargetError, naming it."""
-    names = _names(server.get_json("/v1/models", must_allow=True)) if target.endpoint != "triton" else []
+    spec = RequestSpec(endpoint=target.endpoint, model=target.model, stream=target.streams)  # type: ignore[arg-type]
+    if target.endpoint in TRITON:
+        _check(server, _of_triton(server, spec, target.model))
+        return
+    names = _names(_http(server).get_json("/v1/models", must_allow=True))
     if names and target.model not in names:
         raise TargetError(
-            f"{server.where('')}: offers {', '.join(map(_safe, names[:8]))}, and {target.url} {_safe(target.model)}; "
-            "a fleet serves one model"
+            f"{server.url}: offers {_listed(names)}, and {target.url} {_safe(target.model)}; a fleet serves one model"
         )
-    ask = Ask(endpoint=target.endpoint, model=target.model, stream=target.streams)  # type: ignore[arg-type]
-    if target.endpoint == "triton":
-        ask = msgspec.structs.replace(ask, inputs=_triton_inputs(server, target.model))
-    _check(server, ask, ask_once(server, ask))
+    _check(server, spec)
 
 
-def flush(server: Server) -> str | None:
+def flush(server: HttpServer) -> str | None:
     """Empty the prefix cache; by which path that was done, None where the server offers none.
 
     A server that is gone by now is left to the run, whose requests then tell.
@@ -119,35 +116,34 @@ def flush(server: Server) -> str | None:
     return None
 
 
-def _identify(
-    server: Server, plain: Ask, model: str | None, endpoint: Endpoint | None, *, text_only: bool
-) -> tuple[Target, Ask]:
+def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[Target, RequestSpec]:
     """The server, and the plainest request that it answers: `plain`, with its model and endpoint.
 
-    Without `endpoint`: completions (which take exact prompts), else chat, with `text_only` in the other order; else
+    Without an endpoint: completions (which take exact prompts), else chat, with `text_only` in the other order; else
     SGLang's /generate, else Triton. Raises TargetError, one line, where it cannot be measured.
     """
-    if endpoint == "triton":
+    endpoint, model = needs.endpoint, needs.model
+    if endpoint in TRITON:
         return _triton(server, plain, model)
+    server = _http(server)
     models = server.get_json("/v1/models", must_allow=True)
     if endpoint == "sglang":
         return _sglang(server, plain, model, models)
-    openai: tuple[Endpoint, ...] = ("chat", "completions") if text_only else ("completions", "chat")
-    offered = openai if endpoint is None else (endpoint,)
+    openai: tuple[Endpoint, ...] = ("chat", "completions") if needs.text_only else ("completions", "chat")
     if endpoint is None and model is None and not _names(models):
         native = _by_other_dialect(server, plain, model, models)
         if native is not None:
             return native
     target = _target(server, _choose_model(server, models, model), models)
-    refusals: list[tuple[Ask, Trial]] = []
-    for choice in offered:
-        ask = msgspec.structs.replace(plain, endpoint=choice, model=target.model)
-        trial = ask_once(server, ask)
+    refusals: list[tuple[RequestSpec, Trial]] = []
+    for choice in openai if endpoint is None else (endpoint,):
+        spec = msgspec.structs.replace(plain, endpoint=choice, model=target.model)
+        trial = server.send_once(spec)
         if trial.status == 200:
-            _check(server, ask, trial)
+            _check(server, spec, trial)
             target.endpoint = choice
-            return target, ask
-        refusals.append((ask, trial))
+            return target, spec
+        refusals.append((spec, trial))
         # A server without a chat template, or of chat alone, may say 400.
         if trial.status not in (400, *_NOT_OFFERED):
             break
@@ -160,30 +156,37 @@ def _identify(
     raise AssertionError  # a refusal does not pass
 
 
-def _check(server: Server, ask: Ask, trial: Trial) -> None:
-    """Raises TargetError, or InputError about --extra-body, unless it is an answer."""
-    _, error, response = trial
-    if error is None or response is None:
+def _http(server: Server) -> HttpServer:
+    assert isinstance(server, HttpServer)  # noqa: S101 (every other endpoint is HTTP's)
+    return server
+
+
+def _check(server: Server, spec: RequestSpec, trial: Trial | None = None) -> None:
+    """Raises TargetError, or InputError about --extra-body, unless the plain request is answered."""
+    _, error, response = trial or server.send_once(spec)
+    if error is None:
         return
-    check_extra(partial(ask_once, server), ask, error)
-    where = server.where(path(ask))
+    check_extra(server, spec, error)
+    if response is None:
+        raise TargetError(f"{server.url}: {spec.model} refuses the simplest request: {error}; see the server's log")
+    where = server.url + path(spec)
     if response.status_code == 200:
         kind = excerpt(response.headers.get("content-type", "no content type"))
-        if "event-stream" in kind and ask.stream:
+        if "event-stream" in kind and spec.stream:
             raise TargetError(f"{where}: the simplest request failed ({error}); see the server's log")
-        if ask.stream and _answers_whole(ask, response.content):
+        if spec.stream and _answers_whole(spec, response.content):
             raise TargetError(f"{where}: asked for a stream, it answers in one piece; measure that: --no-stream")
-        what = "event stream" if ask.stream else "answer"
+        what = "event stream" if spec.stream else "answer"
         raise TargetError(f"{where}: no {what} of a language model ({kind}: {error}); check the URL")
-    if ask.stream and response.status_code not in (401, 403, *_NOT_OFFERED):
-        whole = msgspec.structs.replace(ask, stream=False)
-        if ask_once(server, whole).error is None:
+    if spec.stream and response.status_code not in (401, 403, *_NOT_OFFERED):
+        whole = msgspec.structs.replace(spec, stream=False)
+        if server.send_once(whole).error is None:
             raise TargetError(f"{where}: streaming is refused ({error}); measure without it: --no-stream")
     raise TargetError(refusal(where, response))
 
 
-def _answers_whole(ask: Ask, content: bytes) -> bool:
-    whole = new_answer(ask.endpoint, stream=False)
+def _answers_whole(spec: RequestSpec, content: bytes) -> bool:
+    whole = new_answer(spec.endpoint, stream=False)
     whole.feed(content)
     whole.finish()
     return whole.error is None and whole.done and (whole.events > 0 or whole.finish_reason is not None)
@@ -192,7 +195,7 @@ def _answers_whole(ask: Ask, content: bytes) -> bool:
 # --- the OpenAI endpoints -------------------------------------------------------------------------------------
 
 
-def _target(server: Server, model: str, models: Any) -> Target:
+def _target(server: HttpServer, model: str, models: Any) -> Target:
     """The server as it describes itself; its endpoint and prompts are found out later."""
     version = server.get_json("/version")
     metrics = server.get("/metrics")
@@ -201,7 +204,7 @@ def _target(server: Server, model: str, models: Any) -> Target:
         version = _own_version(server, known) or version
     reported = version.get("version") if isinstance(version, dict) else None
     return Target(
-        url=server.origin + server.base_path,
+        url=server.url,
         endpoint="",
         model=model,
         engine=None if known is None else known.engine,
@@ -214,34 +217,34 @@ def _target(server: Server, model: str, models: Any) -> Target:
     )
 
 
-def _choose_model(server: Server, models: Any, requested: str | None) -> str:
+def _choose_model(server: HttpServer, models: Any, requested: str | None) -> str:
     names = _names(models)
     if requested is None:
         if not names:
-            where, answer = server.where("/v1/models"), server.answer("/v1/models")
+            where, answer = server.url + "/v1/models", server.answer("/v1/models")
             if answer.status_code not in (200, *_NOT_OFFERED):
                 raise TargetError(refusal(where, answer))
             status = "" if answer.status_code == 200 else f" (HTTP {answer.status_code})"
             raise TargetError(f"{where} names no model{status}; check the URL, or name the model with --model")
         return names[0]
     if names and requested not in names:
-        raise TargetError(f"--model {requested}: the server offers {', '.join(map(_safe, names[:8]))}")
+        raise TargetError(f"--model {requested}: the server offers {_listed(names)}")
     return requested
 
 
 def _names(models: Any) -> list[str]:
-    return [name for entry in _objects(models, "data") if isinstance(name := entry.get("id"), str) and name]
+    return [name for entry in objects(models, "data") if isinstance(name := entry.get("id"), str) and name]
 
 
 def _known_server(models: Any, metrics: httpx.Response | None) -> KnownServer | None:
-    owners = {str(entry.get("owned_by", "")).lower() for entry in _objects(models, "data")}
+    owners = {str(entry.get("owned_by", "")).lower() for entry in objects(models, "data")}
     text = metrics.text[:20_000] if metrics is not None else ""
     by_owner = [known for known in _KNOWN_SERVERS if known.owner in owners]
     by_metrics = [known for known in _KNOWN_SERVERS if known.metrics and known.metrics in text]
     return next(iter(by_owner + by_metrics), None)
 
 
-def _own_version(server: Server, known: KnownServer) -> dict[str, str] | None:
+def _own_version(server: HttpServer, known: KnownServer) -> dict[str, str] | None:
     """The version that the engine's own pages state, of all that they hold that alone."""
     about = next((answer for page in known.about if (answer := server.get_json(page))), None)
     version = about.get(known.version) if isinstance(about, dict) else None
@@ -250,7 +253,7 @@ def _own_version(server: Server, known: KnownServer) -> dict[str, str] | None:
 
 def _context(models: Any, model: str) -> int | None:
     """Longest prompt and answer together, where the server says: vLLM's and SGLang's key, or llama.cpp's."""
-    for entry in _objects(models, "data"):
+    for entry in objects(models, "data"):
         if entry.get("id") == model:
             meta = entry.get("meta")
             value = entry.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
@@ -270,18 +273,20 @@ def _metric_names(metrics: httpx.Response | None) -> list[str]:
 # --- the others -----------------------------------------------------------------------------------------------
 
 
-def _by_other_dialect(server: Server, plain: Ask, model: str | None, models: Any) -> tuple[Target, Ask] | None:
+def _by_other_dialect(
+    server: HttpServer, plain: RequestSpec, model: str | None, models: Any
+) -> tuple[Target, RequestSpec] | None:
     """The server by another dialect than OpenAI's; None where it speaks none that is known."""
     native = msgspec.structs.replace(plain, endpoint="sglang")
-    if ask_once(server, native).error is None:
+    if server.send_once(native).error is None:
         return _sglang(server, native, model, models)
     about = server.get_json("/v2")
     if isinstance(about, dict) and about.get("name") == "triton":
-        return _triton(server, plain, model)
+        return _triton(server, msgspec.structs.replace(plain, endpoint="triton"), model)
     return None
 
 
-def _sglang(server: Server, plain: Ask, model: str | None, models: Any) -> tuple[Target, Ask]:
+def _sglang(server: HttpServer, plain: RequestSpec, model: str | None, models: Any) -> tuple[Target, RequestSpec]:
     about = server.get_json("/model_info") or server.get_json("/get_model_info")
     own = about.get("model_path") if isinstance(about, dict) else None
     if model is None and not _names(models) and isinstance(own, str):
@@ -291,77 +296,68 @@ def _sglang(server: Server, plain: Ask, model: str | None, models: Any) -> tuple
         target.engine = "SGLang"
         target.version = _own_version(server, _SGLANG)
         target.engine_version = target.version["version"] if target.version is not None else None
-    ask = msgspec.structs.replace(plain, endpoint="sglang", model=target.model)
-    _check(server, ask, ask_once(server, ask))
+    spec = msgspec.structs.replace(plain, endpoint="sglang", model=target.model)
+    _check(server, spec)
     target.endpoint = "sglang"
-    return target, ask
+    return target, spec
 
 
-def _triton(server: Server, plain: Ask, model: str | None) -> tuple[Target, Ask]:
-    about = server.get_json("/v2", must_allow=True)
-    if not isinstance(about, dict) or "name" not in about:
-        raise TargetError(f"{server.where('/v2')}: no Triton server answers there; correct the URL, or --endpoint")
-    index = server.post_json("/v2/repository/index", {"ready": True})
-    model = choose_triton_model(server.where(""), index, model)
-    ask = msgspec.structs.replace(plain, endpoint="triton", model=model, inputs=_triton_inputs(server, model))
-    _check(server, ask, ask_once(server, ask))
+def _triton(server: Server, plain: RequestSpec, model: str | None) -> tuple[Target, RequestSpec]:
+    about = server.triton_about()
+    index = server.triton_index()
+    model = _choose_triton_model(server.url, index, model)
+    spec = _of_triton(server, plain, model)
+    _check(server, spec)
     version = about.get("version")
     target = Target(
-        url=server.origin + server.base_path,
-        endpoint="triton",
+        url=server.url,
+        endpoint=plain.endpoint,
         model=model,
         engine="Triton",
-        engine_version=_safe(version) if isinstance(version, str) else None,
+        engine_version=(_safe(version) or None) if isinstance(version, str) else None,
         prompt_kind="text",
         models=index,
         version=about,
-        metrics_names=_metric_names(server.get("/metrics")),
+        metrics_names=_metric_names(server.get("/metrics")) if isinstance(server, HttpServer) else [],
     )
-    return target, ask
+    return target, spec
 
 
-def choose_triton_model(where: str, index: Any, requested: str | None) -> str:
-    """The model asked for, else TensorRT-LLM's that takes text, else the only one, of a repository's index.
-
-    index   [{"name": …, "state": "READY", …}, …], or anything where the server gives none. Raises TargetError.
-    """
-    entries = _objects({"index": index}, "index")
+def _choose_triton_model(where: str, index: Any, requested: str | None) -> str:
+    """The model asked for, else TensorRT-LLM's that takes text, else the only one, of a repository's index."""
+    entries = objects({"index": index}, "index")
     ready = [str(entry["name"]) for entry in entries if "name" in entry and entry.get("state", "READY") == "READY"]
     if requested is not None:
         if ready and requested not in ready:
-            raise TargetError(f"--model {requested}: the server has ready {', '.join(map(_safe, ready[:8]))}")
+            raise TargetError(f"--model {requested}: the server has ready {_listed(ready)}")
         return requested
     for name in _TRITON_MODELS:
         if name in ready:
             return name
     if len(ready) != 1:
-        listed = f"has ready {', '.join(map(_safe, ready[:8]))}" if ready else "names no model that is ready"
-        raise TargetError(f"{where}: the server {listed}; choose one with --model")
+        what = f"has ready {_listed(ready)}" if ready else "names no model that is ready"
+        raise TargetError(f"{where}: the server {what}; choose one with --model")
     return ready[0]
 
 
-def _triton_inputs(server: Server, model: str) -> tuple[str, ...]:
-    """The names of a model's inputs. Raises TargetError where they are not those of a language model."""
-    where = f"/v2/models/{quote(model, safe='')}/config"
-    config = server.get_json(where, must_allow=True)
-    return triton_inputs(server.where(where), [str(entry.get("name")) for entry in _objects(config, "input")])
-
-
-def triton_inputs(where: str, names: list[str]) -> tuple[str, ...]:
-    """The same names, if they are those of a language model as TensorRT-LLM's backend has it. Raises TargetError."""
-    missing = [name for name in triton.NEEDED if name not in names]
+def _of_triton(server: Server, spec: RequestSpec, name: str) -> RequestSpec:
+    """A request to a model with its inputs. Raises TargetError where they are not those that a language model has in
+    TensorRT-LLM's backend.
+    """
+    model = server.triton_model(name)
+    missing = [needed for needed in triton.NEEDED if needed not in model.types]
     if missing:
         raise TargetError(
-            f"{where}: the model has no input {' and '.join(missing)}: it has "
-            f"{', '.join(map(_safe, names[:20])) or 'none'}; name one that has with --model"
+            f"{model.where}: the model has no input {' and '.join(missing)}: it has "
+            f"{', '.join(map(_safe, list(model.types)[:20])) or 'none'}; name one that has with --model"
         )
-    return tuple(names)
+    return msgspec.structs.replace(
+        spec, model=name, inputs=tuple(model.types), types=model.types, batched=model.batched
+    )
 
 
-def _objects(document: Any, name: str) -> list[dict[str, Any]]:
-    """The objects in a document's list of that name; none where there is no such list."""
-    entries = document.get(name) if isinstance(document, dict) else None
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(_safe, names[:8]))
 
 
 def _safe(text: str) -> str:

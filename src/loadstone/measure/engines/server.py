@@ -1,4 +1,4 @@
-"""The control plane of a server: single small requests over httpx, before the run.
+"""The control plane of a server: single small requests before the run, over HTTP (triton_grpc has those over gRPC).
 
 Nothing that the server says is believed further than it is used: bodies are cut, names become excerpts.
 """
@@ -14,8 +14,8 @@ import ssl
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, NamedTuple, Self
+from urllib.parse import SplitResult, quote, urlsplit
 
 import httpx
 import msgspec
@@ -23,7 +23,16 @@ import msgspec
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.text import error_text, excerpt
+from loadstone.measure.wire.answer import Answer
+from loadstone.measure.wire.request import RequestBody, body, new_answer, path
 from loadstone.measure.wire.tolerant import storable
+from loadstone.workload.request import RequestSpec
+from loadstone.workload.word_list import WORDS
+
+PROMPT = " ".join(WORDS[:8])
+IDS = list(range(100, 108))
+"""Such a prompt SGLang takes though it has no tokenizer (--skip-tokenizer-init), and every vocabulary has these."""
+TRITON = ("triton", "triton-grpc")
 
 _TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
@@ -119,27 +128,108 @@ def _read(answer: httpx.Response, most_bytes: int) -> bytes:
 # --- a server ---------------------------------------------------------------------------------------------------
 
 
-class Server:
-    """The control plane of one server: `api` is the URL up to and without `/v1`. Close it before the run.
+class Trial(NamedTuple):
+    """What came of one request. `error`: why it is no answer, one line; None: it is one. `response`: over HTTP."""
 
-    `headers` go with every request; what they hold is blanked where the server repeats it in what is told. Proxies in
-    the environment are not used, only `proxy` is.
+    answer: Answer
+    error: str | None
+    response: httpx.Response | None = None
+
+    @property
+    def status(self) -> int:
+        return self.response.status_code if self.response is not None else 0
+
+
+class TritonModel(NamedTuple):
+    """A model of Triton's by its configuration: `types` are its inputs' names and KServe's datatypes, as far as said.
+
+    where     what to name in a message about it
+    batched   its tensors have a first dimension for the batch
+    """
+
+    where: str
+    types: dict[str, str]
+    batched: bool = False
+
+
+class Server:
+    """The control plane of one server, over whatever protocol. Leave its block before the run.
+
+    parts, origin, base_path   its URL; without the path; the path, up to and without `/v1`
+    """
+
+    parts: SplitResult
+    origin: str
+    base_path: str = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        return self.origin + self.base_path
+
+    def send_once(
+        self,
+        spec: RequestSpec,
+        prompt: str | Sequence[int] | None = None,
+        *,
+        tokens: int | None = None,
+        keep_text: bool = False,
+    ) -> Trial:
+        """One request, sent and read as in a run. Raises TargetError where there is no server.
+
+        tokens   the most in its answer; but as many at least as a user's own fields demand
+        """
+        if prompt is None:
+            prompt = IDS if spec.endpoint == "sglang" else PROMPT
+        content: object = [{"role": "user", "content": prompt}] if spec.endpoint == "chat" else prompt
+        # A token of Triton's may have no text, and is not seen where the model does not count.
+        tokens = max(tokens or (4 if spec.endpoint in TRITON else 1), _least_tokens(spec.extra))
+        rendered = RequestBody(body(spec)).render(msgspec.json.encode(content), tokens)
+        answer = new_answer(spec.endpoint, stream=spec.stream, keep_text=keep_text)
+        return self._exchange(spec, rendered, answer, tokens)
+
+    def _exchange(self, spec: RequestSpec, rendered: bytes, answer: Answer, tokens: int) -> Trial:
+        raise NotImplementedError
+
+    def tokenize(self, model: str, text: str) -> list[int] | None:
+        """The ids of a text's tokens by the server's own tokenizer; None where it offers none."""
+        return None
+
+    def triton_about(self) -> dict[str, Any]:
+        """What a Triton server says of itself: `name`, `version`. Raises TargetError where none answers."""
+        raise NotImplementedError
+
+    def triton_index(self) -> Any:
+        """The index of its models, [{"name": …, "state": …}, …], or whatever it gives."""
+        raise NotImplementedError
+
+    def triton_model(self, name: str) -> TritonModel:
+        raise NotImplementedError
+
+
+class HttpServer(Server):
+    """`headers` go with every request; what they hold is blanked where the server repeats it in what is told. Proxies
+    in the environment are not used, only `proxy` is.
     """
 
     def __init__(self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None) -> None:
         self.parts = check_url(url)
-        path = self.parts.path.rstrip("/")
-        self.base_path = path.removesuffix("/v1")
+        self.base_path = self.parts.path.rstrip("/").removesuffix("/v1")
         self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
         self._proxy = proxy
         self._keys = keys_in(headers)
         timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S)
-        self._http = http_client(self.origin + self.base_path, headers, proxy, timeout)
+        self._http = http_client(self.url, headers, proxy, timeout)
 
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._http.close()
 
     def get(self, path: str, *, must_allow: bool = False) -> httpx.Response | None:
@@ -149,7 +239,7 @@ class Server:
         """
         answer = self._ask("GET", path, None)
         if must_allow and (answer.status_code in (401, 403) or answer.has_redirect_location):
-            raise TargetError(refusal(self.where(path), answer))
+            raise TargetError(refusal(self.url + path, answer))
         return answer if answer.status_code == 200 else None
 
     def get_json(self, path: str, *, must_allow: bool = False) -> Any:
@@ -169,9 +259,39 @@ class Server:
         answer = self.post(path, msgspec.json.encode(fields))
         return _json(answer) if answer.status_code == 200 else None
 
-    def where(self, path: str) -> str:
-        """A path of this server's as one would type it."""
-        return f"{self.origin}{self.base_path}{path}"
+    def _exchange(self, spec: RequestSpec, rendered: bytes, answer: Answer, tokens: int) -> Trial:
+        response = self.post(path(spec), rendered)
+        if response.status_code != 200:
+            return Trial(answer, f"HTTP {response.status_code}: {error_text(response.content)}", response)
+        answer.feed(response.content)
+        answer.finish()
+        error = answer.error
+        if error is None and answer.finish_reason is None and not answer.done:
+            error = excerpt(response.content) or "an empty answer"
+        return Trial(answer, error, response)
+
+    def tokenize(self, model: str, text: str) -> list[int] | None:
+        """By its own /tokenize: vLLM's and SGLang's form, or llama.cpp's."""
+        fields = {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
+        answer = self.post_json("/tokenize", fields)
+        tokens = answer.get("tokens") if isinstance(answer, dict) else None
+        if not isinstance(tokens, list) or not all(isinstance(token, int) and token >= 0 for token in tokens):
+            return None
+        return tokens
+
+    def triton_about(self) -> dict[str, Any]:
+        about = self.get_json("/v2", must_allow=True)
+        if not isinstance(about, dict) or "name" not in about:
+            raise TargetError(f"{self.url}/v2: no Triton server answers there; correct the URL, or --endpoint")
+        return about
+
+    def triton_index(self) -> Any:
+        return self.post_json("/v2/repository/index", {"ready": True})
+
+    def triton_model(self, name: str) -> TritonModel:
+        page = f"/v2/models/{quote(name, safe='')}/config"
+        config = self.get_json(page, must_allow=True)
+        return TritonModel(self.url + page, {str(entry.get("name")): "" for entry in objects(config, "input")})
 
     def _ask(self, method: str, path: str, body: bytes | None) -> httpx.Response:
         headers = {"Content-Type": "application/json"} if body is not None else {}
@@ -266,6 +386,19 @@ def _cure(error: str) -> str:
     if named is not None:
         return f"SSL_CERT_FILE={excerpt(named)} does not hold its issuer's certificate; name a file that does, in PEM"
     return "set SSL_CERT_FILE to its issuer's certificate (to its own if it is self-signed)"
+
+
+def _least_tokens(extra: dict[str, Any]) -> int:
+    """The least number of tokens that a user's own fields ask for: vLLM and SGLang refuse a shorter limit."""
+    sampling = extra.get("sampling_params")
+    least = (extra.get("min_tokens"), sampling.get("min_new_tokens") if isinstance(sampling, dict) else None)
+    return max((tokens for tokens in least if isinstance(tokens, int)), default=0)
+
+
+def objects(document: object, name: str) -> list[dict[str, Any]]:
+    """The objects in a document's list of that name; none where there is no such list."""
+    entries = document.get(name) if isinstance(document, dict) else None
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def check_url(url: str) -> SplitResult:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from loadstone.core.text import excerpt
 from loadstone.measure.wire import sse
 from loadstone.measure.wire.sse import SseDecoder, SseError
 from loadstone.measure.wire.template import Template
-from loadstone.measure.wire.tolerant import count, load_object
+from loadstone.measure.wire.tolerant import convert, count, load_object
 
 MAX_TEXT = 4 * 1024 * 1024
 """Characters of an answer's text that are kept, where it is asked for; the rest is counted and forgotten."""
 
 CHOICES = 1024
 """Answers to a request that are kept apart. `n` is a handful: a number beyond is no answer's."""
+REASON_LENGTH = 40
+"""Characters of a finish reason that are kept."""
 _DONE = b"[DONE]"
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def place_of(index: float | None) -> int:
@@ -149,8 +154,23 @@ class Answer:
     def _fold(self, payload: bytes) -> None:
         raise NotImplementedError
 
+    def _take_counts(self, input_tokens: float | None, cached: float | None, reasoning: float | None) -> None:
+        """The newest of each that is a count."""
+        if (tokens := count(input_tokens)) is not None:
+            self.input_tokens = tokens
+        if (tokens := count(cached)) is not None:
+            self.cached_tokens = tokens
+        if (tokens := count(reasoning)) is not None:
+            self.reasoning_tokens = tokens
+
+    def _lenient(self, payload: bytes, kind: type[_T]) -> _T | None:
+        """A payload that the strict decoder of its dialect refused, as far as its fields can be read: one has an odd
+        type, or the text is no valid UTF-8. None where it is no object.
+        """
+        return convert(self._unread(payload), kind)
+
     def _unread(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
-        """A payload that the strict decoder of its dialect refused, as an object; None where it is none.
+        """Such a payload as an object; None where it is none.
 
         It may be `done`, which says that the answer is complete, or nothing, which keeps a connection alive.
         All else is an error.

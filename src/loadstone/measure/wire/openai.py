@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any
 
 import msgspec
 
 from loadstone.core.text import error_text, excerpt
-from loadstone.measure.wire.answer import Answer, place_of
+from loadstone.measure.wire.answer import REASON_LENGTH, Answer, place_of
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, convert, count, present, text
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, present
 
 
 class CachedDetails(msgspec.Struct):
@@ -94,23 +93,7 @@ decode_whole: Decode = msgspec.json.Decoder(_WholeChunk).decode
 """Strict decoders: they raise one of UNREADABLE."""
 
 
-def tolerated(fields: dict[str, Any], *, whole: bool) -> Chunk:
-    """An object where a field has an odd type or the text is no valid UTF-8."""
-    chunk = convert(fields, _WholeChunk if whole else Chunk) or Chunk()
-    if chunk.choices:
-        for choice, written in zip(chunk.choices, filter(_is_object, fields["choices"]), strict=True):
-            # SGLang's older servers send an object, {"type": "length", …}.
-            if isinstance(reason := written.get("finish_reason"), dict):
-                choice.finish_reason = text(reason.get("type"))
-    return chunk
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 _MAX_MS = 1e12
-_REASON_LENGTH = 40
 _MODEL_LENGTH = 100
 _GIVEN_UP = ("abort", "error")
 """Finish reasons of requests that vLLM and SGLang did not bring to their end."""
@@ -176,10 +159,10 @@ class OpenAIAnswer(Answer):
         try:
             chunk = self._decode(payload)
         except UNREADABLE:
-            fields = self._unread(payload)
-            if fields is None:
+            lenient = self._lenient(payload, Chunk if self.streams else _WholeChunk)
+            if lenient is None:
                 return
-            chunk = tolerated(fields, whole=not self.streams)
+            chunk = lenient
         if self.model is None and chunk.model:
             self.model = excerpt(chunk.model, _MODEL_LENGTH)
         output = False
@@ -192,7 +175,7 @@ class OpenAIAnswer(Answer):
                 if choice.text or ((delta := choice.delta) is not None and delta.carries_output()):
                     output = True
                 if choice.finish_reason:
-                    self.finish_reason = excerpt(choice.finish_reason, _REASON_LENGTH)
+                    self.finish_reason = excerpt(choice.finish_reason, REASON_LENGTH)
                     self._ended |= {place_of(choice.index)}
         if chunk.usage is not None:
             output = self._take_usage(chunk.usage, output, place_of(choices[0].index) if choices else None)
@@ -249,15 +232,12 @@ class OpenAIAnswer(Answer):
 
     def _take_details(self, usage: Usage) -> None:
         """Everything in `usage` but the count of output tokens."""
-        reported = usage.prompt_tokens
-        if reported is not None and 0 <= reported <= MAX_COUNT:
-            self.input_tokens = int(reported)
-        cached = usage.prompt_tokens_details
-        if cached is not None and (tokens := count(cached.cached_tokens)) is not None:
-            self.cached_tokens = tokens
-        thinking = usage.completion_tokens_details
-        if thinking is not None and (tokens := count(thinking.reasoning_tokens)) is not None:
-            self.reasoning_tokens = tokens
+        cached, thinking = usage.prompt_tokens_details, usage.completion_tokens_details
+        self._take_counts(
+            usage.prompt_tokens,
+            None if cached is None else cached.cached_tokens,
+            None if thinking is None else thinking.reasoning_tokens,
+        )
 
     def _take_timings(self, timings: Timings) -> None:
         if timings.prompt_ms is not None and 0 <= timings.prompt_ms <= _MAX_MS:

@@ -16,28 +16,26 @@ from typing import Any
 import msgspec
 
 from loadstone.core.text import error_text, excerpt
-from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, Answer, place_of
+from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, place_of
 from loadstone.measure.wire.structured import shape_fields
 from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, present, raw
-from loadstone.workload.request import Ask
-
-_REASON_LENGTH = 40
+from loadstone.workload.request import RequestSpec
 
 
-def fields(ask: Ask, length: str) -> dict[str, Any]:
+def fields(spec: RequestSpec, length: str) -> dict[str, Any]:
     """The body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of tokens."""
     params: dict[str, Any] = {"max_new_tokens": length}
-    if ask.min_tokens:
+    if spec.min_tokens:
         params["min_new_tokens"] = length
-    if ask.ignore_eos:
+    if spec.ignore_eos:
         params["ignore_eos"] = True
-    sampling = ask.sampling
+    sampling = spec.sampling
     drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "sampling_seed": sampling.seed}
     params |= {name: value for name, value in drawn.items() if value is not None}
     if sampling.stop:
         params["stop"] = list(sampling.stop)
-    params |= shape_fields(ask)
-    return {"sampling_params": params, "stream": ask.stream}
+    params |= shape_fields(spec)
+    return {"sampling_params": params, "stream": spec.stream}
 
 
 class _Meta(msgspec.Struct):
@@ -73,10 +71,10 @@ class SglangAnswer(Answer):
                 for place, event in enumerate(answers):
                     self._take(event, place, payload)
                 return
-            fields = self._unread(payload)
-            if fields is None:
+            lenient = self._lenient(payload, _Event)
+            if lenient is None:
                 return
-            event = _tolerated(fields)
+            event = lenient
         self._take(event, place_of(event.index), payload)
 
     def _take(self, event: _Event, place: int, payload: bytes) -> None:
@@ -104,9 +102,7 @@ class SglangAnswer(Answer):
             self.output_tokens = self._last_running
         if self._keeps and not place:
             self._take_text(event.text)
-        self.input_tokens = _newer(meta.prompt_tokens, self.input_tokens)
-        self.cached_tokens = _newer(meta.cached_tokens, self.cached_tokens)
-        self.reasoning_tokens = _newer(meta.reasoning_tokens, self.reasoning_tokens)
+        self._take_counts(meta.prompt_tokens, meta.cached_tokens, meta.reasoning_tokens)
         if present(meta.finish_reason):
             self._take_reason(meta.finish_reason)
             self._ended |= {place}
@@ -133,7 +129,7 @@ class SglangAnswer(Answer):
             return
         kind = value.get("type") if isinstance(value, dict) else value
         word = kind if isinstance(kind, str) else bytes(raw(value)).decode()
-        self.finish_reason = excerpt(word, _REASON_LENGTH)
+        self.finish_reason = excerpt(word, REASON_LENGTH)
         if kind == "abort":
             message = value.get("message") if isinstance(value, dict) else None
             self._complain(error_text(bytes(raw(message))) if message else "aborted by the server")
@@ -142,9 +138,8 @@ class SglangAnswer(Answer):
 def _several(payload: bytes) -> list[_Event]:
     """The answers to a request with `n`, in one piece: a list."""
     answers = _value(payload)
-    return (
-        [_tolerated(one) for one in answers[:CHOICES] if isinstance(one, dict)] if isinstance(answers, list) else []
-    )
+    events = [convert(each, _Event) for each in answers[:CHOICES]] if isinstance(answers, list) else []
+    return [event for event in events if event is not None]
 
 
 def _value(field: msgspec.Raw | bytes) -> Any:
@@ -153,13 +148,3 @@ def _value(field: msgspec.Raw | bytes) -> Any:
         return json.loads(bytes(field).decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
-
-
-def _newer(reported: float | None, known: int | None) -> int | None:
-    tokens = count(reported)
-    return known if tokens is None else tokens
-
-
-def _tolerated(fields: dict[str, Any]) -> _Event:
-    """An event where a field has an odd type, or the text is no valid UTF-8."""
-    return convert(fields, _Event) or _Event()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.workload.request import Ask, Spelling, Structured, StructuredKind
+from loadstone.workload.request import RequestSpec, Spelling, Structured, StructuredKind
 
 _OPENAI: dict[StructuredKind, tuple[Spelling, ...]] = {
     "json_schema": ("response_format", "structured_outputs", "guided", "llama.cpp", "sglang"),
@@ -34,13 +34,13 @@ def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
     return _OPENAI[kind]
 
 
-def shape_fields(ask: Ask) -> dict[str, Any]:
+def shape_fields(spec: RequestSpec) -> dict[str, Any]:
     """The fields of a request body that ask for its shape, if any; those of `sampling_params` go into that object."""
-    if ask.structured is None or ask.spelling is None:
+    if spec.structured is None or spec.spelling is None:
         return {}
-    kind, value = ask.structured.kind, ask.structured.value
+    kind, value = spec.structured.kind, spec.structured.value
     as_text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    match ask.spelling:
+    match spec.spelling:
         case "response_format":
             schema = {"name": "answer", "schema": value, "strict": True}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}

@@ -93,7 +93,10 @@ def convert(value: Any, kind: type[_T]) -> _T | None:
     fields = {}
     for field in msgspec.structs.fields(kind):
         try:
-            fields[field.name] = _convert_field(value.get(field.encode_name), field.type)
+            each = value.get(field.encode_name)
+            if field.name == "finish_reason" and field.type is not msgspec.Raw and isinstance(each, dict):
+                each = each.get("type")  # SGLang's older servers send an object, {"type": "length", …}
+            fields[field.name] = _convert_field(each, field.type)
         except (msgspec.ValidationError, ValueError, OverflowError):
             continue
     return kind(**fields)

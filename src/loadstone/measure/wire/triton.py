@@ -28,7 +28,7 @@ from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.structured import shape_fields
 from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, convert, count, present
-from loadstone.workload.request import Ask
+from loadstone.workload.request import RequestSpec
 
 NEEDED = ("text_input", "max_tokens")
 """Inputs that a model must have to be measured."""
@@ -82,32 +82,34 @@ class GrpcBody(msgspec.Struct):
     inputs: list[Tensor]
 
 
-def inputs(ask: Ask, prompt: str, length: str) -> dict[str, Any]:
+def inputs(spec: RequestSpec, prompt: str, length: str) -> dict[str, Any]:
     """Input name → value, for a model with `ask.inputs` (none known: those of the newest ensemble).
 
     `prompt` and `length` stand in their places. It is the JSON body of /generate as it is.
     """
-    sampling = ask.sampling
+    sampling = spec.sampling
     stop: Any = list(sampling.stop) if len(sampling.stop) > 1 else "".join(sampling.stop)
     values: dict[str, Any] = {
         "text_input": prompt,
         "max_tokens": length,
-        "stream": ask.stream,
+        "stream": spec.stream,
         # Older models demand both.
         "bad_words": "",
         "stop_words": stop,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        spelled("seed", ask.inputs): sampling.seed,
-        spelled("min_tokens", ask.inputs): length if ask.min_tokens else None,
-        "return_num_input_tokens": True if ask.usage != "none" else None,
-        "return_num_output_tokens": True if ask.usage != "none" else None,
+        spelled("seed", spec.inputs): sampling.seed,
+        spelled("min_tokens", spec.inputs): length if spec.min_tokens else None,
+        "return_num_input_tokens": True if spec.usage != "none" else None,
+        "return_num_output_tokens": True if spec.usage != "none" else None,
         # In one piece the answer else begins with the prompt, which is then counted as output.
-        "exclude_input_in_output": None if ask.stream else True,
+        "exclude_input_in_output": None if spec.stream else True,
     }
-    values |= shape_fields(ask)
+    values |= shape_fields(spec)
     return {
-        name: value for name, value in values.items() if value is not None and (not ask.inputs or name in ask.inputs)
+        name: value
+        for name, value in values.items()
+        if value is not None and (not spec.inputs or name in spec.inputs)
     }
 
 
@@ -117,20 +119,20 @@ def spelled(name: str, known: tuple[str, ...]) -> str:
     return older if older in known and name not in known else name
 
 
-def grpc_body(ask: Ask, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def grpc_body(spec: RequestSpec, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A request with these inputs in JSON, which `encode` turns into what gRPC carries.
 
     Raises InputError where the user's own fields are no inputs of the model.
     """
     tensors = []
     for name, value in inputs.items():
-        if name not in ask.types:
-            known = ", ".join(excerpt(known, 40) for known in sorted(ask.types)[:40])
+        if name not in spec.types:
+            known = ", ".join(excerpt(known, 40) for known in sorted(spec.types)[:40])
             raise InputError(f"--extra-body: the model has no input {name!r}; it has {known}")
         data = value if isinstance(value, list) else [value]
-        shape = [1, len(data)] if ask.batched else [len(data)]
-        tensors.append(Tensor(name, ask.types[name], shape, data))
-    body: dict[str, Any] = msgspec.to_builtins(GrpcBody(ask.model, tensors))
+        shape = [1, len(data)] if spec.batched else [len(data)]
+        tensors.append(Tensor(name, spec.types[name], shape, data))
+    body: dict[str, Any] = msgspec.to_builtins(GrpcBody(spec.model, tensors))
     return body
 
 
@@ -168,9 +170,7 @@ class TritonAnswer(Answer):
             return
         text = response.text_output
         self.take("".join(text) if isinstance(text, list) else text, _first(response.num_output_tokens))
-        input_tokens = _first(response.num_input_tokens)
-        if input_tokens is not None:
-            self.input_tokens = input_tokens
+        self._take_counts(_first(response.num_input_tokens), None, None)
 
     def take(self, text: str | None, tokens: int | None) -> None:
         """One response of the model: its text, and how many tokens came with it where it says so."""
@@ -212,9 +212,7 @@ class GrpcAnswer(TritonAnswer):
         before = self.events
         text = _first_bytes(outputs.get("text_output"))
         self.take(None if text is None else text.decode("utf-8", "replace"), _count(outputs.get("num_output_tokens")))
-        input_tokens = _count(outputs.get("num_input_tokens"))
-        if input_tokens is not None:
-            self.input_tokens = input_tokens
+        self._take_counts(_count(outputs.get("num_input_tokens")), None, None)
         return self.events - before if self.streams else 0
 
     def finish(self) -> int:

@@ -32,7 +32,7 @@ from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.engine_rules.rules import Order, Route, Scheduling
 from loadstone.predict.sharding.limits import switched
-from loadstone.predict.sizing import engine_limits, reserved_tokens
+from loadstone.predict.sizing.memory import engine_limits, reserved_tokens
 
 if TYPE_CHECKING:
     import numpy as np

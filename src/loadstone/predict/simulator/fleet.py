@@ -10,7 +10,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.engine import StepTimes
-from loadstone.predict.sizing import max_context
+from loadstone.predict.sizing.memory import max_context
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 

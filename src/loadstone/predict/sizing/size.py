@@ -27,13 +27,14 @@ from loadstone.predict.sizing.memory import (
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for one deployment. Bytes are of all its GPUs together, copies included, unless said otherwise.
+    """The size of one deployment, a row of `loadstone size --json`. Bytes are of all its GPUs together, copies
+    included, unless said otherwise; whole numbers of them are integers.
 
     kv_bytes_per_token       of the model, all ranks together, nothing counted twice; loaded draft layers too, or
                              the draft model
     kv_replication           bytes stored per token / kv_bytes_per_token, in one replica: above 1 where tensor
                              parallelism exceeds the KV heads, or with MLA
-    context_tokens, batch    what was asked; without a context, the longest that the model allows
+    context_tokens, batch    the request; without a context, the longest that the model allows
     kv_bytes                 of batch × context_tokens, copies included; windows and states as they are
     activation_bytes         peak of a step, runtime and CUDA graphs; SGLang: all it keeps beside weights and KV
     reserve_bytes            what the engine leaves alone
@@ -78,6 +79,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     assumed: str = ""
 
+    @property
+    def machine(self) -> str:
+        return f"{self.gpus}×{self.gpu}"
+
 
 def size(deployment: Deployment, context_tokens: int | None = None, batch: int = 1) -> Row:
     """The row of one deployment, under its engine's rules. Raises InputError: an engine without rules, an argument
@@ -118,16 +123,18 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         kv_dtype=deployment.kv_dtype,
         engine=deployment.engine,
         engine_version=deployment.engine_version,
-        weights_bytes=ways * sum(rank.weights_bytes for rank, _, _ in memory.stages),
-        kv_bytes_per_token=per_token,
-        kv_replication=kv_replication(model, deployment.tp, kv_dtype),
+        weights_bytes=_whole(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
+        kv_bytes_per_token=_whole(per_token, above=math.inf),
+        kv_replication=_whole(kv_replication(model, deployment.tp, kv_dtype), above=math.inf),
         context_tokens=context,
         batch=batch,
-        kv_bytes=kv_bytes,
-        activation_bytes=ways * sum(one.activation_bytes + one.runtime_bytes + one.graphs_bytes for one in budgets),
-        reserve_bytes=ways * sum(one.outside_bytes for one in budgets),
-        free_bytes=room - kv_bytes,
-        usable_bytes=float(deployment.gpu.usable_bytes * deployment.gpus),
+        kv_bytes=_whole(kv_bytes),
+        activation_bytes=_whole(
+            ways * sum(one.activation_bytes + one.runtime_bytes + one.graphs_bytes for one in budgets)
+        ),
+        reserve_bytes=_whole(ways * sum(one.outside_bytes for one in budgets)),
+        free_bytes=_whole(room - kv_bytes),
+        usable_bytes=_whole(deployment.gpu.usable_bytes * deployment.gpus),
         fits=fits,
         max_context_tokens=longest,
         max_concurrent_requests=dp * int(min(seqs, held)),
@@ -137,6 +144,11 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         why=_why(deployment, memory, wrong, fits, taken, batch, longest, seqs),
         assumed="; ".join([*model.assumed, *_draft_assumed(deployment)]),
     )
+
+
+def _whole(value: float, above: float = 1e6) -> float:
+    """As an integer where it is one, or beyond `above`."""
+    return round(value) if float(value).is_integer() or abs(value) > above else value
 
 
 def _draft_assumed(deployment: Deployment) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from loadstone.analyse.run_facts import gpu_name
 from loadstone.core.errors import InputError
+from loadstone.predict.sizing.size import Row
 from loadstone.report.charts.theme import BLUE, GREEN, GREY, ORANGE, SKY, Figure, data, figure, tooltips
 from loadstone.report.data.wording import clean
 
@@ -19,8 +19,8 @@ _MOST = 40
 _GIB = 1 << 30
 
 
-def memory_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """One bar per row of `loadstone size --json`, in GiB per GPU (mean over a pipeline's stages), with a line where
+def memory_picture(rows: Sequence[Row]) -> Figure:
+    """One bar per row, in GiB per GPU (mean over a pipeline's stages), with a line where
     the GPU ends; what lies beyond it does not fit. Raises InputError where there is nothing, or too much, to draw.
     """
     import altair as alt
@@ -31,8 +31,8 @@ def memory_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
         raise InputError(f"--picture: {len(rows)} bars are too many to read; ask for at most {_MOST} deployments")
     names = _names(rows)
     values = [
-        {"deployment": name, "part": part, "order": order, "gib": gib, "why": clean(str(row["why"]), 200),
-         "ends": row["usable_bytes"] / row["gpus"] / _GIB}
+        {"deployment": name, "part": part, "order": order, "gib": gib, "why": clean(row.why, 200),
+         "ends": row.usable_bytes / row.gpus / _GIB}
         for name, row in zip(names, rows, strict=True)
         for order, (part, gib) in enumerate(_parts(row).items())
     ]  # fmt: skip
@@ -53,8 +53,8 @@ def memory_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
         .mark_tick(color="black", thickness=3, size=28)
         .encode(y=alt.Y("deployment:N", sort=names), x="ends:Q")
     )
-    rules = ", ".join(dict.fromkeys(str(row["engine"]) for row in rows))
-    batches = ", ".join(dict.fromkeys(f"{row['batch']} × {row['context_tokens']:,} tokens" for row in rows))
+    rules = ", ".join(dict.fromkeys(row.engine for row in rows))
+    batches = ", ".join(dict.fromkeys(f"{row.batch} × {row.context_tokens:,} tokens" for row in rows))
     chart = (bars + ends).properties(width=520, height={"step": 34})
     return figure(
         "memory",
@@ -66,60 +66,57 @@ def memory_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
         chart,
         section="sizing",
         summary="; ".join(
-            f"{name}: {'fits' if row['fits'] else 'does not fit'}, longest context {row['max_context_tokens']:,}"
+            f"{name}: {'fits' if row.fits else 'does not fit'}, longest context {row.max_context_tokens:,}"
             for name, row in zip(names, rows, strict=True)
         ),
     )
 
 
-def _parts(row: Mapping[str, Any]) -> dict[str, float]:
+def _parts(row: Row) -> dict[str, float]:
     """GiB per GPU, none negative: what lacks shows as a bar that is too long."""
-    gpus = row["gpus"] * _GIB
-    sizes = (row["weights_bytes"], row["activation_bytes"], row["kv_bytes"], row["free_bytes"], row["reserve_bytes"])
+    gpus = row.gpus * _GIB
+    sizes = (row.weights_bytes, row.activation_bytes, row.kv_bytes, row.free_bytes, row.reserve_bytes)
     return {part: max(0.0, value) / gpus for (part, _), value in zip(PARTS, sizes, strict=True)}
 
 
-def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _names(rows: Sequence[Row]) -> list[str]:
     """`llama-3.1-70b fp8 on 2×h100 tp2`, with more of what tells two apart where that is needed."""
-    named = [
-        f"{str(row['model']).rpartition('/')[2]} {row['weights_dtype']} on {row['gpus']}×{row['gpu']}" for row in rows
-    ]
+    named = [f"{row.model.rpartition('/')[2]} {row.weights_dtype} on {row.machine}" for row in rows]
     for fact in ("tp", "pp", "dp", "ep", "engine", "kv_dtype", "context_tokens", "batch"):
-        more = [f"{name} {_fact(fact, row[fact])}" for name, row in zip(named, rows, strict=True)]
+        more = [f"{name} {_fact(fact, getattr(row, fact))}" for name, row in zip(named, rows, strict=True)]
         if len(set(more)) > len(set(named)):
             named = more
     # Rows that are equal in all that is shown would share a bar.
     return [clean(name) + "\u200b" * named[:index].count(name) for index, name in enumerate(named)]
 
 
-def _fact(fact: str, value: Any) -> str:
+def _fact(fact: str, value: str | int) -> str:
     spelt = {"engine": f"{value}", "kv_dtype": f"kv {value}", "batch": f"× {value}"}
     return f"{value:,} tokens" if fact == "context_tokens" else spelt.get(fact, f"{fact}{value}")
 
 
-def contexts_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """`rows` as `loadstone size --json` has them: model, gpu, gpus, max_context_tokens (None or 0: does not fit).
-
-    The longest of each model on each number of GPUs, whatever else differs, which is said. Raises InputError where
-    they are too many to read.
+def contexts_picture(rows: Sequence[Row]) -> Figure:
+    """The longest context of each model on each number of GPUs, whatever else differs, which the notes say. Raises
+    InputError where they are too many to read.
     """
     import altair as alt
 
-    boxes: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    boxes: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        where = clean(f"{row['gpus']}×{gpu_name(str(row['gpu']))}")
-        model = clean(str(row["model"]).rsplit("/", 1)[-1])
+        where = clean(f"{row.gpus}×{gpu_name(row.gpu)}")
+        model = clean(row.model.rpartition("/")[2])
         boxes[model, where].append(row)
-    values: list[dict[str, Any]] = []
-    for (model, where), own in boxes.items():
-        tokens = max(row.get("max_context_tokens") or 0 for row in own)
-        values.append({"model": model, "where": where, "tokens": tokens, "text": _short(tokens)})
-    models, machines = (list(dict.fromkeys(value[name] for value in values)) for name in ("model", "where"))
+    longest = {place: max(row.max_context_tokens for row in own) for place, own in boxes.items()}
+    values = [
+        {"model": model, "where": where, "tokens": tokens, "text": _short(tokens)}
+        for (model, where), tokens in longest.items()
+    ]
+    models, machines = (list(dict.fromkeys(names)) for names in zip(*boxes, strict=True))
     if len(models) > _MOST or len(machines) > _MOST:
         raise InputError(
             f"--context-map: {len(models)} models on {len(machines)} machines; ask for at most {_MOST} each"
         )
-    fitting = [value["tokens"] for value in values if value["tokens"]]
+    fitting = [tokens for tokens in longest.values() if tokens]
     edge = (min(fitting) * max(fitting)) ** 0.5 if fitting else 1
     base = alt.Chart(data(values)).encode(
         x=alt.X(
@@ -141,7 +138,7 @@ def contexts_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
             ),
         )
     )
-    batches = sorted({row.get("batch") or 1 for row in rows})
+    batches = sorted({row.batch for row in rows})
     many = " or ".join(map(str, batches))
     held = "tokens of one request" if batches == [1] else f"tokens of each of {many} requests at once"
     size = {"width": max(240, 74 * len(machines)), "height": 44 * len(models)}
@@ -155,12 +152,12 @@ def contexts_picture(rows: Sequence[Mapping[str, Any]]) -> Figure:
     )
 
 
-def _best_of(boxes: Collection[Sequence[Mapping[str, Any]]]) -> str:
+def _best_of(boxes: Collection[Sequence[Row]]) -> str:
     """What differs among the rows of a box, of which it has the longest."""
     facts = {"engine": "engines", "weights_dtype": "precisions", "kv_dtype": "KV precisions", "batch": "batches"}
     facts |= dict.fromkeys(("tp", "pp", "dp", "ep"), "splits")
     differing = [
-        many for fact, many in facts.items() for rows in boxes if len({str(row.get(fact)) for row in rows}) > 1
+        many for fact, many in facts.items() for rows in boxes if len({getattr(row, fact) for row in rows}) > 1
     ]
     return f"each is the longest over several {' and '.join(dict.fromkeys(differing))}" if differing else ""
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.core.text import no_formula
+from loadstone.predict.sizing.size import Row
 from loadstone.report.data.wording import clean
 from loadstone.report.pages.terminal import empty
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
 _GIB = 1 << 30
 
@@ -41,19 +45,19 @@ FACTS = (
     "machine",
 )
 """What rows may differ in: `machine` is the GPUs and how many, 8×h200."""
+Value = str | int | float
 
 
-def render(document: Mapping[str, Any]) -> RenderableType:
+def render(rows: Sequence[Row]) -> RenderableType:
     """A line per row, GiB per GPU; below it why, by number."""
     from rich.console import Group
     from rich.text import Text
 
-    rows = document["rows"]
     table = empty()
     table.add_column("model", overflow="fold")
     table.add_column("GPUs", no_wrap=True)
     table.add_column("cut", no_wrap=True)
-    engines = list(dict.fromkeys(" ".join(filter(None, (row["engine"], row["engine_version"]))) for row in rows))
+    engines = list(dict.fromkeys(" ".join(filter(None, (row.engine, row.engine_version))) for row in rows))
     if len(engines) > 1:
         table.add_column("engine", no_wrap=True)
     for head in ("weights", "activ.", "KV asked", "KV room", "KV tokens", "context", "batch", "longest", "at once"):
@@ -61,21 +65,21 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     table.add_column("fits", no_wrap=True)
     reasons: list[str] = []
     for row in rows:
-        each = row["gpus"] * _GIB
+        each = row.gpus * _GIB
         table.add_row(
-            Text(f"{clean(row['model'].rpartition('/')[2])} {row['weights_dtype']}, KV {row['kv_dtype']}"),
-            machine(row),
+            Text(f"{clean(row.model.rpartition('/')[2])} {row.weights_dtype}, KV {row.kv_dtype}"),
+            row.machine,
             _cut(row),
-            *([row["engine"]] if len(engines) > 1 else []),
-            f"{row['weights_bytes'] / each:.1f}",
-            f"{row['activation_bytes'] / each:.1f}",
-            f"{row['kv_bytes'] / each:.1f}",
-            f"{(row['free_bytes'] + row['kv_bytes']) / each:.1f}",
-            f"{row['kv_capacity_tokens']:,}",
-            f"{row['context_tokens']:,}",
-            f"{row['batch']:,}",
-            f"{row['max_context_tokens']:,}",
-            f"{row['max_concurrent_requests']:,}",
+            *([row.engine] if len(engines) > 1 else []),
+            f"{row.weights_bytes / each:.1f}",
+            f"{row.activation_bytes / each:.1f}",
+            f"{row.kv_bytes / each:.1f}",
+            f"{(row.free_bytes + row.kv_bytes) / each:.1f}",
+            f"{row.kv_capacity_tokens:,}",
+            f"{row.context_tokens:,}",
+            f"{row.batch:,}",
+            f"{row.max_context_tokens:,}",
+            f"{row.max_concurrent_requests:,}",
             Text(*_fits(row, reasons)),
         )
     foot = [
@@ -86,30 +90,35 @@ def render(document: Mapping[str, Any]) -> RenderableType:
     return Group(table, *(Text(line) for line in foot))
 
 
-def machine(row: Mapping[str, Any]) -> str:
-    return f"{row['gpus']}×{row['gpu']}"
+def assumptions(rows: Sequence[Row]) -> Iterator[Text]:
+    """A line for each model whose config left something open."""
+    from rich.text import Text
+
+    for model, text in {row.model: row.assumed for row in rows if row.assumed}.items():
+        yield Text(f"assumed for {clean(model)}: {clean(text, 400)}")
 
 
-def _cut(row: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}{row[name]}" for name in ("tp", "pp", "dp", "ep") if row[name] > 1) or "whole"
+def _cut(row: Row) -> str:
+    named = (("tp", row.tp), ("pp", row.pp), ("dp", row.dp), ("ep", row.ep))
+    return " ".join(f"{name}{ranks}" for name, ranks in named if ranks > 1) or "whole"
 
 
-def _fits(row: Mapping[str, Any], reasons: list[str]) -> tuple[str, str]:
-    word, style = ("yes", "green") if row["fits"] else ("NO", "bold red")
-    if not row["why"]:
+def _fits(row: Row, reasons: list[str]) -> tuple[str, str]:
+    word, style = ("yes", "green") if row.fits else ("NO", "bold red")
+    if not row.why:
         return word, style
-    if row["why"] not in reasons:
-        reasons.append(row["why"])
-    return f"{word} ({reasons.index(row['why']) + 1})", style
+    if row.why not in reasons:
+        reasons.append(row.why)
+    return f"{word} ({reasons.index(row.why) + 1})", style
 
 
-def table_of(document: Mapping[str, Any], by: Sequence[str], shown: str) -> Table:
+def table_of(rows: Sequence[Row], by: Sequence[str], shown: str) -> Table:
     """One number of each row, `by` two facts: down, across. Raises InputError: a fact that no row has, and rows that
     differ in a third.
     """
     from rich.text import Text
 
-    down, across, cells = pivot(document, by, shown)
+    down, across, cells = _pivot(rows, by, shown)
     table = empty(shown)
     table.add_column(by[0], overflow="fold")
     for head in across:
@@ -119,9 +128,9 @@ def table_of(document: Mapping[str, Any], by: Sequence[str], shown: str) -> Tabl
     return table
 
 
-def pivot(
-    document: Mapping[str, Any], by: Sequence[str], shown: str
-) -> tuple[list[str], list[str], dict[tuple[str, str], Any]]:
+def _pivot(
+    rows: Sequence[Row], by: Sequence[str], shown: str
+) -> tuple[list[str], list[str], dict[tuple[str, str], Value]]:
     """Rows' names, columns' names, and the values; see table_of(). Raises InputError."""
     names = [name.replace("-", "_") for name in by]
     for name in names:
@@ -133,33 +142,29 @@ def pivot(
         raise InputError(f"--show: {shown!r} is not known; write one of {', '.join(SHOWN)}")
     down: dict[str, None] = {}
     across: dict[str, None] = {}
-    cells: dict[tuple[str, str], Any] = {}
-    for row in document["rows"]:
-        place = clean(str(_fact(row, names[0]))), clean(str(_fact(row, names[1])))
+    cells: dict[tuple[str, str], Value] = {}
+    for row in rows:
+        place = clean(str(getattr(row, names[0]))), clean(str(getattr(row, names[1])))
         if place in cells:
-            more = _also(document["rows"], names)
+            more = _also(rows, names)
             raise InputError(f"--by: rows differ in {', '.join(more) or 'nothing'} too; give one value of each")
         down[place[0]] = across[place[1]] = None
-        cells[place] = row[SHOWN[shown]]
+        cells[place] = getattr(row, SHOWN[shown])
     return list(down), list(across), cells
 
 
-def _fact(row: Mapping[str, Any], name: str) -> Any:
-    return machine(row) if name == "machine" else row[name]
-
-
-def _also(rows: Sequence[Mapping[str, Any]], names: Collection[str]) -> list[str]:
+def _also(rows: Sequence[Row], names: Collection[str]) -> list[str]:
     """In which facts rows differ that are alike in `names`; not those that follow from others, as tp from gpus."""
     known, more = list(names), []
     for name in FACTS:
-        places = {tuple(_fact(row, each) for each in known) for row in rows}
-        if len({tuple(_fact(row, each) for each in (*known, name)) for row in rows}) > len(places):
+        places = {tuple(getattr(row, each) for each in known) for row in rows}
+        if len({tuple(getattr(row, each) for each in (*known, name)) for row in rows}) > len(places):
             known.append(name)
             more.append(name)
     return more
 
 
-def _show(value: Any) -> str:
+def _show(value: Value | None) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -167,17 +172,12 @@ def _show(value: Any) -> str:
     return f"{value:,}"
 
 
-def to_csv(document: Mapping[str, Any]) -> str:
+def to_csv(rows: Sequence[Row]) -> str:
     """A line per row under the JSON's names. Text that a spreadsheet would run as a formula is marked as text."""
     text = io.StringIO()
-    rows = document["rows"]
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else ["model"], lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row.__struct_fields__)
     for row in rows:
-        writer.writerow(
-            {
-                name: str(value).lower() if isinstance(value, bool) else no_formula(value)
-                for name, value in row.items()
-            }
-        )
+        values = msgspec.structs.astuple(row)
+        writer.writerow(str(value).lower() if isinstance(value, bool) else no_formula(value) for value in values)
     return text.getvalue()

@@ -10,25 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadstone.core.errors import InputError
-from loadstone.measure.wire.ask import RequestBody, body, new_answer, path
+from loadstone.measure.wire.request import RequestBody, body, new_answer, path
 from loadstone.measure.wire.structured import obeyed, shape_fields, spellings
-from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Ask, Endpoint, Sampling, Structured
+from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Endpoint, RequestSpec, Sampling, Structured
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, seed=0, stop=("\n", "END"))
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
-def ask(endpoint: Any = "completions", **more: Any) -> Ask:
-    return Ask(endpoint=endpoint, model="m", **more)
+def spec(endpoint: Any = "completions", **more: Any) -> RequestSpec:
+    return RequestSpec(endpoint=endpoint, model="m", **more)
 
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        (ask(), {"model": "m", "stream": True, "max_tokens": LENGTH, "prompt": PROMPT}),
-        (ask(stream=False, usage="running"), {"model": "m", "stream": False, "max_tokens": LENGTH, "prompt": PROMPT}),
+        (spec(), {"model": "m", "stream": True, "max_tokens": LENGTH, "prompt": PROMPT}),
         (
-            ask("chat", usage="running", ignore_eos=True, min_tokens=True, sampling=SAMPLING),
+            spec(stream=False, usage="running"),
+            {"model": "m", "stream": False, "max_tokens": LENGTH, "prompt": PROMPT},
+        ),
+        (
+            spec("chat", usage="running", ignore_eos=True, min_tokens=True, sampling=SAMPLING),
             {
                 "model": "m",
                 "stream": True,
@@ -44,7 +47,7 @@ def ask(endpoint: Any = "completions", **more: Any) -> Ask:
             },
         ),
         (
-            ask(usage="final", extra={"stream_options": {"x": 1}, "max_tokens": 5, "model": "n"}),
+            spec(usage="final", extra={"stream_options": {"x": 1}, "max_tokens": 5, "model": "n"}),
             {
                 "model": "n",
                 "stream": True,
@@ -54,11 +57,11 @@ def ask(endpoint: Any = "completions", **more: Any) -> Ask:
             },
         ),
         (
-            ask(usage="final", extra={"stream_options": None, "model": {"x": 1}}),
+            spec(usage="final", extra={"stream_options": None, "model": {"x": 1}}),
             {"model": {"x": 1}, "stream": True, "stream_options": None, "max_tokens": LENGTH, "prompt": PROMPT},
         ),
         (
-            ask("sglang", ignore_eos=True, min_tokens=True, sampling=SAMPLING),
+            spec("sglang", ignore_eos=True, min_tokens=True, sampling=SAMPLING),
             {
                 "sampling_params": {
                     "max_new_tokens": LENGTH,
@@ -74,11 +77,11 @@ def ask(endpoint: Any = "completions", **more: Any) -> Ask:
             },
         ),
         (
-            ask("sglang", stream=False, extra={"sampling_params": {"top_k": 5, "max_new_tokens": 3}}),
+            spec("sglang", stream=False, extra={"sampling_params": {"top_k": 5, "max_new_tokens": 3}}),
             {"sampling_params": {"max_new_tokens": 3, "top_k": 5}, "stream": False, TEXT_OR_IDS: PROMPT},
         ),
         (
-            ask("triton", sampling=Sampling(top_p=0.9, stop=("END",)), min_tokens=True, usage="running"),
+            spec("triton", sampling=Sampling(top_p=0.9, stop=("END",)), min_tokens=True, usage="running"),
             {
                 "text_input": PROMPT,
                 "max_tokens": LENGTH,
@@ -92,11 +95,11 @@ def ask(endpoint: Any = "completions", **more: Any) -> Ask:
             },
         ),
         (
-            ask("triton"),
+            spec("triton"),
             {"text_input": PROMPT, "max_tokens": LENGTH, "stream": True, "bad_words": "", "stop_words": ""},
         ),
         (
-            ask(
+            spec(
                 "triton",
                 stream=False,
                 sampling=SAMPLING,
@@ -114,33 +117,33 @@ def ask(endpoint: Any = "completions", **more: Any) -> Ask:
         ),
     ],
 )
-def test_each_endpoint_has_its_own_words(asked: Ask, expected: dict[str, Any]) -> None:
+def test_each_endpoint_has_its_own_words(asked: RequestSpec, expected: dict[str, Any]) -> None:
     assert body(asked) == expected
 
 
 def test_an_answer_in_one_piece_does_not_begin_with_its_prompt() -> None:
-    assert body(ask("triton", stream=False))["exclude_input_in_output"] is True
-    assert "exclude_input_in_output" not in body(ask("triton"))
+    assert body(spec("triton", stream=False))["exclude_input_in_output"] is True
+    assert "exclude_input_in_output" not in body(spec("triton"))
 
 
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        (ask(), "/v1/completions"),
-        (ask("chat"), "/v1/chat/completions"),
-        (ask("sglang", stream=False), "/generate"),
-        (ask("triton"), "/v2/models/m/generate_stream"),
-        (ask("triton", stream=False), "/v2/models/m/generate"),
-        (Ask(endpoint="triton", model="a/b ?"), "/v2/models/a%2Fb%20%3F/generate_stream"),
+        (spec(), "/v1/completions"),
+        (spec("chat"), "/v1/chat/completions"),
+        (spec("sglang", stream=False), "/generate"),
+        (spec("triton"), "/v2/models/m/generate_stream"),
+        (spec("triton", stream=False), "/v2/models/m/generate"),
+        (RequestSpec(endpoint="triton", model="a/b ?"), "/v2/models/a%2Fb%20%3F/generate_stream"),
     ],
 )
-def test_paths(asked: Ask, expected: str) -> None:
+def test_paths(asked: RequestSpec, expected: str) -> None:
     assert path(asked) == expected
 
 
 def test_what_is_not_http_is_said_to_be_so() -> None:
     with pytest.raises(InputError, match="--endpoint triton-grpc"):
-        path(ask("triton-grpc"))
+        path(spec("triton-grpc"))
 
 
 @pytest.mark.parametrize("endpoint", get_args(Endpoint))
@@ -173,7 +176,7 @@ VALUES = st.recursive(
 def test_a_rendered_body_decodes_to_what_was_asked(
     endpoint: Any, extra: dict[str, Any], min_tokens: bool, prompt: Any, tokens: int
 ) -> None:
-    template = body(ask(endpoint, extra=extra, min_tokens=min_tokens, sampling=SAMPLING))
+    template = body(spec(endpoint, extra=extra, min_tokens=min_tokens, sampling=SAMPLING))
     kind = "input_ids" if isinstance(prompt, list) else "text"
 
     def filled(value: Any, length: int) -> Any:
@@ -187,7 +190,7 @@ def test_a_rendered_body_decodes_to_what_was_asked(
 
 
 def test_a_body_is_rendered_to_the_byte() -> None:
-    written = RequestBody(body(ask(min_tokens=True)))
+    written = RequestBody(body(spec(min_tokens=True)))
     assert written.render(b"[1,2,3]", 16) == (
         b'{"model":"m","stream":true,"max_tokens":16,"min_tokens":16,"prompt":[1,2,3]}'
     )
@@ -195,18 +198,18 @@ def test_a_body_is_rendered_to_the_byte() -> None:
 
 def test_what_a_prompt_says_is_never_taken_for_a_place() -> None:
     prompt = json.dumps([PROMPT, LENGTH]).encode()
-    assert json.loads(RequestBody(body(ask())).render(prompt, 3))["prompt"] == [PROMPT, LENGTH]
+    assert json.loads(RequestBody(body(spec())).render(prompt, 3))["prompt"] == [PROMPT, LENGTH]
 
 
 def test_it_travels_to_a_worker() -> None:
-    asked = ask(
+    asked = spec(
         "sglang",
         sampling=SAMPLING,
         structured=Structured("json_schema", SCHEMA),
         spelling="sampling_params",
         inputs=("a",),
     )
-    assert msgspec.json.decode(msgspec.json.encode(asked), type=Ask) == asked
+    assert msgspec.json.decode(msgspec.json.encode(asked), type=RequestSpec) == asked
 
 
 # --- structured output --------------------------------------------------------------------------------------------
@@ -247,21 +250,21 @@ def test_it_travels_to_a_worker() -> None:
 def test_each_engine_spells_a_shape_its_own_way(kind: Any, spelling: Any, expected: dict[str, Any]) -> None:
     structured = Structured(kind, SCHEMA if kind == "json_schema" else "a+")
     endpoint = "triton" if spelling == "guided_decoding" else "chat"
-    assert shape_fields(ask(endpoint, structured=structured, spelling=spelling)) == expected
+    assert shape_fields(spec(endpoint, structured=structured, spelling=spelling)) == expected
     assert spelling in spellings(endpoint, kind)
-    asked = body(ask(endpoint, structured=structured, spelling=spelling))
+    asked = body(spec(endpoint, structured=structured, spelling=spelling))
     assert expected.items() <= asked.items()
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "sglang", "triton"])
 def test_a_shape_is_asked_for_where_its_spelling_is_known(endpoint: Any) -> None:
     for half in ({"structured": Structured("regex", "a+")}, {"spelling": "guided"}):
-        assert body(ask(endpoint, **half)) == body(ask(endpoint))
+        assert body(spec(endpoint, **half)) == body(spec(endpoint))
 
 
 def test_sglang_takes_a_shape_among_its_sampling_parameters() -> None:
     assert spellings("sglang", "json_schema") == ("sampling_params",)
-    asked = body(ask("sglang", structured=Structured("json_schema", SCHEMA), spelling="sampling_params"))
+    asked = body(spec("sglang", structured=Structured("json_schema", SCHEMA), spelling="sampling_params"))
     assert json.loads(asked["sampling_params"]["json_schema"]) == SCHEMA
 
 

@@ -18,12 +18,12 @@ from loadstone.measure.wire.openai import OpenAIAnswer
 from loadstone.measure.wire.sglang import SglangAnswer
 from loadstone.measure.wire.structured import shape_fields
 from loadstone.measure.wire.triton import GrpcAnswer, TritonAnswer
-from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Ask, Endpoint
+from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Endpoint, RequestSpec
 
 
-def path(ask: Ask) -> str:
+def path(spec: RequestSpec) -> str:
     """Where the requests go, from the server's root on. Raises InputError where the endpoint is not HTTP."""
-    match ask.endpoint:
+    match spec.endpoint:
         case "completions":
             return "/v1/completions"
         case "chat":
@@ -31,43 +31,45 @@ def path(ask: Ask) -> str:
         case "sglang":
             return "/generate"
         case "triton":
-            return f"/v2/models/{quote(ask.model, safe='')}/generate{'_stream' if ask.stream else ''}"
-    raise InputError(f"--endpoint {ask.endpoint}: is not reached over HTTP; give the gRPC port, or --endpoint triton")
+            return f"/v2/models/{quote(spec.model, safe='')}/generate{'_stream' if spec.stream else ''}"
+    raise InputError(
+        f"--endpoint {spec.endpoint}: is not reached over HTTP; give the gRPC port, or --endpoint triton"
+    )
 
 
-def body(ask: Ask) -> dict[str, Any]:
+def body(spec: RequestSpec) -> dict[str, Any]:
     """The JSON body of every request, with PROMPT and LENGTH in the places of what differs.
 
     Raises InputError where a model behind gRPC has no input for a field of the user's own.
     """
-    if ask.endpoint == "sglang":
-        written = {**sglang.fields(ask, LENGTH), TEXT_OR_IDS: PROMPT}
-    elif ask.endpoint in ("triton", "triton-grpc"):
-        written = triton.inputs(ask, PROMPT, LENGTH)
+    if spec.endpoint == "sglang":
+        written = {**sglang.fields(spec, LENGTH), TEXT_OR_IDS: PROMPT}
+    elif spec.endpoint in ("triton", "triton-grpc"):
+        written = triton.inputs(spec, PROMPT, LENGTH)
     else:
-        written = _openai(ask)
-    merged = _merged(written, ask.extra)
-    return triton.grpc_body(ask, merged) if ask.endpoint == "triton-grpc" else merged
+        written = _openai(spec)
+    merged = _merged(written, spec.extra)
+    return triton.grpc_body(spec, merged) if spec.endpoint == "triton-grpc" else merged
 
 
-def _openai(ask: Ask) -> dict[str, Any]:
-    written: dict[str, Any] = {"model": ask.model, "stream": ask.stream}
-    if ask.stream and ask.usage != "none":
+def _openai(spec: RequestSpec) -> dict[str, Any]:
+    written: dict[str, Any] = {"model": spec.model, "stream": spec.stream}
+    if spec.stream and spec.usage != "none":
         written["stream_options"] = {"include_usage": True}
-        if ask.usage == "running":
+        if spec.usage == "running":
             written["stream_options"]["continuous_usage_stats"] = True
-    if ask.ignore_eos:
+    if spec.ignore_eos:
         written["ignore_eos"] = True
     for name in ("temperature", "top_p", "seed"):
-        if (value := getattr(ask.sampling, name)) is not None:
+        if (value := getattr(spec.sampling, name)) is not None:
             written[name] = value
-    if ask.sampling.stop:
-        written["stop"] = list(ask.sampling.stop)
-    written |= shape_fields(ask)
+    if spec.sampling.stop:
+        written["stop"] = list(spec.sampling.stop)
+    written |= shape_fields(spec)
     written["max_tokens"] = LENGTH
-    if ask.min_tokens:
+    if spec.min_tokens:
         written["min_tokens"] = LENGTH
-    written["messages" if ask.endpoint == "chat" else "prompt"] = PROMPT
+    written["messages" if spec.endpoint == "chat" else "prompt"] = PROMPT
     return written
 
 

@@ -1,0 +1,123 @@
+"""Many deployments at once: every model × GPU × count × … of the options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from loadstone.catalogue import parse_deployment
+from loadstone.catalogue.deployment.alternatives import expand, split_commas
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.shorthand import engine_of, key_value, split_deployment
+from loadstone.catalogue.engines import OWNERS, owners_of
+from loadstone.core.errors import InputError
+from loadstone.predict.sizing.options import SizeOptions
+from loadstone.predict.sizing.size import Row, size
+
+MOST_ROWS = 100_000
+
+_OPTION = re.compile(
+    r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention[-_]dp|dp[-_]attention|-*(enable|disable|enforce|no)[-_][a-z_-]+|[a-z_-]+=.*",
+    re.IGNORECASE,
+)
+_OF_A_DEPLOYMENT = ("gpu", "gpus", "tp", "pp", "dp", "ep", "attention_dp", "weights_dtype", "kv_dtype")
+"""Options that a model with an `@` says itself."""
+
+
+def split_models(text: str) -> list[str]:
+    """Models from a list with commas; those in a deployment's options (`@8xh200/tp4,engine=sglang`) part nothing."""
+    models: list[str] = []
+    for part in split_commas(text):
+        if models and "@" in models[-1] and _OPTION.fullmatch(part):
+            models[-1] += "," + part
+        else:
+            models.append(part)
+    return models
+
+
+def deployments(options: SizeOptions) -> Iterator[Deployment]:
+    """All of them, in order. Raises InputError: unknown names, and what no deployment can be."""
+    models = [model for text in options.models for part in split_models(text) for model in expand(part)]
+    if not models:
+        raise InputError("MODEL: none given; write e.g. llama-3.1-70b, or llama-3.1-70b@8xh200")
+    for model in models:
+        yield from _whole(model, options) if "@" in model else _combined(model, options)
+
+
+def _whole(model: str, options: SizeOptions) -> Iterator[Deployment]:
+    for flag in _OF_A_DEPLOYMENT:
+        if getattr(options, flag):
+            raise InputError(f"--{flag.replace('_', '-')}: {model!r} is a whole deployment; leave one of them out")
+    name, where, rest = split_deployment(model)
+    for engine in options.engine or (None,):
+        yield _parsed(f"{name}@{where}", [*([rest] if rest else []), *_engine(options, engine)])
+
+
+def _combined(model: str, options: SizeOptions) -> Iterator[Deployment]:
+    if not options.gpu:
+        raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {model}@8xh200")
+    counts = options.gpus or (1,)
+    splits = list(product(options.tp or (None,), options.pp or (None,), options.dp or (None,), options.ep or (None,)))
+    several = len(counts) * len(splits) > 1
+    none_yet = True
+    for weights, gpu, count, kv, engine in product(
+        options.weights_dtype or (None,), options.gpu, counts, options.kv_dtype or (None,), options.engine or (None,)
+    ):
+        for split in splits:
+            if several and not _is_possible(count, *split, options.attention_dp):
+                continue
+            none_yet = False
+            named = zip(("tp", "pp", "dp", "ep"), split, strict=True)
+            parts = [f"{name}{value}" for name, value in named if value is not None]
+            parts += ["attention-dp"] if options.attention_dp else []
+            parts += [f"kv={kv}"] if kv else []
+            name = f"{model}:{weights}" if weights else model
+            yield _parsed(f"{name}@{count}x{gpu}", [*parts, *_engine(options, engine)])
+    if none_yet:
+        raise InputError("--gpus: no count is tp · pp · dp for any of those given; leave one of --tp, --pp, --dp out")
+
+
+def _engine(options: SizeOptions, engine: str | None) -> list[str]:
+    parts = [f"engine={engine}"] if engine else []
+    parts += [f"version={options.engine_version}"] if options.engine_version else []
+    shares = {name: getattr(options, name) for name in ("gpu_memory_utilization", "mem_fraction_static")}
+    arguments = [*(f"{name}={value}" for name, value in shares.items() if value is not None), *options.arguments]
+    # Of several engines, each takes what is its own.
+    own = {engine_of(engine)} if engine else set()
+    others = {engine_of(other) for other in options.engine} - own
+    for argument in arguments:
+        owners = _owners(key_value(argument)[0])
+        if owners & own or not owners & others:
+            parts.append(argument)
+    return parts
+
+
+def _owners(argument: str) -> set[str]:
+    """Engines that alone have it, under its name here or under their own."""
+    return {OWNERS[argument]} if argument in OWNERS else set(owners_of(argument))
+
+
+def _parsed(where: str, options: Sequence[str]) -> Deployment:
+    return parse_deployment(f"{where}/{','.join(options)}" if options else where)
+
+
+def _is_possible(gpus: int, tp: int | None, pp: int | None, dp: int | None, ep: int | None, sharing: bool) -> bool:
+    ways = (tp or 1) * (pp or 1) * (dp or 1)
+    whole = None not in (tp, pp, dp)
+    if sharing and (dp or (gpus // ways if tp else 1)) < 2:
+        return False  # one replica shares with nobody
+    return (ways == gpus if whole else gpus % ways == 0) and gpus % (ep or 1) == 0
+
+
+def sizes(options: SizeOptions) -> list[Row]:
+    """A row for each deployment × context × batch; one that cannot be says why. Raises InputError: names and numbers
+    that mean nothing, too many rows.
+    """
+    rows: list[Row] = []
+    for deployment in deployments(options):
+        for context, batch in product(options.context or (None,), options.batch or (1,)):
+            if len(rows) >= MOST_ROWS:
+                raise InputError(f"more than {MOST_ROWS:,} rows; ask for fewer at a time")
+            rows.append(size(deployment, context, batch))
+    return rows
