@@ -11,7 +11,6 @@ from loadstone.studies.file import read_study
 from loadstone.studies.plan import EMBEDDED_MODEL, Launch, plan_study
 from test_study_file import STUDY
 
-
 ALL_EXCLUDED = STUDY.replace("engine: [vllm, sglang]", "engine: [vllm]").replace(
     '[8xh200/tp8, "8xh200/dp8,attention-dp,ep8", ', "["
 )
