@@ -9,6 +9,7 @@ from loadstone.predict.engine_rules.llama_cpp import LlamaCpp
 from loadstone.predict.engine_rules.rules import EngineRules
 from loadstone.predict.engine_rules.sglang import Sglang
 from loadstone.predict.engine_rules.tensorrt_llm import TensorrtLlm
+from loadstone.predict.engine_rules.transformers import Transformers
 from loadstone.predict.engine_rules.vllm import Vllm
 from loadstone.predict.sharding.rank import Rank, ranks_of, shape_of
 
@@ -17,6 +18,7 @@ ENGINES: dict[str, type[EngineRules]] = {
     "sglang": Sglang,
     "tensorrt-llm": TensorrtLlm,
     "llama.cpp": LlamaCpp,
+    "transformers": Transformers,
 }
 
 OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.eras if era.old)

@@ -12,13 +12,17 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 
 Runtime = Literal["docker", "podman", "enroot"]
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables that are handed on by name and never written down."""
 _SHM = "32g"
-_CACHE = "/root/.cache"
+_CACHE = "/root/.cache/huggingface"
+_HERE = "127.0.0.1"
+_ALL = "0.0.0.0"  # noqa: S104 - others reach it there: other nodes, or what is outside of its container
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _FLAG = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9._-]*")
 
 
@@ -50,20 +54,29 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     environment: tuple[tuple[str, str], ...] = ()
 
 
-class Command(NamedTuple):
-    """What an engine's own file makes of a deployment: the words of its command line, without the node's.
+Flags = list[tuple[str, str | int | float | bool | None]]
+"""Names of flags without dashes, and values: True stands alone, False and None are left out."""
 
-    words   program and arguments
-    each    arguments that a node has beside them, rank 0 first
-    files   that must lie in the folder where it starts, by name
-    serves  how many of the nodes' processes answer HTTP: the first
+
+class Command(NamedTuple):
+    """What an engine's own file makes of a deployment.
+
+    program  its words before the flags
+    flags    of every node
+    nodes    flags that a node has beside them, rank 0 first
+    files    that must lie where it starts, by name
+    entry    how many words of `program` the entry point of its image has already
     """
 
-    words: list[str]
-    each: list[list[str]]
-    environment: dict[str, str]
-    files: dict[str, str]
-    notes: list[str]
+    program: list[str]
+    flags: Flags
+    nodes: list[Flags] = []  # noqa: RUF012
+    notes: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    entry: int = 0
+    underscores: bool = False
+    ready: str = "/health"
+    port: int = 8000
 
 
 class RankCommand(msgspec.Struct, frozen=True):
@@ -101,47 +114,93 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
 
 
-def in_container(site: Site, words: list[str], environment: dict[str, str], entry: list[str], name: str) -> list[str]:
-    """The command that runs `words` in a container of `site`. `entry`: words that the image's entry point has
-    already, which are left out. Raises InputError: no image.
+def launch_of(deployment: Deployment, command: Command, site: Site) -> Launch:
+    """The commands of all nodes. Raises InputError: a container without an image, something that is no flag."""
+    addresses = site.nodes or tuple(f"node{i}" for i in range(deployment.nodes)) if deployment.nodes > 1 else (_HERE,)
+    if len(addresses) != deployment.nodes:
+        raise InputError(f"{len(addresses)} nodes are named, and the deployment has {deployment.nodes}; name each")
+    alone = deployment.nodes == 1 and site.runtime is None
+    port = site.port or command.port
+    listening: Flags = [("host", site.host if alone else _ALL), ("port", port)]
+    environment = dict(site.environment)
+    container = None
+    if site.runtime is not None:
+        if site.image is None:
+            raise InputError(f"--container {site.runtime}: no image; name one with --image")
+        container = Container(site.runtime, site.image, _SHM, (f"{site.cache}:{_CACHE}",))
+    ranks = []
+    for i, address in enumerate(addresses):
+        flags = [*command.flags, *listening, *(command.nodes[i] if command.nodes else [])]
+        words = _words(flags, command.underscores) + _own_words(site, command.underscores)
+        argv = [*command.program, *words]
+        if container is not None:
+            argv = _contained(container, command, argv, environment, f"loadstone-{port}-{i}")
+        ranks.append(RankCommand(address, tuple(argv), {} if container else environment))
+    return Launch(
+        engine=deployment.engine,
+        ranks=tuple(ranks),
+        url=f"http://{site.host if alone else addresses[0]}:{port}",
+        container=container,
+        notes=command.notes,
+        files=dict(command.files),
+        ready=command.ready,
+    )
+
+
+def _words(flags: Flags, underscores: bool) -> list[str]:
+    words = []
+    for name, value in flags:
+        if value is None or value is False:
+            continue
+        words.append("--" + (name.replace("-", "_") if underscores else name.replace("_", "-")))
+        words += [] if value is True else [str(value)]
+    return words
+
+
+def _own_words(site: Site, underscores: bool) -> list[str]:
+    for flag, _ in site.arguments:
+        if not _FLAG.fullmatch(flag):
+            raise InputError(f"{flag!r} is no flag; write e.g. max_model_len=8192")
+    return _words(
+        [(flag.lstrip("-"), True if value is None else value) for flag, value in site.arguments], underscores
+    )
+
+
+def _contained(
+    container: Container, command: Command, argv: list[str], environment: dict[str, str], name: str
+) -> list[str]:
+    """`argv` as it runs in a container. Secrets are named without a value: the runtime takes it from its own
+    environment.
     """
-    if site.image is None:
-        raise InputError(f"--container {site.runtime}: no image; name one with --image")
-    inside = words[len(entry) :] if words[: len(entry)] == entry else words
-    names = [*SECRETS, *environment]
-    if site.runtime == "enroot":
-        variables = [word for each in names for word in ("--env", _variable(each, environment))]
-        return [
-            "enroot",
-            "start",
-            "--rw",
-            "--mount",
-            f"{site.cache}:{_CACHE}/huggingface",
-            *variables,
-            site.image,
-            *words,
-        ]
-    gpus = ["--gpus", "all"] if site.runtime == "docker" else ["--device", "nvidia.com/gpu=all"]
+    runtime, mount = container.runtime, container.mounts[0]
+    variables = [f"{each}={value}" for each, value in environment.items()]
+    names = [word for each in (*SECRETS, *variables) for word in ("--env", each)]
+    if runtime == "enroot":
+        return ["enroot", "start", "--rw", "--mount", mount, *names, container.image, *argv]
+    gpus = ["--gpus", "all"] if runtime == "docker" else ["--device", "nvidia.com/gpu=all"]
     return [
-        *(str(site.runtime), "run", "--rm", "--init", "--name", name, *gpus, "--ipc", "host", "--network", "host"),
-        *("--shm-size", _SHM, "--volume", f"{site.cache}:{_CACHE}/huggingface"),
-        *(word for each in names for word in ("--env", _variable(each, environment))),
-        site.image,
-        *inside,
+        *(runtime, "run", "--rm", "--init", "--name", name, *gpus, "--ipc", "host", "--network", "host"),
+        *("--shm-size", container.shm_size, "--volume", mount, *names),
+        container.image,
+        *argv[command.entry :],
     ]
 
 
-def _variable(name: str, environment: dict[str, str]) -> str:
-    return f"{name}={environment[name]}" if name in environment else name
+def over_one(count: int) -> int | None:
+    """A number of ranks that is said only where it is not 1."""
+    return count if count > 1 else None
 
 
-def own_arguments(site: Site, underscores: bool = False) -> list[str]:
-    """The engine's own arguments as words of its command line. Raises InputError for what is no flag."""
-    words = []
-    for flag, value in site.arguments:
-        if not _FLAG.fullmatch(flag):
-            raise InputError(f"{flag!r} is no flag; write e.g. max_model_len=8192")
-        name = flag.lstrip("-")
-        words.append("--" + (name.replace("-", "_") if underscores else name.replace("_", "-")))
-        words += [] if value is None else [value]
-    return words
+def weights_flags(deployment: Deployment, site: Site) -> tuple[Flags, tuple[str, ...]]:
+    """How the weights get the deployment's precision where that is not the checkpoint's: dtype or quantisation when
+    loading, or a note that another checkpoint is needed.
+    """
+    wanted, stored = deployment.weights_dtype, deployment.model.weights_dtype
+    if wanted == stored or site.model is not None:
+        return [], ()
+    if wanted in _DTYPES and stored in _DTYPES:
+        return [("dtype", _DTYPES[wanted])], ()
+    if wanted == "fp8" and stored in _DTYPES:
+        return [("quantization", "fp8")], ()
+    name = deployment.model.name
+    return [], (f"{name} has weights in {stored}, the deployment in {wanted}: name such a checkpoint with --model",)
