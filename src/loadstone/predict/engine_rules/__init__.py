@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.predict.engine_rules.launch import Launch, Site, launch_command
 from loadstone.predict.engine_rules.llama_cpp import LlamaCpp
 from loadstone.predict.engine_rules.rules import EngineRules
 from loadstone.predict.engine_rules.sglang import Sglang
@@ -26,6 +27,11 @@ OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.era
 
 def rules_of(deployment: Deployment) -> EngineRules:
     return ENGINES.get(deployment.engine, EngineRules)(deployment)
+
+
+def launch_of(deployment: Deployment, site: Site) -> Launch:
+    """The commands that start a deployment. Raises InputError where its engine cannot be started so."""
+    return launch_command(deployment, rules_of(deployment).command(site), site)
 
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:

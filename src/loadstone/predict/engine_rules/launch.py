@@ -114,7 +114,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
 
 
-def launch_of(deployment: Deployment, command: Command, site: Site) -> Launch:
+def launch_command(deployment: Deployment, command: Command, site: Site) -> Launch:
     """The commands of all nodes. Raises InputError: a container without an image, something that is no flag."""
     addresses = site.nodes or tuple(f"node{i}" for i in range(deployment.nodes)) if deployment.nodes > 1 else (_HERE,)
     if len(addresses) != deployment.nodes:
