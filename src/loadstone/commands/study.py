@@ -16,6 +16,7 @@ study = typer.Typer(help="Whole studies: deployments started, measured, stopped 
 File = Annotated[Path, typer.Argument(help="the study, a file of YAML (docs/studies.md)")]
 Folder = Annotated[Path, typer.Option("--out", help="folder for studies")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout")]
+On = Annotated[str | None, typer.Option("--on", help="where it runs: a name under `machines` [default: the first]")]
 Simulated = Annotated[bool, typer.Option("--simulate", help="simulate every cell; nothing is started")]
 _STUDIES = Path("studies")
 
@@ -25,11 +26,11 @@ def _folder(out: Path, name: str, simulate: bool) -> Path:
 
 
 @study.command()
-def run(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json: Json = False) -> None:
+def run(file: File, on: On = None, out: Folder = _STUDIES, simulate: Simulated = False, json: Json = False) -> None:
     """Run a study; run it again to go on where it was cut off. Cells that are done are not measured again."""
     from loadstone.studies import measure
     from loadstone.studies.file import read_study
-    from loadstone.studies.machines.local import LocalMachine
+    from loadstone.studies.machines import machine_of
     from loadstone.studies.plan import plan_study
     from loadstone.studies.status import name_of, status_of
     from loadstone.studies.supervise import Event, run_study
@@ -47,7 +48,7 @@ def run(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json: J
             f"{event.kind:6} {what}{cell}{': ' + text if event.kind in ('failed', 'ready') else ''}", file=sys.stderr
         )
 
-    machine = measure.Simulation() if simulate else LocalMachine(read.study.engines, read.study.limits.ready)
+    machine = measure.Simulation() if simulate else machine_of(read, on)
     how = measure.simulated(read) if simulate else measure.live(read, lambda event: None)
     try:
         left = run_study(read, launches, folder, machine, how, tell)

@@ -32,9 +32,13 @@ _LOCK = ".owner"
 
 
 class Running(Protocol):
-    """A launch that answers. `url`: where; `check` raises TargetError once a rank of it has ended."""
+    """A launch that answers. `url`: where; `handle`: what the journal keeps of it, such as its processes; `check`
+    raises TargetError once a rank of it has ended."""
 
     url: str
+
+    @property
+    def handle(self) -> dict[str, str | int | list[str | int]]: ...
 
     def check(self) -> None: ...
 
@@ -105,7 +109,7 @@ def _run_launch(
     why = ""
     try:
         with machine.running(launch, folder / LAUNCHES / launch.id, journal) as engine:
-            journal.write("ready", launch=launch.id)
+            journal.write("ready", launch=launch.id, handle=engine.handle)
             on_event(Event("ready", launch, None, engine.url))
             for cell in missing:
                 if time.monotonic() > ends_s:

@@ -88,6 +88,11 @@ class RunningEngine:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def handle(self) -> dict[str, str | int | list[str | int]]:
+        """What tells its processes from others': where it answers, and the process of every rank."""
+        return {"url": self.url, "processes": [rank.pid for rank in self.ranks]}
+
     def check(self) -> None:
         """Raises LaunchError where a rank has ended: the others then wait for it in vain."""
         for i, rank in enumerate(self.ranks):

@@ -22,6 +22,11 @@ class Attached:
     def __init__(self, url: str) -> None:
         self.url = url
 
+    @property
+    def handle(self) -> dict[str, str | int | list[str | int]]:
+        """Where it answers."""
+        return {"url": self.url}
+
     def check(self) -> None:
         """Whether it is gone is seen by who measures it."""
 
