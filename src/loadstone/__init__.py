@@ -167,7 +167,8 @@ def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
     """
     from loadstone.analyse import query
 
-    return query.document_of(*query.rows_of(sql, _folder(runs)))
+    columns, rows = query.rows_of(sql, _folder(runs))
+    return {"schema": 1, "columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows]}
 
 
 def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:

@@ -214,7 +214,8 @@ class StepLoad:
     def answered_by(self, model: str) -> None:
         """Keep that an answer named this model; of names without end, those after the first few are one."""
         models = self.result.models
-        models[model if model in models or len(models) < _MODELS else "others"] += 1
+        name = model if model in models or len(models) < _MODELS else "others"
+        models[name] = models.get(name, 0) + 1
 
     def keeps_text(self, request: PlannedRequest) -> bool:
         """Whether the text of its answer is one of those that are compared."""
