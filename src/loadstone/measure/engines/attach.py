@@ -42,6 +42,7 @@ class KnownServer(NamedTuple):
     flush: str | None = None
 
 
+SIMULATED = "simulated engine"
 _SGLANG = KnownServer("SGLang", "sglang", "sglang:", ("/server_info", "/get_server_info"), flush="/flush_cache")
 _KNOWN_SERVERS = (
     KnownServer("vLLM", "vllm", "vllm:", flush="/reset_prefix_cache"),
@@ -49,7 +50,7 @@ _KNOWN_SERVERS = (
     _SGLANG,
     KnownServer("TensorRT-LLM", metrics="trtllm_"),
     KnownServer("timing server", "loadstone"),
-    KnownServer("simulated engine", "loadstone-sim"),
+    KnownServer(SIMULATED, "loadstone-sim"),
 )
 _NOT_OFFERED = (404, 405, 501)
 _TRITON_MODELS = ("ensemble", "tensorrt_llm_bls")
@@ -211,10 +212,17 @@ def _target(server: HttpServer, model: str, models: Any) -> Target:
         engine_version=_safe(reported) if isinstance(reported, str) else None,
         prompt_kind="text",
         max_model_tokens=_context(models, model),
+        deployment=_deployment(models, model) if known is not None and known.engine == SIMULATED else None,
         models=models,
         version=version,
         metrics_names=_metric_names(metrics),
     )
+
+
+def _deployment(models: Any, model: str) -> str | None:
+    """The shorthand of what a simulated engine simulates."""
+    named = [entry.get("deployment") for entry in objects(models, "data") if entry.get("id") == model]
+    return excerpt(named[0], 400) if named and isinstance(named[0], str) else None
 
 
 def _choose_model(server: HttpServer, models: Any, requested: str | None) -> str:
