@@ -80,8 +80,6 @@ class Target(msgspec.Struct, kw_only=True):
     overhead_tokens: int = 0
     """Tokens that the server adds to every prompt: a chat template, a BOS."""
     max_model_tokens: int | None = None
-    deployment: str | None = None
-    """What a simulated engine simulates, in shorthand, as it says itself."""
     models: Any = None
     """The body of /v1/models."""
     version: Any = None

@@ -261,11 +261,12 @@ def simulated_record(target: Target) -> dict[str, Any] | None:
     """RunInfo.settings["deployment"] of a simulated engine, by its own word; None: of another server, or where it
     simulates what only a file on its machine describes. No file is read for a name that a server gives.
     """
-    try:
-        deployed = None if target.deployment is None else parse_named(target.deployment, None)
-    except InputError:
+    text = attach.simulated_deployment(target)
+    if text is None:
         return None
-    if deployed is None:
+    try:
+        deployed = parse_named(text, None)
+    except (InputError, OSError, ValueError):  # the last two: a name that no path can have
         return None
     record = deployment_record(deployed.name, deployed, target)
     del record["stated"]  # by the user

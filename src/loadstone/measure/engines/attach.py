@@ -100,6 +100,16 @@ def check_same(server: Server, target: Target) -> None:
     _check(server, spec)
 
 
+def simulated_deployment(target: Target) -> str | None:
+    """The shorthand of what a simulated engine simulates, by its own word; None: it does not say so, or is no such
+    engine.
+    """
+    if target.engine != SIMULATED:
+        return None
+    named = (entry.get("deployment") for entry in objects(target.models, "data") if entry.get("id") == target.model)
+    return next((text for text in named if isinstance(text, str)), None)
+
+
 def flush(server: HttpServer) -> str | None:
     """Empty the prefix cache; by which path that was done, None where the server offers none.
 
@@ -212,17 +222,10 @@ def _target(server: HttpServer, model: str, models: Any) -> Target:
         engine_version=_safe(reported) if isinstance(reported, str) else None,
         prompt_kind="text",
         max_model_tokens=_context(models, model),
-        deployment=_deployment(models, model) if known is not None and known.engine == SIMULATED else None,
         models=models,
         version=version,
         metrics_names=_metric_names(metrics),
     )
-
-
-def _deployment(models: Any, model: str) -> str | None:
-    """The shorthand of what a simulated engine simulates."""
-    named = [entry.get("deployment") for entry in objects(models, "data") if entry.get("id") == model]
-    return excerpt(named[0], 400) if named and isinstance(named[0], str) else None
 
 
 def _choose_model(server: HttpServer, models: Any, requested: str | None) -> str:
