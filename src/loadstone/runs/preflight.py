@@ -136,7 +136,7 @@ def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str
         target, vocabulary, request = attach.attach(server, needs)
         addresses = [(server.parts, server.base_path)]
     # A header may name the model, too, which is no key.
-    keys = [key for key in keys_in(headers, options.extra_body) if key not in target.model]
+    keys = [key for key in keys_in(headers, options.extra_body) if key.lower() not in target.model.lower()]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
     target.models, target.version = _blanked(target.models, keys), _blanked(target.version, keys)
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
