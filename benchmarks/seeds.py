@@ -134,9 +134,8 @@ def simulated(point: Point, deployment: Deployment, policy: EnginePolicy, model:
         users = requests if point.load == "offline" else int(point.load_value or 0)
         options = Options(**tokens, warmup=0, concurrency=[users], requests=[requests])
     run = run_cell(plan_of(options), 0, fleet_with(deployment, policy, model))
-    asked = run.asked
-    sent, first = np.array(asked.sent_s_of), np.array(run.journal.first_s)
-    end, outputs = np.array(run.end_s), np.array(asked.output_tokens)
+    sent, first = np.array(run.requests.sent_s_of), np.array(run.journal.first_s)
+    end, outputs = np.array(run.end_s), np.array(run.requests.output_tokens)
     rate = float(outputs.sum() / (end.max() + run.stream_s - sent.min()))
     if point.load == "offline":
         return Figures(None, None, rate)

@@ -319,7 +319,8 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
         ("lama-3.1-8b@8xh100", "nearest: llama-3.1-8b"),
         ("llama-3.1-8b:fp9@8xh100", "'fp9' is not a known precision"),
         ("llama-3.1-8b@8xh100/kv=int3", "'int3' is not a precision of a KV cache"),
-        ("llama-3.1-8b@8xh100/engine=vlm", "unknown engine 'vlm'; write vllm"),
+        ("llama-3.1-8b@8xh100/engine=vlm", "unknown engine 'vlm'; the engines are vllm, sglang"),
+        ("llama-3.1-8b@8xh100/engine=mlx-lm", "mlx-lm is not modelled here; the engines are vllm, sglang"),
         ("llama-3.1-8b@8xh100/tpp8", "unknown option 'tpp8'"),
         ("llama-3.1-8b@8xh100/gpu_memory_util=0.9", "gpu_memory_utilization"),
         (

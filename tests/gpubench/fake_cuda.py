@@ -19,7 +19,7 @@ import torch
 from fake_nvml import FakeNvml, h100
 from loadstone.core.nvml import Gpus
 from loadstone.gpubench import attention, engine_kernels, memory_and_launches, products, shapes
-from loadstone.gpubench.lab import Lab, describe_device, number_of
+from loadstone.gpubench.lab import Lab, Operation, describe_device, number_of
 from loadstone.gpubench.points import Bench
 
 
@@ -155,7 +155,7 @@ def main() -> None:
         torch.nn.functional.grouped_mm = functools.partial(grouped, torch.nn.functional.grouped_mm, turns)
         products.measure_experts(lab, shapes.ExpertShape(8, 2, 64, 32), (1,))
         assert len(turns) == 8  # all of them: the cache would hold two
-        lab.measure("uncapturable", {}, "bf16", "torch", only_outside_graphs)
+        lab.measure(Operation("uncapturable", {}), "torch", only_outside_graphs)
         assert SET == ["the first"]
         assert ENDED == [("_cuda_endAllocateToPool", 0, (0, 7)), ("_cuda_releasePool", 0, (0, 7))]
     print(

@@ -124,15 +124,15 @@ def test_a_kernel_that_is_wrong_is_not_timed() -> None:
 WRONG = """
 import json, math
 from loadstone.gpubench.lab import describe_device
-from loadstone.gpubench.lab import Lab
+from loadstone.gpubench.lab import Lab, Operation
 from loadstone.gpubench.points import Bench
 bench = Bench(created="", loadstone="", device=describe_device("cpu", None), budget_s=60)
 lab = Lab(bench, "cpu", 60, spend_s=0.01)
 def breaks(_):
     raise RuntimeError("no such kernel")
-lab.measure("right", {}, "bf16", "torch", lambda _: None, error=lambda: 1e-3)
-lab.measure("wrong", {}, "bf16", "torch", lambda _: None, error=lambda: 0.5)
-lab.measure("nan", {}, "bf16", "torch", lambda _: None, error=lambda: math.nan)
-lab.measure("breaks", {}, "bf16", "torch", breaks)
+lab.measure(Operation("right", {}), "torch", lambda _: None, error=lambda: 1e-3)
+lab.measure(Operation("wrong", {}), "torch", lambda _: None, error=lambda: 0.5)
+lab.measure(Operation("nan", {}), "torch", lambda _: None, error=lambda: math.nan)
+lab.measure(Operation("breaks", {}), "torch", breaks)
 print(json.dumps([[p.operator for p in bench.points], [[s.what, s.why] for s in bench.skipped]]))
 """

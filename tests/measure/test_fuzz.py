@@ -19,7 +19,7 @@ import pytest
 
 from loadstone.measure.simulated_server.answer import Answer as OpenAIBytes
 from loadstone.measure.simulated_server.answer import GenerateAnswer
-from loadstone.measure.simulated_server.ask import Ask
+from loadstone.measure.simulated_server.body import Body
 from loadstone.measure.simulated_server.law import Settings, Usage
 from loadstone.measure.wire.answer import MAX_TEXT, Answer
 from loadstone.measure.wire.request import new_answer
@@ -62,7 +62,7 @@ def simulated() -> Iterable[bytes]:
     """What the timing server writes: chunked HTTP bodies."""
     usages: tuple[Usage, ...] = ("none", "final", "running", "unasked")
     for stream in (True, False):
-        ask = Ask(prompt="one two", messages=[], text="one two", max_tokens=9, stream=stream)
+        ask = Body(prompt="one two", messages=[], text="one two", max_tokens=9, stream=stream)
         for usage in usages:
             for tokens_per_event in (1, 4):
                 options = Settings(tokens_per_event=tokens_per_event, usage=usage, max_model_len=4096)

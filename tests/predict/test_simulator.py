@@ -24,7 +24,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Speculative
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.client import Asked, whole_prompts
+from loadstone.predict.simulator.client import CellRequests, whole_prompts
 from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.engine import NEVER, Group, Journal, Replica, taker
 from loadstone.predict.simulator.fast import applies, run_fast
@@ -242,7 +242,7 @@ def test_cut_answers_have_the_tokens_of_their_own_replica() -> None:
 def test_a_cell_by_time_goes_round_its_rows() -> None:
     asked = plan(concurrency=[8], duration_s=30.0, input="8", output="2", warmup=1)
     run = run_cell(asked, 0, Fleet(POLICY, Times()))
-    sent = int((~np.isnan(run.asked.sent_s_of)).sum())
+    sent = int((~np.isnan(run.requests.sent_s_of)).sum())
     assert sent > len(asked)
     assert sent == int((~np.isnan(run.end_s)).sum())
 
@@ -346,7 +346,7 @@ def test_without_a_prefix_cache_blocks_stay_the_engines_own() -> None:
 
 def test_keys_are_equal_where_all_up_to_the_blocks_end_is() -> None:
     asked = plan(prefix=40, prefix_groups=2, input="100", concurrency=[1], requests=[12])
-    contents = Contents(asked, 0, Asked(asked, 0, 0.0, 0.0), 16)
+    contents = Contents(asked, 0, CellRequests(asked, 0, 0.0, 0.0), 16)
     by_group: dict[int, set[tuple[int, ...]]] = {}
     for index in range(12):
         keys = contents.keys(index)
@@ -359,7 +359,7 @@ def test_keys_are_equal_where_all_up_to_the_blocks_end_is() -> None:
 TRACE = [[0, 1, 2], [0, 1, 3], [4], [0, 1, 2, 5], [0, 5], [6, 1, 2], [0, 1, 2]]
 
 
-def tokens_of(asked: Plan, request: Asked, index: int) -> list[Any]:
+def tokens_of(asked: Plan, request: CellRequests, index: int) -> list[Any]:
     """What each token of a request's prompt is, one after the other, and of its answer."""
     start = asked.rows(request.cell).start
 
@@ -421,7 +421,7 @@ def test_blocks_have_equal_keys_where_their_tokens_and_all_before_are_equal(
         asked = plan(**({"concurrency": [2, 3], "requests": [12], "warmup": 2} | options))
     cell = len(asked.cells) - 1
     assert shares(asked, cell)
-    request = Asked(asked, cell, 0.0, 0.0)
+    request = CellRequests(asked, cell, 0.0, 0.0)
     # Of a cell that goes round, those of the second round too.
     indices = [*range(min(request.count, 40)), *(range(request.count, request.count + 8) if request.cyclic else ())]
     contents = Contents(asked, cell, request, block)
@@ -699,8 +699,8 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
     assert short.journal.first_s == long.journal.first_s
     assert short.journal.first_tick == long.journal.first_tick
     assert short.end_s == long.end_s
-    assert short.asked.sent_s_of == long.asked.sent_s_of
-    assert short.asked.intended_s_of == long.asked.intended_s_of
+    assert short.requests.sent_s_of == long.requests.sent_s_of
+    assert short.requests.intended_s_of == long.requests.intended_s_of
     assert short.issue_end_s == long.issue_end_s
     assert short.over_s == long.over_s
     assert short.states() == long.states()
@@ -721,7 +721,7 @@ def test_a_stretch_ends_where_windows_are_full() -> None:
 def suffice(asked: Plan, kv_blocks: int) -> bool:
     """Whether the short way found that blocks cannot run short."""
     policy = msgspec.structs.replace(POLICY, kv_blocks=kv_blocks)
-    run = CellRun(Asked(asked, 0, 0.003, 0.0), 0.0, 0.001)
+    run = CellRun(CellRequests(asked, 0, 0.003, 0.0), 0.0, 0.001)
     run.replicas = [Replica(Scheduler(policy), SLOPED, run.journal)]
     return run_fast(run, asked.cells[0], policy, SLOPED, None)
 
@@ -967,9 +967,9 @@ def test_samples_stay_evenly_spread_as_they_thin_out(monkeypatch: pytest.MonkeyP
 
 def test_the_way_of_a_request_and_the_clients_moments() -> None:
     two = plan(concurrency=[1, 1], requests=[6], input="uniform:10:90")
-    first, second = (Asked(two, cell, 0.003, 1e-5) for cell in (0, 1))
+    first, second = (CellRequests(two, cell, 0.003, 1e-5) for cell in (0, 1))
     assert first.request_s == pytest.approx([0.003 + 1e-5 * tokens for tokens in first.input_tokens])
-    other = Asked(plan(concurrency=[1, 1], requests=[6], input="uniform:10:90", seed=1), 0, 0.003, 1e-5)
+    other = CellRequests(plan(concurrency=[1, 1], requests=[6], input="uniform:10:90", seed=1), 0, 0.003, 1e-5)
     assert not set(first.turnaround_s) & (set(second.turnaround_s) | set(other.turnaround_s))
 
 

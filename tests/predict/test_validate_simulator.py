@@ -124,9 +124,11 @@ def test_simulate_gives_the_same(deployment: str, tokens: tuple[int, int], ratio
     )  # fmt: skip
     done = run_cell(plan, 0, fleet)
     outcome = run(fleet, users, plan.input_tokens.astype(np.int64), plan.output_tokens.astype(np.int64), plan.seed)
-    ttft = np.array(done.journal.first_s) + done.stream_s - np.array(done.asked.sent_s_of)
+    ttft = np.array(done.journal.first_s) + done.stream_s - np.array(done.requests.sent_s_of)
     np.testing.assert_allclose(outcome.ttft_s, ttft, rtol=1e-9)
-    np.testing.assert_allclose(outcome.e2e_s, np.array(done.end_s) + done.stream_s - np.array(done.asked.sent_s_of))
+    np.testing.assert_allclose(
+        outcome.e2e_s, np.array(done.end_s) + done.stream_s - np.array(done.requests.sent_s_of)
+    )
     assert outcome.preemptions == sum(replica.scheduler.preemptions for replica in done.replicas)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from loadstone.gpubench import engine_kernels
-from loadstone.gpubench.lab import Lab
+from loadstone.gpubench.lab import Lab, Operation
 from loadstone.gpubench.shapes import Heads
 
 Kernels = list[tuple[str, Callable[[int], Any]]]
@@ -37,6 +37,12 @@ def _prefill(lab: Lab, heads: Heads, new: int, cached: int, kernels_of: Callable
     key, value = (lab.random(1, context, heads.kv_heads, heads.head_dim).transpose(1, 2) for _ in range(2))
     pairs = new * cached + new * (new + 1) / 2
     numbers = 2 * new * heads.heads * heads.head_dim + 2 * context * heads.kv_heads * heads.head_dim
+    operation = Operation(
+        "attention_prefill",
+        {"new": new, "cached": cached, **heads._asdict()},
+        flops=4.0 * heads.heads * heads.head_dim * pairs,
+        moved_bytes=2.0 * numbers,
+    )
 
     def error(call: Callable[[int], Any]) -> float:
         """Of some query tokens, the first and the last among them."""
@@ -47,16 +53,7 @@ def _prefill(lab: Lab, heads: Heads, new: int, cached: int, kernels_of: Callable
         return lab.relative_error(call(0)[0][:, at], exact)
 
     for kernel, call in kernels_of(lab, query, key, value, cached):
-        lab.measure(
-            "attention_prefill",
-            {"new": new, "cached": cached, **heads._asdict()},
-            "bf16",
-            kernel,
-            call,
-            flops=4.0 * heads.heads * heads.head_dim * pairs,
-            moved_bytes=2.0 * numbers,
-            error=functools.partial(error, call),
-        )
+        lab.measure(operation, kernel, call, error=functools.partial(error, call))
 
 
 def _prefill_kernels(lab: Lab, query: Any, key: Any, value: Any, cached: int) -> Kernels:
@@ -95,11 +92,8 @@ def _flash3(lab: Lab, query: Any, key: Any, value: Any, cached: int) -> Kernels:
     )
     table = lab.torch.arange(len(keys), dtype=lab.torch.int32, device=lab.device)[None]
     lengths = lab.torch.full((1,), key.shape[2], dtype=lab.torch.int32, device=lab.device)
-    try:
-        attend = engine_kernels.flash3(lab, query[0].transpose(0, 1), keys, values, table, lengths, query.shape[2])
-    except Exception as failure:  # another version of it
-        lab.skip("attention_prefill bf16 flash3", failure)
-        return []
+    inputs = query[0].transpose(0, 1), keys, values, table, lengths, query.shape[2]
+    attend = engine_kernels.flash3(lab, "attention_prefill", *inputs)
     return [] if attend is None else [("flash3", lambda _: attend().transpose(0, 1)[None])]
 
 
@@ -112,32 +106,32 @@ def measure_decode(lab: Lab, heads: Heads, batches: Iterable[tuple[int, int]], e
     for sequences, context in batches:
         lab.check_time()
         size = 2 * 2 * sequences * context * heads.kv_heads * heads.head_dim
-        shape = {"sequences": sequences, "context": context, **heads._asdict()}
         copies = lab.copies(size)
         if size * copies > min(_MOST_CACHE_BYTES, lab.free_bytes // 2):
             lab.skip(f"attention_decode of {sequences} sequences of {context} tokens", "not enough free memory")
             continue
-        amounts = {
-            "copies": copies,
-            "flops": 4.0 * sequences * context * heads.heads * heads.head_dim,
-            "moved_bytes": float(size + 4 * sequences * heads.heads * heads.head_dim),
-        }
+        operation = Operation(
+            "attention_decode",
+            {"sequences": sequences, "context": context, **heads._asdict()},
+            flops=4.0 * sequences * context * heads.heads * heads.head_dim,
+            moved_bytes=size + 4 * sequences * heads.heads * heads.head_dim,
+        )
         if not engine:
-            _contiguous(lab, heads, shape, amounts)
+            _contiguous(lab, heads, operation, copies)
             lab.tidy()
         if lab.cuda:
             try:
-                _paged(lab, heads, shape, amounts, engine)
+                _paged(lab, heads, operation, copies, engine)
             except ImportError as missing:
                 lab.skip("attention_decode paged", str(missing))
         lab.tidy()
 
 
-def _contiguous(lab: Lab, heads: Heads, shape: dict[str, int], amounts: dict[str, Any]) -> None:
+def _contiguous(lab: Lab, heads: Heads, operation: Operation, copies: int) -> None:
     torch = lab.torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    sequences, context, copies = shape["sequences"], shape["context"], amounts["copies"]
+    sequences, context = operation.shape["sequences"], operation.shape["context"]
     attend = torch.nn.functional.scaled_dot_product_attention
     query = lab.random(sequences, heads.heads, 1, heads.head_dim)
     cache = lab.random(2, copies, sequences, context, heads.kv_heads, heads.head_dim)
@@ -157,14 +151,14 @@ def _contiguous(lab: Lab, heads: Heads, shape: dict[str, int], amounts: dict[str
                 worst = max(worst, lab.relative_error(call(copy)[at], expected))
         return worst
 
-    lab.measure("attention_decode", shape, "bf16", "flash" if lab.cuda else "torch", call, error=error, **amounts)
+    lab.measure(operation, "flash" if lab.cuda else "torch", call, copies=copies, error=error)
 
 
-def _paged(lab: Lab, heads: Heads, shape: dict[str, int], amounts: dict[str, Any], engine: bool) -> None:
+def _paged(lab: Lab, heads: Heads, operation: Operation, copies: int, engine: bool) -> None:
     from loadstone.gpubench.kernels import PagedDecode
 
     torch = lab.torch
-    sequences, context, copies = shape["sequences"], shape["context"], amounts["copies"]
+    sequences, context = operation.shape["sequences"], operation.shape["context"]
     each = math.ceil(context / PAGE_TOKENS)
     pages = sequences * each
     query = lab.random(sequences, heads.heads, heads.head_dim)
@@ -189,20 +183,19 @@ def _paged(lab: Lab, heads: Heads, shape: dict[str, int], amounts: dict[str, Any
         return error_of(lab, made[copy], query, attend(copy))
 
     kernel = "flash3" if engine else "paged"
-    lab.measure(
-        "attention_decode", shape, "bf16", kernel, attend, error=lambda: max(map(error, {0, copies - 1})), **amounts
-    )
+    lab.measure(operation, kernel, attend, copies=copies, error=lambda: max(map(error, {0, copies - 1})))
 
 
 def _engines_decode(lab: Lab, query: Any, made: list[Any]) -> Callable[[int], Any] | None:
-    """Over the same pages; None where vLLM is not installed."""
-    try:
-        calls = [engine_kernels.flash3(lab, query, d.keys, d.values, d.table, d.lengths, 1) for d in made]
-    except Exception as failure:  # another version of it
-        lab.skip("attention_decode bf16 flash3", failure)
-        return None
-    known = [call for call in calls if call is not None]
-    return (lambda copy: known[copy]()) if known else None
+    """Over the same pages; None where vLLM is not installed, or another version of it."""
+    calls: list[Callable[[], Any]] = []
+    for pages in made:
+        inputs = query, pages.keys, pages.values, pages.table, pages.lengths, 1
+        call = engine_kernels.flash3(lab, "attention_decode", *inputs)
+        if call is None:
+            return None
+        calls.append(call)
+    return lambda copy: calls[copy]()
 
 
 def error_of(lab: Lab, decode: Any, query: Any, out: Any) -> float:

@@ -12,7 +12,7 @@ import contextlib
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from loadstone.core.nvml import PREFIX, Gpus
@@ -43,6 +43,16 @@ class Timed(NamedTuple):
     n: int
     calls: int
     method: Method
+
+
+class Operation(NamedTuple):
+    """What is timed; see Point. `moved_bytes`: its `bytes`."""
+
+    operator: str
+    shape: dict[str, int]
+    dtype: str = "bf16"
+    flops: float = 0.0
+    moved_bytes: float = 0.0
 
 
 class OutOfTimeError(Exception):
@@ -137,15 +147,11 @@ class Lab:
 
     def measure(
         self,
-        operator: str,
-        shape: dict[str, int],
-        dtype: str,
+        operation: Operation,
         kernel: str,
         call: Callable[[int], object],
         *,
         copies: int = 1,
-        flops: float = 0.0,
-        moved_bytes: float = 0.0,
         error: Callable[[], float] | None = None,
         limit: float = 1e-2,
     ) -> Point | None:
@@ -155,7 +161,8 @@ class Lab:
         eight bits, so that results differ by up to 2⁻⁹ of each element from rounding them alone.
         """
         self.check_time()
-        what = f"{operator} {dtype} {kernel} {' '.join(f'{name}={size}' for name, size in shape.items())}"
+        sizes = " ".join(f"{name}={size}" for name, size in operation.shape.items())
+        what = f"{operation.operator} {operation.dtype} {kernel} {sizes}"
         try:
             off = error() if error is not None else None
             if off is not None and not off < limit:  # NaN is not below
@@ -167,31 +174,20 @@ class Lab:
         except Exception as failure:  # compilers and libraries fail in ways of their own: one point, not the session
             self.skip(what, failure)
             return None
-        kernel = kernel if self.cuda else "cpu"
-        return self.keep(operator, shape, dtype, kernel, times, values, flops, moved_bytes, off)
+        return self.keep(operation, kernel if self.cuda else "cpu", times, values, off)
 
     def keep(
-        self,
-        operator: str,
-        shape: dict[str, int],
-        dtype: str,
-        kernel: str,
-        times: Timed,
-        values: dict[str, float] | None = None,
-        flops: float = 0.0,
-        moved_bytes: float = 0.0,
-        error: float | None = None,
+        self, operation: Operation, kernel: str, times: Timed, values: Mapping[str, float], error: float | None = None
     ) -> Point:
-        """`values`: the GPU's own word while it ran."""
-        values = values or {}
+        """`values`: what telemetry said while it ran."""
         point = Point(
-            operator=operator,
-            shape=shape,
-            dtype=dtype,
+            operator=operation.operator,
+            shape=operation.shape,
+            dtype=operation.dtype,
             kernel=kernel,
             **times._asdict(),
-            flops=float(flops),
-            bytes=float(moved_bytes),
+            flops=float(operation.flops),
+            bytes=float(operation.moved_bytes),
             error=error,
             sm_clock_mhz=values.get("sm_clock_mhz"),
             power_w=values.get("power_w"),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from loadstone.gpubench.lab import Lab, elapsed_s, launched, quantiles, record
+from loadstone.gpubench.lab import Lab, Operation, elapsed_s, launched, quantiles, record
 from loadstone.gpubench.shapes import TOKENS, Heads
 
 GIB = 1 << 30
@@ -44,7 +44,7 @@ def _copy(lab: Lab, source: Any, shape: dict[str, int]) -> None:
         ("elementwise", lambda _: torch.neg(source, out=target), target.neg_),
     ):
         error = functools.partial(wrong, copy, arrived)
-        lab.measure("copy", shape, "bf16", kernel, copy, moved_bytes=2 * shape["bytes"], error=error)
+        lab.measure(Operation("copy", shape, moved_bytes=2 * shape["bytes"]), kernel, copy, error=error)
 
 
 def _read(lab: Lab, source: Any, shape: dict[str, int]) -> None:
@@ -58,7 +58,8 @@ def _read(lab: Lab, source: Any, shape: dict[str, int]) -> None:
         def error() -> float:
             return abs(float(total().double().sum()) - expected) / expected
 
-        lab.measure("read", shape, "fp32", kernel, lambda _: total(), moved_bytes=shape["bytes"], error=error)
+        operation = Operation("read", shape, "fp32", moved_bytes=shape["bytes"])
+        lab.measure(operation, kernel, lambda _: total(), error=error)
 
     measure("torch", numbers.sum)
     if lab.cuda:
@@ -116,15 +117,11 @@ def _small_kernels(lab: Lab, tokens: int) -> None:
     cos, sin = angle.cos().to(torch.bfloat16), angle.sin().to(torch.bfloat16)
 
     def take(operator: str, made: Callable[..., Any], inputs: tuple[Any, ...], width: int) -> None:
-        lab.measure(
-            operator,
-            shape,
-            "bf16",
-            "torch",
-            lambda _: made(torch, *inputs),
-            moved_bytes=2 * tokens * width,
-            error=lambda: lab.relative_error(made(torch, *inputs), made(torch, *(each.double() for each in inputs))),
-        )
+        def error() -> float:
+            return lab.relative_error(made(torch, *inputs), made(torch, *(each.double() for each in inputs)))
+
+        operation = Operation(operator, shape, moved_bytes=2 * tokens * width)
+        lab.measure(operation, "torch", lambda _: made(torch, *inputs), error=error)
 
     take("norm", norm, (x, weight), 2 * HIDDEN)
     take("silu_mul", silu_mul, (wide,), 3 * INTERMEDIATE)
@@ -141,23 +138,15 @@ def _small_kernels(lab: Lab, tokens: int) -> None:
         return 0.0 if bool(torch.equal(cache[slots], new)) else math.inf
 
     moved = 2 * 2 * tokens * 2 * KV_HEADS * HEAD_DIM
-    lab.measure("kv_write", shape, "bf16", "torch", write, moved_bytes=moved, error=written)
+    lab.measure(Operation("kv_write", shape, moved_bytes=moved), "torch", write, error=written)
 
     def quantised() -> float:
         values, scale = quantise(torch, x)
         return lab.relative_error(values.double() * scale.double(), x)
 
     # E4M3 keeps three bits: rounding alone is up to 2⁻⁴ of an element, about 0.026 in the mean square.
-    lab.measure(
-        "quantise",
-        shape,
-        "fp8-rows",
-        "torch",
-        lambda _: quantise(torch, x),
-        moved_bytes=3 * tokens * HIDDEN,
-        error=quantised,
-        limit=0.05,
-    )
+    operation = Operation("quantise", shape, "fp8-rows", moved_bytes=3 * tokens * HIDDEN)
+    lab.measure(operation, "torch", lambda _: quantise(torch, x), error=quantised, limit=0.05)
 
 
 _MANY = 200
@@ -168,18 +157,19 @@ def floors(lab: Lab) -> None:
     launching it; graph_launch: the host's time for starting a graph of one such kernel.
     """
     x = lab.random(64)
-    lab.measure("launch", {"kernels": 1}, "bf16", "torch", lambda _: x.add_(1.0), moved_bytes=256)
+    launch = Operation("launch", {"kernels": 1})
+    lab.measure(launch._replace(moved_bytes=256), "torch", lambda _: x.add_(1.0))
     if not lab.cuda:
         return
-    _keep_host(lab, "launch", {"kernels": 1}, lambda: x.add_(1.0))
+    _keep_host(lab, launch, lambda: x.add_(1.0))
     graph = lab.torch.cuda.CUDAGraph()
     with lab.torch.cuda.graph(graph):
         x.add_(1.0)
-    _keep_host(lab, "graph_launch", {"kernels": 1}, graph.replay)
+    _keep_host(lab, Operation("graph_launch", {"kernels": 1}), graph.replay)
 
 
-def _keep_host(lab: Lab, operator: str, shape: dict[str, int], call: Any, calls: int = _MANY) -> None:
-    lab.keep(operator, shape, "bf16", "torch", launched(lab, call, calls))
+def _keep_host(lab: Lab, operation: Operation, call: Any, calls: int = _MANY) -> None:
+    lab.keep(operation, "torch", launched(lab, call, calls), {})
 
 
 def layer(lab: Lab, hidden: int, heads: Heads, intermediate: int, tokens: tuple[int, ...]) -> None:
@@ -224,21 +214,11 @@ def _layer(lab: Lab, shape: dict[str, int], heads: Heads, weights: list[Any], ga
         return lab.relative_error(call(), exact)
 
     parameters = sum(each.numel() for each in weights)
-    point = lab.measure(
-        "layer",
-        shape,
-        "bf16",
-        "torch",
-        call,
-        copies=1,  # a layer's weights are many times the cache
-        flops=2.0 * count * parameters,
-        moved_bytes=2.0 * parameters,
-        # Four products one after another, each rounded.
-        error=error if count <= 256 else None,
-        limit=2e-2,
-    )
+    operation = Operation("layer", shape, flops=2.0 * count * parameters, moved_bytes=2.0 * parameters)
+    # One copy, for a layer's weights are many times the cache. Four products one after another, each rounded.
+    point = lab.measure(operation, "torch", call, error=error if count <= 256 else None, limit=2e-2)
     if point is not None and lab.cuda and count <= 64:
-        _keep_host(lab, "layer", shape, call, 20)
+        _keep_host(lab, Operation("layer", shape), call, 20)
 
 
 def sustained(lab: Lab, seconds: float = 3.0, size: int = 8192) -> None:
@@ -268,6 +248,6 @@ def sustained(lab: Lab, seconds: float = 3.0, size: int = 8192) -> None:
     lab.sync()
     warm = quantiles(elapsed_s(events[len(events) // 2 :]), calls, "graph")
     shape = {"tokens": size, "inputs": size, "outputs": size}
-    flops, moved_bytes = 2.0 * size**3, 6.0 * size**2
-    lab.keep("sustained_product", shape, "bf16", "cublas", warm, values, flops, moved_bytes)
+    operation = Operation("sustained_product", shape, flops=2.0 * size**3, moved_bytes=6.0 * size**2)
+    lab.keep(operation, "cublas", warm, values)
     lab.note("sustained product: after")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from loadstone.gpubench import engine_kernels
-from loadstone.gpubench.lab import Lab
+from loadstone.gpubench.lab import Lab, Operation
 from loadstone.gpubench.memory_and_launches import quantise
 from loadstone.gpubench.shapes import ExpertShape
 
@@ -36,16 +36,19 @@ def measure_products(
         lab.check_time()
         x = lab.random(count, inputs)
         kernels, reference = _fp8(lab, x, scaled, by_row, engine) if small else _bf16(lab, x, scaled)
+        operation = Operation(
+            "product",
+            {"tokens": count, "inputs": inputs, "outputs": outputs},
+            dtype,
+            flops=2.0 * count * inputs * outputs,
+            moved_bytes=size + count * (each_bytes * inputs + 2 * outputs),
+        )
         for kernel, call in kernels.items():
             lab.measure(
-                "product",
-                {"tokens": count, "inputs": inputs, "outputs": outputs},
-                dtype,
+                operation,
                 kernel,
                 call,
                 copies=copies,
-                flops=2.0 * count * inputs * outputs,
-                moved_bytes=size + count * (each_bytes * inputs + 2 * outputs),
                 error=_error(lab, call, reference, count, outputs, copies),
                 # Quantised inputs are the reference's too. What is left is rounding, and 8-bit products are added up
                 # in fewer bits than 32 on Hopper (DeepSeek-V3, arXiv 2412.19437, 3.3.2).
@@ -159,21 +162,11 @@ def _experts(lab: Lab, shape: ExpertShape, weights: Any, grouped: Callable[..., 
         some = weights[:, :_SAMPLE][expert].double()
         return lab.relative_error(call(last)[row][:, :_SAMPLE], torch.einsum("rk,rnk->rn", x[row].double(), some))
 
-    lab.measure(
+    sizes = {"tokens": count, "experts": shape.experts, "per_token": shape.per_token, "touched": touched}
+    operation = Operation(
         "experts",
-        {
-            "tokens": count,
-            "experts": shape.experts,
-            "per_token": shape.per_token,
-            "touched": touched,
-            "inputs": shape.hidden,
-            "outputs": outputs,
-        },
-        "bf16",
-        "torch",
-        call,
-        copies=copies,
+        {**sizes, "inputs": shape.hidden, "outputs": outputs},
         flops=2.0 * rows * shape.hidden * outputs,
         moved_bytes=2.0 * touched * shape.hidden * outputs + 2.0 * rows * (shape.hidden + outputs),
-        error=error,
     )
+    lab.measure(operation, "torch", call, copies=copies, error=error)

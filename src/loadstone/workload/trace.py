@@ -19,11 +19,10 @@ import csv
 import re
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -79,17 +78,6 @@ _FORMATS = (
 )
 
 
-class Row(NamedTuple):
-    """A line's values as the file has them: text in CSV, anything in JSON. None: the file does not say."""
-
-    time: Any
-    input: Any
-    output: Any
-    prompt: Any = None
-    hash_ids: Any = None
-    block_tokens: Any = None
-
-
 class Request(NamedTuple):
     """A line that can be used. time: in the format's ticks; tokens at least 1; block_tokens 0: without hash_ids."""
 
@@ -101,8 +89,9 @@ class Request(NamedTuple):
     block_tokens: int
 
 
-Rows = Iterator[tuple[int, Row | BadLine]]
-"""Line numbers, from 1, each with what stands there; blank lines are passed over."""
+Rows = Iterator[tuple[int, dict[str, Any] | BadLine]]
+"""Line numbers, from 1, each with the values that stand there by their names, as the file has them (text in CSV,
+anything in JSON); blank lines are passed over."""
 
 
 class Trace(msgspec.Struct, frozen=True, eq=False):
@@ -350,11 +339,11 @@ def _csv(path: Path, lines: Iterator[bytes]) -> tuple[Format, Rows]:
         raise InputError(f"{path}, line {reader.line_num}: broken CSV: {error}; {GIVE}") from None
     columns = [column.strip() for column in header]
     format = _format(f"{path}, line {reader.line_num}", columns, ("prompt",))
-    columns_read = [*format.columns, "prompt"] if format.name == "plain" and "prompt" in columns else format.columns
-    return format, _csv_rows(reader, len(columns), itemgetter(*map(columns.index, columns_read)))
+    names = [*format.columns, *(["prompt"] if format.name == "plain" and "prompt" in columns else [])]
+    return format, _csv_rows(reader, len(columns), [(name, columns.index(name)) for name in names])
 
 
-def _csv_rows(reader: Any, width: int, pick: Callable[[list[str]], tuple[str, ...]]) -> Rows:
+def _csv_rows(reader: Any, width: int, places: list[tuple[str, int]]) -> Rows:
     while True:
         # A prompt in quotation marks may go over several lines; the first is the one to name.
         line = reader.line_num + 1
@@ -366,7 +355,7 @@ def _csv_rows(reader: Any, width: int, pick: Callable[[list[str]], tuple[str, ..
             yield line, BadLine("broken line", f"broken CSV: {error}")
             continue
         if len(cells) == width:
-            yield line, Row(*pick(cells))
+            yield line, {name: cells[place] for name, place in places}
         elif any(map(str.strip, cells)):
             yield line, BadLine("broken line", f"values: {len(cells)}, columns of the header: {width}")
 
@@ -388,22 +377,22 @@ def _json_rows(lines: Iterator[bytes], format: Format, has_prompts: bool) -> Row
         if not text:
             continue
         try:
-            yield line, _json_row(_object(text), format, known, has_prompts)
+            item = _object(text)
+            if format.name == "plain":
+                _check_plain(item, known, has_prompts)
+            else:
+                item.pop("prompt", None)
+            yield line, item
         except BadLine as bad:
             yield line, bad
 
 
-def _json_row(item: dict[str, Any], format: Format, known: set[str], has_prompts: bool) -> Row:
-    prompt = None
-    if format.name == "plain":
-        if not known.issuperset(item):
-            raise BadLine("broken line", f"unknown: {_listed(item.keys() - known)}", "leave it out")
-        prompt = item.get("prompt")
-        if (prompt is not None) != has_prompts:
-            what = "no 'prompt'" if has_prompts else "a 'prompt'"
-            raise BadLine("no prompt", f"{what}, other than in the first line", "give all lines one, or none")
-    time, input, output = map(item.get, format.columns)
-    return Row(time, input, output, prompt, item.get("hash_ids"), item.get("block_tokens"))
+def _check_plain(item: dict[str, Any], known: set[str], has_prompts: bool) -> None:
+    if not known.issuperset(item):
+        raise BadLine("broken line", f"unknown: {_listed(item.keys() - known)}", "leave it out")
+    if (item.get("prompt") is not None) != has_prompts:
+        what = "no 'prompt'" if has_prompts else "a 'prompt'"
+        raise BadLine("no prompt", f"{what}, other than in the first line", "give all lines one, or none")
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -457,38 +446,32 @@ def _shown(value: object) -> str:
 # --- the values of a line ---------------------------------------------------------------------------------------
 
 
-def _request(row: Row | BadLine, format: Format, block_tokens: int) -> Request:
+def _request(row: dict[str, Any] | BadLine, format: Format, block_tokens: int) -> Request:
     """What a line asks. Raises BadLine where no request can be made of it.
 
     `block_tokens`: the size of blocks in the lines before, 0 while none had any.
     """
     if isinstance(row, BadLine):
         raise row
-    time = _date(row.time, format.time) if format.name == "azure" else _time(row.time, format.time)
-    output_tokens = _count(row.output, format.output)
-    if not output_tokens:
-        raise BadLine("no answer", f"{format.output!r} is 0", "give it at least 1")
-    input_tokens = _count(row.input, format.input)
-    if not input_tokens:
-        raise BadLine("no input", f"{format.input!r} is 0", "give it at least 1")
-    if row.prompt is not None:
-        _check_prompt(row.prompt)
-    size = 0 if row.hash_ids is None else _block_tokens(row, format, input_tokens)
+    time = (_date if format.name == "azure" else _time)(row.get(format.time), format.time)
+    output_tokens = _least_1(row, format.output, "no answer")
+    input_tokens = _least_1(row, format.input, "no input")
+    prompt, ids = row.get("prompt"), row.get("hash_ids")
+    if prompt is not None:
+        _check_prompt(prompt)
+    size = 0 if ids is None else _block_tokens(row, ids, format, input_tokens)
     if size and block_tokens and size != block_tokens:
         what = f"blocks of {size} tokens here, of {block_tokens} further up"
         raise BadLine("hash_ids do not fit", what, "give all lines the same 'block_tokens'")
-    return Request(time, input_tokens, output_tokens, row.prompt, row.hash_ids or (), size)
+    return Request(time, input_tokens, output_tokens, prompt, ids or (), size)
 
 
-def _block_tokens(row: Row, format: Format, input_tokens: int) -> int:
-    ids = row.hash_ids
+def _block_tokens(row: dict[str, Any], ids: Any, format: Format, input_tokens: int) -> int:
     if not isinstance(ids, list) or not all(type(id) is int for id in ids):
         raise BadLine("hash_ids do not fit", f"'hash_ids' is {_shown(ids)}, not a list of whole numbers")
     size = format.block_tokens
-    if size is None or row.block_tokens is not None:
-        size = _count(row.block_tokens, "block_tokens")
-    if not size:
-        raise BadLine("hash_ids do not fit", "'block_tokens' is 0", "give it at least 1")
+    if size is None or row.get("block_tokens") is not None:
+        size = _least_1(row, "block_tokens", "hash_ids do not fit")
     blocks = -(-input_tokens // size)
     if len(ids) != blocks:
         what = f"{len(ids)} hash_ids, but {input_tokens} tokens are {blocks} blocks of {size}"
@@ -532,6 +515,14 @@ def _time(value: Any, column: str) -> float:
     if not time < _MAX_TIME:
         raise BadLine("not a number", f"{column!r} is {_shown(value)}, not a time in the format's unit")
     return time
+
+
+def _least_1(row: dict[str, Any], column: str, reason: str) -> int:
+    """A count of at least 1; lines with 0 are counted under `reason`."""
+    count = _count(row.get(column), column)
+    if not count:
+        raise BadLine(reason, f"{column!r} is 0", "give it at least 1")
+    return count
 
 
 def _count(value: Any, column: str) -> int:

@@ -98,15 +98,12 @@ class FullAttention(msgspec.Struct, frozen=True):
             ]
         return tuple(matrices)
 
-    def kv_numbers_per_token(self) -> float:
+    def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """K and V of all KV heads, and the indexer's keys."""
         if not self.stores_kv:
             return 0.0
         index = self.index_dim / self.index_pool if self.index_heads else 0.0
-        return self.kv_heads * (self.head_dim + self.v_head_dim) + index
-
-    def kv_bytes_per_token(self, kv_dtype: str) -> float:
-        return self.kv_numbers_per_token() * KV_BYTES[kv_dtype]
+        return (self.kv_heads * (self.head_dim + self.v_head_dim) + index) * KV_BYTES[kv_dtype]
 
 
 class LatentAttention(msgspec.Struct, frozen=True):
@@ -179,9 +176,6 @@ class LatentAttention(msgspec.Struct, frozen=True):
                 ]
         return tuple(matrices)
 
-    def kv_numbers_per_token(self) -> int:
-        return self.kv_rank + self.rope_dim
-
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """The latent and the RoPE key, and one FP8 key of the indexer with an fp32 scale per 128 numbers.
 
@@ -192,7 +186,7 @@ class LatentAttention(msgspec.Struct, frozen=True):
         if kv_dtype == "fp8_ds_mla":
             held = self.kv_rank + 4 * (self.kv_rank // 128) + 2 * self.rope_dim
         else:
-            held = self.kv_numbers_per_token() * KV_BYTES[kv_dtype]
+            held = (self.kv_rank + self.rope_dim) * KV_BYTES[kv_dtype]
         index = (self.index_dim + 4 * (self.index_dim // 128)) / (self.index_pool or 1)
         return held + (index if self.index_heads else 0)
 
@@ -249,13 +243,10 @@ class CompressedAttention(msgspec.Struct, frozen=True):
             vector(f"{name}.norm", width),
         ]
 
-    def kv_numbers_per_token(self) -> float:
+    def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """Compressed numbers that a token adds for good; the window is extra."""
         held = self.head_dim + (self.index_dim if self.index_heads else 0)
-        return held / self.ratio if self.ratio else 0.0
-
-    def kv_bytes_per_token(self, kv_dtype: str) -> float:
-        return self.kv_numbers_per_token() * KV_BYTES[kv_dtype]
+        return held / self.ratio * KV_BYTES[kv_dtype] if self.ratio else 0.0
 
 
 Attention: TypeAlias = FullAttention | LatentAttention | CompressedAttention | LinearAttention

@@ -24,6 +24,7 @@ from loadstone.catalogue.engines import (
     OWNERS,
     SWITCHES,
     engine_key,
+    engine_title,
     owners_of,
 )
 from loadstone.catalogue.find import find_gpu, find_hardware, find_model, is_catalogued
@@ -50,6 +51,7 @@ _FORM = "write e.g. llama-3.1-70b:fp8@8xh200/tp8,engine=vllm"
 class _Options(msgspec.Struct):
     """What stands after the slash. `within`: attention-dp in SGLang's words, whose tp counts the replicas in."""
 
+    model: str
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     attention_dp: bool = False
     within: bool = False
@@ -78,7 +80,7 @@ def models_of(text: str) -> list[str]:
     """
     left, _, rest = split_deployment(text)
     drafts = [value for key, value in map(key_value, split_commas(rest)) if key in _DRAFTS]
-    return [_name_and_weights(each, text)[0] for each in (left, *drafts)]
+    return [_name_and_weights(each)[0] for each in (left, *drafts)]
 
 
 def key_value(part: str) -> tuple[str, str]:
@@ -104,10 +106,12 @@ def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = No
     left, where, rest = split_deployment(text)
     if not left or not where:
         raise InputError(f"deployment {text!r}: not MODEL@GPUS; {_FORM}")
-    model, weights = _model_of(left, text, model)
-    kind, gpus, nodes, node = _hardware_of(where, text, gpu)
-    options = _options_of(rest, text)
-    return arrange(model, kind, gpus, nodes, node, weights, options, text)
+    model, weights = _model_of(left, model)
+    try:
+        kind, gpus, nodes, node = _hardware_of(where, gpu)
+        return _arrange(model, kind, gpus, nodes, node, weights, _options_of(rest, _name_and_weights(left)[0]))
+    except InputError as error:
+        raise InputError(f"deployment {text!r}: {error}") from None
 
 
 def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Deployment:
@@ -124,19 +128,19 @@ def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Depl
     return parse_deployment(text, hardware, model)
 
 
-def _model_of(left: str, text: str, model: Model | None = None) -> tuple[Model, str]:
+def _model_of(left: str, model: Model | None = None) -> tuple[Model, str]:
     """By `MODEL[:weights]`; one that is known by another precision's name is that model in that precision."""
-    name, weights = _name_and_weights(left, text)
+    name, weights = _name_and_weights(left)
     model = model or find_model(name)
     return model, weights or model.weights_dtype
 
 
-def _name_and_weights(left: str, text: str) -> tuple[str, str | None]:
+def _name_and_weights(left: str) -> tuple[str, str | None]:
     name, colon, dtype = left.rpartition(":")
     if not colon:
         return _split_precision(left)
     try:
-        weights = dtype_of(dtype, f"deployment {text!r}")
+        weights = dtype_of(dtype, f"deployment {left!r}")
     except InputError:
         if dtype.lower() not in FORMATS and ("/" in dtype or "\\" in dtype or "." in dtype):
             return left, None  # a path with a colon in it
@@ -152,119 +156,111 @@ def _split_precision(name: str) -> tuple[str, str | None]:
     return name[: match.start()], dtype_of(match[2] or match[1], name)
 
 
-def _hardware_of(where: str, text: str, gpu: Gpu | None) -> tuple[Gpu, int, int, Node | None]:
+def _hardware_of(where: str, gpu: Gpu | None) -> tuple[Gpu, int, int, Node | None]:
     match = _WHERE.fullmatch(where)
     if match is None:
-        raise InputError(f"deployment {text!r}: {where!r} names no GPUs; write e.g. 8xh200")
+        raise InputError(f"{where!r} names no GPUs; write e.g. 8xh200")
     count, name = int(match[1] or 1), match[2].strip()
     if not 1 <= count <= _MOST_GPUS:
-        raise InputError(f"deployment {text!r}: {count} GPUs; write 1 to {_MOST_GPUS}")
-    try:
-        hardware = gpu or find_hardware(name)
-    except InputError as error:
-        raise InputError(f"deployment {text!r}: {error}") from None
+        raise InputError(f"{count} GPUs; write 1 to {_MOST_GPUS}")
+    hardware = gpu or find_hardware(name)
     if isinstance(hardware, Gpu):
         return hardware, count, -(-count // hardware.per_node), None
     gpu, nic = find_gpu(hardware.gpu), hardware.scale_out_bytes_per_s
     if nic is not None and nic != gpu.nic_bytes_per_s:
         gpu = msgspec.structs.replace(gpu, nic_bytes_per_s=nic)
     if count * hardware.gpus > _MOST_GPUS:
-        raise InputError(f"deployment {text!r}: {count * hardware.gpus} GPUs; write 1 to {_MOST_GPUS}")
+        raise InputError(f"{count * hardware.gpus} GPUs; write 1 to {_MOST_GPUS}")
     return gpu, count * hardware.gpus, count, hardware
 
 
-def _options_of(rest: str, text: str) -> _Options:
-    options = _Options()
+def _options_of(rest: str, model: str) -> _Options:
+    options = _Options(model)
     parts = split_commas(rest)
     for key, value in map(key_value, parts):  # what another option means depends on it
         if key == "engine":
-            options.engine = engine_of(value, text)
+            options.engine = engine_of(value)
     for part in parts:
-        _read_option(part, options, text)
+        _read_option(part, options)
     for key in options.arguments:
         if OWNERS.get(key, options.engine) != options.engine:
             own = ", ".join(name for name, engine in OWNERS.items() if engine == options.engine)
             whose = f"{key} is an argument of {OWNERS[key]}, not of {options.engine}"
-            raise InputError(f"deployment {text!r}: {whose}" + (f"; its own are {own}" if own else ""))
+            raise InputError(whose + (f"; its own are {own}" if own else ""))
     return options
 
 
-def _read_option(part: str, options: _Options, text: str) -> None:
+def _read_option(part: str, options: _Options) -> None:
     key, value = key_value(part)
     ours = ENGINES[options.engine].same.get(key, key)
     stands = "=" in part
     count = _COUNT.fullmatch(part.lower()) or _COUNT.fullmatch(f"{ours}={value}")
     if count:
-        _once(count[1], options.counts, text)
+        _once(count[1], options.counts)
         options.counts[count[1]] = int(count[2])
     elif ours in _SHARED:
         if stands and value.lower() not in (*ON, *OFF):
-            raise InputError(f"deployment {text!r}: {part!r} is neither true nor false")
+            raise InputError(f"{part!r} is neither true nor false")
         options.attention_dp = not stands or value.lower() in ON
         options.within = options.attention_dp and key not in _SHARED
     elif ours == "kv":
-        options.kv_dtype = kv_dtype_of(value, f"deployment {text!r}, kv")
+        options.kv_dtype = kv_dtype_of(value, "kv")
     elif ours == "version":
         options.engine_version = value or None
     elif ours in ARGUMENTS:
         if not value and (stands or ours not in SWITCHES):
-            raise InputError(f"deployment {text!r}: {part!r} has no value; write {ours}=…")
+            raise InputError(f"{part!r} has no value; write {ours}=…")
         value = value or "1"
         if value.lower() not in CHOICES.get(ours, (value.lower(),)):
             ways = " or ".join(f"{ours}={choice}" for choice in CHOICES[ours])
-            raise InputError(f"deployment {text!r}: {part!r} is not known; write {ways}")
-        _once(ours, options.arguments, text)
+            raise InputError(f"{part!r} is not known; write {ways}")
+        _once(ours, options.arguments)
         options.arguments[ours] = value.lower() if ours in CHOICES else value
     elif ours != "engine":
-        _not_taken(part, key, value, options.engine, text)
+        _not_taken(part, key, value, options)
 
 
-def _not_taken(part: str, key: str, value: str, engine: str, text: str) -> NoReturn:
+def _not_taken(part: str, key: str, value: str, options: _Options) -> NoReturn:
     """What is no option here: said elsewhere, another engine's, or not known at all."""
+    engine = options.engine
     hint = ENGINES[engine].elsewhere.get(key) or ELSEWHERE.get(key)
     if hint:
-        model = split_deployment(text)[0].rpartition(":")[0] or split_deployment(text)[0]
         try:
             weights = dtype_of(value, key)
         except InputError:
             weights = "fp8"
-        raise InputError(f"deployment {text!r}: {key} {hint.format(model=model, weights=weights)}")
+        raise InputError(f"{key} {hint.format(model=options.model, weights=weights)}")
     owners = [other for other in owners_of(key) if other != engine]
     if owners:
-        names = (ENGINES[owner].same.get(key) for owner in owners)
-        ours = next((name for name in names if name and name not in OWNERS), None)
+        theirs = (ENGINES[owner].same.get(key) for owner in owners)
+        ours = next((name for name in theirs if name and name not in OWNERS), None)
         whose = f"{key} is an argument of {' and '.join(owners)}, not of {engine}"
-        raise InputError(f"deployment {text!r}: {whose}" + (f"; here it is {ours}" if ours else ""))
+        raise InputError(whose + (f"; here it is {ours}" if ours else ""))
     known = ["tp8", "pp2", "dp2", "ep8", "nodes=2", "attention-dp", "kv=fp8", "engine=vllm", "version=1.0"]
     own = [name for name in ARGUMENTS if OWNERS.get(name, engine) == engine]
-    _unknown("option", part, key, [*known, *own, *ENGINES[engine].same], text)
+    names = {name.partition("=")[0]: name for name in (*known, *own, *ENGINES[engine].same)}
+    close = difflib.get_close_matches(key, names, 3, 0.5) or list(names)
+    raise InputError(f"unknown option {part!r}; write {', '.join(names[name] for name in close)}")
 
 
-def _once(key: str, seen: Iterable[str], text: str) -> None:
+def _once(key: str, seen: Iterable[str]) -> None:
     if key in seen:
-        raise InputError(f"deployment {text!r}: {key} is given twice")
+        raise InputError(f"{key} is given twice")
 
 
-def engine_of(value: str, text: str) -> str:
-    """An engine by any of its names; `text` is the deployment that an error quotes. Raises InputError."""
-    name = engine_key(value) or value.lower()
+def engine_of(value: str) -> str:
+    """An engine by any of its names. Raises InputError, which names all there are."""
+    name = engine_key(value)
     if name == "triton":
-        served = "Triton serves an engine; write engine=tensorrt-llm, or engine=vllm where it serves that"
-        raise InputError(f"deployment {text!r}: {served}")
-    if name not in ENGINES:
-        _unknown("engine", value, name, ENGINES, text)
+        raise InputError("Triton serves an engine; write engine=tensorrt-llm, or engine=vllm where it serves that")
+    if name is None or name not in ENGINES:
+        *others, last = ENGINES
+        what = f"unknown engine {value[:60]!r}" if name is None else f"{engine_title(value)} is not modelled here"
+        raise InputError(f"{what}; the engines are {', '.join(others)} and {last}")
     return name
 
 
-def _unknown(what: str, part: str, key: str, known: Iterable[str], text: str) -> NoReturn:
-    heads = {name.partition("=")[0]: name for name in known}
-    close = difflib.get_close_matches(key, heads, 3, 0.5) or list(heads)
-    raise InputError(
-        f"deployment {text!r}: unknown {what} {part!r}; write {', '.join(heads[name] for name in close)}"
-    )
-
-
-def arrange(
+def _arrange(
     model: Model,
     gpu: Gpu,
     gpus: int,
@@ -272,17 +268,16 @@ def arrange(
     node: Node | None,
     weights_dtype: str,
     options: _Options,
-    text: str,
 ) -> Deployment:
     """Fills in the parallelism that was not said, and checks what was. Raises InputError."""
     counts = options.counts
     for key, value in counts.items():
         if not 1 <= value <= _MOST_GPUS:
-            raise InputError(f"deployment {text!r}: {key}{value} is not a count; write at least 1")
+            raise InputError(f"{key}{value} is not a count; write at least 1")
     if node is None:
         nodes = counts.get("nodes", nodes)
     elif counts.get("nodes", nodes) != nodes:
-        raise InputError(f"deployment {text!r}: nodes={counts['nodes']} beside {nodes}x{node.name}; leave one out")
+        raise InputError(f"nodes={counts['nodes']} beside {nodes}x{node.name}; leave one out")
     if options.within:
         counts = _replicas_apart(counts, gpus)
     if options.attention_dp and "tp" in counts and "dp" not in counts:
@@ -293,19 +288,18 @@ def arrange(
         if options.attention_dp and tp == gpus and tp % dp == 0:
             ours = f"tp{tp // dp},dp{dp},attention-dp"
             hint = f"SGLang's --tp {tp} --dp {dp} --enable-dp-attention is {ours} here"
-        raise InputError(f"deployment {text!r}: tp{tp} · pp{pp} · dp{dp} is {tp * pp * dp}, not {gpus} GPUs; {hint}")
+        raise InputError(f"tp{tp} · pp{pp} · dp{dp} is {tp * pp * dp}, not {gpus} GPUs; {hint}")
     if gpus < nodes:
-        raise InputError(f"deployment {text!r}: {gpus} GPUs on {nodes} nodes; write at least one for each")
+        raise InputError(f"{gpus} GPUs on {nodes} nodes; write at least one for each")
     ep = counts.get("ep", 1)
     attention_dp = options.attention_dp or (ep > tp and ep <= tp * dp)
     if attention_dp and dp == 1:
         would = f"write e.g. tp1,dp{gpus},attention-dp, or leave it out" if gpus > 1 else "leave it out"
-        raise InputError(f"deployment {text!r}: attention-dp has one replica, which shares with nobody; {would}")
+        raise InputError(f"attention-dp has one replica, which shares with nobody; {would}")
     ranks = tp * dp if attention_dp else tp
     if ranks % ep:
         raise InputError(
-            f"deployment {text!r}: ep{ep} does not divide the {ranks} ranks that share the experts; "
-            f"write ep{ranks}, or leave ep out"
+            f"ep{ep} does not divide the {ranks} ranks that share the experts; write ep{ranks}, or leave ep out"
         )
     return Deployment(
         model=model,
@@ -323,20 +317,20 @@ def arrange(
         engine_version=options.engine_version,
         arguments=tuple(sorted(options.arguments.items())),
         node=node,
-        draft=_draft_of(options.arguments, text),
+        draft=_draft_of(options.arguments),
     )
 
 
-def _draft_of(arguments: dict[str, str], text: str) -> Draft | None:
+def _draft_of(arguments: dict[str, str]) -> Draft | None:
     """The model that `draft` names. Raises InputError where it is not known, or guesses nothing."""
     if "draft" not in arguments:
         return None
     if arguments.get("num_speculative_tokens", "0") == "0":
-        raise InputError(f"deployment {text!r}: the draft guesses no tokens; add num_speculative_tokens=5")
+        raise InputError("the draft guesses no tokens; add num_speculative_tokens=5")
     try:
-        return Draft(*_model_of(arguments["draft"], text))
+        return Draft(*_model_of(arguments["draft"]))
     except InputError as error:
-        raise InputError(f"deployment {text!r}, draft: {error}") from None
+        raise InputError(f"draft: {error}") from None
 
 
 def _replicas_apart(counts: dict[str, int], gpus: int) -> dict[str, int]:
@@ -348,17 +342,8 @@ def _replicas_apart(counts: dict[str, int], gpus: int) -> dict[str, int]:
 
 def _parallelism(counts: dict[str, int], gpus: int, nodes: int) -> tuple[int, int, int]:
     tp, pp, dp = counts.get("tp"), counts.get("pp"), counts.get("dp")
-    if pp is None:
-        if tp is None and dp is None:
-            pp = nodes if gpus % nodes == 0 else 1
-        elif tp is not None and dp is None:
-            pp = nodes if gpus % (tp * nodes) == 0 else 1
-        elif tp is not None and dp is not None:
-            pp = max(1, gpus // (tp * dp))
-        else:
-            pp = 1
-    if tp is None:
-        tp = max(1, gpus // (pp * (dp or 1)))
-    if dp is None:
-        dp = max(1, gpus // (tp * pp))
-    return tp, pp, dp
+    if pp is None and dp is None:
+        pp = nodes if gpus % ((tp or 1) * nodes) == 0 else 1
+    pp = pp or (max(1, gpus // (tp * dp)) if tp and dp else 1)
+    tp = tp or max(1, gpus // (pp * (dp or 1)))
+    return tp, pp, dp or max(1, gpus // (tp * pp))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadstone.measure.simulated_server.ask import Ask, requested_usage
+from loadstone.measure.simulated_server.body import Body, requested_usage
 from loadstone.measure.simulated_server.law import Settings
 
 WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
@@ -54,15 +54,15 @@ class Answer:
     """One generation: the bytes of its parts."""
 
     def __init__(
-        self, ask: Ask, settings: Settings, lengths: tuple[int, int], *, chat: bool, name: bytes, truth: bool
+        self, body: Body, settings: Settings, lengths: tuple[int, int], *, chat: bool, name: bytes, truth: bool
     ) -> None:
         """`lengths`: input and output tokens; `name` is the request's id; `truth` stamps each event with the
         CLOCK_MONOTONIC ns at which it is made.
         """
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
-        self.is_stream = bool(ask.stream)
-        self._usage = requested_usage(ask) if settings.usage == "asked" else settings.usage
+        self.is_stream = bool(body.stream)
+        self._usage = requested_usage(body) if settings.usage == "asked" else settings.usage
         self._settings, self._truth = settings, truth
         self._shape = shape = _CHAT if chat else _COMPLETION
         text = msgspec.json.encode(name.decode("latin-1"))[1:-1]
@@ -139,10 +139,10 @@ class GenerateAnswer:
     Each event holds all text and ids so far, as SGLang's do: what a stream costs grows with its length squared.
     """
 
-    def __init__(self, ask: Ask, settings: Settings, lengths: tuple[int, int], *, name: bytes, truth: bool) -> None:
+    def __init__(self, body: Body, settings: Settings, lengths: tuple[int, int], *, name: bytes, truth: bool) -> None:
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
-        self.is_stream = bool(ask.stream)
+        self.is_stream = bool(body.stream)
         self._settings, self._truth = settings, truth
         self._id = msgspec.json.encode(name.decode("latin-1"))
         self._text = bytearray()

@@ -18,15 +18,15 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
 from loadstone.measure.simulated_server.answer import Answer, GenerateAnswer
-from loadstone.measure.simulated_server.ask import (
+from loadstone.measure.simulated_server.body import (
     CHAT,
     COMPLETIONS,
     GENERATE,
-    Ask,
+    Body,
     RefusalError,
     content_of,
     lengths,
-    parse_ask,
+    parse_body,
     prompt_tokens,
 )
 from loadstone.measure.simulated_server.law import Law, Settings
@@ -274,31 +274,33 @@ class Connection(asyncio.Protocol):
                     "parent": None,
                     "max_model_len": self._server.settings.max_model_len,
                 }
+                if self._server.engine is not None:
+                    card["deployment"] = self._server.settings.deployment  # not OpenAI's: bench keeps it with the run
                 self.respond(request, msgspec.json.encode({"object": "list", "data": [card]}))
             case "/truth":
                 self.respond(request, msgspec.json.encode(self._server.truth, enc_hook=array.tolist))
                 self._server.truth.clear()
             case "/tokenize":
-                self._tokenize(request, parse_ask(request.body, self._server.settings.model))
+                self._tokenize(request, parse_body(request.body, self._server.settings.model))
             case _:
-                self._generate(request, parse_ask(request.body, self._server.settings.model))
+                self._generate(request, parse_body(request.body, self._server.settings.model))
 
-    def _tokenize(self, request: Request, ask: Ask) -> None:
-        tokens = prompt_tokens(ask.content if ask.prompt is None else ask.prompt)
+    def _tokenize(self, request: Request, body: Body) -> None:
+        tokens = prompt_tokens(body.content if body.prompt is None else body.prompt)
         ids = [zlib.crc32(token.encode()) % _VOCABULARY if isinstance(token, str) else token for token in tokens]
         document = {"tokens": ids, "count": len(ids), "max_model_len": self._server.settings.max_model_len}
         self.respond(request, msgspec.json.encode(document))
 
-    def _generate(self, request: Request, ask: Ask) -> None:
+    def _generate(self, request: Request, body: Body) -> None:
         name = request.id or next(_names)
         settings, truth = self._server.settings, request.truth
-        content = content_of(ask, request.path)
-        tokens = lengths(ask, request.path, len(content), settings.max_model_len)
+        content = content_of(body, request.path)
+        tokens = lengths(body, request.path, len(content), settings.max_model_len)
         answer: Answer | GenerateAnswer
         if request.path == GENERATE:
-            answer = GenerateAnswer(ask, settings, tokens, name=name, truth=truth)
+            answer = GenerateAnswer(body, settings, tokens, name=name, truth=truth)
         else:
-            answer = Answer(ask, settings, tokens, chat=request.path == CHAT, name=name, truth=truth)
+            answer = Answer(body, settings, tokens, chat=request.path == CHAT, name=name, truth=truth)
         times = array("q", [request.arrival_ns]) if settings.keep_truth else None
         stream = Stream(self, request, answer, settings.tokens_per_event, times)
         if self._server.engine is not None:

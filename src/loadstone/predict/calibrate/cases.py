@@ -208,7 +208,7 @@ def run(
     # The short way may find that it cannot be taken only when it has counted steps: it is taken where it surely can.
     at_once = users if times is None else len(inputs)
     done = run_cell(plan, 0, replace(fleet, model=model), quick=_roomy(fleet.policy, at_once, inputs + outputs))
-    sent, first = np.array(done.asked.sent_s_of), np.array(done.journal.first_s)
+    sent, first = np.array(done.requests.sent_s_of), np.array(done.journal.first_s)
     last = np.array(done.end_s)
     schedulers = [replica.scheduler for replica in done.replicas]
     preemptions = sum(scheduler.preemptions for scheduler in schedulers)

@@ -61,8 +61,8 @@ def gains(speculative: Speculative, seed: int, row: int, written: int, left: int
     gained = 1 + np.cumprod(luck < speculative.acceptance, axis=1).sum(axis=1)
     after = np.cumsum(gained)
     steps = int(np.searchsorted(after, left)) + 1
-    found: list[int] = np.minimum(after[:steps], left).tolist()
-    return found
+    capped: list[int] = np.minimum(after[:steps], left).tolist()
+    return capped
 
 
 Chunk = tuple[Sequence, int, int]

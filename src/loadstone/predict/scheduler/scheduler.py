@@ -317,10 +317,10 @@ class Scheduler(Running):
         assert cache is not None  # noqa: S101
         most = (sequence.target - 1) // self._block
         keys = sequence.keys[:most]
-        found = cache.match(keys) if keys else 0
-        if sequence.preempted and found == len(keys):
-            found = min(most, found + cache.left_of(sequence))
-        sequence.computed = found * self._block
+        hits = cache.match(keys) if keys else 0
+        if sequence.preempted and hits == len(keys):
+            hits = min(most, hits + cache.left_of(sequence))
+        sequence.computed = hits * self._block
 
     def _let_in(self, sequence: Sequence, new: int) -> bool:
         """Whether it may run; if so, its blocks are taken."""

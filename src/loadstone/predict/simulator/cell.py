@@ -9,7 +9,7 @@ from dataclasses import replace
 from loadstone.core.plan import Plan
 from loadstone.predict.engine_rules.rules import Route
 from loadstone.predict.scheduler import Sequence
-from loadstone.predict.simulator.client import NEVER, Asked, Client
+from loadstone.predict.simulator.client import NEVER, CellRequests, Client
 from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.engine import taker
 from loadstone.predict.simulator.fast import applies, run_fast
@@ -36,12 +36,12 @@ def run_cell(
     `quick`: by the short way (fast.py) where that gives the same.
     """
     model, policy = fleet.model, fleet.policy
-    asked = Asked(plan, cell, model.request_s, model.request_token_s)
-    run = CellRun(asked, start_s, model.stream_s)
+    requests = CellRequests(plan, cell, model.request_s, model.request_token_s)
+    run = CellRun(requests, start_s, model.stream_s)
     contents = None
     if policy.prefix_cache and shares(plan, cell):
         policy = sharing(policy)
-        contents = Contents(plan, cell, asked, policy.block_tokens)
+        contents = Contents(plan, cell, requests, policy.block_tokens)
     run.replicas, units = engines_of(
         replace(fleet, policy=policy), run.journal, shared=contents is not None, seed=plan.seed
     )
@@ -57,7 +57,7 @@ def run_cell(
             return run_cell(plan, cell, fleet, start_s, grace_s, look, quick=False)
         at_s = start_s
         for first, last in plan.steps(cell):
-            client = Client(asked, plan.cells[cell], first, last, at_s)
+            client = Client(requests, plan.cells[cell], first, last, at_s)
             _run_step(run, client, units, contents, plan.cells[cell].duration_s, grace_s, look)
             run.issue_end_s = client.issue_end_s
             at_s = run.over_s + _LEAD_S
@@ -76,10 +76,10 @@ def _run_step(
     grace_s: float,
     look: Look | None,
 ) -> None:
-    asked = run.asked
-    stream_s, count = run.stream_s, asked.count
-    arrivals, pop, told = client.arrivals, heapq.heappop, client.ended
-    input_tokens, output_tokens = asked.input_tokens, asked.output_tokens
+    requests = run.requests
+    stream_s, count = run.stream_s, requests.count
+    arrivals, pop, answered = client.arrivals, heapq.heappop, client.ended
+    input_tokens, output_tokens = requests.input_tokens, requests.output_tokens
     end_s, cached_tokens = run.end_s, run.cached_tokens
     only = units[0] if len(units) == 1 else None
     unit = units[0]
@@ -110,7 +110,7 @@ def _run_step(
             now_s, index = pop(arrivals)
             row = index
             if index >= count:
-                row = asked.row(index)
+                row = requests.row(index)
                 if index >= len(end_s):
                     run.grow()
             sequence = Sequence(index, input_tokens[row], output_tokens[row])
@@ -128,7 +128,7 @@ def _run_step(
                 if sequence.cached_tokens:
                     cached_tokens[index] = sequence.cached_tokens
                 over_s = now_s + stream_s
-                told(index, over_s)
+                answered(index, over_s)
             timer_s = client.timer_s
         else:
             break

@@ -25,7 +25,7 @@ CHARACTERS_PER_TOKEN = 4.0
 _TURNAROUND = 7
 
 
-class Asked:
+class CellRequests:
     """The requests of one cell. An index counts within the cell; in a cell that goes round by time, past its end.
 
     input_tokens    of each request whole: later turns of a session bring all that was said before
@@ -84,8 +84,8 @@ def whole_prompts(plan: Plan, cell: int) -> NDArray[np.int64]:
     turn = plan.turn[rows.start : rows.stop]
     if not (turn > 0).any():
         return own
-    said = np.cumsum(own + plan.output_tokens[rows.start : rows.stop])
-    before = np.concatenate([[0], said[:-1]])
+    so_far = np.cumsum(own + plan.output_tokens[rows.start : rows.stop])
+    before = np.concatenate([[0], so_far[:-1]])
     first = np.maximum.accumulate(np.where(turn > 0, 0, np.arange(len(turn))))
     return np.asarray(before - before[first] + own, np.int64)
 
@@ -106,26 +106,26 @@ class Client:
     `ended(index, s)` where an answer ends at the client.
     """
 
-    def __init__(self, asked: Asked, load: Load, first: int, last: int | None, start_s: float) -> None:
+    def __init__(self, requests: CellRequests, load: Load, first: int, last: int | None, start_s: float) -> None:
         self.arrivals: list[tuple[float, int]] = []
         self.timer_s = NEVER
         self.issue_end_s = start_s
         self.measure_start_s: float | None = None
-        self._asked = asked
+        self._requests = requests
         self._load = load
         self._start_s = self._now_s = start_s
         self._closed = load.kind == "concurrency"
         self._cap = load.max_concurrency or (1 << 62)
         self._places = self._active = 0
-        self._told: list[tuple[float, int]] = []  # answers that end at the client: when, index
+        self._ending: list[tuple[float, int]] = []  # answers that end at the client: when, index
         self._later: list[tuple[float, int]] = []  # later turns: due, index
         self._next = first
         self._last = (1 << 62) if last is None else last
-        self._sessions = any(turn >= 0 for turn in asked.turn)
+        self._sessions = any(turn >= 0 for turn in requests.turn)
         # The commonest cases: the end of an answer starts the next request, or nothing.
         plain = not self._sessions and load.duration_s is None
         self._simple = self._closed and plain and not load.profile
-        self._deaf = not self._closed and plain and load.max_concurrency is None
+        self._ends_ignored = not self._closed and plain and load.max_concurrency is None
         self._act(start_s)
 
     def ended(self, index: int, at_s: float) -> None:
@@ -134,25 +134,25 @@ class Client:
             following = self._next
             if following < self._last:
                 self._next = following + 1
-                asked = self._asked
-                sent_s = at_s + asked.turnaround_s[following]
-                asked.intended_s_of[following] = at_s
-                asked.sent_s_of[following] = sent_s
+                requests = self._requests
+                sent_s = at_s + requests.turnaround_s[following]
+                requests.intended_s_of[following] = at_s
+                requests.sent_s_of[following] = sent_s
                 self.issue_end_s = max(self.issue_end_s, sent_s)
-                heapq.heappush(self.arrivals, (sent_s + asked.request_s[following], following))
+                heapq.heappush(self.arrivals, (sent_s + requests.request_s[following], following))
             return
-        if not self._deaf:
-            heapq.heappush(self._told, (at_s, index))
+        if not self._ends_ignored:
+            heapq.heappush(self._ending, (at_s, index))
             self.timer_s = min(self.timer_s, at_s)
 
     def act(self) -> None:
         """It is `timer_s` now."""
         now_s = self.timer_s
-        while self._told and self._told[0][0] <= now_s:
-            _, index = heapq.heappop(self._told)
+        while self._ending and self._ending[0][0] <= now_s:
+            _, index = heapq.heappop(self._ending)
             self._active -= 1
-            if self._sessions and self._asked.turn_follows(index) and not self._over(now_s):
-                think_s = self._asked.think_s[self._asked.row(index + 1)]
+            if self._sessions and self._requests.turn_follows(index) and not self._over(now_s):
+                think_s = self._requests.think_s[self._requests.row(index + 1)]
                 heapq.heappush(self._later, (now_s + think_s, index + 1))
             else:
                 self._places -= 1
@@ -162,7 +162,7 @@ class Client:
         """Send what may be sent now: later turns that are due, then what the load lets begin."""
         self._now_s = now_s
         later = self._later
-        cyclic = self._asked.cyclic
+        cyclic = self._requests.cyclic
         if cyclic and self._over(now_s):
             later.clear()  # sessions that pause have no further turn
         while self._active < self._cap:
@@ -177,24 +177,24 @@ class Client:
             self._next += 1
             self._places += 1
             self._send(index, now_s if self._closed else starter_s, now_s, at_once=not self._closed)
-        told_s = self._told[0][0] if self._told else NEVER
+        ending_s = self._ending[0][0] if self._ending else NEVER
         if self._active >= self._cap:
-            self.timer_s = told_s  # the end of an answer makes room
+            self.timer_s = ending_s  # the end of an answer makes room
         else:
             later_s = later[0][0] if later else NEVER
             if later and cyclic:
                 later_s = min(later_s, self._up_s())  # nobody waits for pauses that end after that
-            self.timer_s = min(told_s, later_s, self._starter_s())
+            self.timer_s = min(ending_s, later_s, self._starter_s())
 
     def _starter_s(self) -> float:
         """When the next request that begins something may be sent; of sessions those are the first turns."""
-        asked = self._asked
-        while self._next < self._last and self._sessions and asked.turn[asked.row(self._next)] > 0:
+        requests = self._requests
+        while self._next < self._last and self._sessions and requests.turn[requests.row(self._next)] > 0:
             self._next += 1
         if self._next >= self._last:
             return NEVER
         if not self._closed:
-            return self._start_s + asked.intended_s[self._next]
+            return self._start_s + requests.intended_s[self._next]
         if self._over(self._now_s):
             return NEVER
         if self._places < self._slots():
@@ -220,17 +220,17 @@ class Client:
 
     def _send(self, index: int, intended_s: float, now_s: float, *, at_once: bool) -> None:
         """`at_once`: the clock says when, and the client was ready, unless it is late already."""
-        asked = self._asked
-        if index >= len(asked.sent_s_of):
-            more = [math.nan] * asked.count
-            asked.intended_s_of += more
-            asked.sent_s_of += more
-        row = asked.row(index)
-        sent_s = now_s if at_once and intended_s >= now_s else now_s + asked.turnaround_s[row]
-        asked.intended_s_of[index] = intended_s
-        asked.sent_s_of[index] = sent_s
+        requests = self._requests
+        if index >= len(requests.sent_s_of):
+            more = [math.nan] * requests.count
+            requests.intended_s_of += more
+            requests.sent_s_of += more
+        row = requests.row(index)
+        sent_s = now_s if at_once and intended_s >= now_s else now_s + requests.turnaround_s[row]
+        requests.intended_s_of[index] = intended_s
+        requests.sent_s_of[index] = sent_s
         self._active += 1
         self.issue_end_s = max(self.issue_end_s, sent_s)
-        if self.measure_start_s is None and row >= asked.warm:
+        if self.measure_start_s is None and row >= requests.warm:
             self.measure_start_s = sent_s
-        heapq.heappush(self.arrivals, (sent_s + asked.request_s[row], index))
+        heapq.heappush(self.arrivals, (sent_s + requests.request_s[row], index))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from loadstone.core.plan import Plan
-from loadstone.predict.simulator.client import Asked
+from loadstone.predict.simulator.client import CellRequests
 
 _PLACE_BITS = 24
 
@@ -31,10 +31,10 @@ def shares(plan: Plan, cell: int) -> bool:
 class Contents:
     """Keys of the requests of a cell, `block_tokens` to a block. The warm-up shares nothing but prefixes."""
 
-    def __init__(self, plan: Plan, cell: int, asked: Asked, block_tokens: int) -> None:
+    def __init__(self, plan: Plan, cell: int, requests: CellRequests, block_tokens: int) -> None:
         self._plan = plan
         self._start = plan.rows(cell).start
-        self._asked = asked
+        self._requests = requests
         self._block = block_tokens
         self._paths: dict[Hashable, int] = {}
 
@@ -56,21 +56,21 @@ class Contents:
 
     def _segments(self, index: int) -> Iterator[tuple[Hashable, int]]:
         """(name, tokens) from the first token on, as far as they are not one request's own."""
-        asked, plan = self._asked, self._plan
-        row = asked.row(index)
+        requests, plan = self._requests, self._plan
+        row = requests.row(index)
         at = self._start + row
-        turn = asked.turn[row]
+        turn = requests.turn[row]
         if turn >= 0:
             first = index - turn
             for past in range(first, index + 1):
-                prefix = int(plan.prefix_tokens[self._start + asked.row(past)])
+                prefix = int(plan.prefix_tokens[self._start + requests.row(past)])
                 if prefix:
-                    yield ("prefix", int(plan.prefix_group[self._start + asked.row(past)])), prefix
-                yield ("said", past), self._own(past) - prefix
-                if past < index or asked.turn_follows(index):
-                    yield ("answered", past), asked.output_tokens[asked.row(past)]
+                    yield ("prefix", int(plan.prefix_group[self._start + requests.row(past)])), prefix
+                yield ("prompt", past), self._own(past) - prefix
+                if past < index or requests.turn_follows(index):
+                    yield ("answered", past), requests.output_tokens[requests.row(past)]
             return
-        tokens = asked.input_tokens[row]
+        tokens = requests.input_tokens[row]
         if plan.prefix_tokens[at]:
             yield ("prefix", int(plan.prefix_group[at])), int(plan.prefix_tokens[at])
         if plan.blocks is not None:
@@ -84,9 +84,9 @@ class Contents:
 
     def _own(self, index: int) -> int:
         """Prompt tokens of a turn that no turn before it had."""
-        asked = self._asked
-        row = asked.row(index)
-        if asked.turn[row] <= 0:
-            return asked.input_tokens[row]
-        past = asked.row(index - 1)
-        return asked.input_tokens[row] - asked.input_tokens[past] - asked.output_tokens[past]
+        requests = self._requests
+        row = requests.row(index)
+        if requests.turn[row] <= 0:
+            return requests.input_tokens[row]
+        past = requests.row(index - 1)
+        return requests.input_tokens[row] - requests.input_tokens[past] - requests.output_tokens[past]

@@ -327,11 +327,11 @@ class Group:
             return 0
         schedulers = [member.scheduler for member in self.members]
         self._waits = all(scheduler.decodes for scheduler in schedulers)
-        asked = [scheduler.has_prompts for scheduler in schedulers]
-        if not self._waits or not any(asked):
+        ready = [scheduler.has_prompts for scheduler in schedulers]
+        if not self._waits or not any(ready):
             return 0
         left = self._hold_steps - 1 - self._held
-        if all(asked) or not left:
+        if all(ready) or not left:
             self._waits = False
             return 0
         return left

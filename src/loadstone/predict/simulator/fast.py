@@ -34,10 +34,10 @@ def applies(plan: Plan, cell: int, policy: EnginePolicy, replicas: int, shared: 
 
 def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, look: Look | None) -> bool:
     """One cell, from rest to rest. False: blocks may run short in it, and the general way has to take it anew."""
-    asked, journal = run.asked, run.journal
-    input_tokens, output_tokens = asked.input_tokens, asked.output_tokens
-    request_s, turnaround_s = asked.request_s, asked.turnaround_s
-    intended_s_of, sent_s_of = asked.intended_s_of, asked.sent_s_of
+    requests, journal = run.requests, run.journal
+    input_tokens, output_tokens = requests.input_tokens, requests.output_tokens
+    request_s, turnaround_s = requests.request_s, requests.turnaround_s
+    intended_s_of, sent_s_of = requests.intended_s_of, requests.sent_s_of
     first_s, first_tick, end_s = journal.first_s, journal.first_tick, run.end_s
     step_s, decode_line, stream_s = model.step_s, model.decode_line, run.stream_s
     window_tokens, window_s = model.window_tokens, model.window_s
@@ -49,7 +49,7 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
 
     arrivals: list[tuple[float, int]] = []
     feed: Iterator[tuple[float, int]] = iter(())
-    count = asked.count
+    count = requests.count
     closed = load.kind == "concurrency"
     following = min(int(load.value), count) if closed else count
     if closed:
@@ -58,7 +58,7 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
             sent_s_of[index] = run.start_s + turnaround_s[index]
             heappush(arrivals, (sent_s_of[index] + request_s[index], index))
     else:
-        intended_s_of[:] = sent_s_of[:] = [run.start_s + at_s for at_s in asked.intended_s]
+        intended_s_of[:] = sent_s_of[:] = [run.start_s + at_s for at_s in requests.intended_s]
         feed = iter(sorted((sent_s_of[i] + request_s[i], i) for i in range(count)))
         arrivals = [next(feed)] if count else []
 

@@ -144,13 +144,13 @@ class _Ended(NamedTuple):
 
 
 def _ended(run: CellRun) -> _Ended:
-    asked = run.asked
-    count = asked.count
+    requests = run.requests
+    count = requests.count
     first = np.array(run.journal.first_s[:count]) + run.stream_s
     end = np.array(run.end_s[:count]) + run.stream_s
-    sent, intended = np.array(asked.sent_s_of[:count]), np.array(asked.intended_s_of[:count])
-    output = np.array(asked.output_tokens)
-    done = ~np.isnan(end) & (np.arange(count) >= asked.warm)
+    sent, intended = np.array(requests.sent_s_of[:count]), np.array(requests.intended_s_of[:count])
+    output = np.array(requests.output_tokens)
+    done = ~np.isnan(end) & (np.arange(count) >= requests.warm)
     several = done & (output > 1)
     tpot = (end - first)[several] / (output[several] - 1)
     latencies = {
@@ -176,8 +176,8 @@ def answer_s(run: CellRun) -> float:
     """About how long a request takes under the load, but for a queue before it, which grows as long as an overload
     does: the least TTFT, and the median time from the first token to the last. Seconds.
     """
-    count = run.asked.count
-    first, end, sent = (np.array(of[:count]) for of in (run.journal.first_s, run.end_s, run.asked.sent_s_of))
+    count = run.requests.count
+    first, end, sent = (np.array(of[:count]) for of in (run.journal.first_s, run.end_s, run.requests.sent_s_of))
     done = ~np.isnan(end)
     return float((first - sent)[done].min() + np.median((end - first)[done])) if done.any() else 0.0
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import Scheduler
-from loadstone.predict.simulator.client import Asked
+from loadstone.predict.simulator.client import CellRequests
 from loadstone.predict.simulator.engine import NEVER, Journal, Replica
 
 if TYPE_CHECKING:
@@ -76,20 +76,20 @@ class CellRun:
     paused   of those that were preempted and did not go on before `stop_s`, the tokens written by then
     """
 
-    def __init__(self, asked: Asked, start_s: float, stream_s: float) -> None:
-        self.asked = asked
+    def __init__(self, requests: CellRequests, start_s: float, stream_s: float) -> None:
+        self.requests = requests
         self.start_s = self.issue_end_s = self.over_s = start_s
         self.stream_s = stream_s
         self.stop_s = NEVER
         self.paused: dict[int, int] = {}
-        self.journal = Journal(asked.count)
+        self.journal = Journal(requests.count)
         self.replicas: list[Replica] = []
-        self.end_s: list[float] = [math.nan] * asked.count
-        self.cached_tokens: list[int] = [0] * asked.count
+        self.end_s: list[float] = [math.nan] * requests.count
+        self.cached_tokens: list[int] = [0] * requests.count
 
     def grow(self) -> None:
         """Room for another round of a cell that runs by time. Raises InputError where it never comes to an end."""
-        count = self.asked.count
+        count = self.requests.count
         if len(self.end_s) + count > _MOST_REQUESTS:
             raise InputError(f"--duration: more than {_MOST_REQUESTS:,} requests in one cell; shorten it")
         self.journal.grow(count)

@@ -34,21 +34,21 @@ def tables(plan: Plan, cell: int, run: CellRun, policy: EnginePolicy) -> Iterato
 
 class _Records:
     def __init__(self, plan: Plan, cell: int, run: CellRun, policy: EnginePolicy) -> None:
-        asked, journal = run.asked, run.journal
+        requests, journal = run.requests, run.journal
         self._plan, self._cell, self._run, self._policy = plan, cell, run, policy
-        sent = np.array(asked.sent_s_of)
+        sent = np.array(requests.sent_s_of)
         self._index = index = np.flatnonzero(~np.isnan(sent))
         self._row = row = np.where(
-            index < asked.count,
+            index < requests.count,
             index,
-            asked.warm + (index - asked.warm) % max(1, asked.count - asked.warm),
+            requests.warm + (index - requests.warm) % max(1, requests.count - requests.warm),
         )
         self._sent = sent[index]
-        self._intended = np.array(asked.intended_s_of)[index]
+        self._intended = np.array(requests.intended_s_of)[index]
         self._first = np.array(journal.first_s)[index]
         self._end = np.array(run.end_s)[index]
-        self._output = np.array(asked.output_tokens, np.int64)[row]
-        self._input = np.array(asked.input_tokens, np.int64)[row]
+        self._output = np.array(requests.output_tokens, np.int64)[row]
+        self._input = np.array(requests.input_tokens, np.int64)[row]
         self._cached = np.array(run.cached_tokens, np.int64)[index]
         # All replicas' clocks end to end, and each request's tick among them.
         clocks = [replica.clock.times(replica.under_way_tick) for replica in run.replicas]
@@ -155,7 +155,7 @@ class _Records:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        plan, run, asked = self._plan, self._run, self._run.asked
+        plan, run, requests = self._plan, self._run, self._run.requests
         index, row = self._index[here], self._row[here]
         end = np.where(done, self._end[here] + run.stream_s, run.stop_s)
 
@@ -168,7 +168,7 @@ class _Records:
         columns = {
             "request_id": named(index),
             "cell": pa.array(np.full(len(index), self._cell, np.int32)),
-            "phase": one_of(row >= asked.warm, "warmup", "measure"),
+            "phase": one_of(row >= requests.warm, "warmup", "measure"),
             "intended_s": pa.array(self._intended[here]),
             "sent_s": pa.array(self._sent[here]),
             "end_s": pa.array(end),

@@ -84,8 +84,8 @@ def _engine(options: SizeOptions, engine: str | None) -> list[str]:
     shares = {name: getattr(options, name) for name in ("gpu_memory_utilization", "mem_fraction_static")}
     arguments = [*(f"{name}={value}" for name, value in shares.items() if value is not None), *options.arguments]
     # Of several engines, each takes what is its own.
-    own = {engine_of(engine, engine)} if engine else set()
-    others = {engine_of(other, other) for other in options.engine} - own
+    own = {engine_of(engine)} if engine else set()
+    others = {engine_of(other) for other in options.engine} - own
     for argument in arguments:
         owners = _owners(key_value(argument)[0])
         if owners & own or not owners & others:

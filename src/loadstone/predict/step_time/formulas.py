@@ -66,8 +66,8 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
         mean = met[at] * per_token / ep
         pairs = mean + fullest * np.sqrt(mean + mean**2 / (shape * local))
         moved = np.where(work.all_pairs[at] > 0, mean * ep, pairs)
-        asked = -met[at] * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9))  # uniform: 1 − e^−asked are touched
-        share = -np.expm1(-shape * np.log1p(asked / shape))
+        demand = -met[at] * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9))  # uniform: 1 − e^−demand are touched
+        share = -np.expm1(-shape * np.log1p(demand / shape))
         touched = np.minimum(local, local * share + fullest * np.sqrt(local * share * (1 - share)))
         each[at] = (
             work.floor[at]

@@ -151,9 +151,9 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         ("*", "*", "*"),
     ):
         if key in shipped:
-            found = _of_kind(shipped[key], kind_of(deployment.model), shipped)
-            found = _of_family(found, family_of(deployment.model), shipped)
-            return found if known and not deployment.gpu.given else _unmeasured(found, shipped)
+            chosen = _of_kind(shipped[key], kind_of(deployment.model), shipped)
+            chosen = _of_family(chosen, family_of(deployment.model), shipped)
+            return chosen if known and not deployment.gpu.given else _unmeasured(chosen, shipped)
     return prior_profile()
 
 
@@ -176,11 +176,11 @@ def unmeasured(deployment: Deployment, profile: Profile) -> str:
     if profile.era != rules_of(deployment).era or not profile.provenance.rows:
         return f"{release} on {architecture}"
     # Later eras differ little from one another: what one of them tells of a kind of model holds for the next.
-    told = profile if profile.era in OLD_ERAS else shipped.get((profile.engine, "*", architecture), profile)
+    evidence = profile if profile.era in OLD_ERAS else shipped.get((profile.engine, "*", architecture), profile)
     kind = kind_of(deployment.model)
-    if kind not in told.provenance.kinds:
+    if kind not in evidence.provenance.kinds:
         return f"{release} with {kind} models on {architecture}"
-    rows = told.provenance.rows
+    rows = evidence.provenance.rows
     return f"{deployment.engine} on {architecture} but for {rows}" if rows < _FEW else ""
 
 
@@ -233,58 +233,58 @@ def is_own(profile: Profile) -> bool:
     return bool(profile.provenance.rows) and profile.name not in {each.name for each in _shipped().values()}
 
 
-def family_of(model: Model, said: str = "") -> str:
-    """The family, of those in the shipped fit, that a point of this model belongs to: the one it is `said` to, else
+def family_of(model: Model, family: str = "") -> str:
+    """The family, of those in the shipped fit, that a point of this model belongs to: the one it is stated to, else
     that of the models of its shapes; "" where the fit has seen none."""
     widest = _shipped().get(("*", "*", "*"), prior_profile())
-    return said if said in widest.held_out else widest.families.get(shapes_of(model), "")
+    return family if family in widest.held_out else widest.families.get(shapes_of(model), "")
 
 
-def _of_kind(found: Profile, kind: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+def _of_kind(profile: Profile, kind: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
     """Of an old era whose only experts were those of models with latent attention, others have the experts of the
     engine's releases together: what those took lay in kernels of their own."""
-    era = shipped.get((found.engine, found.era, "*"), found)
-    wide = shipped.get((found.engine, "*", found.architecture), found)
-    if kind != "mixture-of-experts" or found.era not in OLD_ERAS or kind in era.provenance.kinds:
-        return found
+    era = shipped.get((profile.engine, profile.era, "*"), profile)
+    wide = shipped.get((profile.engine, "*", profile.architecture), profile)
+    if kind != "mixture-of-experts" or profile.era not in OLD_ERAS or kind in era.provenance.kinds:
+        return profile
     other = np.array([name in EXPERT_LAYERS for name in NAMES])
-    covariance = np.where(other[:, None] & other, wide.covariance, found.covariance)
+    covariance = np.where(other[:, None] & other, wide.covariance, profile.covariance)
     covariance[other[:, None] != other] = 0.0  # the two are of different fits
     return msgspec.structs.replace(
-        found,
-        logarithms=tuple(np.where(other, wide.logarithms, found.logarithms).tolist()),
+        profile,
+        logarithms=tuple(np.where(other, wide.logarithms, profile.logarithms).tolist()),
         covariance=tuple(map(tuple, covariance.tolist())),
     )
 
 
-def _of_family(found: Profile, family: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+def _of_family(profile: Profile, family: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
     """With what the fit has learned of a model's family; as it is, of a family that was in no fit."""
     widest = shipped.get(("*", "*", "*"))
     added = widest.family_shares.get(family) if widest is not None else None
     if added is None:
-        return found
-    return msgspec.structs.replace(found, logarithms=tuple((np.array(found.logarithms) + added).tolist()))
+        return profile
+    return msgspec.structs.replace(profile, logarithms=tuple((np.array(profile.logarithms) + added).tolist()))
 
 
-def _unmeasured(found: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+def _unmeasured(profile: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
     """What was fitted without any of a kind's rows is as uncertain as a GPU with no rows at all, and at least as the
     kind that it is taken for."""
-    for key in ((found.engine, found.era, "*"), (found.engine, "*", "*"), ("*", "*", "*")):
+    for key in ((profile.engine, profile.era, "*"), (profile.engine, "*", "*"), ("*", "*", "*")):
         if key in shipped:
             wide = shipped[key]
-            vaguer = max(found, wide, key=lambda each: float(np.trace(each.covariance)))
-            return msgspec.structs.replace(found, covariance=vaguer.covariance, residual=wide.residual)
-    return found
+            vaguer = max(profile, wide, key=lambda each: float(np.trace(each.covariance)))
+            return msgspec.structs.replace(profile, covariance=vaguer.covariance, residual=wide.residual)
+    return profile
 
 
 def _path_of(name: str) -> Path:
     """A file of that path, or of that name among the user's profiles. Raises InputError where there is neither."""
-    kept = user_folder() / f"{name}.json"
-    for path in (Path(name), kept):
+    stored = user_folder() / f"{name}.json"
+    for path in (Path(name), stored):
         if path.is_file():
             return path
     raise InputError(
-        f"--profile {name}: neither a file nor a profile kept as {kept}; `loadstone calibrate` writes one"
+        f"--profile {name}: neither a file nor a profile kept as {stored}; `loadstone calibrate` writes one"
     )
 
 
@@ -313,12 +313,12 @@ _FAR = 100.0
 @cache
 def _shipped() -> dict[tuple[str, str, str], Profile]:
     folder = resources.files("loadstone.predict.step_time") / "profiles"
-    found = {}
+    profiles = {}
     for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if each.name.endswith(".json"):
             profile = _in_order(msgspec.json.decode(each.read_bytes(), type=Profile), each.name)
-            found[profile.engine, profile.era, profile.architecture] = profile
-    return found
+            profiles[profile.engine, profile.era, profile.architecture] = profile
+    return profiles
 
 
 def _in_order(profile: Profile, where: str) -> Profile:

@@ -41,7 +41,7 @@ class _SamplingParams(msgspec.Struct):
     n: int | None = None
 
 
-class Ask(msgspec.Struct):
+class Body(msgspec.Struct):
     """The fields of a request that matter here; others are accepted and ignored. Lengths are in tokens."""
 
     model: str | None = None
@@ -60,25 +60,26 @@ class Ask(msgspec.Struct):
     sampling_params: _SamplingParams | None = None
 
 
-_decode = msgspec.json.Decoder(Ask).decode
+_decode = msgspec.json.Decoder(Body).decode
 
 
-def parse_ask(body: bytes, model: str = MODEL) -> Ask:
+def parse_body(data: bytes, model: str = MODEL) -> Body:
     """The request in a JSON body, for the model of that name. Raises RefusalError."""
     try:
-        ask = _decode(body)
+        body = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RefusalError(400, str(error)) from None
-    if ask.model not in (None, model):
-        raise RefusalError(404, f"The model `{ask.model}` does not exist.")
+    if body.model not in (None, model):
+        raise RefusalError(404, f"The model `{body.model}` does not exist.")
     # To answer with one would be to serve a part of the load that was asked for.
-    several = {"n": ask.n, "best_of": ask.best_of, "sampling_params.n": (ask.sampling_params or _SamplingParams()).n}
+    sampling = body.sampling_params or _SamplingParams()
+    several = {"n": body.n, "best_of": body.best_of, "sampling_params.n": sampling.n}
     for name, value in several.items():
         if value not in (None, 1):
             raise RefusalError(400, f"{name} {value}: one answer to a request is simulated; ask for 1.")
-    if ask.use_beam_search:
+    if body.use_beam_search:
         raise RefusalError(400, "use_beam_search: beams are not simulated; ask without.")
-    return ask
+    return body
 
 
 def prompt_tokens(prompt: object) -> list[Any]:
@@ -98,19 +99,19 @@ def prompt_tokens(prompt: object) -> list[Any]:
     raise RefusalError(400, "prompt must be one string or one list of token ids")
 
 
-def content_of(ask: Ask, path: str) -> list[Any]:
+def content_of(body: Body, path: str) -> list[Any]:
     """The prompt's tokens at this endpoint, for what they have in common with other prompts'. Raises RefusalError.
 
     Of a conversation, texts with roles; parts of a message that are no text count nothing.
     """
     if path == GENERATE:
-        return prompt_tokens(ask.text if ask.input_ids is None else ask.input_ids)
+        return prompt_tokens(body.text if body.input_ids is None else body.input_ids)
     if path != CHAT:
-        return prompt_tokens(ask.prompt)
-    if not ask.messages:
+        return prompt_tokens(body.prompt)
+    if not body.messages:
         raise RefusalError(400, "messages must be a list of at least one message")
     tokens: list[Any] = []
-    for message in ask.messages:
+    for message in body.messages:
         content = message.content or ""
         texts = [content] if isinstance(content, str) else [part.text or "" for part in content]
         tokens += [message.role] * _MESSAGE_TOKENS
@@ -119,16 +120,16 @@ def content_of(ask: Ask, path: str) -> list[Any]:
     return tokens
 
 
-def lengths(ask: Ask, path: str, content_tokens: int, max_model_len: int) -> tuple[int, int]:
+def lengths(body: Body, path: str, content_tokens: int, max_model_len: int) -> tuple[int, int]:
     """Input and output tokens of a request whose content has so many. Raises RefusalError if they are more than
     `max_model_len` together.
     """
     input_tokens = content_tokens + (_CHAT_TOKENS if path == CHAT else 0)
     room = max_model_len - input_tokens
     if path == GENERATE:
-        output_tokens = (ask.sampling_params or _SamplingParams()).max_new_tokens
+        output_tokens = (body.sampling_params or _SamplingParams()).max_new_tokens
     else:
-        output_tokens = ask.max_tokens if ask.max_completion_tokens is None else ask.max_completion_tokens
+        output_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     if output_tokens is None:
         output_tokens = max(1, min(room, _DEFAULT_TOKENS.get(path, room)))
     if output_tokens < 1:
@@ -139,9 +140,9 @@ def lengths(ask: Ask, path: str, content_tokens: int, max_model_len: int) -> tup
     return input_tokens, output_tokens
 
 
-def requested_usage(ask: Ask) -> Usage:
+def requested_usage(body: Body) -> Usage:
     """The usage that `stream_options` asks for; an answer in one piece always has it."""
-    options = ask.stream_options or _StreamOptions()
-    if ask.stream and not options.include_usage:
+    options = body.stream_options or _StreamOptions()
+    if body.stream and not options.include_usage:
         return "none"
     return "running" if options.continuous_usage_stats else "final"
