@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise, summary_of
+from loadstone.analyse.summary import summary_of
 from loadstone.core import run_folder
 from loadstone.interop.read import Imported, import_files
+from summary_documents import summarise
 
 RESULTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "results"
 pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="the shared results are not beside this checkout")

@@ -38,7 +38,7 @@ def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict
     """Shows the document of a run that was `done` ("measured"), and ends the command with the exit code for it; of a
     run that a signal ends, what there is of it, and where it is.
     """
-    from loadstone.analyse.summary import trusted
+    from loadstone.core.summary import Summary
 
     try:
         document = run()
@@ -53,7 +53,7 @@ def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict
         print(f"loadstone: interrupted before anything was {done}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     show_document(document, as_json)
-    if document["status"] == "failed" or (strict and not trusted(document)):
+    if document["status"] == "failed" or (strict and not Summary.of(document).trusted):
         sys.exit(1)
 
 

@@ -38,7 +38,7 @@ def describe(ordered: NDArray[np.int64], statistics: Collection[str]) -> Summary
 def _scheduled(facts: Facts) -> Floats:
     """When each done request was to be sent; a closed loop schedules a query when it sends it."""
     sent, intended = facts.done["sent"], facts.done["intended"]
-    closed = facts.load.kind == "concurrency"
+    closed = facts.load.is_closed
     return np.where(np.isnan(intended) | closed, sent, intended)
 
 

@@ -160,8 +160,8 @@ class StepLoad:
         """When to ask `next` again; None: when a request ends."""
         self.duration_s = load.duration_s or 0.0
         """From the first measured request; 0: it ends by count."""
-        self.follows_profile = load.kind == "concurrency" and bool(load.profile)
-        self.connects_ahead = load.kind != "rate"
+        self.follows_profile = load.is_closed and bool(load.profile)
+        self.connects_ahead = not load.is_open
         self._step = step
         self._load = load
         self._feed = feed
