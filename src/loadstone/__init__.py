@@ -173,10 +173,14 @@ def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
 
 def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:
     """Every measurement of a CSV predicted; the document of `loadstone validate --json`. Raises InputError."""
-    from loadstone.predict.calibrate.points import read_points
-    from loadstone.predict.validate import document_of, score
+    from msgspec import to_builtins
 
-    return document_of(score(read_points(_folder(points)), None if profile is None else str(_folder(profile))))
+    from loadstone.predict.calibrate.points import read_points
+    from loadstone.predict.validate import score, validation
+
+    rows = score(read_points(_folder(points)), None if profile is None else str(_folder(profile)))
+    document: dict[str, Any] = to_builtins(validation(rows))
+    return document
 
 
 def calibrate_profile(

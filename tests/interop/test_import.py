@@ -431,7 +431,7 @@ def test_requests_that_are_fewer_than_the_sums_say(tmp_path: Path) -> None:
         ("a.jsonl", json.dumps(SGLANG) + "\n{}", "line 2: not a result"),
         ("a.jsonl", json.dumps(SGLANG) + "\n[1]", "line 2: not a JSON object"),
         ("a.yaml", "a: [", "no YAML"),
-        ("a.yaml", "a: 1", "not a benchmark report"),
+        ("a.yaml", "a: 1", "YAML, but not a result of a known tool"),
         ("a.csv", "a,b\n1,2", "no column has a known name"),
         ("a.json", '{"request_rate": ' + "9" * 5000 + "}", "no JSON|not a result"),
     ],

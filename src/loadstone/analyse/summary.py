@@ -116,14 +116,7 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     samples = run_folder.read_server(folder)
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_cell(run, cell, dialect) for cell in range(len(plan.cells))]
-    findings = verdict.run_findings(
-        [cell.load for cell in info.cells],
-        [cell is not None for cell in cells],
-        plan.workload,
-        info.error or f"the run is {info.status}",
-        info.settings.get("deployment"),
-        info.journals_damaged,
-    )
+    findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
     return with_roofline(run_summary(folder, info, [cell for cell in cells if cell is not None], findings), info)
 
 
@@ -267,7 +260,7 @@ def _findings(
     return (
         verdict.cell_findings(seen)
         + verdict.kept_findings(info, cell, scalars.num_rows, len(run.plan.rows(cell)))
-        + verdict.prediction_findings(info.settings)
+        + verdict.prediction_findings(info)
     )
 
 
@@ -349,11 +342,10 @@ def _selftest(info: RunInfo) -> Selftest | None:
 
 def _in_dialect(run: _Run, cell: int, dialect: str) -> ToolNumbers:
     """The cell's numbers under another tool's names, by its definitions."""
-    from loadstone.analyse.other_tools import DEFINITIONS, TOOLS, summarise_as
+    from loadstone.analyse.other_tools import summarise_as
 
     load = run.info.cells[cell].load
-    numbers = summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), load, streams=run.info.streams)
-    return ToolNumbers(name=dialect, tool=TOOLS[dialect], metrics=numbers, definitions=DEFINITIONS[dialect])
+    return summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), load, streams=run.info.streams)
 
 
 def _add_server(summary: CellSummary, run: _Run, cell: int) -> None:

@@ -26,8 +26,10 @@ def sends_late(cell: Cell) -> Finding | None:
         return None
     lag_s = _lag_s(cell)
     lag_s = lag_s[~np.isnan(lag_s)]
-    latencies = {"TTFT": metrics.ttft_intended_s, "E2E": metrics.e2e_intended_s}
-    names = spoilt(lag_s, {"TTFT": metrics.ttft_s} if closed else latencies, floor_s=thresholds.LATE_FLOOR_S)
+    latencies = [("TTFT", metrics.ttft_intended_s), ("E2E", metrics.e2e_intended_s)]
+    if closed:
+        latencies = [("TTFT", metrics.ttft_s)]
+    names = spoilt(lag_s, *latencies, floor_s=thresholds.LATE_FLOOR_S)
     if closed and metrics.e2e_s is not None and len(lag_s):
         missing = float(lag_s.mean()) / metrics.e2e_s.mean
         if missing > thresholds.MISSING_SHARE and reached_by(lag_s, 0.01) > thresholds.LATE_FLOOR_S:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -115,7 +116,7 @@ def _load(cell: Cell) -> Load:
 
 
 def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
-    """One run folder of one run's cells. Raises InputError where it cannot be written."""
+    """One run folder of one run's cells. Raises InputError where it cannot be written, and leaves none then."""
     first = cells[0]
     for cell in cells:
         # Warm-up first, as in a plan; then by send, or as the file has them where that is unknown.
@@ -151,18 +152,26 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
     model = (facts.model or "").rsplit("/", 1)[-1]
     folder = run_folder.create(out, run_folder.run_id(now, "imported", facts.engine, model, facts.gpu))
     info.run_id = folder.name
+    try:
+        _write(folder, info, plan, cells)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def _write(folder: Path, info: RunInfo, plan: Plan, cells: Sequence[Cell]) -> None:
     with run_folder.own(folder):
         for cell_info, cell in zip(info.cells, cells, strict=True):
             _span(cell_info, cell)
         run_folder.write_info(folder, info)
         run_folder.write_plan(folder / "plan.parquet", plan)
-        if first.records:
+        if cells[0].records:
             _write_records(folder, cells)
             document = summary_of(folder).document()
         else:
             document = run_summary(folder, info, [_summary(cell) for cell in cells]).document()
         run_folder.write_json(folder / "summary.json", document)
-    return folder
 
 
 def _target(cell: Cell) -> Target | None:

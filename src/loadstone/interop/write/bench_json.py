@@ -46,7 +46,7 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
         native = info.target is not None and info.target.endpoint == "sglang"
         dialect = tool if tool == "vllm" or native else "sglang-oai"
         read = partial(run_folder.read_records, folder, cell)
-        numbers = summarise_as(dialect, read, about.load, streams=info.streams)
+        numbers = summarise_as(dialect, read, about.load, streams=info.streams).metrics
         imported = imported_run.of_cell(info, cell)
         relative = imported is not None and imported.relative_times
         if imported is not None and relative:

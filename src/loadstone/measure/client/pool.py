@@ -18,6 +18,7 @@ from loadstone.core.host import processors
 from loadstone.core.plan import Load
 from loadstone.measure.client.priority import needs_own_session
 from loadstone.measure.client.protocol import (
+    NOTHING_YET,
     Failed,
     FromWorker,
     Job,
@@ -112,15 +113,7 @@ class Pool:
         yield result
 
     def _progress(self) -> Progress:
-        reports = [worker.progress for worker in self._workers]
-        return Progress(
-            issued=sum(report.issued for report in reports),
-            ended=sum(report.ended for report in reports),
-            failed=sum(report.failed for report in reports),
-            active=sum(report.active for report in reports),
-            tokens=sum(report.tokens for report in reports),
-            last_error=next((report.last_error for report in reversed(reports) if report.last_error), None),
-        )
+        return sum((worker.progress for worker in self._workers), NOTHING_YET)
 
     def stop(self, reason: str) -> None:
         """Have every worker cancel what is under way and send nothing more."""
@@ -165,7 +158,7 @@ class _Worker:
         self.job = job
         self.alive = True
         self.failed = False
-        self.progress = Progress(0, 0, 0, 0, 0)
+        self.progress = NOTHING_YET
         self._process = subprocess.Popen(
             # -P: a file called queue.py in the current folder must not be taken for the library's.
             [sys.executable, "-P", "-m", "loadstone.measure.client.worker"],

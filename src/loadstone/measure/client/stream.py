@@ -41,7 +41,8 @@ class Stream:
     reused: bool = False
     arrival_s: array[float] = field(default_factory=lambda: array("d"))
     read_index: array[int] = field(default_factory=lambda: array("i"))
-    journaled_until_s: float | None = None  # the last output that is journaled
+    first_s: float | None = None  # the first output, once it is journaled
+    journaled_until_s: float | None = None  # the last output that is
     journaled: int = 0  # events
     part_ns: int = 0  # when it was last journaled
     reads: int = 0
@@ -202,6 +203,7 @@ class Fragments:
         ))  # fmt: skip
         stream.journaled += len(stream.arrival_s)
         if stream.arrival_s:
+            stream.first_s = stream.arrival_s[0] if stream.first_s is None else stream.first_s
             stream.journaled_until_s = stream.arrival_s[-1]
         stream.arrival_s, stream.read_index = array("d"), array("i")
         answer.running_tokens = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.analyse import imported_run as stated
+from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, without_price
 from loadstone.analyse.run_facts import mapping
 from loadstone.core.errors import InputError
@@ -253,8 +253,8 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
 
 
 def _any_cell(run: RunView, what: str) -> bool:
-    """Whether the import said that of any cell; see stated.of_cell()."""
-    return any(getattr(stated.of_cell(run.info, cell), what, None) for cell in range(len(run.info.cells)))
+    """Whether the import said that of any cell; see imported_run.of_cell()."""
+    return any(getattr(imported_run.of_cell(run.info, cell), what, None) for cell in range(len(run.info.cells)))
 
 
 def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:

@@ -354,7 +354,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
         for own in by_cell.values():
             point = own[0].over
             times = {ratio.measure.key: each.times for ratio in own if (each := ratio.effect) is not None}
-            said = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
+            improvements = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
             where = joined(load_label(point), workload_label(point))
             where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else f" {WARNED}"
             place = (
@@ -366,7 +366,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
                 point.kind,
                 point.load,
             )
-            placed.append((place, [point.model, point.engine, f"{point.gpus or '?'}×", where, *said]))
+            placed.append((place, [point.model, point.engine, f"{point.gpus or '?'}×", where, *improvements]))
         rows = [row for _, row in sorted(placed)]
         heads = ["model", "engine", "GPUs", "workload", "output throughput"]
         heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]
