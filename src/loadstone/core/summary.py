@@ -403,6 +403,22 @@ class ToolNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     definitions: dict[str, str]
 
 
+class StatedNumber(msgspec.Struct, kw_only=True, frozen=True):
+    """A number that an imported file states, where the cell's own, of the file's requests, is another.
+
+    metric      a field of Metrics; `statistic`: of its values, None of a throughput
+    stated      by the file, in the unit of the metric
+    ours        as it is shown, a throughput that of the long run (CellSummary.lasting)
+    definition  what the tool's own is, in a line; None where that is not known
+    """
+
+    metric: str
+    statistic: str | None = None
+    stated: float
+    ours: float
+    definition: str | None = None
+
+
 class FirstToken(msgspec.Struct, frozen=True):
     """What the TTFT of so many prompt tokens, alone in an idle engine, consists of; seconds by part."""
 
@@ -420,6 +436,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     measured_by        whose client measured an imported run
     definitions        the dialect by whose formulas an imported cell's numbers were made; null where nobody knows,
                        left out where they were made of its records
+    stated             what an imported file states otherwise than its requests give it
     slo_per_request_s  bounds on each request: `ttft`, `tpot`, `e2e` to seconds
     dialect            the numbers by another tool's definitions, where these were asked for
     roofline           printed as `light`: what the hardware allows beside the numbers; None where nobody knows it
@@ -435,6 +452,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     client: Client = msgspec.field(default_factory=Client)
     measured_by: str | None = None
     definitions: str | UnsetType | None = UNSET
+    stated: list[StatedNumber] = []
     verdict: Verdict
     server: ServerFigures | None = None
     gpu: GpuFigures | None = None

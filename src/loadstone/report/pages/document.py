@@ -203,7 +203,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
         sentences=observations(points),
-        tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1)],
+        tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1), *tables.stated_otherwise(runs)],
         figures=figures(points),
         parts=parts,
         passed_over=[clean(text, 300) for text in passed_over],

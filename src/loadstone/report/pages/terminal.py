@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 _LOAD_NAMES = {"concurrency": "concurrency {}", "rate": "{} req/s", "burst": "burst of {}"}
+_STATED_LABELS = {("output_tokens_per_s", None): "out tok/s", ("itl_s", "p99"): "ITL p99"} | {
+    (f"{name}_s", statistic): f"{name.upper()} {statistic}"
+    for name in ("ttft", "tpot", "e2e")
+    for statistic in ("p50", "p99")
+}
+"""Of what an imported file states what the table has too."""
 _FIRST_PARTS = 5
 """Of a predicted TTFT, by name."""
 UNBOUNDED = "~"
@@ -303,6 +309,7 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
     lines = [
         f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
         _intervals(cells) if simulated and not cells[0].measured_by else _measured_by(cells),
+        *stated_lines(cells),
         *map(_cached, cells),
         _roofline(cells),
         _energy(cells),
@@ -347,6 +354,22 @@ def _measured_by(cells: Sequence[CellSummary]) -> str:
         _worst(getattr(cell.client, f"{name}_lag_p99_s") for cell in cells) for name in ("receive", "send")
     )
     return f"{cells[0].client.clock} clock: receive lag p99 {receive}, sends late p99 {send} (worst cell{held})"
+
+
+def stated_lines(cells: Sequence[CellSummary]) -> list[str]:
+    """The numbers that imported files state where those shown are others, with the tool's definition."""
+    lines = []
+    for cell in cells:
+        by_definition: dict[str, list[str]] = {}
+        for number in cell.stated:
+            if label := _STATED_LABELS.get((number.metric, number.statistic)):
+                shown = show_seconds(number.stated) if number.statistic else show_number(number.stated, 4)
+                own = f" ({number.definition})" if number.definition else ""
+                by_definition.setdefault(own, []).append(f"{label} {shown}")
+        if by_definition:
+            numbers = ", ".join(f"{', '.join(each)}{own}" for own, each in by_definition.items())
+            lines.append(f"{_at_load(cell)}: the file itself states {numbers}")
+    return lines
 
 
 def _worst(lags_s: Iterable[float | None]) -> str:
