@@ -218,7 +218,9 @@ def _usage_error(error: Exception, message: str) -> str:
         command = getattr(getattr(error, "ctx", None), "info_name", None)
         if (text := flag_here(getattr(error, "option_name", ""), command)) is not None:
             return text
-    return _one_line(message).removesuffix(".").replace("Value error, ", "")
+    text = _one_line(message).removesuffix(".").replace("Value error, ", "")
+    # A shell takes braces apart that are not in quotes.
+    return f"{text}; write braces in quotes" if "extra argument" in text and "@" in text else text
 
 
 def _message_of(error: LoadstoneError | OSError) -> str:

@@ -20,7 +20,7 @@ import msgspec
 
 from loadstone.analyse.run_facts import engine_name
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment
+from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment, parse_named
 from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Plan
@@ -229,7 +229,8 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
     """
     declared = deployed.engine if names_engine(text) else None
     behind = target.engine == "Triton" and declared in _BEHIND_TRITON
-    if declared and target.engine and not behind and engine_name(declared) != target.engine:
+    may_differ = behind or target.engine in (None, attach.SIMULATED)
+    if declared and not may_differ and engine_name(declared) != target.engine:
         raise InputError(
             f"--deployment {text!r}: its engine is {declared}, and {target.url} says that it is {target.engine}; "
             "correct it, or leave the engine and its own arguments out"
@@ -254,6 +255,22 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
         "name": ",".join(part for part in parts if engine in ENGINES or not part.startswith("engine=")),
         "stated": text,
     }
+
+
+def simulated_record(target: Target) -> dict[str, Any] | None:
+    """RunInfo.settings["deployment"] of a simulated engine, by its own word; None: of another server, or where it
+    simulates what only a file on its machine describes. No file is read for a name that a server gives.
+    """
+    text = attach.simulated_deployment(target)
+    if text is None:
+        return None
+    try:
+        deployed = parse_named(text, None)
+    except (InputError, OSError, ValueError):  # the last two: a name that no path can have
+        return None
+    record = deployment_record(deployed.name, deployed, target)
+    del record["stated"]  # by the user
+    return record | {"simulates": deployed.engine, "stated_by": "server"}
 
 
 def doubts(deployed: Deployment, target: Target) -> list[str]:
