@@ -99,7 +99,7 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
     from loadstone.measure.engines import llama_cpp
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadstone-")))
-    most = max((int(load.value) for load in plan.cells if load.kind != "rate"), default=8)
+    most = max((int(load.value) for load in plan.cells if not load.is_open), default=8)
     engine = llama_cpp.launch(
         slots=min(64, max(1, most)),
         connections=min(1024, most),
@@ -391,8 +391,8 @@ def check_open_files(plan: Plan, workers: int) -> None:
     """
     most = 0.0
     for cell, load in enumerate(plan.cells):
-        connections = load.value if load.kind != "rate" else load.max_concurrency or 0
-        if load.kind != "concurrency" and not plan.cyclic(cell):
+        connections = load.value if not load.is_open else load.max_concurrency or 0
+        if not load.is_closed and not plan.cyclic(cell):
             connections = min(connections, load.max_concurrency or connections, len(plan.rows(cell)))
         most = max(most, connections)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
