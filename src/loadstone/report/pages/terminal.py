@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from loadstone.analyse.ranking import RULE, Ranked
 from loadstone.core.summary import (
     CellSummary,
     Finding,
@@ -64,6 +67,36 @@ def render(summary: Summary) -> RenderableType:
     lines = [*_definitions(cells, summary.source == "simulated"), *_first_token(summary.first_token)]
     lines += [f"({number}) {_finding(finding)}" for number, finding in enumerate(findings, 1)]
     return Group(Text(heading(summary)), *tables, *(Text(line) for line in [*lines, *of_run]))
+
+
+def ranked(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Several deployments, the best first; see analyse.ranking."""
+    from rich.console import Group
+    from rich.text import Text
+
+    places = msgspec.convert(rows, list[Ranked])
+    simulated = [row for row in places if row.load is not None]
+    with_bounds = any(row.slo_met is not None for row in simulated)
+    table = of_rows(
+        [
+            [
+                ("rank", str(place)),
+                ("deployment", row.deployment),
+                ("load", _LOAD_NAMES[row.load.kind].format(show_load(row.load.value)) if row.load else ""),
+                ("out tok/s/GPU", show_number(row.output_tokens_per_s_per_gpu, 4)),
+                ("80 %", "" if row.low is None else f"{show_number(row.low)}–{show_number(row.high)}"),
+                ("out tok/s", show_number(row.output_tokens_per_s, 4)),
+                ("TTFT p50", show_seconds(row.ttft_s)),
+                ("TPOT p50", show_seconds(row.tpot_s)),
+                ("E2E p50", show_seconds(row.e2e_s)),
+                *([("bounds", "met" if row.slo_met else "missed")] if with_bounds else []),
+            ]
+            for place, row in enumerate(simulated, 1)
+        ],
+        "deployment",
+    )
+    lines = [RULE, *(f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None)]
+    return Group(table, *map(Text, lines))
 
 
 def heading(summary: Summary) -> str:
@@ -221,7 +254,7 @@ def _is_intended(cells: Sequence[CellSummary]) -> bool:
 
     Other tools do not tell it, and it is from sending then.
     """
-    return cells[0].load.kind != "concurrency" and any(cell.metrics.e2e_intended_s is not None for cell in cells)
+    return not cells[0].load.is_closed and any(cell.metrics.e2e_intended_s is not None for cell in cells)
 
 
 def _timed(values: Metrics | Part, cells: Sequence[CellSummary]) -> tuple[Latency | None, Latency | None]:
@@ -339,7 +372,7 @@ def _cached(cell: CellSummary) -> str:
 
 
 def _since(cells: Sequence[CellSummary]) -> str:
-    if cells[0].load.kind == "concurrency":
+    if cells[0].load.is_closed:
         return "sending (closed loop)"
     return "the intended time (open loop)" if _is_intended(cells) else "sending (open loop, intended times unknown)"
 
