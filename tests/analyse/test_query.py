@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import sys
 from datetime import UTC, datetime
@@ -9,12 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadstone.analyse.query import rows_of
-from loadstone.analyse.summary import summarise
 from loadstone.commands.output import print_rows
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RunInfo
+from summary_documents import summarise
 from test_summary import CLOSED, make_run
 
 LOADS = [Load("rate", 2.5), Load("rate", 5.0)]
@@ -32,8 +34,8 @@ def runs(tmp_path: Path) -> Path:
     finished(tmp_path / "a", [CLOSED], failed=True)  # no latency at all
     finished(tmp_path / "b", LOADS, slo={"ttft": 1.0, "tpot_p99": 1.0})
     info = RunInfo(
-        run_id="c", source="measured", created="2026-01-02T03:04:05+00:00", command=[], loadstone="0.1.0", host={},
-        plan_id="x", seed=0, salt=None, cells=[CellInfo(load=CLOSED)],
+        run_id="c", source="measured", created="2026-01-02T03:04:05+00:00", command=[], loadstone="0.1.0",
+        host=Host(), plan_id="x", seed=0, salt=None, cells=[CellInfo(load=CLOSED)],
     )  # fmt: skip
     (tmp_path / "c").mkdir()
     run_folder.write_info(tmp_path / "c", info)
@@ -215,11 +217,108 @@ def contents(runs: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
 
 
-def test_tables_of_ones_own_are_in_memory(runs: Path) -> None:
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "call enable_logging(storage = 'file', storage_config = {'path': '{runs}/log'})",
+        "select * from enable_logging(storage = 'file', storage_config = {'path': '{runs}/log'})",
+        "select (select count(*) from enable_logging(storage='file'))",
+        "with x as (from enable_logging(storage='file')) from x",
+        "select * from query('select * from enable_logging()')",
+        "select 1 where exists (from checkpoint())",
+        "describe select * from enable_profiling()",
+        "create table t as select 1",
+        "pragma database_list",
+        "set memory_limit = '1GB'",
+        "explain analyze select 1",
+        "select 1; select 2",
+        "load json",
+        "execute x",
+        "export database '{runs}/x'",
+        "checkpoint",
+        "use memory",
+    ],
+)
+def test_nothing_but_one_select_is_run(runs: Path, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs)
     before = contents(runs)
-    made = "create table t as select run from runs; insert into t values ('x'); select count(*) as n from t"
-    assert rows_of(made, runs) == (["n"], [(len(list(runs.iterdir())) + 1,)])
+    with pytest.raises(InputError, match=r"^query: ") as raised:
+        rows_of(sql.replace("{runs}", str(runs)), runs)
+    assert str(raised.value).isprintable()
     assert contents(runs) == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "describe cells", "show tables", "summarize select 1 as a", "values (1)", "from range(3)", "table runs",
+        "select unnest([1, 2])", "from unnest([1, 2])", "with a as (select 1) from a", "select 1;",
+        "select * from (pivot (select 1 as a) on a in (1))",
+    ],
+)  # fmt: skip
+def test_what_selects_is_run(runs: Path, sql: str) -> None:
+    assert rows_of(sql, runs).rows
+
+
+def test_nothing_is_spilled_into_the_current_folder(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    settings = "select value from duckdb_settings() where name = 'temp_directory'"
+    with pytest.raises(InputError, match=r"duckdb_settings\(\) is not run"):
+        rows_of(settings, runs)
+    assert rows_of("select current_setting('temp_directory')", runs).rows == [("",)]
+    assert not list((tmp_path / "here").iterdir())
+
+
+def test_records_have_their_latencies(runs: Path) -> None:
+    sql = "select run, cell, {} from records where phase = 'measure' and status in ('ok', 'short') group by all"
+    for name in ("ttft_s", "tpot_s", "e2e_s", "ttft_intended_s", "e2e_intended_s"):
+        values = rows_of(sql.format(f"avg({name})") + " order by all", runs).rows
+        of_cell = f"select run, {name}_mean from cells where {name}_mean is not null order by all"  # noqa: S608
+        of_cells = rows_of(of_cell, runs).rows
+        known = [(run, pytest.approx(value)) for run, _, value in values if value is not None]
+        assert known == of_cells or name.endswith("intended_s")
+    one = "select ttft_s, e2e_s, arrival_s[1] - sent_s, arrival_s[-1] - sent_s from records"
+    assert all(row[:2] == row[2:] for row in rows_of(one, runs).rows)
+
+
+def test_answers_in_one_piece_have_no_ttft(runs: Path) -> None:
+    path = runs / "b" / "run.json"
+    document = json.loads(path.read_text())
+    document["target"]["streams"] = False
+    path.write_text(json.dumps(document))
+    sql = "select run, count(ttft_s) > 0, count(tpot_s) > 0, count(e2e_s) > 0 from records group by all order by all"
+    rows = rows_of(sql, runs).rows
+    assert rows[1] == ("b", False, False, True)
+    assert rows[0][1]
+
+
+def test_cells_are_flat(runs: Path) -> None:
+    sql = "select run, load_kind, load_value, requests_error, ttft_s_p50, verdict_trusted from cells order by all"
+    assert rows_of(sql, runs).rows == [
+        ("a", "concurrency", 1.0, 4, None, False),
+        ("b", "rate", 2.5, 0, 0.5, False),
+        ("b", "rate", 5.0, 0, 0.5, False),
+    ]
+    both = "select count(*) from cells where load_value is distinct from cell.load.value"
+    assert rows_of(both, runs).rows == [(0,)]
+
+
+def test_an_error_is_told_without_its_place(runs: Path) -> None:
+    with pytest.raises(InputError) as raised:
+        rows_of("select nothing, run\nfrom records", runs)
+    assert "LINE" not in str(raised.value)
+    assert 'Referenced column "nothing" not found' in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["run.json", "summary.json", "records.parquet", "server.parquet"])
+def test_a_pipe_in_a_run_folder_is_not_waited_for(runs: Path, name: str) -> None:
+    (runs / "b" / name).unlink(missing_ok=True)
+    os.mkfifo(runs / "b" / name)
+    with pytest.raises(InputError, match="a pipe, not a file"):
+        rows_of("select 1", runs)
 
 
 @pytest.mark.parametrize("terminal", [False, True])

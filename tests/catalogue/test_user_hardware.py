@@ -14,6 +14,7 @@ from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import summary_of
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.record import RunInfo
 from loadstone.predict.step_time.profile import profile_of
 
@@ -117,7 +118,7 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(InputError, match=r"nowhere\.yaml: no such file"):
+    with pytest.raises(InputError, match=r"nowhere\.yaml: cannot be read \(No such file"):
         catalogue.gpu("nowhere.yaml")
 
 
@@ -217,7 +218,7 @@ def test_a_run_stays_readable_where_the_file_is_gone(slow: Path, loadstone: Load
 def test_a_described_gpu_that_is_none_is_let_be() -> None:
     settings = {"deployment": {"gpu": {"name": "x", "hbm_bytes": -1}, "gpus": 2}}
     info = RunInfo(
-        run_id="r", source="imported", created="", command=[], loadstone="", host={}, target=None, plan_id="",
+        run_id="r", source="imported", created="", command=[], loadstone="", host=Host(), target=None, plan_id="",
         seed=0, salt=None, settings=settings,
     )  # fmt: skip
     assert (run_facts(info).hardware, run_facts(info).gpu) == (None, "x")
@@ -232,7 +233,7 @@ def test_measurements_on_it_are_predicted(slow: Path, loadstone: Loadstone) -> N
     mine, gone, h200 = loadstone("validate", points, "--json").document["rows"]
     # Weights are read 1.2 times as slowly: the prediction is of this GPU and not of one that its name resembles.
     assert mine["predicted"]["tpot_ms"] > 1.1 * h200["predicted"]["tpot_ms"]
-    assert "no such file" in gone["skipped_because"]
+    assert "No such file" in gone["skipped_because"]
 
 
 def test_another_file_of_the_same_name_is_another_setup(slow: Path, loadstone: Loadstone, tmp_path: Path) -> None:

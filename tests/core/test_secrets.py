@@ -1,5 +1,8 @@
 """Keys of the user's are found, and blanked in whatever a server says."""
 
+import base64
+import time
+
 from loadstone.core.secrets import blank, blank_bytes, keys_in
 
 KEY = "sk-geheim/1234567890"
@@ -41,3 +44,41 @@ def test_however_json_or_a_url_writes_it() -> None:
         'sk-\\"geheim\\"/é',
     ):
         assert blank_bytes(f"[{spelled}]".encode(), [key]) == "[…]".encode()
+
+
+def test_a_name_and_password_are_keys_also_decoded() -> None:
+    encoded = base64.b64encode(b"somebody:geheim-12345").decode()
+    keys = keys_in([("Authorization", f"Basic {encoded}")])
+    assert keys == [encoded, "somebody:geheim-12345", "geheim-12345"]
+    assert blank(f"user somebody:geheim-12345 ({encoded})", keys) == "user … (…)"
+    assert blank("wrong password geheim-12345", keys) == "wrong password …"
+    assert keys_in([("Authorization", "Basic not-base64!")]) == ["not-base64!"]
+    assert keys_in([("Authorization", "Basic")]) == []
+
+
+def test_in_other_letters_and_with_space_between() -> None:
+    for spelled in (KEY.upper(), KEY.title(), " ".join(KEY), KEY[:9] + "\n" + KEY[9:], KEY[:9] + "\\n" + KEY[9:]):
+        assert blank(f"no such key: {spelled}, sorry", [KEY]) == "no such key: …, sorry"
+        assert blank_bytes(f"[{spelled}]".encode(), [KEY]) == "[…]".encode()
+    assert blank(f"no such key: {KEY[:13].upper()}…", [KEY]) == "no such key: …"
+
+
+def test_each_character_in_any_spelling() -> None:
+    spelled = "".join(f"\\u{ord(each):04X}" if at % 2 else f"%{ord(each):02x}" for at, each in enumerate(KEY))
+    assert blank_bytes(f"[{spelled}]".encode(), [KEY]) == "[…]".encode()
+    assert blank_bytes(b"[a\\\\b-geheim]", ["a\\b-geheim"]) == "[…]".encode()
+    assert blank_bytes(b"[\\ud83d\\ude00-geheim]", ["😀-geheim"]) == "[…]".encode()
+
+
+def test_what_is_no_key_stays() -> None:
+    for body in (b"sk-geheim/123456789", b"sk geheim 1234567890 %20", b"\xff\\u0073k", b""):
+        assert blank_bytes(body, [KEY]) == body
+
+
+def test_pages_are_searched_quickly() -> None:
+    page = b'vllm:num_requests_running{engine="0"} 1.0\n' * 25_000  # 1 MB
+    begun = time.perf_counter()
+    assert blank_bytes(page, [KEY]) == page
+    assert blank_bytes(page + b"%", [KEY]) == page + b"%"
+    assert blank_bytes(b"s " * 500_000 + b"%", ["ssssssss-s"]) == b"s " * 500_000 + b"%"
+    assert time.perf_counter() - begun < 5

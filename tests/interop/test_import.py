@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from loadstone.analyse.run_facts import run_facts
-from loadstone.analyse.summary import summarise, summary_of, trusted
+from loadstone.analyse.summary import summary_of
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.interop.read import Imported, import_files
+from summary_documents import summarise, trusted
 
 SGLANG = {
     "backend": "sglang", "dataset_name": "random", "request_rate": float("inf"), "max_concurrency": 4,
@@ -430,7 +431,7 @@ def test_requests_that_are_fewer_than_the_sums_say(tmp_path: Path) -> None:
         ("a.jsonl", json.dumps(SGLANG) + "\n{}", "line 2: not a result"),
         ("a.jsonl", json.dumps(SGLANG) + "\n[1]", "line 2: not a JSON object"),
         ("a.yaml", "a: [", "no YAML"),
-        ("a.yaml", "a: 1", "not a benchmark report"),
+        ("a.yaml", "a: 1", "YAML, but not a result of a known tool"),
         ("a.csv", "a,b\n1,2", "no column has a known name"),
         ("a.json", '{"request_rate": ' + "9" * 5000 + "}", "no JSON|not a result"),
     ],

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import check_regular, read_json
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow.dataset as ds
+
+_T = TypeVar("_T")
 
 _TABLES = {
     "runs": (
         "run.json",
         "select run_id as run, * exclude (run_id) replace (try_cast(created as timestamp) as created)",
     ),
-    "cells": ("summary.json", "select run_id as run, unnest(cells, recursive := false) as cell"),
+    "cells": ("summary.json", "select *"),
 }
 _OF_PARQUET = ("records", "server")
 _READ = (
@@ -29,17 +32,55 @@ _READ = (
     "field_appearance_threshold = 0, maximum_object_size = ?)"
 )
 """All of it is looked at for its shape; what only some runs have is a field still."""
+_LATENCIES = {
+    "ttft_s": "arrival_s[1] - sent_s",
+    "tpot_s": "case when {tokens} >= 2 then (arrival_s[-1] - arrival_s[1]) / ({tokens} - 1) end",
+    "e2e_s": "arrival_s[-1] - sent_s",
+    "ttft_intended_s": "arrival_s[1] - intended_s",
+    "e2e_intended_s": "arrival_s[-1] - intended_s",
+}
+"""Columns of `records` that follow from others, by the definitions of metrics.py."""
+_TOKENS = "(case when status in ('ok', 'short') then coalesce(output_tokens, tokens[-1]) else tokens[-1] end)"
+_NEED_STREAM = ("ttft_s", "tpot_s", "ttft_intended_s")
+_MADE_OF = {"arrival_s", "tokens", "output_tokens", "status", "sent_s", "intended_s"}
+_FUNCTIONS = {
+    "unnest", "range", "generate_series", "repeat", "repeat_row", "json_each", "json_tree", "histogram",
+    "histogram_values",
+}  # fmt: skip
+"""Functions that may stand for a table. Others act: they write logs, change settings, open files."""
 _NO_TABLE = re.compile(r"Catalog Error: Table with name (.+?) does not exist!")
+_WHERE = re.compile(r"\s*LINE \d+: .*")
 _MOST_BYTES = 64 * 1024 * 1024
-"""More than any run's papers."""
+"""No run's run.json or summary.json is larger."""
 
 
-def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Column names and rows of a query over `runs`' folders, or over one run. Raises InputError, one line, on bad SQL
-    or no runs.
+class Result(NamedTuple):
+    """What a query gives: the names of its columns, and its rows."""
 
-    A query has no file to open, and so none to write, whatever its words: papers are read before it, records by
-    pyarrow beside it. (What DuckDB may read by itself it may write, too.) Tables that it creates are in memory.
+    columns: list[str]
+    rows: list[tuple[object, ...]]
+
+
+class _Streams(msgspec.Struct):
+    """Of run.json's target, whether its answers came in a stream."""
+
+    streams: bool = True
+
+
+class _Run(msgspec.Struct):
+    target: _Streams | None = None
+
+
+class _Summary(msgspec.Struct):
+    run_id: str
+    cells: list[dict[str, object]] = []
+
+
+def rows_of(sql: str, runs: Path) -> Result:
+    """What a query over `runs`' folders gives, or over one run. Raises InputError, one line, on bad SQL or no runs.
+
+    One statement that selects is run, and nothing else: it has no file to open, and so none to write, whatever its
+    words. JSON is read before it, records by pyarrow beside it. (What DuckDB may read by itself it may write, too.)
     """
     import duckdb
 
@@ -49,22 +90,24 @@ def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
     with duckdb.connect() as connection:
         try:
             connection.execute("set timezone = 'UTC'")
+            connection.execute("set temp_directory = ''")
             for name, (file, select) in _TABLES.items():
                 files = [folder / file for folder in folders if (folder / file).exists()]
                 if files:
                     with tempfile.TemporaryDirectory() as scratch:
-                        _join(files, Path(scratch) / file)
-                        statement = f"create table {name} as {select} {_READ}"
-                        connection.execute(statement, [str(Path(scratch) / file), _MOST_BYTES + 1])
+                        joined = Path(scratch) / file
+                        _write_lines(joined, _runs(files) if name == "runs" else _cells(files))
+                        connection.execute(f"create table {name} as {select} {_READ}", [str(joined), 2 * _MOST_BYTES])
             for name in _OF_PARQUET:
                 files = [path for folder in folders if (path := folder / f"{name}.parquet").exists()]
                 if files:
-                    connection.register(name, _rows_of_runs(files))
+                    connection.register(f"_{name}", _dataset(files))
+                    connection.execute(f"create view {name} as {_select(name, connection)}")
             connection.execute("set enable_external_access = false")
+            connection.execute("set lock_configuration = true")
+            _check(sql, connection)
             cursor = connection.execute(sql)
-            if cursor is None:
-                raise InputError('query: no statement; write e.g. "select run, cell.load.value from cells"')
-            return [column[0] for column in cursor.description or ()], cursor.fetchall()
+            return Result([column[0] for column in cursor.description or ()], cursor.fetchall())
         except duckdb.Error as error:
             if "'pytz'" in str(error):
                 raise InputError(
@@ -72,53 +115,115 @@ def rows_of(sql: str, runs: Path) -> tuple[list[str], list[tuple[Any, ...]]]:
                 ) from error
             if (missing := _NO_TABLE.match(str(error))) is not None:
                 raise InputError(f"query: {_no_table(missing[1], connection)}") from error
-            raise InputError(f"query: {' '.join(str(error).split())}") from error
+            # DuckDB repeats the line and points at the place below it; what it says before is enough.
+            message = " ".join(_WHERE.sub("", " ".join(str(error).split())).split())
+            raise InputError(f'query: {message}; loadstone query "describe cells" lists columns') from error
 
 
-def document_of(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """What `loadstone query --json` prints: rows by their columns' names."""
-    named = [dict(zip(columns, row, strict=True)) for row in rows]
-    return {"schema": 1, "columns": list(columns), "rows": named}
+def _check(sql: str, connection: duckdb.DuckDBPyConnection) -> None:
+    """Raises InputError where it is not one statement that only selects, duckdb.Error where it is no SQL."""
+    statements = connection.extract_statements(sql)
+    if not statements:
+        raise InputError('query: no statement; write e.g. "select run, cell.load.value from cells"')
+    if len(statements) > 1:
+        raise InputError(f"query: {len(statements)} statements; give one")
+    if statements[0].type.name != "SELECT":
+        raise InputError(f"query: {statements[0].type.name} is not run; write one statement that selects")
+    (text,) = connection.execute("select json_serialize_sql(?::varchar)::varchar", [sql]).fetchone() or ("{}",)
+    for function in _table_functions(msgspec.json.decode(text)):
+        if function not in _FUNCTIONS:
+            raise InputError(f"query: {function}() is not run; select from the tables of the runs")
+
+
+def _table_functions(node: object) -> Iterator[str]:
+    """Names of the functions that stand for a table, anywhere in a parsed statement."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _table_functions(each)
+    elif isinstance(node, dict):
+        if node.get("type") == "TABLE_FUNCTION":
+            yield str(node["function"].get("function_name")).lower()
+        for each in node.values():
+            yield from _table_functions(each)
 
 
 def _no_table(name: str, connection: duckdb.DuckDBPyConnection) -> str:
     """One line about a table that is not there: what DuckDB would suggest are its own."""
-    there = [table for (table,) in connection.execute("select table_name from information_schema.tables").fetchall()]
+    query = "select table_name from information_schema.tables where not starts_with(table_name, '_')"
+    tables = ", ".join(sorted(table for (table,) in connection.execute(query).fetchall()))
     if name.lower() in (*_TABLES, *_OF_PARQUET):
-        return f"these runs hold no data for the table {name}; there are {', '.join(sorted(there))}"
-    return f"no table {name!r}; there are {', '.join(sorted(there))}"
+        return f"these runs hold no data for the table {name}; there are {tables}"
+    return f"no table {name!r}; there are {tables}"
 
 
-def _join(files: Sequence[Path], target: Path) -> None:
-    """Write these JSON objects into one file: of each that it reads, DuckDB holds 128 MiB. Raises InputError."""
-    with target.open("wb") as whole:
-        for path in files:
-            try:
-                if path.stat().st_size > _MOST_BYTES:
-                    raise InputError(f"{path}: more than {_MOST_BYTES} bytes; run files are smaller")
-                body = path.read_bytes()
-                msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-            except OSError as error:
-                raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise InputError(f"{path}: not the JSON object of a run ({error}); move it away") from error
-            whole.write(body + b"\n")
+# --- what the tables are made of ------------------------------------------------------------------------------------
 
 
-def _rows_of_runs(files: Sequence[Path]) -> ds.Dataset:
-    """The rows of these files as one table, each row with its folder's name as `run`. Raises InputError."""
+def _write_lines(target: Path, lines: Iterator[bytes]) -> None:
+    """JSON objects in one file: of each file that it reads, DuckDB holds 128 MiB."""
+    with target.open("wb") as file:
+        for line in lines:
+            file.write(line + b"\n")
+
+
+def _runs(files: Sequence[Path]) -> Iterator[bytes]:
+    for path in files:
+        yield msgspec.json.encode(_read(path, dict[str, msgspec.Raw]))
+
+
+def _cells(files: Sequence[Path]) -> Iterator[bytes]:
+    """Each cell with its numbers as columns of their own."""
+    for path in files:
+        summary = _read(path, _Summary)
+        for cell in summary.cells:
+            yield msgspec.json.encode({"run": summary.run_id, **dict(_flat(cell)), "cell": cell})
+
+
+def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The numbers and words within a cell by their path, without `metrics`: `load_value`, `ttft_s_p50`."""
+    for name, value in values.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from _flat(value, "" if path == "metrics" else f"{path}_")
+        elif not isinstance(value, list):
+            yield path, value
+
+
+def _read(path: Path, kind: type[_T]) -> _T:
+    return read_json(path, kind, _MOST_BYTES, "the JSON object of a run", "move it away")
+
+
+def _dataset(files: Sequence[Path]) -> ds.Dataset:
+    """The rows of these files as one table, each row with its folder's name as `run`, and whether it was streamed.
+    Raises InputError.
+    """
     import pyarrow as pa
     import pyarrow.dataset as ds
     from pyarrow.fs import LocalFileSystem
 
     parquet, files_here = ds.ParquetFileFormat(), LocalFileSystem()
-    schema = pa.schema([("run", pa.string())])
+    schema = pa.schema([("run", pa.string()), ("_streams", pa.bool_())])
     parts = []
     for path in files:
-        part = parquet.make_fragment(str(path), files_here, ds.field("run") == path.parent.name)
+        target = _read(path.with_name("run.json"), _Run).target
+        of_run = (ds.field("run") == path.parent.name) & (ds.field("_streams") == (target is None or target.streams))
         try:
+            check_regular(path)
+            part = parquet.make_fragment(str(path), files_here, of_run)
             schema = pa.unify_schemas([schema, part.physical_schema], promote_options="permissive")
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
         parts.append(part)
     return ds.FileSystemDataset(parts, schema, parquet, files_here)
+
+
+def _select(name: str, connection: duckdb.DuckDBPyConnection) -> str:
+    """What the view of a dataset is: its columns, and of records their latencies, from sending as in `cells`."""
+    columns = {row[0] for row in connection.execute(f"describe _{name}").fetchall()}
+    latencies = []
+    if columns >= _MADE_OF:
+        for latency, formula in _LATENCIES.items():
+            value = formula.format(tokens=_TOKENS)
+            shown = f"case when _streams then {value} end" if latency in _NEED_STREAM else value
+            latencies.append(f"{shown} as {latency}")
+    return f"select {', '.join(['* exclude (_streams)', *latencies])} from _{name}"  # noqa: S608

@@ -14,6 +14,8 @@ import msgspec
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.core import host
 from loadstone.core.errors import InputError
+from loadstone.core.files import read_bytes
+from loadstone.core.yaml_text import decode_yaml
 
 SUFFIXES = (".yaml", ".yml", ".json")
 _MOST_BYTES = 64 << 10
@@ -43,25 +45,16 @@ def kept() -> dict[str, Path]:
 
 def read(path: Path) -> dict[str, Any]:
     """The entry as it is written, with its `name`: the file's own where it gives none. Raises InputError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        raise InputError(
-            f"{path}: no such file; give a GPU or node of the catalogue, or a file that describes one"
-        ) from None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; give a file that describes a GPU or node") from None
-    if len(content) > _MOST_BYTES:
-        raise InputError(f"{path}: more than {_MOST_BYTES >> 10} KiB; that describes no GPU")
+    remedy = "give a GPU or node of the catalogue, or a file that describes one"
+    content = read_bytes(path, _MOST_BYTES, remedy)
     # Keys that are merged are repeated, and repeats of repeats have no end that the file's size bounds.
     if b"<<" in content:
         raise InputError(f"{path}: YAML's merge key << is not read; name the catalogue's entry as `like`")
     try:
-        entry = msgspec.json.decode(content) if path.suffix.lower() == ".json" else msgspec.yaml.decode(content)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        what = " ".join(str(error).split())[:120]
-        raise InputError(f"{path}: not readable ({what}); write one field a line") from None
+        is_json = path.suffix.lower() == ".json"
+        entry = msgspec.json.decode(content) if is_json else decode_yaml(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors
+        raise InputError(f"{path}: not readable ({' '.join(str(error).split())}); write one field a line") from None
     if not isinstance(entry, dict) or not all(isinstance(key, str) for key in entry):
         raise InputError(f"{path}: no fields; write one a line, e.g. `like: h200`")
     return {"name": path.stem.lower(), **entry}

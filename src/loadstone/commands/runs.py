@@ -59,9 +59,9 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
 ) -> None:
     """Show a run again, recomputed from its records."""
-    from loadstone.analyse.summary import summarise
+    from loadstone.analyse.summary import summary_of
 
-    show_document(summarise(run, dialect), json)
+    show_document(summary_of(run, dialect).document(), json)
 
 
 def query(
@@ -72,10 +72,10 @@ def query(
     """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load), `runs`, and
     `server` (samples of the servers' /metrics and of GPUs).
     """
-    from loadstone.analyse.query import document_of, rows_of
+    from loadstone import query_runs
+    from loadstone.analyse.query import rows_of
 
-    columns, rows = rows_of(sql, runs)
     if json:
-        print_json(document_of(columns, rows))
+        print_json(query_runs(sql, runs))
     else:
-        print_rows(columns, rows)
+        print_rows(*rows_of(sql, runs))

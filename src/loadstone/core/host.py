@@ -7,24 +7,44 @@ import os
 import platform
 import resource
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _LIBRARIES = ("httptools", "msgspec", "numpy", "pyarrow", "uvloop")
 
 
-def describe() -> dict[str, Any]:
-    """Processor, cores, memory (bytes), kernel, Python, library versions, file limit, load. No host or user name."""
-    return {
-        "cpu": _cpu(),
-        "cores": processors(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        "libraries": {name: _version(name) for name in _LIBRARIES},
-        "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        "load_average": os.getloadavg()[0],
-    }
+class Host(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The machine of a client. No host or user name; nothing of a run that another tool's client measured.
+
+    cores         that the process might use
+    system        kernel, its release, architecture
+    libraries     versions by name; None: not installed
+    load_average  of the last minute
+    """
+
+    cpu: str | None = None
+    cores: int | None = None
+    memory_bytes: int | None = None
+    system: str | None = None
+    python: str | None = None
+    libraries: dict[str, str | None] = {}
+    open_files_limit: int | None = None
+    load_average: float | None = None
+
+
+def describe() -> Host:
+    """This machine as it is now."""
+    return Host(
+        cpu=_cpu(),
+        cores=processors(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        libraries={name: _version(name) for name in _LIBRARIES},
+        open_files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        load_average=os.getloadavg()[0],
+    )
 
 
 def processors() -> int:

@@ -262,7 +262,8 @@ class SimulateOptions(Options):
 
     deployment: str = flag(
         ARGUMENT,
-        "what to simulate: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200",
+        "what to simulate: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200; braces, in quotes, "
+        "give several and a ranking: 'llama-3.1-70b@4xh200/tp={2,4}'",
         dataclasses.MISSING,
         argument="deployment",
     )

@@ -151,7 +151,7 @@ def _begun(load: Load, workload: Workload) -> float:
     """About how many requests or sessions a cell has, where their number is not said."""
     if load.process == "trace" and isinstance(workload, trace.Trace):
         return workload.count
-    if load.kind == "rate" and (load.profile or load.duration_s is not None):
+    if load.is_open and (load.profile or load.duration_s is not None):
         return load.value * (load.duration_s or arrivals.duration_s(load.profile))
     return 0 if load.duration_s is not None else arrivals.default_requests(load)
 

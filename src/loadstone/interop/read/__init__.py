@@ -19,7 +19,7 @@ from loadstone.core.plan import Load
 from loadstone.interop.read import detect, files, plain_csv
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.check import check
-from loadstone.interop.read.findings import finding
+from loadstone.interop.read.findings import finding, some
 from loadstone.interop.read.run_folders import runs_of, write
 from loadstone.interop.read.values import COUNTS, FACTS, Value, lengths, present
 
@@ -28,7 +28,6 @@ __all__ = ["Imported", "import_files"]
 SETTABLE = (
     *FACTS, *COUNTS, *plain_csv.LOADS, "input", "output", "range_ratio", "prefix", "prefix_cache", "label",
 )  # fmt: skip
-_SHOWN = 8
 
 
 class Imported:
@@ -81,26 +80,30 @@ def import_files(
     if not cells:
         raise InputError(f"{paths[0] if paths else 'import'}: no results in it; give a result of {detect.KNOWN}")
     if others:
-        evidence = f"no results of a known tool, passed over: {_some(others, ', ')}"
+        evidence = f"no results of a known tool, passed over: {some(others)}"
         imported.say(finding("passed_over", evidence), "")
     if broken:
-        evidence = f"{len(broken)} files could not be read and are left out: {_some(broken, '; ')}"
+        evidence = f"{len(broken)} files could not be read and are left out: {some(broken, '; ')}"
         imported.say(finding("broken", evidence), "")
     cells = _once(cells, imported)
     for cell in cells:
         _supply(cell, facts)
         check(cell)
+    unwritten: list[InputError] = []
     for run in runs_of(_loaded(cells, imported)):
-        folder = write(run, out, list(command))
+        try:
+            folder = write(run, out, list(command))
+        except InputError as error:
+            unwritten.append(error)
+            imported.say(finding("broken", f"{run[0].where}: left out ({error})"), run[0].where)
+            continue
         imported.runs.append(folder)
         for cell in run:
             for each in cell.findings:
                 imported.say(each, cell.where, folder)
+    if unwritten and not imported.runs:
+        raise unwritten[0]
     return imported
-
-
-def _some(texts: Sequence[str], between: str) -> str:
-    return between.join(texts[:_SHOWN]) + (f"{between}and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
 
 
 def _once(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
@@ -114,9 +117,7 @@ def _once(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
             first[cell.tool, cell.identity] = cell
     copies = [cell for cell in cells if cell.identity and first[cell.tool, cell.identity] is not cell]
     if copies:
-        evidence = (
-            f"the same measurements as in other files, left out: {_some([cell.where for cell in copies], ', ')}"
-        )
+        evidence = f"the same measurements as in other files, left out: {some([cell.where for cell in copies])}"
         imported.say(finding("copies", evidence), "")
     dropped = set(map(id, copies))
     return [cell for cell in cells if id(cell) not in dropped]

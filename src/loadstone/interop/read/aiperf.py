@@ -22,6 +22,7 @@ SUMMARY = ("request_latency.avg", "aiperf_version|input_config")
 REQUEST = ("metadata.request_start_ns", "metrics")
 PROFILE = ("experiments.0.requests", "experiments.0.experiment")
 
+TOOLS = ("AIPerf", "genai-perf")
 REQUESTS = "profile_export.jsonl"
 _MOST_REQUESTS = 2_000_000
 _LATENCIES = {
@@ -107,11 +108,13 @@ def _duration_s(document: Value, ok: int | None) -> float | None:
 # --- requests --------------------------------------------------------------------------------------------------
 
 
-def add_requests(rows: Sequence[Value], cell: Cell) -> None:
-    """Fills `cell` (of the summary beside it, or bare) with the records of profile_export.jsonl."""
-    requests = [_request(row) for row in rows]
-    starts = [request.start for request in requests if request.start is not None]
-    cell.add_requests(requests, per_s=1e9, origin=min(starts, default=0))
+def requests(rows: Sequence[Value], where: str) -> Cell:
+    """profile_export.jsonl."""
+    cell = Cell(where=where, tool="AIPerf", load=None, definitions="aiperf")
+    each = [_request(row) for row in rows]
+    starts = [request.start for request in each if request.start is not None]
+    cell.add_requests(each, per_s=1e9, origin=min(starts, default=0))
+    return cell
 
 
 def _request(row: Value) -> Request:

@@ -387,6 +387,7 @@ def _vllm_row(row: Mapping[str, str], where: str) -> Cell:
     cell.workload = lengths(document.get("input_len"), document.get("output_len"), mode="offline")
     cell.totals |= document.fields(input_tokens="total_input_tokens", output_tokens="total_output_tokens")
     cell.add_rates("output_tokens_per_s")
+    cell.say_odd(document.odd)
     return cell
 
 
@@ -400,6 +401,7 @@ def _sglang_row(row: Mapping[str, str], where: str) -> Cell:
     document = Value({name: value if value.strip() else None for name, value in row.items()})
     cell = sglang(document, where, all_sent=True)
     cell.deployment |= present({"gpu": document.text("GPU|gpu", limit=60)})
+    cell.say_odd(document.odd)
     stated, cap, under_way = cell.under_way, document.number("max_concurrency"), cell.mean_under_way
     p99_ms = document.number("p99_itl_ms")
     if stated is None or cap is None or p99_ms is None or under_way is None or document.has("p95_itl_ms"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -11,13 +11,13 @@ from typing import Any
 from loadstone.analyse.verdict import Finding
 from loadstone.core.plan import Load, Phase
 from loadstone.core.record import RequestRecord, Status
-from loadstone.interop.read.findings import finding
+from loadstone.interop.read.findings import finding, some
 from loadstone.interop.read.values import Value
+from loadstone.workload.lengths import MAX_TOKENS
 
 NO_TOKENS = "no output, though the tool counts it as completed"
 NO_TIME = "impossible times in the file"
 MOST_S = 1e9
-MOST_TOKENS = 1_000_000_000
 _PLACE = re.compile(r", (line|benchmark|experiment) \d+$")
 
 
@@ -158,6 +158,12 @@ class Cell:
         """Adds a finding of this kind, see findings.py."""
         self.findings.append(finding(kind, f"{self.where}: {evidence}", severity, remedy))
 
+    def say_odd(self, odd: Mapping[str, str]) -> None:
+        """Numbers of the file that were left out, see Value."""
+        if odd:
+            numbers = some([f"{name} is {value}" for name, value in odd.items()])
+            self.say("impossible_number", f"{numbers}, and cannot be below 0; left out")
+
     def say_recounted(self, recounted: int, of: int | None, remedy: str | None = None) -> None:
         """Of clients that count the answers' text anew beside the server's own count."""
         if recounted:
@@ -179,15 +185,19 @@ class Cell:
             return None if self.relative or moment is None else (moment - zero) / per_s
 
         several = any(request.turn for request in requests)
-        recounted = 0
+        recounted = too_long = 0
         for request in requests:
             counts = request.output_tokens, request.counted_tokens
             recounted += None not in counts and counts[0] != counts[1]
+            too_long += max(request.input_tokens or 0, counts[0] or counts[1] or 0) > MAX_TOKENS
             record = _record(request, seconds(request.start), seconds(request.due))
             if several:
                 record.session_id, record.turn = request.session_id, request.turn
             self.records.append(record)
         self.say_recounted(recounted, len(requests))
+        if too_long:
+            evidence = f"{too_long} of {len(requests)} requests state more than {MAX_TOKENS:,} tokens; left out"
+            self.say("impossible_number", evidence)
 
 
 def _record(request: Request, sent_s: float | None, intended_s: float | None) -> RequestRecord:
@@ -200,7 +210,7 @@ def _record(request: Request, sent_s: float | None, intended_s: float | None) ->
     if not all(0 <= time <= MOST_S for time in (begin_s, *offsets_s, end_s or 0.0)):
         begin_s, offsets_s, end_s, status, error = 0.0, [], None, "error", NO_TIME
     output_tokens = request.output_tokens if request.output_tokens is not None else request.counted_tokens
-    if output_tokens is not None and output_tokens > MOST_TOKENS:
+    if output_tokens is not None and output_tokens > MAX_TOKENS:
         output_tokens = None
     if status == "ok" and (not offsets_s or output_tokens == 0):
         status, error = "error", error or NO_TOKENS
@@ -215,7 +225,7 @@ def _record(request: Request, sent_s: float | None, intended_s: float | None) ->
         read=list(range(len(offsets_s))),
         token_source=None if not offsets_s else "final usage" if output_tokens else "pieces",
         end_s=None if last_s is None else begin_s + last_s,
-        input_tokens=None if (request.input_tokens or 0) > MOST_TOKENS else request.input_tokens,
+        input_tokens=None if (request.input_tokens or 0) > MAX_TOKENS else request.input_tokens,
         output_tokens=output_tokens,
         cached_tokens=request.cached_tokens,
         reasoning_tokens=request.reasoning_tokens,

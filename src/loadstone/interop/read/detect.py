@@ -18,16 +18,17 @@ from loadstone.interop.read import (
 )
 from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.files import NoResult
-from loadstone.interop.read.findings import finding
+from loadstone.interop.read.findings import finding, some
 from loadstone.interop.read.values import Value
 
 KNOWN = (
     "vLLM's bench serve, throughput or latency, SGLang's bench_serving, AIPerf, genai-perf, GuideLLM, "
     "inference-perf, llm-d's benchmark report, MLPerf's log summary, or CSV"
 )
-_SHOWN = 8
-# A document that is one cell: what it has, and its reader. The first counts.
-_READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], Cell]], ...] = (
+# What a document has, and its reader. The first counts.
+_READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], Cell | list[Cell]]], ...] = (
+    (guidellm.REPORT, guidellm.report),
+    (aiperf.PROFILE, aiperf.profile),
     (bench_serving.SGLANG, bench_serving.sglang),
     (bench_serving.SGLANG_OFFLINE, bench_serving.sglang_offline),
     (bench_serving.ONE_BATCH, bench_serving.one_batch),
@@ -38,10 +39,56 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], Cell]], ...] = (
     (bench_serving.VLLM_THROUGHPUT, bench_serving.vllm_throughput),
     (bench_serving.VLLM_LATENCY, bench_serving.vllm_latency),
 )
+# Documents that are a request each and one cell together.
+_REQUESTS: tuple[tuple[tuple[str, ...], Callable[[Sequence[Value], str], Cell]], ...] = (
+    (aiperf.REQUEST, aiperf.requests),
+    (requestlog.ROW, requestlog.requests),
+    (inference_perf.REQUEST, inference_perf.requests),
+)
 
 
 def read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
-    """The cells of one file, which they call `where`. Raises InputError: NoResult where it is of no known kind."""
+    """The cells of one file, which they call `where`, with what the file beside it has of the same measurement: its
+    requests or its sums. Raises InputError: NoResult where it is of no known kind.
+    """
+    requests = path.with_name(aiperf.REQUESTS)
+    try:
+        cells = _read(path, mapped, where)
+    except InputError:
+        if path != aiperf.summary_beside(path) or not requests.is_file() or not requests.stat().st_size:
+            raise
+        return read(requests, mapped, where)  # which says what the sums lack
+    if len(cells) != 1:
+        return cells
+    (cell,) = cells
+    beside = None
+    if cell.tool.startswith(aiperf.TOOLS):
+        beside = aiperf.summary_beside(path) if cell.records else requests
+    elif cell.tool == inference_perf.TOOL and cell.records:
+        stages = inference_perf.stages_in(path.parent)
+        beside = stages[0] if len(stages) == 1 else None
+    return [cell if beside is None or not beside.is_file() else _joined(cell, beside)]
+
+
+def _joined(cell: Cell, beside: Path) -> Cell:
+    """A measurement's sums and its requests, of which `cell` has one and the file `beside` should have the other."""
+    try:
+        others = _read(beside, {}, cell.where)
+    except InputError as error:
+        remedy = "Copy it again, or state what is missing: --set model=…, --set concurrency=…"
+        cell.findings.append(finding("broken", f"{error}; the file beside it was read", remedy=remedy))
+        return cell
+    if len(others) != 1 or bool(others[0].records) == bool(cell.records):
+        return cell
+    sums, requests = (others[0], cell) if cell.records else (cell, others[0])
+    kinds = {each.kind for each in requests.findings}
+    sums.findings = [each for each in sums.findings if each.kind not in kinds] + requests.findings
+    sums.deployment |= requests.deployment
+    sums.records, sums.relative = requests.records, requests.relative
+    return sums
+
+
+def _read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
     content = files.read_text(path)
     cells = _cells(content, path, mapped, where)
     if cells and "\ufffd" in content:
@@ -54,132 +101,71 @@ def _cells(content: str, path: Path, mapped: Mapping[str, str], where: str) -> l
     what = files.printable(path)
     start = content.lstrip()[:1]
     if start in ("{", "["):
-        return _json(content, path, where)
+        return _json(content, what, where)
     if mlperf.is_summary(content):
         return [mlperf.summary(content, where)]
     if path.suffix in (".yaml", ".yml"):
-        document = Value(files.parse_yaml(content, what))
-        if document.has(*guidellm.REPORT):
-            return guidellm.report(document, where)
-        if document.has(*inference_perf.LLMD):
-            return [inference_perf.llmd(document, where)]
-        raise NoResult(f"{what}: YAML, but not a benchmark report of llm-d or GuideLLM; give a result of {KNOWN}")
+        return _document(Value(files.parse_yaml(content, what)), what, where, "YAML, but ")
     if not start:
         raise NoResult(f"{what}: empty; give a result of {KNOWN}")
-    return _csv(content, what, mapped, where)
-
-
-def _json(content: str, path: Path, where: str) -> list[Cell]:
-    what = files.printable(path)
-    try:
-        document = Value(files.parse_json(content, what))
-    except InputError as error:
-        # JSON lines are not one document; a document that breaks off is neither.
-        if "Extra data" in str(error) and "\n" in content.strip():
-            objects, broken = files.parse_lines(content, what)
-            cells = _rows([Value(row) for _, row in objects], [line for line, _ in objects], path, where)
-            _say_broken(cells[-1], broken, where)
-            return cells
-        requests = path.with_name(aiperf.REQUESTS)
-        if path == aiperf.summary_beside(path) and requests.is_file() and requests.stat().st_size:
-            return _json(files.read_text(requests), requests, where)  # which says what the sums lack
-        raise
-    if document.has(*inference_perf.REQUEST_LIST):
-        return [_with_stage(inference_perf.requests(document.items(), where), path)]
-    rows = document.items()
-    if rows and all(isinstance(row.raw, dict) for row in rows):
-        return _rows(rows, range(1, len(rows) + 1), path, where)
-    if document.has(*guidellm.REPORT):
-        return guidellm.report(document, where)
-    if document.has(*aiperf.PROFILE):
-        return aiperf.profile(document, where)
-    if document.has(*aiperf.REQUEST) or document.has(*requestlog.ROW):
-        return _rows([document], [1], path, where)
-    if (cell := _one(document, where)) is not None:
-        if document.has(*aiperf.SUMMARY) and (requests := path.with_name(aiperf.REQUESTS)).is_file():
-            _add_requests_beside(cell, requests)
-        return [cell]
-    if document.has("run_id", "cells"):
-        raise NoResult(f"{what}: this is Loadstone's own; a run folder needs no import")
-    raise NoResult(f"{what}: JSON, but not a result of a known tool; give one of {KNOWN}")
-
-
-def _one(document: Value, where: str) -> Cell | None:
-    """A document that is one cell."""
-    return next((reader(document, where) for parts, reader in _READERS if document.has(*parts)), None)
-
-
-def _all_have(rows: Sequence[Value], parts: tuple[str, ...]) -> bool:
-    return bool(rows) and all(row.has(*parts) for row in rows)
-
-
-def _rows(rows: Sequence[Value], lines: Sequence[int], path: Path, where: str) -> list[Cell]:
-    """JSON lines: requests of one cell, or a cell each, as SGLang's and vLLM's clients append them."""
-    if _all_have(rows, aiperf.REQUEST):
-        cell = _aiperf_summary_beside(path, where)
-        aiperf.add_requests(rows, cell)
-        return [cell]
-    if _all_have(rows, requestlog.ROW):
-        return [requestlog.requests(rows, where)]
-    cells = []
-    for line, row in zip(lines, rows, strict=True):
-        cell_of_line = _one(row, f"{where}, line {line}")
-        if cell_of_line is None:
-            what = files.printable(path)
-            raise NoResult(f"{what}, line {line}: not a result of a known tool; give one of {KNOWN}")
-        cells.append(cell_of_line)
-    return cells
-
-
-def _aiperf_summary_beside(path: Path, where: str) -> Cell:
-    """The cell of the summary that lies beside AIPerf's requests; a bare one where there is none, or it is broken."""
-    bare = Cell(where=where, tool="AIPerf", load=None, definitions="aiperf")
-    summary = aiperf.summary_beside(path)
-    if not summary.is_file():
-        return bare
-    try:
-        document = Value(files.parse_json(files.read_text(summary), files.printable(summary)))
-    except InputError as error:
-        remedy = "Copy it again, or state what is missing: --set model=…, --set concurrency=…"
-        bare.findings.append(finding("broken", f"{error}; its requests were read", remedy=remedy))
-        return bare
-    return aiperf.summary(document, where) if document.has(*aiperf.SUMMARY) else bare
-
-
-def _add_requests_beside(cell: Cell, path: Path) -> None:
-    """The requests that lie beside AIPerf's summary."""
-    objects, broken = files.parse_lines(files.read_text(path), files.printable(path))
-    rows = [Value(row) for _, row in objects]
-    if _all_have(rows, aiperf.REQUEST):
-        aiperf.add_requests(rows, cell)
-        _say_broken(cell, broken, files.printable(path.name))
-
-
-def _say_broken(cell: Cell, broken: Sequence[int], where: str) -> None:
-    """`cell`: the one that the lines before belong to. Its own numbers suffer only where lines are requests."""
-    if broken:
-        shown = ", ".join(map(str, broken[:_SHOWN])) + (" …" if len(broken) > _SHOWN else "")
-        are = "is" if len(broken) == 1 else "are"
-        evidence = f"{where}: {len(broken)} of its lines {are} not JSON: line {shown}; the others were read"
-        cell.findings.append(finding("lines_left_out", evidence, "warning" if cell.records else "info"))
-
-
-def _with_stage(cell: Cell, path: Path) -> Cell:
-    """The load and the sums of inference-perf's requests, from the stage's file beside them where there was one."""
-    stages = inference_perf.stages_in(path.parent)
-    if len(stages) == 1:
-        document = Value(files.parse_json(files.read_text(stages[0]), str(stages[0])))
-        if document.has(*inference_perf.STAGE):
-            stage = inference_perf.stage(document, cell.where)
-            for name in ("load", "requests", "latencies", "totals", "duration_s"):
-                setattr(cell, name, getattr(stage, name))
-    return cell
-
-
-def _csv(content: str, what: str, mapped: Mapping[str, str], where: str) -> list[Cell]:
     header, rows = files.parse_csv(content, what)
     row_of = bench_serving.row_reader(header) if not mapped else None
     if row_of is not None:
-        return [row_of(dict(zip(header, row, strict=False)), f"{where}, line {n}") for n, row in rows]
+        return [row_of(dict(zip(header, row, strict=False)), f"{where}, line {line}") for line, row in rows]
     names = plain_csv.columns(header, mapped, what)
     return [plain_csv.row(row, names, header, f"{where}, line {line}") for line, row in rows]
+
+
+def _json(content: str, what: str, where: str) -> list[Cell]:
+    """A document; or several, in a list or a line each: requests of one cell, or cells, as SGLang's and vLLM's
+    clients append them.
+    """
+    broken: list[int] = []
+    try:
+        document = Value(files.parse_json(content, what))
+        rows = dict(enumerate(document.items(), 1))
+    except InputError as error:
+        # JSON lines are not one document; a document that breaks off is neither.
+        if "Extra data" not in str(error) or "\n" not in content.strip():
+            raise
+        objects, broken = files.parse_lines(content, what)
+        rows = {line: Value(row) for line, row in objects}
+    else:
+        if not rows or not all(isinstance(row.raw, dict) for row in rows.values()):
+            return _document(document, what, where, "JSON, but ")
+    cells = _requests(list(rows.values()), where)
+    if not cells:
+        for line, row in rows.items():
+            cells += _document(row, f"{what}, line {line}", f"{where}, line {line}")
+    if broken:
+        # The cell that the lines before belong to: its own numbers suffer only where lines are requests.
+        are = "is" if len(broken) == 1 else "are"
+        evidence = f"{where}: {len(broken)} of its lines {are} not JSON: line {some(broken)}; the others were read"
+        severity = "warning" if cells[-1].records else "info"
+        cells[-1].findings.append(finding("lines_left_out", evidence, severity))
+    return cells
+
+
+def _requests(rows: Sequence[Value], where: str) -> list[Cell]:
+    """The cell that these are the requests of; none where they are no requests."""
+    for parts, reader in _REQUESTS:
+        if all(row.has(*parts) for row in rows):
+            cell = reader(rows, where)
+            cell.say_odd({name: value for row in rows for name, value in row.odd.items()})
+            return [cell]
+    return []
+
+
+def _document(document: Value, what: str, where: str, form: str = "") -> list[Cell]:
+    for parts, reader in _READERS:
+        if document.has(*parts):
+            read = reader(document, where)
+            cells = read if isinstance(read, list) else [read]
+            if cells:
+                cells[0].say_odd(document.odd)
+            return cells
+    if cells := _requests([document], where):
+        return cells
+    if document.has("run_id", "cells"):
+        raise NoResult(f"{what}: this is Loadstone's own; a run folder needs no import")
+    raise NoResult(f"{what}: {form}not a result of a known tool; give one of {KNOWN}")

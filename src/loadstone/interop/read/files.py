@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import json
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from loadstone.core.errors import InputError
+from loadstone.core.files import open_regular
+from loadstone.core.yaml_text import decode_yaml
 from loadstone.interop.read import aiperf, inference_perf
 
 _MOST_FILES = 10_000
@@ -29,14 +30,14 @@ def files_of(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
     apart = len({path if path.is_dir() else path.parent for path in paths}) > 1
     for path in paths:
         if not path.is_dir():
-            files[path.resolve()] = (path, printable(path if apart else path.name), True)
+            files[_real(path)] = (path, printable(path if apart else path.name), True)
             continue
         inside = sorted(one for one in path.rglob("*") if one.suffix in _SUFFIXES and one.is_file())
         if len(inside) > _MOST_FILES:
             raise InputError(f"{path}: {len(inside):,} files; name at most {_MOST_FILES:,}")
         for one in inside:
             if not _repeats_others(one):
-                files.setdefault(one.resolve(), (one, printable(one if apart else one.relative_to(path)), False))
+                files.setdefault(_real(one), (one, printable(one if apart else one.relative_to(path)), False))
 
     def is_second(resolved: Path, named: bool) -> bool:
         """AIPerf's summary and its requests are one result: reading either reads both."""
@@ -44,6 +45,11 @@ def files_of(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
         return summary is not None and not (named and not summary[2])
 
     return [entry for resolved, entry in files.items() if not is_second(resolved, entry[2])]
+
+
+def _real(path: Path) -> Path:
+    """Without links. Not Path.resolve(), which fails where links go in a circle."""
+    return Path(os.path.realpath(path))
 
 
 def _repeats_others(path: Path) -> bool:
@@ -63,9 +69,15 @@ def _repeats_others(path: Path) -> bool:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 1 << 30
+_CHUNK_BYTES = 1 << 24
 MOST_LINES = 2_000_000
+_MOST_VALUES = 64_000_000
+"""Of a JSON document: as objects, the smallest take sixty bytes each."""
 _YAML_BYTES = 16 << 20
 """YAML is read slowly, and only reports of a few kilobytes come in it."""
+
+
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class NoResult(InputError):
@@ -83,25 +95,30 @@ def printable(path: Path | str) -> str:
 
 def read_text(path: Path) -> str:
     """A file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
+    content = bytearray()
     try:
-        size = path.stat().st_size
-        if not path.is_file():
-            raise InputError(f"{printable(path)}: not a regular file; name a result file, or a folder of them")
-        if size > MOST_BYTES:
-            raise InputError(
-                f"{printable(path)}: {size / 1e6:,.0f} MB, and at most {MOST_BYTES / 1e6:,.0f} MB are read; split it"
-            )
-        content = path.read_bytes()
-        if (kind := next((kind for mark, kind in _ARCHIVES.items() if content.startswith(mark)), None)) is not None:
-            raise NoResult(f"{printable(path)}: {kind}, and only text is read; unpack it and name what is in it")
-        wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        return content.decode("utf-16" if wide else "utf-8-sig", "replace")
+        with open_regular(path) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                content += chunk
+                if len(content) > MOST_BYTES:
+                    raise InputError(f"{printable(path)}: more than {MOST_BYTES >> 20} MiB; split it")
+                kind = next((kind for mark, kind in _ARCHIVES.items() if content.startswith(mark)), None)
+                if kind is not None:
+                    raise NoResult(
+                        f"{printable(path)}: {kind}, and only text is read; unpack it and name what is in it"
+                    )
+                # A file with holes, or of a disk image, is found out before it is all in memory.
+                if b"\0" in chunk and not content.startswith(_UTF16):
+                    raise NoResult(f"{printable(path)}: binary, and only text is read; name a result file")
     except OSError as error:
         raise InputError(f"{printable(path)}: cannot be read ({error.strerror or error}); check the name") from error
+    return content.decode("utf-16" if content.startswith(_UTF16) else "utf-8-sig", "replace")
 
 
 def parse_json(content: str, what: str) -> Any:
     """JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are numbers. Raises InputError."""
+    if sum(map(content.count, ",[{")) > _MOST_VALUES:
+        raise InputError(f"{what}: more than {_MOST_VALUES:,} values; split it")
     try:
         return json.loads(content)
     except RecursionError:
@@ -114,11 +131,11 @@ def parse_lines(content: str, what: str) -> tuple[list[tuple[int, dict[str, Any]
     """(line number, object) of JSON lines, and the numbers of those that are no JSON: a tool that was killed leaves
     half a line. Raises InputError where a line is JSON, but no object.
     """
+    if content.count("\n") > MOST_LINES:
+        raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
     objects, broken = [], []
     # Not splitlines: U+2028 and its like may stand in a JSON string.
     for line, row in enumerate(content.split("\n"), 1):
-        if line > MOST_LINES:
-            raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
         if not row.strip():
             continue
         try:
@@ -137,11 +154,9 @@ def parse_yaml(content: str, what: str) -> Any:
     if len(content) > _YAML_BYTES:
         raise InputError(f"{what}: too large for a report in YAML; write it as JSON")
     try:
-        return msgspec.yaml.decode(content)
-    except RecursionError:
-        raise InputError(f"{what}: nested too deep to be a result file") from None
-    except (msgspec.DecodeError, ValueError) as error:
-        raise InputError(f"{what}: no YAML ({' '.join(str(error).split())[:200]}); was it cut off?") from None
+        return decode_yaml(content)
+    except ValueError as error:
+        raise InputError(f"{what}: no YAML ({error}); was it cut off?") from None
 
 
 def _delimiter(content: str) -> str:
@@ -150,10 +165,13 @@ def _delimiter(content: str) -> str:
     return "," if "," in first else max(",;\t", key=first.count)
 
 
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+
+
 def parse_csv(content: str, what: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Header, and (line number, cells) of the rows that have any. Raises InputError."""
     try:
-        rows = csv.reader(io.StringIO(content, newline=""), delimiter=_delimiter(content))
+        rows = csv.reader((line[0] for line in _LINE.finditer(content)), delimiter=_delimiter(content))
         header = [name.strip() for name in next(rows, [])]
         lines = []
         for row in rows:

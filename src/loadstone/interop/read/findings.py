@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loadstone.analyse.imported_run import CUT_AT_END
 from loadstone.analyse.verdict import Finding
 
+_SHOWN = 8
 _DOUBT = "Ask the source; draw no conclusions from this row."
 _SEVERITIES = {
     "error": ("empty_completed", "none_completed", "request_errors"),
@@ -26,6 +29,7 @@ _REMEDIES = {
     ),
     "engine_clock": "For a client, the network, HTTP and the tokeniser come on top.",
     "excluded": "Do not fit on it or score with it.",
+    "impossible_number": "Ask the source what it means; the rest of the file was read.",
     "interrupted": "Measure again to the end.",
     "lengths_not_used": "The averages are used.",
     "lines_left_out": (
@@ -54,6 +58,12 @@ _REMEDIES = {
     "waits_left_out": "Measure with --save-detailed: latencies then count from when requests should have been sent.",
 }
 """Of all others one: numbers that cannot all be true."""
+
+
+def some(items: Sequence[object], between: str = ", ") -> str:
+    """The first few of what may be many."""
+    more = f"{between}and {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else ""
+    return between.join(map(str, items[:_SHOWN])) + more
 
 
 def finding(kind: str, evidence: str, severity: str | None = None, remedy: str | None = None) -> Finding:

@@ -19,7 +19,7 @@ from loadstone.interop.read.values import Value, infinite, lengths, load_of, pre
 
 # What a document has that is one of these.
 STAGE = ("successes.latency", "load_summary")
-REQUEST_LIST = ("0.start_time", "0.end_time", "0.info", "0.request")
+REQUEST = ("start_time", "end_time", "info", "request")
 LLMD = ("version", "results.request_performance.aggregate|metrics.latency")
 
 _LATENCIES = {
@@ -28,6 +28,7 @@ _LATENCIES = {
     "itl_s": "latency.inter_token_latency",
     "e2e_s": "latency.request_latency",
 }
+TOOL = "inference-perf"
 REQUESTS = "per_request_lifecycle_metrics.json"
 _ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}
 
@@ -40,7 +41,7 @@ def stage(document: Value, where: str) -> Cell:
     done = document.at("successes")
     cell = Cell(
         where=where,
-        tool="inference-perf",
+        tool=TOOL,
         # A closed loop's `requested_rate` is its count of requests over one second.
         load=load_of(concurrency=document.get("load_summary.concurrency|load_summary.concurrency_level"))
         or load_of(rate=document.get("load_summary.requested_rate")),
@@ -74,7 +75,7 @@ def requests(rows: Sequence[Value], where: str) -> Cell:
     model = next((name for row in rows if (name := _model(row.get("request")))), None)
     cell = Cell(
         where=where,
-        tool="inference-perf",
+        tool=TOOL,
         load=None,
         definitions="inference-perf",
         deployment=present({"model": model}),

@@ -11,7 +11,7 @@ from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.values import Value, burst_of, load_of, present, text
 
 _TITLE = "MLPerf Results Summary"
-_LINES = 2000
+_LENGTH = 1 << 20
 # A line's name: the statistic, and this.
 _LATENCIES = {
     "e2e_intended_s": "latency (ns)",
@@ -29,7 +29,8 @@ def is_summary(content: str) -> bool:
 
 def summary(content: str, where: str) -> Cell:
     # A client may have said more before it; its own lines begin with the title.
-    lines = content[content.index(_TITLE) :].splitlines()[:_LINES]
+    start = content.index(_TITLE)
+    lines = content[start : start + _LENGTH].splitlines()
     values: dict[str, str] = {}
     for line in lines:
         name, colon, value = line.partition(":")

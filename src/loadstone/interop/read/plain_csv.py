@@ -90,6 +90,7 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
                 cell.say("no_number", f"{name} is {text(value, 40)!r}")
             else:
                 cell.latencies.setdefault(f"{match[1]}_s", {})[match[2]] = seconds * _SCALES[match[3]]
+    cell.say_odd(stated.odd)
     if reason := columns.text("exclude"):
         cell.say("excluded", f"the table itself excludes the row: {reason}")
     return cell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,9 +13,10 @@ import numpy as np
 
 from loadstone.analyse import verdict
 from loadstone.analyse.run_facts import run_facts
-from loadstone.analyse.summary import run_summary, summarise
+from loadstone.analyse.summary import run_summary, summary_of
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.plan import PHASES, Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.statistics import PERCENTILES
@@ -114,7 +116,7 @@ def _load(cell: Cell) -> Load:
 
 
 def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
-    """One run folder of one run's cells. Raises InputError where it cannot be written."""
+    """One run folder of one run's cells. Raises InputError where it cannot be written, and leaves none then."""
     first = cells[0]
     for cell in cells:
         # Warm-up first, as in a plan; then by send, or as the file has them where that is unknown.
@@ -128,7 +130,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
         created=min((cell.created for cell in cells if cell.created), default=now.isoformat(timespec="seconds")),
         command=[printable(word) for word in command],
         loadstone=__version__,
-        host={},
+        host=Host(),
         target=_target(first),
         plan_id=plan.plan_id,
         seed=0,
@@ -150,18 +152,26 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
     model = (facts.model or "").rsplit("/", 1)[-1]
     folder = run_folder.create(out, run_folder.run_id(now, "imported", facts.engine, model, facts.gpu))
     info.run_id = folder.name
+    try:
+        _write(folder, info, plan, cells)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder
+
+
+def _write(folder: Path, info: RunInfo, plan: Plan, cells: Sequence[Cell]) -> None:
     with run_folder.own(folder):
         for cell_info, cell in zip(info.cells, cells, strict=True):
             _span(cell_info, cell)
         run_folder.write_info(folder, info)
         run_folder.write_plan(folder / "plan.parquet", plan)
-        if first.records:
+        if cells[0].records:
             _write_records(folder, cells)
-            document = summarise(folder)
+            document = summary_of(folder).document()
         else:
             document = run_summary(folder, info, [_summary(cell) for cell in cells]).document()
         run_folder.write_json(folder / "summary.json", document)
-    return folder
 
 
 def _target(cell: Cell) -> Target | None:

@@ -68,6 +68,10 @@ def whole(value: Any) -> int | None:
     return int(converted) if converted is not None and converted == int(converted) else None
 
 
+_AMOUNTS = (positive, amount, whole)
+"""What takes no number below 0."""
+
+
 def text(value: Any, limit: int = 200) -> str | None:
     """A short printable line; None where there is no text."""
     if not isinstance(value, str) or not value.strip():
@@ -122,13 +126,15 @@ class Value:
 
     A path is keys and indices of lists, joined by dots, with alternatives between bars: `backend.model|models.0`. The
     first part that is what is asked for counts; without any the answer is None (of `items`: none). The empty path is
-    the value itself.
+    the value itself. `odd` collects, of it and its parts, numbers below 0 that were left out
+    as there cannot be so many.
     """
 
-    __slots__ = ("raw",)
+    __slots__ = ("name", "odd", "raw")
 
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
+    def __init__(self, raw: Any, odd: dict[str, str] | None = None, name: str = "") -> None:
+        self.raw, self.name = raw, name
+        self.odd: dict[str, str] = {} if odd is None else odd
 
     def __bool__(self) -> bool:
         return bool(self.raw)
@@ -152,8 +158,12 @@ class Value:
         """The first alternative that `convert` takes."""
         for steps in _alternatives(path):
             value = self._part(steps)
-            if value is not _MISSING and (converted := convert(value)) is not None:
+            if value is _MISSING:
+                continue
+            if (converted := convert(value)) is not None:
                 return converted
+            if convert in _AMOUNTS and (below := number(value) or 0) < 0:
+                self.odd.setdefault(".".join(filter(None, (self.name, *steps))), f"{below:.6g}")
         return None
 
     def get(self, path: str) -> Any:
@@ -161,11 +171,11 @@ class Value:
         return self.first(lambda value: value, path)
 
     def at(self, path: str) -> Value:
-        return Value(self.get(path))
+        return Value(self.get(path), self.odd, path)
 
     def items(self, path: str = "") -> list[Value]:
         value = self.get(path)
-        return [Value(item) for item in value] if isinstance(value, list) else []
+        return [Value(item, self.odd, path) for item in value] if isinstance(value, list) else []
 
     def number(self, path: str = "") -> float | None:
         return self.first(number, path)

@@ -1,0 +1,63 @@
+"""YAML that anybody may have written, decoded with bounds that are checked before anything is built of it.
+
+PyYAML builds by recursion in C, which ends the process where a text of a few kilobytes is nested deeply enough.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+MOST_DEPTH = 100
+MOST_VALUES = 5_000_000
+"""With what aliases repeat."""
+_LONGEST_NUMBER = 400
+_NUMERIC = frozenset("0123456789:_+-.")
+
+
+def decode_yaml(content: str) -> object:
+    """Dicts, lists, text, numbers, … of a YAML document. Raises ValueError, with the reason in one line."""
+    import yaml  # type: ignore[import-untyped]
+
+    try:
+        _check(content)
+        decoded: object = msgspec.yaml.decode(content)
+    except (yaml.YAMLError, TypeError, AttributeError, LookupError, ArithmeticError, ValueError) as error:
+        # All but the first two of these PyYAML raises over a tag that its text does not fit.
+        raise ValueError(" ".join(str(error).split())[:200] or "a tag that its text does not fit") from None
+    return decoded
+
+
+def _check(content: str) -> None:
+    """Depth and size of the document, with its aliases written out: from its events, which take no recursion."""
+    import yaml
+
+    # Of every collection that is open: its anchor, the depth below it, the values in it.
+    opened: list[tuple[str | None, int, int]] = [(None, 0, 0)]
+    anchors: dict[str, tuple[int, int]] = {}
+    for event in yaml.parse(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        if isinstance(event, yaml.CollectionStartEvent):
+            opened.append((event.anchor, 0, 0))
+            depth = values = 0
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, depth, values = opened.pop()
+            depth, values = depth + 1, values + 1
+            if anchor is not None:
+                anchors[anchor] = depth, values
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in anchors:
+                raise ValueError(f"*{event.anchor} stands for nothing before it, or for what it is in")
+            depth, values = anchors[event.anchor]
+        elif isinstance(event, yaml.ScalarEvent):
+            if len(event.value) > _LONGEST_NUMBER and _NUMERIC.issuperset(event.value):
+                raise ValueError(f"a number of {len(event.value):,} digits")
+            depth, values = 0, 1
+            if event.anchor is not None:
+                anchors[event.anchor] = depth, values
+        else:
+            continue
+        anchor, below, inside = opened[-1]
+        opened[-1] = anchor, max(below, depth), inside + values
+        if len(opened) - 1 + depth > MOST_DEPTH:
+            raise ValueError(f"nested more than {MOST_DEPTH} deep")
+        if inside + values > MOST_VALUES:
+            raise ValueError(f"more than {MOST_VALUES:,} values")
