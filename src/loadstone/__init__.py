@@ -254,6 +254,6 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """The numbers, computed from the records. Raises InputError where there are none."""
-        from loadstone.analyse.summary import summarise
+        from loadstone.analyse.summary import summary_of
 
-        return summarise(self.folder)
+        return summary_of(self.folder).document()

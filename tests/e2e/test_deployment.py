@@ -12,6 +12,7 @@ from conftest import QUICK, Ask, Loadstone, Outcome, ScriptedServer, Send, answe
 from loadstone.analyse.run_facts import run_facts
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.record import RunInfo, Target
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.report.charts.bands import predictions
@@ -266,7 +267,7 @@ def test_the_version_of_triton_is_not_that_of_the_engine_behind_it() -> None:
     target = met("Triton", "2.50")
     settings = {"deployment": stated("llama-3.1-8b@1xh100/engine=trtllm", target)}
     info = RunInfo(
-        run_id="r", source="measured", created="", command=[], loadstone="", host={}, target=target, plan_id="",
+        run_id="r", source="measured", created="", command=[], loadstone="", host=Host(), target=target, plan_id="",
         seed=0, salt=None, settings=settings,
     )  # fmt: skip
     assert run_facts(info).label == "TensorRT-LLM · house-model bf16 · 1×H100"

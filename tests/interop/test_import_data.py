@@ -9,9 +9,10 @@ import pytest
 
 import loadstone
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise, summary_of
+from loadstone.analyse.summary import summary_of
 from loadstone.core import run_folder
 from loadstone.interop.read import Imported, import_files
+from summary_documents import summarise
 from test_tables import shown
 
 RESULTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "results"

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 import uvicorn
 
-from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
@@ -25,6 +24,7 @@ from loadstone.report.view.app import Site
 from loadstone.report.view.guard import Guard
 from loadstone.report.view.run_list import RunList
 from loadstone.report.view.serve import listen, url_of
+from summary_documents import summarise
 from test_view_curves import batch, part
 from test_view_run_list import finished, papers
 

@@ -120,11 +120,6 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     return with_roofline(run_summary(folder, info, [cell for cell in cells if cell is not None], findings), info)
 
 
-def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
-    """The same as the `--json` document."""
-    return summary_of(folder, dialect).document()
-
-
 def with_roofline(summary: Summary, info: RunInfo) -> Summary:
     """The same with what the hardware allows beside each cell; None where nobody knows it."""
     facts = run_facts(info, summary)
@@ -153,8 +148,8 @@ def run_summary(
     )
 
 
-def conclude(folder: Path, info: RunInfo, plan: Plan) -> dict[str, Any]:
-    """Writes run.json, the plan and the summary of a run whose records are there; returns the summary's document.
+def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
+    """Writes run.json, the plan and the summary of a run whose records are there; returns the summary.
 
     What ran by time is written as what was issued, so that it can be replayed.
     """
@@ -163,9 +158,9 @@ def conclude(folder: Path, info: RunInfo, plan: Plan) -> dict[str, Any]:
         run_folder.write_plan(folder / "plan.parquet", plan)
         info.plan_id = plan.plan_id
     run_folder.write_info(folder, info)
-    document = summarise(folder)
-    run_folder.write_json(folder / "summary.json", document)
-    return document
+    summary = summary_of(folder)
+    run_folder.write_json(folder / "summary.json", summary.document())
+    return summary
 
 
 def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
@@ -372,8 +367,3 @@ def _limits(slo: Mapping[str, float]) -> dict[str, float]:
         if base in SLO_KEYS:  # run.json may have another version's bounds
             limits[base] = max(limit_s, limits.get(base, 0.0))
     return limits
-
-
-def trusted(document: Mapping[str, Any]) -> bool:
-    """Of a summary's document: Summary.trusted."""
-    return Summary.of(document).trusted

@@ -43,7 +43,7 @@ def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict
     """Shows the document of a run that was `done` ("measured"), and ends the command with the exit code for it; of a
     run that a signal ends, what there is of it, and where it is.
     """
-    from loadstone.analyse.summary import trusted
+    from loadstone.core.summary import Summary
 
     try:
         document = run()
@@ -59,7 +59,7 @@ def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict
         sys.exit(INTERRUPTED)
     show_document(document, as_json)
     runs = document.get("runs", [document])
-    if any(run["status"] == "failed" or (strict and not trusted(run)) for run in runs):
+    if any(run["status"] == "failed" or (strict and not Summary.of(run).trusted) for run in runs):
         sys.exit(1)
 
 

@@ -58,6 +58,7 @@ class Server(NamedTuple):
     headers     of every request
     addresses   of each server, its URL in parts and its base path
     keys        secrets, which are written down nowhere
+    notes       what the user should know of the probing
     """
 
     target: Target
@@ -66,6 +67,7 @@ class Server(NamedTuple):
     headers: list[tuple[str, str]]
     addresses: list[tuple[SplitResult, str]]
     keys: list[str]
+    notes: list[str]
 
 
 def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tuple[list[str], Path | None]:
@@ -97,7 +99,7 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
     from loadstone.measure.engines import llama_cpp
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadstone-")))
-    most = max((int(load.value) for load in plan.cells if load.kind != "rate"), default=8)
+    most = max((int(load.value) for load in plan.cells if not load.is_open), default=8)
     engine = llama_cpp.launch(
         slots=min(64, max(1, most)),
         connections=min(1024, most),
@@ -134,7 +136,7 @@ def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str
     )
     with attach.connect(urls[0], options.endpoint, headers, options.proxy) as server:
         target, vocabulary, request = attach.attach(server, needs)
-        addresses = [(server.parts, server.base_path)]
+        addresses, cuts = [(server.parts, server.base_path)], server.cuts
     # A header may name the model, too, which is no key.
     keys = [key for key in keys_in(headers, options.extra_body) if key.lower() not in target.model.lower()]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
@@ -146,7 +148,9 @@ def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str
             attach.check_same(server, target)
             target.urls.append(server.url)
             addresses.append((server.parts, server.base_path))
-    return Server(target, vocabulary, request, headers, addresses, keys)
+            cuts += server.cuts
+    notes = [f"{page}: the connection was cut {times}×; the probe was sent again" for page, times in cuts.items()]
+    return Server(target, vocabulary, request, headers, addresses, keys, notes)
 
 
 def _blanked(value: Any, keys: list[str]) -> Any:
@@ -387,8 +391,8 @@ def check_open_files(plan: Plan, workers: int) -> None:
     """
     most = 0.0
     for cell, load in enumerate(plan.cells):
-        connections = load.value if load.kind != "rate" else load.max_concurrency or 0
-        if load.kind != "concurrency" and not plan.cyclic(cell):
+        connections = load.value if not load.is_open else load.max_concurrency or 0
+        if not load.is_closed and not plan.cyclic(cell):
             connections = min(connections, load.max_concurrency or connections, len(plan.rows(cell)))
         most = max(most, connections)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -150,7 +150,7 @@ def _shown(cells: int) -> list[int]:
 def _cdfs(load: Load, rows: NDArray[Any]) -> Iterable[Cdf]:
     done = rows[rows["measured"] & arrays.completed(rows)]
     unknown = bool(np.isnan(done["intended"]).all())  # as other tools' files have it
-    begin = done["sent"] if load.kind == "concurrency" or unknown else done["intended"]
+    begin = done["sent"] if load.is_closed or unknown else done["intended"]
     values = {"TTFT": done["first"] - begin, "TPOT": arrays.tpot_s(done), "E2E": done["last"] - begin}
     for metric, each in values.items():
         present = np.sort(arrays.present(each))

@@ -261,7 +261,7 @@ def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[
     seen = sample(run)
     if seen is None:
         return []
-    closed = run.info.cells[0].load.kind == "concurrency"
+    closed = run.info.cells[0].load.is_closed
     begins = " or ".join(sorted({point.since for point in points})) or "sending"
     since = f"{begins} ({'closed' if closed else 'open'} loop)"
     made: list[Figure | None] = [
@@ -296,7 +296,7 @@ def _environment(run: RunView) -> list[tuple[str, str]]:
         ("prefix cache", cache if isinstance(cache, str) else None),
         ("sampling", _flat(settings.get("sampling"))),
         ("tool", facts.tool),
-        ("client", _flat({name: info.host.get(name) for name in ("cpu", "cores", "system", "python")})),
+        ("client", _flat({name: getattr(info.host, name) for name in ("cpu", "cores", "system", "python")})),
         ("clock", info.clock),
         ("Loadstone", info.loadstone),
     ]

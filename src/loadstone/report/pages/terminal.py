@@ -254,7 +254,7 @@ def _is_intended(cells: Sequence[CellSummary]) -> bool:
 
     Other tools do not tell it, and it is from sending then.
     """
-    return cells[0].load.kind != "concurrency" and any(cell.metrics.e2e_intended_s is not None for cell in cells)
+    return not cells[0].load.is_closed and any(cell.metrics.e2e_intended_s is not None for cell in cells)
 
 
 def _timed(values: Metrics | Part, cells: Sequence[CellSummary]) -> tuple[Latency | None, Latency | None]:
@@ -372,7 +372,7 @@ def _cached(cell: CellSummary) -> str:
 
 
 def _since(cells: Sequence[CellSummary]) -> str:
-    if cells[0].load.kind == "concurrency":
+    if cells[0].load.is_closed:
         return "sending (closed loop)"
     return "the intended time (open loop)" if _is_intended(cells) else "sending (open loop, intended times unknown)"
 
