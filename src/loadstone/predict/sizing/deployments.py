@@ -10,6 +10,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.alternatives import expand, split_commas
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import engine_of, key_value, split_deployment
+from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import OWNERS, owners_of
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import SizeOptions
@@ -64,7 +65,10 @@ def _combined(model: str, options: SizeOptions) -> Iterator[Deployment]:
             remedy = f"write --gpu {name} --gpus {counted[1]}, or {model}@{gpu}"
             raise InputError(f"--gpu: {gpu!r} is a number of GPUs, not the name of one; {remedy}")
     if not options.gpu:
-        raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {model}@8xh200")
+        raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {suggest(model) or EXAMPLE}")
+    for gpu in options.gpu:
+        if counted := re.fullmatch(r"([0-9]+)\s*[x×*]\s*(.+)", gpu):
+            raise InputError(f"--gpu: {gpu!r} has a count in it; write --gpu {counted[2]} --gpus {counted[1]}")
     counts = options.gpus or (1,)
     splits = list(product(options.tp or (None,), options.pp or (None,), options.dp or (None,), options.ep or (None,)))
     several = len(counts) * len(splits) > 1
