@@ -173,10 +173,14 @@ def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
 
 def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:
     """Every measurement of a CSV predicted; the document of `loadstone validate --json`. Raises InputError."""
-    from loadstone.predict.calibrate.points import read_points
-    from loadstone.predict.validate import document_of, score
+    from msgspec import to_builtins
 
-    return document_of(score(read_points(_folder(points)), None if profile is None else str(_folder(profile))))
+    from loadstone.predict.calibrate.points import read_points
+    from loadstone.predict.validate import score, validation
+
+    rows = score(read_points(_folder(points)), None if profile is None else str(_folder(profile)))
+    document: dict[str, Any] = to_builtins(validation(rows))
+    return document
 
 
 def calibrate_profile(
@@ -190,9 +194,13 @@ def calibrate_profile(
 
     `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in. Raises InputError.
     """
+    from msgspec import to_builtins
+
     from loadstone.runs.calibrate import calibrate
 
-    return calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out)).to_json()
+    result = calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out))
+    document: dict[str, Any] = to_builtins(result, enc_hook=str)
+    return document
 
 
 def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[Path]:
@@ -250,6 +258,6 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """The numbers, computed from the records. Raises InputError where there are none."""
-        from loadstone.analyse.summary import summarise
+        from loadstone.analyse.summary import summary_of
 
-        return summarise(self.folder)
+        return summary_of(self.folder).document()

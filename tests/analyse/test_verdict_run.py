@@ -4,12 +4,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from loadstone.analyse.summary import summarise, trusted
 from loadstone.analyse.verdict import Finding, run_findings
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import build
+from summary_documents import summarise, trusted
 from test_summary import make_run
 from test_tables import shown
 from verdict_cells import PLAN, info_of

@@ -12,6 +12,7 @@ from loadstone.analyse import verdict
 from loadstone.analyse.metrics import cell_metrics
 from loadstone.analyse.verdict import Finding, Origin, cell_findings
 from loadstone.core import run_folder
+from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.workload.lengths import Length, Synthetic
@@ -31,7 +32,8 @@ Rows = list[dict[str, Any]]
 def info_of(loads: Sequence[Load] = (), **more: Any) -> RunInfo:
     """run.json of a run of these loads."""
     return RunInfo(
-        run_id="run", source="measured", created="", command=[], loadstone="", host={}, plan_id="", seed=0, salt=None,
+        run_id="run", source="measured", created="", command=[], loadstone="", host=Host(), plan_id="", seed=0,
+        salt=None,
         cells=[CellInfo(load=load) for load in loads], **more,
     )  # fmt: skip
 

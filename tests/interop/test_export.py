@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from loadstone.analyse.other_tools import summarise_as
-from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import Target
 from loadstone.interop.read import import_files
 from loadstone.interop.write import export_run
+from summary_documents import summarise
 from test_import import SGLANG
 from test_summary import CLOSED, make_run
 

@@ -11,7 +11,7 @@ from loadstone.analyse.compare.ratio import Reach, reach
 from loadstone.core.errors import InputError
 from loadstone.core.plan import LoadKind
 from loadstone.core.statistics import PERCENTILES
-from loadstone.core.summary import CellSummary, Latency, Metrics, Window
+from loadstone.core.summary import CellSummary, Latency, Metrics, Window, finite
 
 _STATISTICS = {"mean": float("nan"), **PERCENTILES}
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "goodput_per_s", "attainment")
@@ -117,6 +117,7 @@ class Stat:
 
     @classmethod
     def of(cls, value: float | None, ends: Sequence[float | None]) -> Stat | None:
+        value = finite(value)  # another tool's file may state any
         return None if value is None else cls(float(value), reach(float(value), *ends))
 
     def inverse(self, value: float | None) -> Stat | None:
@@ -170,6 +171,11 @@ def parse_metric(name: str) -> Metric:
         f"--fail-on: {name!r} is not a metric; use ttft, tpot, itl or e2e with mean, p50, p90, p95 or p99, e.g. "
         f"ttft_p99, or {', '.join((*_RATES, _ENERGY))}; with --price {', '.join(_PRICED)}"
     )
+
+
+def compared_name(field: str, statistic: str | None) -> str:
+    """The name here of a field of core's Metrics: `ttft_p50` of ("ttft_s", "p50")."""
+    return field if statistic is None else f"{field.removesuffix('_s')}_{statistic}"
 
 
 def parse_bounds(texts: Sequence[str]) -> list[Bound]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from loadstone.core.plan import Load
 
-__all__ = ["DEFINITIONS", "DIALECTS", "summarise_as"]
+__all__ = ["DEFINITIONS", "DIALECTS", "definition_in", "summarise_as"]
 
 _DIALECTS = {
     "vllm": VLLM,
@@ -38,6 +38,11 @@ _DIALECTS = {
 DIALECTS = tuple(_DIALECTS)
 DEFINITIONS = {name: dict(dialect.definitions()) for name, dialect in _DIALECTS.items()}
 """For each dialect, what each of its keys is, in a line."""
+
+
+def definition_in(dialect: str | None, metric: str) -> str | None:
+    """What a dialect's own of a field of core's Metrics is, in a line; None where that is not known."""
+    return _DIALECTS[dialect].definition(metric) if dialect in _DIALECTS else None
 
 
 def summarise_as(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,7 @@ class Dialect(NamedTuple):
     statistics  of each sample
     keys        how the keys of totals and of samples are made: * is the name, {} the statistic
     suffix      what the definition of each statistic ends with
+    names       the total or sample that is the tool's own of a field of core's Metrics
     prepare     from a sample's values to what statistics are taken of; None where there is nothing to take them of
     """
 
@@ -82,6 +84,7 @@ class Dialect(NamedTuple):
     statistics: Sequence[Statistic]
     keys: tuple[str, str] = ("*", "*")
     suffix: str = ""
+    names: Mapping[str, str] = MappingProxyType({})
     prepare: Callable[[Any], Any] = _present
 
     def definitions(self) -> Iterator[tuple[str, str]]:
@@ -103,6 +106,12 @@ class Dialect(NamedTuple):
                 number = None if values is None else statistic.of(values)
                 # Of numpy's numbers plain ones, which JSON can hold.
                 yield self._key(name, statistic), number.item() if isinstance(number, np.generic) else number
+
+    def definition(self, metric: str) -> str | None:
+        """What the tool's own of a field of Metrics is, in a line, without its unit; None where it has none."""
+        name = self.names.get(metric, "")
+        row = self.totals.get(name) or self.samples.get(name)
+        return row.definition.removesuffix("; ms").removesuffix("; s") if row else None
 
     def _key(self, sample: str, statistic: Statistic) -> str:
         return self.keys[1].replace("*", sample).format(statistic.name)

@@ -183,4 +183,5 @@ GUIDELLM = Dialect(
     keys=("*", "*.successful.{}"),
     suffix=", of ok and short requests",
     prepare=_shares,
+    names={"ttft_s": "time_to_first_token_ms", "tpot_s": "inter_token_latency_ms", "e2e_s": "request_latency"},
 )

@@ -123,7 +123,7 @@ def warmup_leaked(cell: Cell) -> Finding | None:
         usual = int(thresholds.WARM_TIMES * np.quantile(later, 0.95)) + thresholds.WARM_MORE
     if still <= usual:
         return None
-    usually = "there should be none" if load.kind == "burst" else f"up to {usual} would be normal"
+    usually = "there should be none" if load.is_burst else f"up to {usual} would be normal"
     return finding(
         "warmup_leaked",
         f"{still} warm-up requests were still under way when the first measured one was sent; {usually}",

@@ -207,7 +207,7 @@ def not_stationary(cell: Cell) -> Finding | None:
     that was requested did.
     """
     e2e, load, plan = cell.metrics.e2e_s, cell.load, cell.plan
-    if e2e is None or load.kind == "burst" or load.profile or load.process == "trace" or plan.has_sessions:
+    if e2e is None or load.is_burst or load.profile or load.process == "trace" or plan.has_sessions:
         return None
     done = _in_order(cell.completed)
     rows = cell.plan_rows(done)

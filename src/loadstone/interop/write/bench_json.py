@@ -168,6 +168,6 @@ def _top(mean_tokens: float, facts: RunFacts) -> float:
 
 def _offered(load: Load) -> tuple[float | None, int | None]:
     """(rate, None: infinite; cap on requests under way)."""
-    if load.kind == "rate":
+    if load.is_open:
         return load.value, load.max_concurrency
-    return None, int(load.value) if load.kind == "concurrency" else load.max_concurrency
+    return None, int(load.value) if load.is_closed else load.max_concurrency

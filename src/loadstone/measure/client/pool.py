@@ -44,7 +44,7 @@ def workers_for(loads: tuple[Load, ...]) -> int:
     """As many as the heaviest cell needs, within the processors it may use; one carries some 80,000 events/s."""
 
     def needed(load: Load) -> float:
-        return load.value / (1000 if load.kind == "rate" else 4000)
+        return load.value / (1000 if load.is_open else 4000)
 
     return max(1, min(processors(), math.ceil(max(map(needed, loads)))))
 
@@ -93,9 +93,9 @@ class Pool:
     def run_step(self, cell: int, load: Load, first: int, last: int | None) -> Iterator[Progress | StepDone]:
         """Run requests `first` … `last` of a cell; yields progress several times a second, then the result."""
         workers = [worker for worker in self._workers if worker.alive]
-        if load.kind != "rate":
+        if not load.is_open:
             workers = workers[: max(1, int(load.value))]
-        connections = 0 if load.kind == "rate" else load.value / max(1, len(workers))
+        connections = 0 if load.is_open else load.value / max(1, len(workers))
         start_ns = time.monotonic_ns() + round((_LEAD_S + connections * _CONNECT_S) * 1e9)
         result = StepDone(start_ns, start_ns, start_ns)
         busy = set()

@@ -203,7 +203,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
         sentences=observations(points),
-        tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1)],
+        tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1), *tables.stated_otherwise(runs)],
         figures=figures(points),
         parts=parts,
         passed_over=[clean(text, 300) for text in passed_over],
@@ -261,7 +261,7 @@ def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[
     seen = sample(run)
     if seen is None:
         return []
-    closed = run.info.cells[0].load.kind == "concurrency"
+    closed = run.info.cells[0].load.is_closed
     begins = " or ".join(sorted({point.since for point in points})) or "sending"
     since = f"{begins} ({'closed' if closed else 'open'} loop)"
     made: list[Figure | None] = [
@@ -296,7 +296,7 @@ def _environment(run: RunView) -> list[tuple[str, str]]:
         ("prefix cache", cache if isinstance(cache, str) else None),
         ("sampling", _flat(settings.get("sampling"))),
         ("tool", facts.tool),
-        ("client", _flat({name: info.host.get(name) for name in ("cpu", "cores", "system", "python")})),
+        ("client", _flat({name: getattr(info.host, name) for name in ("cpu", "cores", "system", "python")})),
         ("clock", info.clock),
         ("Loadstone", info.loadstone),
     ]

@@ -93,7 +93,7 @@ class LiveRun:
         self._folder = folder
         info = run_folder.read_info(folder)
         self._loads = [clean(cell.load.label) for cell in info.cells]
-        self._closed = [cell.load.kind == "concurrency" for cell in info.cells]
+        self._closed = [cell.load.is_closed for cell in info.cells]
         self._by_time = [cell.load.duration_s is not None for cell in info.cells]
         self._curves = Curves([cell.load.kind for cell in info.cells])
         self._planned = _planned(folder, len(info.cells))
