@@ -46,7 +46,7 @@ def report(
     if on_stdout and pictures:
         raise InputError(f"-o -: {kind} makes several files; name a folder for them")
     runs, unreadable = read_runs(folders)
-    made = build(runs, passed_over=[*passed_over, *unreadable], inside=kind not in ("md", "csv"), prices=prices)
+    made = build(runs, passed_over=[*passed_over, *unreadable], drawn=kind not in ("md", "csv"), prices=prices)
     if on_stdout:
         sys.stdout.write(_text(made, kind).encode("utf-8", "replace").decode())
         return Written([], made)

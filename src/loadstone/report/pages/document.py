@@ -173,18 +173,19 @@ def build(
     *,
     passed_over: Sequence[str] = (),
     inside: bool = True,
+    drawn: bool = True,
     prices: Prices | None = None,
 ) -> Report:
-    """The report of these runs. `inside`: also read their records, for what only single requests show. `prices`: of
-    GPUs, for what tokens cost.
+    """The report of these runs. `drawn`: with its figures, which take most of the time. `inside`: also those of their
+    records, of what only single requests show. `prices`: of GPUs, for what tokens cost.
     """
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):  # checking specifications against their schema is the tests' work, and most of the time
-        return _build(runs, passed_over, inside, prices or Prices())
+        return _build(runs, passed_over, inside, drawn, prices or Prices())
 
 
-def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, prices: Prices) -> Report:
+def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, drawn: bool, prices: Prices) -> Report:
     points = points_of(runs, prices)
     named = [(f"run {number}", run.facts) for number, run in enumerate(runs, 1)]
     unpriced = without_price(named, prices) if prices else None
@@ -192,7 +193,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
     for point in points:
         own.setdefault(point.number, []).append(point)
     parts = [
-        _part(number, run, own.get(number, []), inside and number <= INSIDE_RUNS)
+        _part(number, run, own.get(number, []), drawn, drawn and inside and number <= INSIDE_RUNS)
         for number, run in enumerate(runs, 1)
     ]
     return Report(
@@ -204,7 +205,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
         verdicts=tables.verdicts(runs),
         sentences=observations(points),
         tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1), *tables.stated_otherwise(runs)],
-        figures=figures(points),
+        figures=figures(points) if drawn else [],
         parts=parts,
         passed_over=[clean(text, 300) for text in passed_over],
         points=points,
@@ -222,13 +223,13 @@ def _title(points: Sequence[Point], runs: int) -> str:
     return known or f"{runs} runs"
 
 
-def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> RunPart:
+def _part(number: int, run: RunView, points: Sequence[Point], drawn: bool, inside: bool) -> RunPart:
     name = clean(run.facts.label, 120)
     words = workload_label(points[0]) if points else ""
     notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
     made: list[Figure | None] = []
     key = f"run-{number}"
-    if points and len({point.load for point in points}) > 1:
+    if drawn and len({point.load for point in points}) > 1:
         lines = tuple(Series(name, "") for _ in points)
         frame = Frame("load", tuple(points), lines, joined(name, words, by=" · "))
         made += [spread(frame, measure, key=f"{key}-spread-{measure.key}") for measure in (TTFT, TPOT, E2E)]
