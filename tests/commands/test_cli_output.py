@@ -112,13 +112,14 @@ def test_the_catalogue_is_a_table_on_a_terminal(
 def test_the_shell_completes_commands_flags_and_choices(words: str, offered: str) -> None:
     place = str(len(words.split(" ")) - 1)
     asked = {"_LOADSTONE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
-    command = [
-        sys.executable,
-        "-c",
-        "import sys; sys.argv[0] = 'loadstone'; from loadstone.commands import main; main()",
-    ]
+    program = "import sys; sys.argv[0] = 'loadstone'; from loadstone.commands import main; main()"
     done = subprocess.run(
-        command, env={**os.environ, **asked}, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert offered in done.stdout.split()
 
