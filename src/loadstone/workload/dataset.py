@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.workload.files import BOM, HEAD_BYTES, check_text, lines, opened
+from loadstone.workload.files import BOM, check_text, first_line, lines, opened
 
 GIVE = "give JSON, JSONL or plain text in UTF-8"
 
@@ -288,14 +288,11 @@ class ItemError(Exception):
 
 def kind_of(path: Path, stream: BinaryIO) -> Kind:
     """`array`, `lines` (of JSON) or `text`, by the first line that is not blank; leaves `stream` at the content."""
-    head = stream.readline(HEAD_BYTES)
-    start = len(BOM) if head.startswith(BOM) else 0
-    first = head[start:].strip()
-    while head and not first:
-        head = stream.readline(HEAD_BYTES)
-        first = head.strip()
+    _, head = first_line(path, stream)
     check_text(path, head, GIVE)
-    stream.seek(start)
+    stream.seek(0)
+    stream.seek(len(BOM) if stream.read(len(BOM)) == BOM else 0)
+    first = head.strip()
     if _ARRAY.match(first):
         return "array"
     if _OBJECT.match(first):

@@ -17,6 +17,8 @@ HEAD_BYTES = 1 << 24
 """Of the first line, to tell the format: more than the longest prompt, less than a big file."""
 MOST_LINE_BYTES = 1 << 28
 """Of any line: one that does not end there is no prompt, and would not fit into memory."""
+MOST_BLANK_LINES = 1_000_000
+"""A gzip file of a megabyte has a thousand times as many, which take minutes to read."""
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -51,11 +53,28 @@ def check_text(path: Path, head: bytes, give: str) -> None:
         raise InputError(f"{path}: binary, not text; {give}")
 
 
+def first_line(path: Path, stream: BinaryIO) -> tuple[int, bytes]:
+    """Number and beginning of the first line that is not blank; b"" where there is none. No byte order mark."""
+    number, head = 1, stream.readline(HEAD_BYTES).removeprefix(BOM)
+    while head and not head.strip():
+        if number > MOST_BLANK_LINES:
+            raise _too_blank(path)
+        number, head = number + 1, stream.readline(HEAD_BYTES)
+    return number, head
+
+
+def _too_blank(path: Path) -> InputError:
+    return InputError(f"{path}: more than {MOST_BLANK_LINES:,} empty lines; leave them out")
+
+
 def lines(path: Path, stream: BinaryIO) -> Iterator[bytes]:
     """The lines with their ends, the first without a byte order mark. Raises InputError where one is too long."""
     line = stream.readline(MOST_LINE_BYTES + 1).removeprefix(BOM)
-    number = 1
+    number, blank = 1, 0
     while line:
+        blank += line.isspace()
+        if blank > MOST_BLANK_LINES:
+            raise _too_blank(path)
         if len(line) > MOST_LINE_BYTES:
             raise InputError(f"{path}, line {number}: over {MOST_LINE_BYTES:,} bytes; give an item on each line")
         yield line

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
-from loadstone.workload.files import BOM, HEAD_BYTES, check_text, lines, opened
+from loadstone.workload.files import check_text, first_line, lines, opened
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -314,9 +314,7 @@ def _rows(path: Path, stream: BinaryIO) -> tuple[Format, Rows]:
 
     Raises InputError where it is empty, is not text, or has not all the columns of a format.
     """
-    line, head = 1, stream.readline(HEAD_BYTES).removeprefix(BOM)
-    while head and not head.strip():
-        line, head = line + 1, stream.readline(HEAD_BYTES)
+    line, head = first_line(path, stream)
     stream.seek(0)
     if not head:
         raise InputError(f"{path}: empty; {GIVE}")
