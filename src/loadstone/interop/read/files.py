@@ -179,10 +179,11 @@ def parse_csv(content: str, what: str) -> tuple[list[str], list[tuple[int, list[
         for row in rows:
             if rows.line_num > MOST_LINES:
                 raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
+            if not any(cell.strip() for cell in row):
+                continue
             if len(lines) >= MOST_RESULTS:
                 raise InputError(f"{what}: more than {MOST_RESULTS:,} results; split it")
-            if any(cell.strip() for cell in row):
-                lines.append((rows.line_num, row))
+            lines.append((rows.line_num, row))
     except csv.Error as error:
         raise InputError(f"{what}: no CSV ({error})") from None
     return header, lines
