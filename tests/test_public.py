@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 import loadstone
-from loadstone.analyse.summary import summarise
 from loadstone.commands.bench import bench as bench_command
 from loadstone.core import errors, run_folder, signals
 from loadstone.core.errors import InputError
@@ -18,6 +17,7 @@ from loadstone.core.host import path_of
 from loadstone.runs import bench
 from loadstone.workload.options import Options, SimulateOptions, flags_of, json_schema
 from loadstone.workload.request import Timeouts
+from summary_documents import summarise
 from test_summary import CLOSED, make_run
 
 

@@ -173,10 +173,14 @@ def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
 
 def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:
     """Every measurement of a CSV predicted; the document of `loadstone validate --json`. Raises InputError."""
-    from loadstone.predict.calibrate.points import read_points
-    from loadstone.predict.validate import document_of, score
+    from msgspec import to_builtins
 
-    return document_of(score(read_points(_folder(points)), None if profile is None else str(_folder(profile))))
+    from loadstone.predict.calibrate.points import read_points
+    from loadstone.predict.validate import score, validation
+
+    rows = score(read_points(_folder(points)), None if profile is None else str(_folder(profile)))
+    document: dict[str, Any] = to_builtins(validation(rows))
+    return document
 
 
 def calibrate_profile(
@@ -250,6 +254,6 @@ class Run:
 
     def summary(self) -> dict[str, Any]:
         """The numbers, computed from the records. Raises InputError where there are none."""
-        from loadstone.analyse.summary import summarise
+        from loadstone.analyse.summary import summary_of
 
-        return summarise(self.folder)
+        return summary_of(self.folder).document()

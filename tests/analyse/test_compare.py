@@ -18,9 +18,9 @@ from loadstone.analyse.compare.metric import parse_bounds, parse_metric
 from loadstone.analyse.compare.permutation import Units
 from loadstone.analyse.compare.result import Cell, Difference, MetricRow, Row
 from loadstone.analyse.compare.text import cells_of, loads_of, plain, word
-from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target, TokenSource
 from loadstone.interop.read import import_files
@@ -30,6 +30,7 @@ from loadstone.report.data.points import points_of
 from loadstone.report.data.runs import read_run
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
+from summary_documents import summarise
 from test_import import SGLANG
 
 CLOSED = Load("concurrency", 4)
@@ -73,7 +74,7 @@ def make(
     target = Target(url="http://x", endpoint="completions", model="m", engine="vLLM", prompt_kind="token ids")
     given: dict[str, Any] = {
         "run_id": folder.name, "source": "simulated", "status": "done", "created": "2026-01-02T03:04:05+00:00",
-        "command": [], "loadstone": "0.1.0", "host": {}, "plan_id": plan.plan_id, "seed": plan_seed,
+        "command": [], "loadstone": "0.1.0", "host": Host(), "plan_id": plan.plan_id, "seed": plan_seed,
         "salt": None,
         "target": target, "settings": {"workload": plan.workload},
         "cells": [CellInfo(load=load, start_s=0.0, issue_end_s=max(free), end_s=max(free))],

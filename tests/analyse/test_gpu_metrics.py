@@ -117,7 +117,7 @@ def test_a_page_without_end_is_cut() -> None:
     assert len(read_gpu_metrics(page)) == GPU_SERIES
     assert read_gpu_metrics('DCGM_FI_DEV_POWER_USAGE{UUID="' + "x" * 5000 + '"} 1\n') == []
     assert read_gpu_metrics('DCGM_FI_DEV_POWER_USAGE{UUID="' + "x" * 600 + '"} 1\n') == []
-    assert labels_of({"clock_type": "GPU_CLOCK_TYPE_VIDEO"}) is None
+    assert labels_of([("clock_type", "GPU_CLOCK_TYPE_VIDEO")]) is None
 
 
 # --- energy -------------------------------------------------------------------------------------------------------
@@ -333,4 +333,4 @@ def test_an_engines_page_is_no_exporter(tmp_path: Path) -> None:
 def test_tritons_own_page_tells_of_gpus_too() -> None:
     samples = read_metrics('# TYPE nv_gpu_power_usage gauge\nnv_gpu_power_usage{gpu_uuid="GPU-a"} 43.5\n')
     rows = [(0.0, 0, each.name, msgspec.json.decode(each.labels), each.value) for each in samples]
-    assert Readings(table(rows)).within("power_w", 0, 1)["GPU-a"].value.tolist() == [43.5]
+    assert Readings(table(rows)).within("power_w", 0, 1)[0].series.value.tolist() == [43.5]

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadstone.analyse.metrics import cell_metrics
-from loadstone.analyse.other_tools import DEFINITIONS, DIALECTS, TOOLS, summarise_as
+from loadstone.analyse.other_tools import DIALECTS, summarise_as
 from loadstone.analyse.other_tools.clients import AIPERF, VLLM, sglang
 from loadstone.analyse.other_tools.facts import Facts, gather
 from loadstone.analyse.other_tools.guidellm import GUIDELLM
@@ -45,7 +45,7 @@ def batches(records: list[RequestRecord]) -> list[pa.RecordBatch]:
 
 
 def summarise(name: str, records: list[RequestRecord], load: Load = CLOSED, **options: Any) -> Json:
-    return summarise_as(name, lambda: batches(records), load, **options)
+    return summarise_as(name, lambda: batches(records), load, **options).metrics
 
 
 def facts(records: list[RequestRecord], window: tuple[float, float]) -> Facts:
@@ -115,7 +115,7 @@ def of_vllm(result: Json) -> list[RequestRecord]:
 def test_vllm_says_what_vllm_bench_serve_said() -> None:
     result = capture("vllm.json")
     records = of_vllm(result)
-    ours = VLLM.summary(facts(records, (0.0, result["duration"])))
+    ours = dict(VLLM.numbers(facts(records, (0.0, result["duration"]))))
     assert set(ours) <= set(result)
     assert set(result) - set(ours) == {
         "endpoint_type", "backend", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency",
@@ -138,7 +138,7 @@ def test_vllm_says_what_vllm_bench_serve_said() -> None:
 )
 def test_vllm_on_published_results(path: str) -> None:
     result = json.loads(shared(path))
-    ours = VLLM.summary(facts(of_vllm(result), (0.0, result["duration"])))
+    ours = dict(VLLM.numbers(facts(of_vllm(result), (0.0, result["duration"]))))
     keys = set(ours) & set(result)
     if "latencies" not in result:
         # In that release E2E, and so TPOT, ended with the last line of a stream, of which its detail has no time.
@@ -177,7 +177,7 @@ def of_sglang(outputs: Iterable[Json], *, native: bool) -> list[RequestRecord]:
 def test_sglang_says_what_bench_serving_said(native: bool) -> None:
     document = capture("sglang.json" if native else "sglang_oai.json")
     result, records = document["result"], of_sglang(document["outputs"], native=native)
-    ours = sglang(native=native).summary(facts(records, (0.0, result["duration"])))
+    ours = dict(sglang(native=native).numbers(facts(records, (0.0, result["duration"]))))
     # It prints the largest gap, and leaves it out of its file.
     assert set(ours) - set(result) == {"max_itl_ms"}
     assert ours["max_itl_ms"] == pytest.approx(max(max(output["itl"]) for output in document["outputs"]) * 1e3)
@@ -195,7 +195,7 @@ def test_sglang_on_a_published_result() -> None:
         for each in zip(*(result[name] for name in names.values()), strict=True)
     ]
     known = facts(of_sglang(outputs, native=False), (0.0, result["duration"]))
-    ours = sglang(native=False).summary(known)
+    ours = dict(sglang(native=False).numbers(known))
     absent = ("e2e", "tpot", "max_", "conc", "retokenized", "accept")
     keys = [key for key in ours if key in result and not any(word in key for word in absent)]
     assert len(keys) > 18
@@ -235,7 +235,7 @@ def check_aiperf(lines: Iterable[Json], document: Json, summary: Json) -> Json:
     phase_s = (
         datetime.fromisoformat(document["end_time"]) - datetime.fromisoformat(document["start_time"])
     ).total_seconds()
-    ours = AIPERF.summary(facts(records, (0.0, phase_s)))
+    ours = dict(AIPERF.numbers(facts(records, (0.0, phase_s))))
     compared = 0
     for key, value in ours.items():
         name, statistic = key.rsplit(".", 1)
@@ -309,7 +309,7 @@ def check_guidellm(requests: list[Json], scheduler: Json, metrics: Json) -> None
     # Its times are of the wall clock, which a double holds to a quarter of a microsecond. Moved to an origin of ours
     # its rates would not be as coarse as it computed them.
     records = of_guidellm(requests)
-    ours = GUIDELLM.summary(facts(records, (scheduler["measure_start_time"], scheduler["measure_end_time"])))
+    ours = dict(GUIDELLM.numbers(facts(records, (scheduler["measure_start_time"], scheduler["measure_end_time"]))))
     wrong = {
         key: (value, at(metrics, key))
         for key, value in ours.items()
@@ -517,12 +517,12 @@ def test_guidellms_window_has_the_last_end_in_it() -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("records", [[], BY_HAND[2:], BY_HAND, [record(None, [1.0], end_s=None)], [record(1.0)]])
 def test_every_key_has_a_definition_and_a_value_that_json_can_hold(name: str, records: list[RequestRecord]) -> None:
-    found = summarise(name, records)
-    assert list(found.keys() - DEFINITIONS[name].keys()) == []
-    assert list(DEFINITIONS[name].keys() - found.keys()) == []
+    numbers = summarise_as(name, lambda: batches(records), CLOSED)
+    found, definitions = numbers.metrics, numbers.definitions
+    assert list(found) == list(definitions)
     assert all(value is None or (type(value) in (int, float) and math.isfinite(value)) for value in found.values())
-    assert all(line and "\n" not in line for line in DEFINITIONS[name].values())
-    assert TOOLS[name]
+    assert all(line and "\n" not in line for line in definitions.values())
+    assert numbers.tool
 
 
 @pytest.mark.parametrize("name", DIALECTS)

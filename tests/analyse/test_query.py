@@ -10,12 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadstone.analyse.query import rows_of
-from loadstone.analyse.summary import summarise
 from loadstone.commands.output import print_rows
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RunInfo
+from summary_documents import summarise
 from test_summary import CLOSED, make_run
 
 LOADS = [Load("rate", 2.5), Load("rate", 5.0)]
@@ -33,8 +34,8 @@ def runs(tmp_path: Path) -> Path:
     finished(tmp_path / "a", [CLOSED], failed=True)  # no latency at all
     finished(tmp_path / "b", LOADS, slo={"ttft": 1.0, "tpot_p99": 1.0})
     info = RunInfo(
-        run_id="c", source="measured", created="2026-01-02T03:04:05+00:00", command=[], loadstone="0.1.0", host={},
-        plan_id="x", seed=0, salt=None, cells=[CellInfo(load=CLOSED)],
+        run_id="c", source="measured", created="2026-01-02T03:04:05+00:00", command=[], loadstone="0.1.0",
+        host=Host(), plan_id="x", seed=0, salt=None, cells=[CellInfo(load=CLOSED)],
     )  # fmt: skip
     (tmp_path / "c").mkdir()
     run_folder.write_info(tmp_path / "c", info)

@@ -12,10 +12,10 @@ import pytest
 from conftest import Loadstone
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import run_facts
-from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
 from loadstone.core.summary import CellSummary, Roofline
 from report_folders import cell, length, run
+from summary_documents import summarise
 
 H100 = {"gpu": "h100", "gpus": 1, "tp": 1, "model": "llama-3.1-8b"}
 EMBEDDED = 128_256 * 4096

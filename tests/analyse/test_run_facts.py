@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from loadstone.analyse.run_facts import engine_name, gpu_name, run_facts
+from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo, Target
 from loadstone.core.summary import CellSummary, Metrics, Requests, Summary, Verdict
@@ -18,7 +19,7 @@ FIXED, UNIFORM = {"kind": "fixed", "mean": 100.0}, {"kind": "uniform", "mean": 7
 
 def info(settings: dict[str, Any], target: Target | None = TARGET) -> RunInfo:
     return RunInfo(
-        run_id="r", source="measured", created="", command=[], loadstone="", host={}, target=target, plan_id="",
+        run_id="r", source="measured", created="", command=[], loadstone="", host=Host(), target=target, plan_id="",
         seed=0, salt=None, settings=settings,
     )  # fmt: skip
 

@@ -5,13 +5,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone.analyse.summary import parse_slo, summarise, trusted
+from loadstone.analyse.summary import parse_slo
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
+from summary_documents import summarise, trusted
 
 DISTRIBUTION = {"n", "mean", "std", "min", "max", "p50", "p90", "p95", "p99", "ci95", "worth"}
 LATENCIES = {"ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s"}
@@ -25,7 +27,7 @@ def make_run(folder: Path, loads: list[Load], change: dict[str, dict[str, Any]],
     plan = make_plan(WORKLOAD, loads, requests=[4] * len(loads), warmup=1)
     given: dict[str, Any] = {
         "run_id": folder.name, "source": "measured", "status": "done", "created": "2026-01-02T03:04:05+00:00",
-        "command": [], "loadstone": "0.1.0", "host": {}, "plan_id": plan.plan_id, "seed": 0, "salt": "s",
+        "command": [], "loadstone": "0.1.0", "host": Host(), "plan_id": plan.plan_id, "seed": 0, "salt": "s",
         "target": Target(url="http://x", endpoint="chat", model="m", prompt_kind="text"), "clock": "kernel",
         "cells": [CellInfo(load=load, start_s=0.0, issue_end_s=4.0, end_s=9.0, client_cpu_s=0.5) for load in loads],
     }  # fmt: skip

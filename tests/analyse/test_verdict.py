@@ -300,7 +300,7 @@ def test_arrivals_without_end_say_nothing_of_a_rhythm() -> None:
     batch = pa.RecordBatch.from_pylist(rows(1, arrival_s=endless), schema=run_folder.records_schema())
     events = verdict.Events()
     events.add(batch)
-    assert events.arrays()["pattern"].tolist() == [0]
+    assert events.figures().pattern.tolist() == [0]
 
 
 def test_a_cell_where_everything_failed() -> None:

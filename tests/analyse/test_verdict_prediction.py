@@ -13,6 +13,7 @@ from loadstone.analyse.verdict import prediction_findings
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import run_folder
 from loadstone.predict.step_time.profile import profile_of, save, unmeasured
+from verdict_cells import info_of
 
 
 def test_a_profile_of_ones_own_was_measured(tmp_path: Path) -> None:
@@ -97,8 +98,8 @@ def test_a_draft_that_is_known_leaves_the_acceptance(tmp_path: Path, deployment:
 
 
 def test_runs_of_before_say_whose_the_draft_is_otherwise() -> None:
-    (own,) = prediction_findings({"basis": {"assumed_acceptance": 0.7, "own_draft": True}})
-    (none,) = prediction_findings({"basis": {"assumed_acceptance": 0.7, "own_draft": False}})
+    (own,) = prediction_findings(info_of(settings={"basis": {"assumed_acceptance": 0.7, "own_draft": True}}))
+    (none,) = prediction_findings(info_of(settings={"basis": {"assumed_acceptance": 0.7, "own_draft": False}}))
     assert [own.severity, none.severity] == ["info", "warning"]
 
 
@@ -141,5 +142,5 @@ def test_what_the_config_left_open(tmp_path: Path) -> None:
 
 
 def test_runs_without_a_basis_say_nothing() -> None:
-    assert prediction_findings({}) == []
-    assert prediction_findings({"basis": None}) == []
+    assert prediction_findings(info_of()) == []
+    assert prediction_findings(info_of(settings={"basis": None})) == []

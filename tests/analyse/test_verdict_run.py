@@ -1,60 +1,68 @@
 """Findings about a run as a whole: what was planned and never began, what of a file was not sent."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
-from loadstone.analyse.summary import summarise, trusted
-from loadstone.analyse.verdict import run_findings
+from loadstone.analyse.verdict import Finding, run_findings
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import build
+from summary_documents import summarise, trusted
 from test_summary import make_run
 from test_tables import shown
+from verdict_cells import PLAN, info_of
+
+
+def of_workload(workload: dict[str, Any]) -> list[Finding]:
+    return run_findings(info_of(), dataclasses.replace(PLAN, workload=workload), [])
+
 
 LOADS = [Load("concurrency", 1), Load("concurrency", 4), Load("rate", 2.5)]
 
 
 def test_cells_that_never_began_are_named() -> None:
-    (finding,) = run_findings(LOADS, [True, False, False], {}, "the run was cut off")
+    (finding,) = run_findings(info_of(LOADS, error="the run was cut off"), PLAN, [True, False, False])
     assert (finding.kind, finding.severity) == ("cells_not_begun", "warning")
     assert finding.evidence == ("2 of 3 planned cells never began (concurrency 4, 2.5 req/s): the run was cut off")
-    assert not run_findings(LOADS, [True, True, True], {}, "the run was cut off")
+    assert not run_findings(info_of(LOADS), PLAN, [True, True, True])
 
 
 def test_what_was_left_out_of_a_file_is_counted_by_its_reason() -> None:
     trace = {"kind": "trace", "requests": 1200, "skipped": {"broken line": 2, "too long for the model": 1000}}
-    (finding,) = run_findings([], [], trace, "")
+    (finding,) = of_workload(trace)
     assert (finding.kind, finding.severity) == ("lines_left_out", "info")
     assert finding.evidence == (
         "1,002 of the file's items were left out (2 broken line, 1,000 too long for the model), "
         "1,200 remain to be sent"
     )
     dataset = {"kind": "dataset", "prompts": 9, "skipped": 4, "bad": 1}
-    (finding,) = run_findings([], [], dataset, "")
+    (finding,) = of_workload(dataset)
     assert finding.evidence == (
         "5 of the file's items were left out (1 cannot be read, 4 no prompt to send), 9 remain to be sent"
     )
-    (finding,) = run_findings([], [], {"kind": "dataset", "bad": 2}, "")
+    (finding,) = of_workload({"kind": "dataset", "bad": 2})
     assert finding.evidence.endswith("(2 cannot be read), 0 remain to be sent")
-    (finding,) = run_findings([], [], {"kind": "trace", "skipped": {"broken line": 2}}, "")
+    (finding,) = of_workload({"kind": "trace", "skipped": {"broken line": 2}})
     assert finding.evidence.endswith("(2 broken line), 0 remain to be sent")
-    assert not run_findings([], [], {"kind": "dataset", "prompts": 9, "skipped": 0, "bad": 0}, "")
-    assert not run_findings([], [], {"kind": "trace", "requests": 9, "skipped": {}}, "")
-    assert not run_findings([], [], {"kind": "synthetic", "input": {}}, "")
+    assert not of_workload({"kind": "dataset", "prompts": 9, "skipped": 0, "bad": 0})
+    assert not of_workload({"kind": "trace", "requests": 9, "skipped": {}})
+    assert not of_workload({"kind": "synthetic", "input": {}})
 
 
 def test_prompts_beyond_the_model_are_counted_and_a_doubted_deployment_is_told() -> None:
-    (finding,) = run_findings([], [], {"kind": "dataset", "prompts": 9, "too_long": 3}, "")
+    (finding,) = of_workload({"kind": "dataset", "prompts": 9, "too_long": 3})
     assert finding.evidence.startswith("3 of the file's items were left out (3 too long for the model)")
     stated = {"doubts": ["the server names its model tiny", "it has 2 B parameters"]}
-    (finding,) = run_findings([], [], {}, "", stated)
+    (finding,) = run_findings(info_of(settings={"deployment": stated}), PLAN, [])
     assert (finding.kind, finding.severity) == ("deployment_doubted", "info")
     assert finding.evidence.endswith("tiny; it has 2 B parameters")
-    assert not run_findings([], [], {}, "", {"model": "tiny"})
+    assert not run_findings(info_of(settings={"deployment": {"model": "tiny"}}), PLAN, [])
 
 
 def test_prompts_that_were_lengthened_are_counted() -> None:
-    (finding,) = run_findings([], [], {"kind": "trace", "requests": 5, "skipped": {}, "lengthened": 3}, "")
+    (finding,) = of_workload({"kind": "trace", "requests": 5, "skipped": {}, "lengthened": 3})
     assert (finding.kind, finding.severity) == ("prompts_lengthened", "info")
     assert finding.evidence.startswith("3 of the trace's prompts")
 

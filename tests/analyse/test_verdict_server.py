@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadstone.analyse.summary import summarise
 from loadstone.analyse.verdict import Finding, ServerFigures, server_figures
 from loadstone.core import run_folder
 from loadstone.core.plan import Load
 from loadstone.core.summary import Level
 from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
+from summary_documents import summarise
 from test_summary import make_run
 from verdict_cells import LOAD, TARGET, WORKLOAD, found, rows
 

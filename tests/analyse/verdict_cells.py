@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ from loadstone.analyse import verdict
 from loadstone.analyse.metrics import cell_metrics
 from loadstone.analyse.verdict import Finding, Origin, cell_findings
 from loadstone.core import run_folder
+from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
-from loadstone.core.record import CellInfo, Target
+from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 
@@ -26,6 +27,15 @@ PLAN = make_plan(WORKLOAD, [LOAD], requests=[COUNT], warmup=WARM)
 TARGET = Target(url="http://server", endpoint="completions", model="tiny", prompt_kind="token ids")
 
 Rows = list[dict[str, Any]]
+
+
+def info_of(loads: Sequence[Load] = (), **more: Any) -> RunInfo:
+    """run.json of a run of these loads."""
+    return RunInfo(
+        run_id="run", source="measured", created="", command=[], loadstone="", host=Host(), plan_id="", seed=0,
+        salt=None,
+        cells=[CellInfo(load=load) for load in loads], **more,
+    )  # fmt: skip
 
 
 def plan_of(load: Load, count: int = COUNT, warm: int = WARM, **more: Any) -> Plan:

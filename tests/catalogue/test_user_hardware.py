@@ -14,6 +14,7 @@ from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import summary_of
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.record import RunInfo
 from loadstone.predict.step_time.profile import profile_of
 
@@ -217,7 +218,7 @@ def test_a_run_stays_readable_where_the_file_is_gone(slow: Path, loadstone: Load
 def test_a_described_gpu_that_is_none_is_let_be() -> None:
     settings = {"deployment": {"gpu": {"name": "x", "hbm_bytes": -1}, "gpus": 2}}
     info = RunInfo(
-        run_id="r", source="imported", created="", command=[], loadstone="", host={}, target=None, plan_id="",
+        run_id="r", source="imported", created="", command=[], loadstone="", host=Host(), target=None, plan_id="",
         seed=0, salt=None, settings=settings,
     )  # fmt: skip
     assert (run_facts(info).hardware, run_facts(info).gpu) == (None, "x")

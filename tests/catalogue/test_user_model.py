@@ -12,8 +12,8 @@ import pytest
 
 from conftest import Loadstone
 from loadstone.analyse.run_facts import run_facts
-from loadstone.analyse.summary import summarise
 from loadstone.core.record import RunInfo
+from summary_documents import summarise
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 1024, "num_hidden_layers": 4,

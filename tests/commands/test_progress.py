@@ -18,10 +18,10 @@ from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 
 
-def on_a_terminal(out: Path, *arguments: object) -> str:
-    """What `loadstone …` writes to a terminal of 120 columns."""
+def on_a_terminal(out: Path, *arguments: object, columns: int = 120) -> str:
+    """What `loadstone …` writes to a terminal."""
     main, side = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30"}
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "30"}
     words = [sys.executable, "-m", "loadstone.commands", *command(out, arguments)]
     with subprocess.Popen(words, stdin=side, stdout=side, stderr=side, env=environment) as process:
         os.close(side)
@@ -72,6 +72,16 @@ def test_the_bar_leaves_nothing_behind(written: str) -> None:
     assert "TTFT p50" in kept
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h")  # the cursor shows again
     assert not re.search(r"\n\n\n", kept.partition(" conc")[0])  # a table too wide has parts
+
+
+def test_latencies_and_the_time_left_are_whole_on_a_narrow_terminal(tmp_path: Path, timing: TimingServer) -> None:
+    arguments = ("bench", timing.url, "--input", "8", "--output", "8", "--ramp", "20:40:2s", "--burstiness", "0.5")
+    written = on_a_terminal(tmp_path, *arguments, "--warmup", "2", columns=80)
+    frames = [line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).splitlines() if "━" in line]
+    assert frames
+    assert all(re.search(r" (--:--|\d?\d:\d\d)\s*$", line) for line in frames)
+    shown = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).split())
+    assert re.search(r"TTFT ⌀ \d[\d.]* ms, TPOT ⌀ \d[\d.]* ms", shown)
 
 
 def test_failures_are_told_cell_by_cell(loadstone: Loadstone) -> None:
@@ -131,10 +141,13 @@ def test_a_plan_is_announced_by_the_name_that_it_keeps(loadstone: Loadstone, tim
 )
 def test_a_line_of_progress(options: Options, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     plan, clock = plan_of(options), iter([0.0, 20.0])
-    said = Progress(issued=1502, ended=1500, failed=3, tokens=30_000, active=2, last_error="HTTP 500: Oh")
+    counts = {"issued": 1502, "ended": 1500, "failed": 3, "tokens": 30_000, "active": 2}
+    latencies = {"ttfts": 1000, "ttft_s": 30.0, "tpots": 500, "tpot_s": 2.5}
+    said = Progress(**counts, **latencies, last_error="HTTP 500: Oh")
     with pytest.MonkeyPatch.context() as patch, Display() as display:
         patch.setattr("loadstone.commands.progress.time.monotonic", lambda: next(clock))
         display(Event(kind="cell", cell=0, plan=plan))
         display(Event(kind="progress", cell=0, plan=plan, progress=said))
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line == f"{told}1\u202f500 tokens/s, 75.0 req/s, 3 failed: HTTP 500: Oh"
+    means = "TTFT ⌀ 30.0 ms, TPOT ⌀ 5.00 ms"
+    assert line == f"{told}{means}, 1\u202f500 tokens/s, 75.0 req/s, 3 failed: HTTP 500: Oh"

@@ -316,3 +316,27 @@ def test_an_argument_goes_to_the_engine_that_has_it(loadstone: Loadstone) -> Non
     assert same == sglang
     said = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--mem-fraction-static", "0.8").line()
     assert "mem_fraction_static is an argument of sglang, not of vllm" in said
+
+
+def test_braces_are_several_deployments(loadstone: Loadstone) -> None:
+    outcome = loadstone("size", "llama-3.1-70b@4xh200/engine={vllm,sglang},tp={2,4}", "--json")
+    rows = json.loads(outcome.out)["rows"]
+    assert [(row["engine"], row["tp"]) for row in rows] == [("vllm", 2), ("vllm", 4), ("sglang", 2), ("sglang", 4)]
+    assert "braces that are not closed" in loadstone("size", "llama-3.1-70b@4xh200/tp={2,4").line()
+
+
+def test_commas_of_json_part_no_options(loadstone: Loadstone) -> None:
+    overrides = '{"max_position_embeddings": 65536, "rope_scaling": {"rope_type": "yarn", "factor": 1.0}}'
+    row = ("--gpu", "h200", "--gpus", "2", "--json")
+    for text in (
+        ("qwen3-32b", "--argument", f"hf_overrides={overrides}", *row),
+        (f"qwen3-32b@2xh200/hf_overrides={overrides},tp2,qwen3-8b@1xh200", "--json"),
+    ):
+        assert json.loads(loadstone("size", *text).out)["rows"][0]["context_tokens"] == 65_536
+
+
+def test_strict_is_for_scripts(loadstone: Loadstone) -> None:
+    assert loadstone("size", "llama-3.1-405b@1xh100", "--strict").code == 1
+    assert loadstone("size", "llama-3.1-405b@1xh100", "--strict", "--json").code == 1
+    assert loadstone("size", "llama-3.1-405b@1xh100").code == 0
+    assert loadstone("size", "llama-3.1-405b@1xh100,llama-3.1-8b@1xh100", "--strict").code == 0

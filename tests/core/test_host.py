@@ -5,13 +5,14 @@ import os
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from loadstone.core import host
 
 
 def test_a_host_is_described_by_what_it_is_and_not_by_whose() -> None:
-    described = host.describe()
+    described = msgspec.to_builtins(host.describe())
     assert set(described) == {
         "cpu", "cores", "memory_bytes", "system", "python", "libraries", "open_files_limit", "load_average",
     }  # fmt: skip
@@ -63,7 +64,7 @@ def test_a_container_has_the_processors_of_its_quota(
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(host, "_CGROUPS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert host.processors() == host.describe()["cores"] == math.ceil(min(64, quota))
+    assert host.processors() == host.describe().cores == math.ceil(min(64, quota))
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")

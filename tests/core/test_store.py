@@ -16,6 +16,7 @@ import pytest
 
 from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, InputError
+from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.run_folder.folder import replacing
@@ -42,7 +43,7 @@ def info(**fields: Any) -> RunInfo:
     given: Row = {
         "run_id": "r", "source": "measured", "created": "2026-01-02T03:04:05+00:00",
         "command": ["loadstone", "bench"],
-        "loadstone": "0.1.0", "host": {"cores": 2}, "plan_id": "0123456789ab", "seed": 0, "salt": None,
+        "loadstone": "0.1.0", "host": Host(cores=2), "plan_id": "0123456789ab", "seed": 0, "salt": None,
     }  # fmt: skip
     return RunInfo(**{**given, **fields})
 

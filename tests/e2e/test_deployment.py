@@ -12,6 +12,7 @@ from conftest import QUICK, Ask, Loadstone, Outcome, ScriptedServer, Send, answe
 from loadstone.analyse.run_facts import run_facts
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.record import RunInfo, Target
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.report.charts.bands import predictions
@@ -168,6 +169,43 @@ def test_it_is_laid_over_the_simulation_of_the_same(loadstone: Loadstone, tmp_pa
     assert [point.run for point in (*first, *second)] == [simulated.folder.name, measured.folder.name]
 
 
+def test_a_simulated_engine_says_what_it_simulates(loadstone: Loadstone, tmp_path: Path) -> None:
+    text = "llama-3.1-8b@2xh100/tp1,dp2,engine=sglang"
+    run = (*SMALL, "--out", tmp_path / "runs")
+    with start(text) as server:
+        unstated = loadstone("bench", server.url, *run)
+        stated_too = loadstone("bench", server.url, *run, "--deployment", text)
+    embedded = loadstone("bench", "--sim", text, *run)
+    for outcome in (unstated, embedded):
+        told = papers(outcome)
+        assert {name: told[name] for name in ("gpu", "gpus", "tp", "dp", "engine", "simulates", "stated_by")} == {
+            "gpu": "h100", "gpus": 2, "tp": 1, "dp": 2, "engine": "simulated engine", "simulates": "sglang",
+            "stated_by": "server",
+        }  # fmt: skip
+        assert "stated" not in told
+        assert read_run(outcome.folder).facts.label.endswith("Meta-Llama-3.1-8B bf16 · 2×H100 dp2")
+    assert papers(stated_too)["stated"] == text
+    simulated = loadstone("simulate", text, *run, "--draws", "0")
+    points = points_of([read_run(each.folder) for each in (unstated, simulated)])
+    assert {point.gpus for point in points} == {2}
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd@1xh100", "llama-3.1-8b@1x/etc/passwd", "nonsense", 7, None, "x" * 9999]
+)
+def test_what_a_server_calls_its_deployment_is_no_file(name: object, loadstone: Loadstone) -> None:
+    def liar(ask: Ask, send: Send) -> None:
+        card = {"id": "house-model", "owned_by": "loadstone-sim", "deployment": name}
+        if ask.path == "/v1/models":
+            send(whole("200 OK", json.dumps({"data": [card]}).encode()))
+        else:
+            answer(ask, send)
+
+    with ScriptedServer(liar, meets=True) as server:
+        run = loadstone("bench", server.url, *SMALL)
+    assert "deployment" not in json.loads((run.folder / "run.json").read_bytes())["settings"]
+
+
 def test_bad_ones_are_one_line_before_anything_is_sent(loadstone: Loadstone, tmp_path: Path) -> None:
     good = "llama-3.1-8b@1xh100"
     with ScriptedServer() as server:
@@ -229,7 +267,7 @@ def test_the_version_of_triton_is_not_that_of_the_engine_behind_it() -> None:
     target = met("Triton", "2.50")
     settings = {"deployment": stated("llama-3.1-8b@1xh100/engine=trtllm", target)}
     info = RunInfo(
-        run_id="r", source="measured", created="", command=[], loadstone="", host={}, target=target, plan_id="",
+        run_id="r", source="measured", created="", command=[], loadstone="", host=Host(), target=target, plan_id="",
         seed=0, salt=None, settings=settings,
     )  # fmt: skip
     assert run_facts(info).label == "TensorRT-LLM · house-model bf16 · 1×H100"

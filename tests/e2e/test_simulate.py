@@ -221,3 +221,51 @@ def test_simulated_and_measured_agree(
     if not tried:
         pytest.skip(f"a busy machine: answers waited more than {BUSY_S * 1e3:g} ms to be read")
     pytest.fail(f"apart, in what is allowed: {tried}")
+
+
+def test_braces_give_several_runs_and_a_ranking(simulate: Loadstone, tmp_path: Path) -> None:
+    load = ("--concurrency", "1,16", "--requests", "24", "--output", "32", "--draws", "4")
+    done = simulate("llama-3.1-8b@2xh{100,200}/tp={1,2,3},dp=1,pp=1", *load)
+    document = done.document
+    assert [run["status"] for run in document["runs"]] == ["done"] * 2
+    ranks = document["ranking"]
+    assert [row["deployment"] for row in ranks[:2]] == [f"llama-3.1-8b@2xh{gpu}/tp=2,dp=1,pp=1" for gpu in (200, 100)]
+    assert [row["run_dir"] for row in ranks[:2]] == [run["run_dir"] for run in reversed(document["runs"])]
+    best, last = ranks[0], ranks[-1]
+    of_best = document["runs"][1]["cells"][1]["metrics"]
+    assert best["load"]["value"] == 16
+    assert best["ttft_s"] == of_best["ttft_s"]["p50"]
+    assert best["output_tokens_per_s"] == 2 * best["output_tokens_per_s_per_gpu"]
+    assert best["low"] < best["output_tokens_per_s_per_gpu"] < best["high"]
+    assert {row["why"] is None for row in ranks[2:]} == {False}
+    assert "not 2 GPUs" in last["why"]
+    # Each is the run that it is alone.
+    alone = simulate("llama-3.1-8b@2xh200/tp=2,dp=1,pp=1", *load).document
+    assert alone["cells"] == document["runs"][1]["cells"]
+
+
+def test_the_ranking_is_a_table_and_bounds_come_first(loadstone: Loadstone, tmp_path: Path) -> None:
+    load = ("--concurrency", "1,64", "--requests", "64", "--output", "32", "--draws", "0", "--out", tmp_path / "runs")
+    done = loadstone("simulate", "llama-3.1-70b@{4,8}xh100", *load, "--slo", "tpot<12ms")
+    assert done.code == 0, done.err
+    lines = [line.split() for line in done.out.splitlines()]
+    rows = [line for line in lines if line[:1] in (["1"], ["2"])]
+    # Four give more per GPU, but only eight are fast enough.
+    assert [line[1].partition("@")[2] for line in rows] == ["8xh100", "4xh100"]
+    assert [line[-1] for line in rows] == ["met", "missed"]
+    assert "ranked by output tokens/s per GPU" in done.out
+    assert sum(line.startswith(str(tmp_path / "runs")) for line in done.out.splitlines()) == 2
+
+
+def test_several_of_which_none_can_be_are_one_line(loadstone: Loadstone) -> None:
+    assert "not 4 GPUs" in loadstone("simulate", "llama-3.1-8b@4xh100/tp={3,5}").line()
+    assert "are not closed" in loadstone("simulate", "llama-3.1-8b@4xh100/tp={2,4").line()
+    told = loadstone("simulate", "llama-3.1-8b@4xh100/tp=2", "llama-3.1-8b@4xh100/tp=4").line()
+    assert "in quotes" in told
+
+
+def test_python_gives_the_same_document(tmp_path: Path) -> None:
+    several = package.simulate(
+        "llama-3.1-8b@1xh{100,200}", concurrency=[2], requests=[8], output="8", draws=0, out=tmp_path
+    )
+    assert [row["gpus"] for row in several["ranking"]] == [1, 1]

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from loadstone.analyse.run_facts import run_facts
-from loadstone.analyse.summary import summarise, summary_of, trusted
+from loadstone.analyse.summary import summary_of
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.interop.read import Imported, import_files
+from summary_documents import summarise, trusted
 
 SGLANG = {
     "backend": "sglang", "dataset_name": "random", "request_rate": float("inf"), "max_concurrency": 4,

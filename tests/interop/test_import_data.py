@@ -1,14 +1,19 @@
 """Real results of others: what is in them, and what is wrong with them."""
 
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import loadstone
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise, summary_of
+from loadstone.analyse.summary import summary_of
 from loadstone.core import run_folder
 from loadstone.interop.read import Imported, import_files
+from summary_documents import summarise
+from test_tables import shown
 
 RESULTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "results"
 pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="the shared results are not beside this checkout")
@@ -132,3 +137,34 @@ def test_the_report_of_llm_d_and_stages_are_sums(tmp_path: Path) -> None:
     assert loads == {("rate", 3.92), ("rate", 1.0), ("rate", 196.93), ("rate", 2.0), ("rate", 4.0)}
     assert [one["kind"] for one in found.findings if one["severity"] != "info"] == ["load_not_told"]
     assert not any((run / "records.parquet").exists() for run in found.runs)
+
+
+def test_what_a_file_states_otherwise_stands_beside_the_numbers_of_its_requests(tmp_path: Path) -> None:
+    """A tool's throughput is over its whole duration, ours over the steady window: readers of both ask why."""
+    (folder,) = import_files([RESULTS / "peers/vllm_bench/vllm_bench_serve.json"], tmp_path).runs
+    (cell,) = summary_of(folder).cells
+    stated = {(one.metric, one.statistic): one for one in cell.stated}
+    rate = stated["output_tokens_per_s", None]
+    assert rate.stated == pytest.approx(cell.metrics.output_tokens_per_s or 0, rel=1e-3)
+    assert rate.ours == cell.lasting().output_tokens_per_s
+    assert rate.definition == "total_output_tokens/duration, tokens/s"
+    assert all(abs(one.stated - one.ours) > 0.005 * one.ours for one in cell.stated)
+    number = f"{rate.stated:.4g}"
+    told = " ".join(shown(summarise(folder), 400).split())
+    assert f"the file itself states out tok/s {number} (total_output_tokens/duration" in told
+    report = loadstone.write_report(folder, tmp_path / "report.md")[0].read_text()
+    assert re.search(rf"\| output tok/s \| {number} \| {rate.ours:.4g} \| total.*duration", report)
+    page = loadstone.write_report(folder, tmp_path / "report.html")[0].read_text()
+    assert "What files state otherwise" in page
+    copied = Path(shutil.copytree(folder, tmp_path / "copied"))
+    evidence = [one["evidence"] for one in loadstone.compare(folder, copied)["findings"]]
+    assert any(f"output_tokens_per_s {number}" in one and "total_output_tokens/duration" in one for one in evidence)
+
+
+def test_numbers_that_agree_with_the_files_own_are_not_repeated(tmp_path: Path) -> None:
+    (folder,) = import_files([RESULTS / "peers/vllm_bench/vllm_bench_serve.json"], tmp_path).runs
+    (cell,) = summary_of(folder).cells
+    assert not any(one.metric in ("ttft_s", "e2e_s") for one in cell.stated)
+    assert "stated" not in loadstone.simulate(
+        "llama-3.1-8b@1xh100", concurrency="2", input="64", output="8", requests=4, out=tmp_path, draws=0
+    )["cells"][0]  # fmt: skip

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from loadstone.analyse.summary import summarise
 from loadstone.core.errors import InputError
 from loadstone.interop.read import import_files
+from summary_documents import summarise
 from test_import import SGLANG, VLLM
 
 ODD: list[Any] = [

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.interop.read import detect, files, import_files
 from loadstone.interop.read.folders import run_folders
+from summary_documents import summarise
 from test_import import SGLANG, VLLM, document, kinds, save
 from test_import_fuzz import AIPERF, AIPERF_ROW, GUIDELLM
 

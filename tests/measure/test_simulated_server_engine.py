@@ -280,6 +280,10 @@ class Steady:
         ([DEPLOYMENT, "--port", "-1"], "--port -1"),
         ([DEPLOYMENT, "--host", "nowhere.invalid", "--port", "0"], "cannot listen on nowhere.invalid"),
         ([DEPLOYMENT, "--acceptance", "2", "--port", "0"], "--acceptance 2"),
+        (["ttft=30ms,itl=soon", "--port", "0"], "serve-sim itl"),
+        (["tfft=30ms", "--port", "0"], "llama-3.1-70b@8xh200, or fixed times, ttft=50ms"),
+        (["ttft=30ms", "--acceptance", "0.5", "--port", "0"], "no --acceptance"),
+        (["llama-3.1-8b", "--port", "0"], "not MODEL@GPUS"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str) -> None:
@@ -293,6 +297,20 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str) -> N
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert said in done.stderr
+
+
+def test_fixed_times_are_served_too() -> None:
+    arguments = [sys.executable, "-m", "loadstone.commands", "serve-sim", "ttft=40ms,itl=2ms", "--port", "0"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        url = json.loads(process.stdout.readline())["url"]
+        begun = time.monotonic()
+        body = {"prompt": "one two", "max_tokens": 11, "model": "timing"}
+        done = httpx.post(f"{url}/v1/completions", json=body).json()
+        assert 0.06 <= time.monotonic() - begun < 1
+        assert done["usage"]["completion_tokens"] == 11
+        process.terminate()
+        assert process.wait(timeout=10) == 0
 
 
 def test_requests_go_round_where_the_engines_router_has_them_go() -> None:

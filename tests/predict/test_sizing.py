@@ -444,9 +444,15 @@ def test_a_cache_that_the_engine_has_not_does_not_fit(text: str, said: str) -> N
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("llama-3.1-8b:fp8@1xa100/engine=tensorrt-llm", "no a100 does; vllm would widen them"),
+        (
+            "llama-3.1-8b:fp8@1xa100/engine=tensorrt-llm",
+            "no a100 does; int4 would work; engine=vllm or",
+        ),
         ("llama-3.1-8b:nvfp4@1xl40s/engine=tensorrt-llm", "tensorrt-llm takes nvfp4 weights only where"),
-        ("llama-3.1-8b@1xmi300x/engine=tensorrt-llm", "NVIDIA's GPUs alone, not on a mi300x; vllm would"),
+        (
+            "llama-3.1-8b@1xmi300x/engine=tensorrt-llm",
+            "NVIDIA's GPUs alone, not on a mi300x; engine=vllm or engine=sglang or",
+        ),
         ("llama-3.1-8b:int4@1xt4/engine=tensorrt-llm", "tensorrt-llm runs from Ampere on, not on a t4"),
         ("llama-3.1-8b:fp8@1xv100", "vllm has no kernels for fp8 weights on a v100; bf16 or int4 would work"),
         ("gpt-oss-20b@1xv100/engine=sglang", "sglang has no kernels for mxfp4 weights on a v100"),
@@ -653,3 +659,55 @@ def test_llama_cpp_is_told_of_its_own_arguments() -> None:
     assert "a batch of 4 fits" in why  # 16 would be held, but there are 4 slots
     assert "ctx_size=196608 with parallel=24 would" in why
     assert size(parse_deployment("llama-3.1-8b@1xh100/engine=llama.cpp,ctx_size=196608,parallel=24"), 8192, 24).fits
+
+
+YARN = '{"rope_parameters":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}}'
+
+
+@pytest.mark.parametrize(
+    ("engine", "argument", "requests"), [("vllm", "hf_overrides", 5), ("sglang", "json_model_override_args", 6)]
+)
+def test_beyond_its_context_a_model_needs_scaled_positions(engine: str, argument: str, requests: int) -> None:
+    """Memory is looked at all the same, and the remedy can be copied."""
+    where = f"qwen3-32b@2xh200/tp2,engine={engine}"
+    row = size(parse_deployment(where), 131_072)
+    assert (row.fits, row.max_concurrent_requests) == (False, 0)
+    held = f"memory holds {requests} requests of 131,072 tokens"
+    assert row.why.startswith(f"{held}, but context 131,072 is beyond the 40,960")
+    for override in (f"{argument}={YARN}", row.why.partition("(YaRN): ")[2]):
+        for more in ("", "max_model_len=131072,"):
+            deployment = parse_deployment(f"{where},{more}{override}")
+            scaled = size(deployment, 131_072)
+            assert (scaled.fits, scaled.why, scaled.max_concurrent_requests) == (True, "", requests)
+            assert parse_deployment(deployment.name) == deployment
+
+
+@pytest.mark.parametrize(
+    ("overrides", "limit"),
+    [
+        ('{"max_position_embeddings": 65536}', 65_536),
+        ('{"max_position_embeddings": 32768, "rope_scaling": {"type": "linear", "factor": 2}}', 65_536),
+        ('{"rope_parameters": {"rope_type": "llama3", "factor": 8, "rope_theta": 1e6}}', 40_960),
+    ],
+)
+def test_what_an_override_makes_of_the_context(overrides: str, limit: int) -> None:
+    assert size(parse_deployment(f"qwen3-32b@2xh200/hf_overrides={overrides}")).context_tokens == limit
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    ["yarn", "{", '{"num_experts": 4}', '{"rope_scaling": 5}', '{"rope_scaling": {"factor": 1e300}}', "[]"],
+)
+def test_an_override_that_is_not_understood_is_one_line(overrides: str) -> None:
+    with pytest.raises(InputError, match=r"^--hf-overrides: ") as caught:
+        size(parse_deployment(f"qwen3-32b@2xh200/hf_overrides={overrides}"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_precision_is_that_of_the_published_checkpoint() -> None:
+    """What cuts the checkpoint's blocks is no answer for `MODEL:fp8` either."""
+    row = size(parse_deployment("qwen3-235b-a22b:fp8@8xh200"))
+    assert not row.fits
+    assert row.why.startswith("Qwen/Qwen3-235B-A22B in fp8 is published as Qwen/Qwen3-235B-A22B-FP8: tp8 cuts")
+    assert size(parse_deployment("qwen3-235b-a22b:fp8@8xh200/ep2")).fits
+    assert size(parse_deployment("qwen3-235b-a22b@8xh200")).fits

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from msgspec import to_builtins
 
 import loadstone
 from annotate import annotated
@@ -17,7 +18,7 @@ from loadstone.core.errors import InputError
 from loadstone.predict.calibrate.cases import CaseTable, case_of, refresh
 from loadstone.predict.calibrate.points import Point, deployment_of, read_points
 from loadstone.predict.step_time.profile import family_of, prior_profile, profile_of, save
-from loadstone.predict.validate import Scored, document_of, figures, footnote, regime, score, summarise
+from loadstone.predict.validate import Scored, errors, footnote, regime, score, summarise, validation
 
 POINTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "points.csv"
 
@@ -125,7 +126,7 @@ def test_what_was_held_out_is_counted(tmp_path: Path, monkeypatch: pytest.Monkey
         "2 of 3 points predicted; 1 with coefficients fitted without their model family; 1 of model families that "
         "were in no fit"
     )
-    assert [row.get("family_held_out") for row in document_of(rows)["rows"]] == [True, False, None]
+    assert [row.get("family_held_out") for row in to_builtins(validation(rows))["rows"]] == [True, False, None]
     own = msgspec.structs.replace(profile_of(deployment_of(rows[0].point)), name="mine", held_out={})
     save(own, tmp_path / "loadstone" / "profiles")
     mine = score(read_points(path), "mine")
@@ -151,7 +152,7 @@ def test_what_is_left_out_has_a_reason(tmp_path: Path) -> None:
         reasons, ("excluded: a claim", "mystery", "none/such", "lengths", "number of requests"), strict=True
     ):
         assert part in reason
-    document = document_of(rows)
+    document = to_builtins(validation(rows))
     nothing = {"ttft_ms": None, "tpot_ms": None, "output_tok_s": None}
     assert all(row["predicted"] == row["low"] == row["high"] == nothing for row in document["rows"])
     assert document["summary"] == {}
@@ -201,7 +202,8 @@ def test_all_prompts_of_an_offline_run_are_simulated(tmp_path: Path) -> None:
 
 
 def test_the_document_has_the_files_units(tmp_path: Path) -> None:
-    (row,) = document_of(score(read_points(write(tmp_path / "points.csv", {"output_tok_s": "900"}))))["rows"]
+    scored = score(read_points(write(tmp_path / "points.csv", {"output_tok_s": "900"})))
+    (row,) = to_builtins(validation(scored))["rows"]
     assert row["row"] == 1
     assert row["measured"] == {"ttft_ms": 60, "tpot_ms": 8, "output_tok_s": 900}
     assert 1 < row["predicted"]["tpot_ms"] < 60
@@ -219,12 +221,12 @@ def made(measured: float, predicted: float, source: str = "a", users: int = 4) -
 
 
 def test_figures_by_hand() -> None:
-    found = figures([made(10, 10.5), made(10, 12), made(10, 8)])["tpot"]
-    assert found["n"] == 3
-    assert found["median_error"] == pytest.approx(0.2)
-    assert found["bias"] == pytest.approx(0.05)
-    assert found["coverage"] == pytest.approx(1 / 3)
-    assert figures([made(10, 10)]).keys() == {"tpot"}
+    found = errors([made(10, 10.5), made(10, 12), made(10, 8)])["tpot"]
+    assert found.n == 3
+    assert found.median_error == pytest.approx(0.2)
+    assert found.bias == pytest.approx(0.05)
+    assert found.coverage == pytest.approx(1 / 3)
+    assert errors([made(10, 10)]).keys() == {"tpot"}
 
 
 def test_summaries_split_by_what_rows_say() -> None:
@@ -301,11 +303,11 @@ def test_public_points_are_near(tmp_path: Path) -> None:
     ]
     rng = np.random.default_rng(1)
     chosen = [points[at] for at in sorted(rng.choice(len(points), 150, replace=False))]
-    found = figures([each for each in score(chosen) if each.skipped_because is None])
-    assert found["tpot"]["n"] > 120
-    assert found["tpot"]["median_error"] < 0.20
-    assert found["ttft"]["median_error"] < 0.45
-    assert 0.65 < found["tpot"]["coverage"] < 0.95
+    found = errors([each for each in score(chosen) if each.skipped_because is None])
+    assert found["tpot"].n > 120
+    assert found["tpot"].median_error < 0.20
+    assert found["ttft"].median_error < 0.45
+    assert 0.65 < found["tpot"].coverage < 0.95
 
 
 @pytest.mark.parametrize(
@@ -320,7 +322,7 @@ def test_points_of_no_fit_are_as_near_as_the_page_says(name: str, every: int, wo
     points = read_points(Path(__file__).resolve().parents[2] / "benchmarks" / f"{name}.csv")
     rows = [row for row in score(points[::every]) if row.skipped_because is None]
     assert len(rows) >= len(points[::every]) - 3
-    found = figures(rows)
+    found = errors(rows)
     for quantity, limit in worst.items():
-        assert found[quantity]["median_error"] <= limit
-        assert found[quantity]["coverage"] >= 0.6
+        assert found[quantity].median_error <= limit
+        assert found[quantity].coverage >= 0.6

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone.analyse.summary import summarise
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.interop.read import import_files
 from loadstone.report.view.run_list import FRESH_S, Row, RunList
+from summary_documents import summarise
 from test_import import SGLANG
 from test_summary import CLOSED, make_run
 
@@ -28,7 +29,8 @@ def papers(folder: Path, **fields: Any) -> Path:
     folder.mkdir()
     given: dict[str, Any] = {
         "run_id": folder.name, "source": "measured", "created": "2026-01-02T03:04:05+00:00", "command": [],
-        "loadstone": "0.1.0", "host": {}, "plan_id": "x", "seed": 0, "salt": None, "cells": [CellInfo(load=CLOSED)],
+        "loadstone": "0.1.0", "host": Host(), "plan_id": "x", "seed": 0, "salt": None,
+        "cells": [CellInfo(load=CLOSED)],
     }  # fmt: skip
     run_folder.write_info(folder, RunInfo(**{**given, **fields}))
     return folder

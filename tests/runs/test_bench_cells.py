@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
@@ -48,8 +49,8 @@ class Workers:
 def measured(tmp_path: Path, plan: Plan) -> tuple[Workers, list[CellInfo]]:
     workers: Any = Workers()
     info = RunInfo(
-        run_id="r", source="measured", created="", command=[], loadstone="", host={}, plan_id="", seed=0, salt=None,
-        cells=[CellInfo(load=load) for load in plan.cells],
+        run_id="r", source="measured", created="", command=[], loadstone="", host=Host(), plan_id="", seed=0,
+        salt=None, cells=[CellInfo(load=load) for load in plan.cells],
     )  # fmt: skip
     measure_cells(workers, plan, info, tmp_path, Signals(), lambda event: None)
     return workers, info.cells

@@ -24,6 +24,7 @@ from loadstone.analyse import client_accuracy
 from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift
 from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.plan import Load, LoadKind
 from loadstone.core.record import RequestRecord
 from loadstone.core.summary import CellSummary, Client, Latency, Metrics, Requests, Verdict
@@ -248,10 +249,10 @@ def test_save_keeps_what_was_not_measured_again(cache: Path) -> None:
     file = client_accuracy.save(first)
     assert file.parent == cache
     assert client_accuracy.load() == first
-    client_accuracy.save(Selftest(host={"cores": 2}, rows=[row(10), row(1, p50=5e-6)]))
+    client_accuracy.save(Selftest(host=Host(cores=2), rows=[row(10), row(1, p50=5e-6)]))
     kept = client_accuracy.load()
     assert kept is not None
-    assert kept.host == {"cores": 2}
+    assert kept.host == Host(cores=2)
     assert kept.rows == [row(1, p50=5e-6), row(10), row(100), row(1, contended=True)]
     document = json.loads(file.read_bytes())
     assert (document["schema"], sorted(document)) == (1, ["host", "rows", "schema"])
@@ -263,20 +264,20 @@ def test_save_keeps_what_was_not_measured_again(cache: Path) -> None:
      b'{"schema":2,"host":{},"rows":[]}', b"[" * 100_000, b" " * (1 << 21)],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_none(content: bytes, cache: Path) -> None:
-    client_accuracy.save(Selftest(host={}, rows=[row(1)]))
+    client_accuracy.save(Selftest(host=Host(), rows=[row(1)]))
     client_accuracy.path().write_bytes(content)
     assert client_accuracy.load() is None
-    client_accuracy.save(Selftest(host={}, rows=[row(1)]))
+    client_accuracy.save(Selftest(host=Host(), rows=[row(1)]))
     assert client_accuracy.load() is not None
 
 
 def test_another_host_has_another_selftest(monkeypatch: pytest.MonkeyPatch) -> None:
-    client_accuracy.save(Selftest(host={}, rows=[row(1)]))
+    client_accuracy.save(Selftest(host=Host(), rows=[row(1)]))
     about = host.describe()
-    monkeypatch.setattr(host, "describe", lambda: about | {"load_average": 99.0, "memory_bytes": 1})
+    monkeypatch.setattr(host, "describe", lambda: msgspec.structs.replace(about, load_average=99.0, memory_bytes=1))
     assert client_accuracy.load() is not None
     for change in ({"cores": 999}, {"cpu": "other"}, {"system": "Linux 1.0"}, {"python": "3.99"}):
-        monkeypatch.setattr(host, "describe", lambda change=change: about | change)
+        monkeypatch.setattr(host, "describe", lambda change=change: msgspec.structs.replace(about, **change))
         assert client_accuracy.load() is None
 
 
@@ -284,14 +285,14 @@ def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
     cache.write_text("a file where the folder should be")
     assert client_accuracy.load() is None
     with pytest.raises(InputError, match="XDG_CACHE_HOME"):
-        client_accuracy.save(Selftest(host={}, rows=[row(1)]))
+        client_accuracy.save(Selftest(host=Host(), rows=[row(1)]))
 
 
 def test_what_cannot_be_kept_is_shown_all_the_same(
     cache: Path, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.write_text("a file where the folder should be")
-    monkeypatch.setattr(selftest, "run", lambda *_: Selftest(host={"cores": 2}, rows=[row(1)]))
+    monkeypatch.setattr(selftest, "run", lambda *_: Selftest(host=Host(cores=2), rows=[row(1)]))
     for flags in ((), ("--json",)):
         outcome = loadstone("selftest", *flags)
         assert outcome.code == 2
@@ -323,7 +324,7 @@ def cell(kind: LoadKind, value: float, events_per_s: float, **load: Any) -> Cell
 
 
 TESTED = Selftest(
-    host={},
+    host=Host(),
     rows=[
         row(1, p50=10e-6, n=80),
         row(10, p50=20e-6),
@@ -365,7 +366,7 @@ def test_quote_beyond_is_an_info() -> None:
 
 
 def test_a_client_that_reads_far_later_than_it_was_tested_is_not_vouched_for() -> None:
-    tested = Selftest(host={}, rows=[row(10, receive_lag_p99_s=0.002)])
+    tested = Selftest(host=Host(), rows=[row(10, receive_lag_p99_s=0.002)])
 
     def quoted(lag_s: float | None) -> tuple[str, str | None]:
         run = cell("concurrency", 8, 150)

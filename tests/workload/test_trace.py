@@ -352,7 +352,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", [b"", f"{PLAIN}0,1,1\n".encode()])
 def test_a_small_file_of_very_many_empty_lines_is_refused(write: Write, first: bytes) -> None:
-    assert "more than 1,000,000 empty lines" in refused(write(gzip.compress(first + b"\n" * 2_000_000)))
+    assert "1,000,000 blank lines before it" in refused(write(gzip.compress(first + b"\n" * 2_000_000)))
 
 
 @pytest.fixture

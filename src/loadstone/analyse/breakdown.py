@@ -77,7 +77,7 @@ def _profile_start_s(folder: Path, info: RunInfo, plan: Plan, cell: int, load: L
 
     columns = run_folder.read_columns(folder, ["phase", "intended_s"], cell)
     measured = columns["intended_s"].to_numpy()[np.array(pc.equal(columns["phase"], "measure"))]
-    if load.kind == "concurrency" or info.cells[cell].start_s is None:
+    if load.is_closed or info.cells[cell].start_s is None:
         return float(measured.min()) if len(measured) else 0.0
     rows = plan.rows(cell)
     planned = plan.intended_s[rows.start : rows.stop][plan.phase[rows.start : rows.stop] == 1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -81,7 +80,7 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
     """What one host's client was found to be; as JSON it is what `--json` prints and the cache folder keeps."""
 
     schema: int = SCHEMA
-    host: dict[str, Any]
+    host: host.Host
     rows: list[Row]
 
 
@@ -91,7 +90,7 @@ class Selftest(msgspec.Struct, frozen=True, kw_only=True):
 def path() -> Path:
     """Where this host's self-test is kept: a host is its processor, cores, kernel, Python and this program."""
     about = host.describe()
-    same = [about["cpu"], about["cores"], about["system"], about["python"], __version__]
+    same = [about.cpu, about.cores, about.system, about.python, __version__]
     key = hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:12]
     return host.cache_folder() / f"selftest-{key}.json"
 

@@ -6,7 +6,7 @@ records: its summary.json is what the file stated. A run of requests has records
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,14 +15,16 @@ from loadstone.analyse import verdict
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import CellSummary, Finding, Latency, Metrics, Summary
+from loadstone.core.summary import LATENCIES, CellSummary, Finding, Latency, Metrics, StatedNumber, Summary
 from loadstone.core.units import show_seconds
 
-_NEEDS_A_CLOCK = (
-    "steady", "sustained", "achieved_rate_per_s", "output_tokens_per_s", "total_tokens_per_s", "requests_per_s",
-)  # fmt: skip
+_RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
+_NEEDS_A_CLOCK = ("steady", "sustained", "achieved_rate_per_s", *_RATES)
 CUT_AT_END = "cut_at_end"
 """Requests that a tool cuts when its time is up, as it is meant to: no failures."""
+SHOWN_DIFFERENCE = 0.005
+"""A number that a file states is shown beside ours from this share on: less is rounding in three digits."""
+_SHOWN = ("mean", "p50", "p99")
 DIFFERENCE = 0.02
 """A stated mean and that of the requests of the same file differ worth a word from this share on."""
 
@@ -103,6 +105,25 @@ def lay_over(summary: CellSummary, imported: ImportedCell) -> None:
     findings = [*summary.verdict.findings, *imported.findings, *_differences(metrics, stated.latencies)]
     summary.verdict = verdict.judge(findings)
     summary.measured_by = imported.tool
+    summary.stated = list(_stated_otherwise(summary, imported))
+
+
+def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[StatedNumber]:
+    """The file's own numbers, of throughputs and latencies, that differ from what is shown of the cell."""
+    from loadstone.analyse.other_tools import definition_in
+
+    shown: list[tuple[str, str | None, float | None, float | None]] = [
+        (name, None, imported.stated.totals.get(name), getattr(summary.lasting(), name)) for name in _RATES
+    ]
+    for name, statistics in imported.stated.latencies.items():
+        values = summary.metrics.latency(name) if name in LATENCIES else None
+        if values is not None:
+            shown += [(name, each, statistics.get(each), values.value(each)) for each in _SHOWN]
+    for metric, statistic, stated, ours in shown:
+        if stated is None or ours is None or abs(stated - ours) <= SHOWN_DIFFERENCE * max(stated, ours):
+            continue
+        definition = definition_in(imported.definitions, metric)
+        yield StatedNumber(metric=metric, statistic=statistic, stated=stated, ours=ours, definition=definition)
 
 
 def _differences(metrics: Metrics, latencies: Mapping[str, Mapping[str, float | None]]) -> list[Finding]:

@@ -168,7 +168,7 @@ def cell_metrics(
     events = 0
     parts = [np.empty(0, arrays.ROW)]
     gaps = Pool()
-    window = None if sent_s is None or load.kind == "burst" else _window(sent_s)
+    window = None if sent_s is None or load.is_burst else _window(sent_s)
     within = np.zeros(CURVE)
     for batch in read():
         whole = arrays.events(batch)
@@ -188,7 +188,7 @@ def cell_metrics(
     parts.clear()
     itl = gaps.distribution()
     del gaps
-    if window is None and load.kind != "burst":
+    if window is None and not load.is_burst:
         window = _window(rows["sent"][rows["measured"]])
         if window is not None:
             for batch in read():

@@ -116,20 +116,8 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     samples = run_folder.read_server(folder)
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_cell(run, cell, dialect) for cell in range(len(plan.cells))]
-    findings = verdict.run_findings(
-        [cell.load for cell in info.cells],
-        [cell is not None for cell in cells],
-        plan.workload,
-        info.error or f"the run is {info.status}",
-        info.settings.get("deployment"),
-        info.journals_damaged,
-    )
+    findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
     return with_roofline(run_summary(folder, info, [cell for cell in cells if cell is not None], findings), info)
-
-
-def summarise(folder: Path, dialect: str | None = None) -> dict[str, Any]:
-    """The same as the `--json` document."""
-    return summary_of(folder, dialect).document()
 
 
 def with_roofline(summary: Summary, info: RunInfo) -> Summary:
@@ -160,8 +148,8 @@ def run_summary(
     )
 
 
-def conclude(folder: Path, info: RunInfo, plan: Plan) -> dict[str, Any]:
-    """Writes run.json, the plan and the summary of a run whose records are there; returns the summary's document.
+def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
+    """Writes run.json, the plan and the summary of a run whose records are there; returns the summary.
 
     What ran by time is written as what was issued, so that it can be replayed.
     """
@@ -170,9 +158,9 @@ def conclude(folder: Path, info: RunInfo, plan: Plan) -> dict[str, Any]:
         run_folder.write_plan(folder / "plan.parquet", plan)
         info.plan_id = plan.plan_id
     run_folder.write_info(folder, info)
-    document = summarise(folder)
-    run_folder.write_json(folder / "summary.json", document)
-    return document
+    summary = summary_of(folder)
+    run_folder.write_json(folder / "summary.json", summary.document())
+    return summary
 
 
 def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
@@ -272,7 +260,7 @@ def _findings(
     return (
         verdict.cell_findings(seen)
         + verdict.kept_findings(info, cell, scalars.num_rows, len(run.plan.rows(cell)))
-        + verdict.prediction_findings(info.settings)
+        + verdict.prediction_findings(info)
     )
 
 
@@ -354,11 +342,10 @@ def _selftest(info: RunInfo) -> Selftest | None:
 
 def _in_dialect(run: _Run, cell: int, dialect: str) -> ToolNumbers:
     """The cell's numbers under another tool's names, by its definitions."""
-    from loadstone.analyse.other_tools import DEFINITIONS, TOOLS, summarise_as
+    from loadstone.analyse.other_tools import summarise_as
 
     load = run.info.cells[cell].load
-    numbers = summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), load, streams=run.info.streams)
-    return ToolNumbers(name=dialect, tool=TOOLS[dialect], metrics=numbers, definitions=DEFINITIONS[dialect])
+    return summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), load, streams=run.info.streams)
 
 
 def _add_server(summary: CellSummary, run: _Run, cell: int) -> None:
@@ -380,8 +367,3 @@ def _limits(slo: Mapping[str, float]) -> dict[str, float]:
         if base in SLO_KEYS:  # run.json may have another version's bounds
             limits[base] = max(limit_s, limits.get(base, 0.0))
     return limits
-
-
-def trusted(document: Mapping[str, Any]) -> bool:
-    """Of a summary's document: Summary.trusted."""
-    return Summary.of(document).trusted

@@ -266,6 +266,16 @@ def find_model(name: str) -> Model:
     return msgspec.structs.replace(read_path(downloaded), name=name.strip())
 
 
+def published_in(model: Model, dtype: str) -> Model | None:
+    """The catalogue's checkpoint of a model of its own in the precision `dtype`: `Qwen/Qwen3-32B-FP8`; else None. It
+    says which layers have that precision, and how they are scaled.
+    """
+    names = (model.name, *model.aliases, f"nvidia/{model.name.rpartition('/')[2]}")
+    name = next((f"{name}-{dtype}" for name in names if is_catalogued(f"{name}-{dtype}")), None)
+    checkpoint = None if name is None or model.given else find_model(name)
+    return checkpoint if checkpoint is not None and checkpoint.layer_count == model.layer_count else None
+
+
 def is_catalogued(name: str) -> bool:
     """Whether find_model() takes the name for one of the catalogue's."""
     return _key_of(name) is not None

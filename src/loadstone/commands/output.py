@@ -28,8 +28,13 @@ def show_document(document: dict[str, Any], as_json: bool) -> None:
         print_json(document)
         return
     from loadstone.core.summary import Summary
-    from loadstone.report.pages.terminal import render
+    from loadstone.report.pages.terminal import ranked, render
 
+    if "runs" in document:  # of several deployments
+        print_text(ranked(document["ranking"]))
+        for run in document["runs"]:
+            print(run["run_dir"])
+        return
     print_text(render(Summary.of(document)))
     print(document["run_dir"])
 
@@ -38,7 +43,7 @@ def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict
     """Shows the document of a run that was `done` ("measured"), and ends the command with the exit code for it; of a
     run that a signal ends, what there is of it, and where it is.
     """
-    from loadstone.analyse.summary import trusted
+    from loadstone.core.summary import Summary
 
     try:
         document = run()
@@ -53,7 +58,8 @@ def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict
         print(f"loadstone: interrupted before anything was {done}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     show_document(document, as_json)
-    if document["status"] == "failed" or (strict and not trusted(document)):
+    runs = document.get("runs", [document])
+    if any(run["status"] == "failed" or (strict and not Summary.of(run).trusted) for run in runs):
         sys.exit(1)
 
 

@@ -15,13 +15,14 @@ from loadstone.core import run_folder
 from loadstone.core.plan import Load, Plan
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
-from loadstone.measure.client.protocol import Progress
+from loadstone.measure.client.protocol import NOTHING_YET
 from loadstone.report.data.wording import count
 from loadstone.runs.bench import Event
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
     from rich.progress import Progress as Bar
-    from rich.progress import TaskID
 
 _LOG_EVERY_S = 10.0
 
@@ -30,10 +31,11 @@ class Display:
     """Listener for `bench`. Close it (`with`) before printing anything else."""
 
     def __init__(self) -> None:
-        self._live: Bar | None = None
+        self._live: Live | None = None
+        self._bar: Bar | None = None
+        self._figures = ""
         self._folder: Path | None = None
-        self._task: TaskID | None = None
-        self._last = self._before = Progress(issued=0, ended=0, failed=0, active=0, tokens=0)
+        self._last = self._before = NOTHING_YET
         """The last of all cells together, and the last before this one."""
         self._planned: int | None = None
         self._duration_s: float | None = None
@@ -47,7 +49,7 @@ class Display:
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
-            self._live = None
+            self._live = self._bar = None
 
     def __call__(self, event: Event) -> None:
         if event.kind == "attached" and event.info is not None and event.plan is not None:
@@ -71,18 +73,25 @@ class Display:
 
     def _start_live(self) -> None:
         from rich.console import Console
+        from rich.live import Live
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
+        from rich.table import Column
 
-        self._live = Bar(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[figures]}", markup=False),
-            TimeRemainingColumn(compact=True),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        # Where the terminal is narrow, the label takes several lines: the time left is never cut.
+        label = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
+        bar = BarColumn(24, table_column=Column(no_wrap=True))
+        self._bar = Bar(label, bar, TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)))
+        self._live = Live(get_renderable=self._shown, console=Console(stderr=True), transient=True)
         self._live.start()
+
+    def _shown(self) -> RenderableType:
+        """The bar with the time left; below it the figures, on as many lines as they need."""
+        from rich.console import Group
+        from rich.text import Text
+
+        assert self._bar is not None  # noqa: S101
+        return Group(self._bar, Text(self._figures, overflow="fold"))
 
     def _begin(self, plan: Plan, cell: int) -> None:
         self._cell_start = self._line_at = time.monotonic()
@@ -92,10 +101,11 @@ class Display:
         self._duration_s = plan.cells[cell].duration_s if plan.cyclic(cell) else None
         self._planned = None if plan.cyclic(cell) else len(plan.rows(cell))
         total = self._duration_s if self._planned is None else self._planned
-        if self._live is not None:
-            for task in self._live.task_ids:
-                self._live.remove_task(task)
-            self._task = self._live.add_task(label, total=total, figures="")
+        if self._bar is not None:
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+            self._figures = ""
+            self._bar.add_task(label, total=total)
         self._say(label, live=False)
 
     def _progress(self, event: Event) -> None:
@@ -103,27 +113,33 @@ class Display:
         if progress is None:
             return
         self._last, now = progress, time.monotonic()
-        tokens = progress.tokens - self._before.tokens
+        cell = progress - self._before
         elapsed = max(1e-3, now - self._cell_start)
-        done = count(self._ended) + (f" of {count(self._planned)}" if self._planned is not None else "")
-        figures = f"{done} done, {count(progress.active)} under way"
-        figures += f", {show_number(tokens / elapsed)} tokens/s, {show_number(self._ended / elapsed)} req/s"
-        if self._failed:
-            figures += f", {self._show_failed()}: {progress.last_error}"
-        if self._live is not None and self._task is not None:
-            completed = self._ended if self._duration_s is None else min(elapsed, self._duration_s)
-            self._live.update(self._task, completed=completed, figures=figures)
+        figures = count(cell.ended) + (f" of {count(self._planned)}" if self._planned is not None else "")
+        figures += f" done, {count(cell.active)} under way"
+        if cell.ttfts:
+            figures += f", TTFT ⌀ {show_seconds(cell.ttft_s / cell.ttfts)}"
+        if cell.tpots:
+            figures += f", TPOT ⌀ {show_seconds(cell.tpot_s / cell.tpots)}"
+        figures += f", {show_number(cell.tokens / elapsed)} tokens/s, {show_number(cell.ended / elapsed)} req/s"
+        if cell.failed:
+            figures += f", {self._show_failed()}: {excerpt(cell.last_error or '', 200)}"
+        if self._bar is not None:
+            self._figures = figures
+            completed = cell.ended if self._duration_s is None else min(elapsed, self._duration_s)
+            for task in self._bar.task_ids:
+                self._bar.update(task, completed=completed)
         elif now - self._line_at >= _LOG_EVERY_S:
             self._line_at = now
             self._say(figures)
 
     @property
     def _ended(self) -> int:
-        return self._last.ended - self._before.ended
+        return (self._last - self._before).ended
 
     @property
     def _failed(self) -> int:
-        return self._last.failed - self._before.failed
+        return (self._last - self._before).failed
 
     def _show_failed(self) -> str:
         """The workers count every request; the table has the measured ones alone."""

@@ -59,9 +59,9 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
 ) -> None:
     """Show a run again, recomputed from its records."""
-    from loadstone.analyse.summary import summarise
+    from loadstone.analyse.summary import summary_of
 
-    show_document(summarise(run, dialect), json)
+    show_document(summary_of(run, dialect).document(), json)
 
 
 def query(

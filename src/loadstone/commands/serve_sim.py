@@ -1,4 +1,4 @@
-"""`loadstone serve-sim`: a deployment's simulated engine over HTTP, in real time."""
+"""`loadstone serve-sim`: a deployment's simulated engine over HTTP, in real time; or answers at fixed times."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ from typing import Annotated
 
 import typer
 
-from loadstone.commands.flags import Acceptance, Deployment, Profile
+from loadstone.commands.flags import Acceptance, Profile
 
+Served = Annotated[
+    str,
+    typer.Argument(
+        metavar="DEPLOYMENT",
+        help="what to serve: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200; or fixed times, "
+        "ttft=30ms,itl=5ms[,per_input_token=20us]",
+    ),
+]
 Host = Annotated[str, typer.Option(help="address to listen on")]
 Port = Annotated[int, typer.Option(help="port to listen on; 0: any free port, named in the line on stdout")]
 
 
 def serve_sim(
-    deployment: Deployment,
+    deployment: Served,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     acceptance: Acceptance = None,
@@ -22,8 +30,17 @@ def serve_sim(
         bool, typer.Option("--json", help="changes nothing: the URL is one JSON object on stdout anyway")
     ] = False,
 ) -> None:
-    """Serve a simulated engine over HTTP. OpenAI-compatible, as fast as the deployment is predicted to be."""
-    from loadstone.measure.simulated_server import Settings
+    """Serve a simulated engine over HTTP. OpenAI-compatible, as fast as the deployment is predicted to be, or with
+    every token at a fixed time.
+    """
+    from loadstone.core.errors import InputError
+    from loadstone.measure.simulated_server import Law, Settings
     from loadstone.measure.simulated_server.__main__ import serve
 
-    serve(Settings(deployment=deployment, host=host, port=port, acceptance=acceptance, profile=profile))
+    if "@" in deployment or "=" not in deployment:
+        serve(Settings(deployment=deployment, host=host, port=port, acceptance=acceptance, profile=profile))
+        return
+    if acceptance is not None or profile is not None:
+        raise InputError(f"serve-sim {deployment}: fixed times have no --acceptance or --profile; leave them out")
+    law = Law.parse(deployment, "serve-sim", "a deployment, llama-3.1-70b@8xh200, or fixed times, ")
+    serve(Settings(law=law, host=host, port=port))

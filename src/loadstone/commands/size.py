@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,7 @@ def size(
         Path | None, option(_OUT, "draw the longest contexts, models by GPUs, to this file: .png, .svg or .html")
     ] = None,
     json: Annotated[bool, option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
+    strict: Annotated[bool, option(_OUT, "exit 1 if no row fits", "--strict")] = False,
 ) -> None:
     """Compute whether a model fits, its longest context, its batch. By the engine's memory rules, without a GPU."""
     from loadstone.predict.sizing.deployments import sizes
@@ -55,7 +57,9 @@ def size(
         raise InputError(f"{error.filename}: cannot write ({error.strerror}); name another file") from error
     if json:
         print_json({"schema": 1, "rows": rows})
-        return
-    from loadstone.report.pages.sizes import assumptions, render, table_of
+    else:
+        from loadstone.report.pages.sizes import assumptions, render, table_of
 
-    print_text(render(rows) if by is None else table_of(rows, words(by, "--by"), show), *assumptions(rows))
+        print_text(render(rows) if by is None else table_of(rows, words(by, "--by"), show), *assumptions(rows))
+    if strict and not any(row.fits for row in rows):
+        sys.exit(1)

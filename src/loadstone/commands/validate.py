@@ -21,11 +21,11 @@ def validate(
     """Predict every measurement in a file, and show the errors. Nothing is fitted on the file."""
     from loadstone.commands.output import print_json, print_text
     from loadstone.predict.calibrate.points import read_points
-    from loadstone.predict.validate import document_of, footnote, render, score
+    from loadstone.predict.validate import footnote, render, score, validation
 
     rows = score(read_points(points), profile)
     if json:
-        print_json(document_of(rows))
+        print_json(validation(rows))
         return
     print_text(render(rows))
     print(footnote(rows))

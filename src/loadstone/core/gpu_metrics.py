@@ -9,7 +9,7 @@ Names and units: NVIDIA's DCGM exporter (etc/default-counters.csv), AMD's device
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -34,7 +34,7 @@ AGREE = 1.5
 _PLACE = ("hostname", "host", "instance")
 _SELF = ("uuid", "gpu_uuid", "serial_number", "gpu", "gpu_id", "gpu_index", "index", "device")
 """Labels that name a GPU, the surest first. Parts of one GPU (MIG, AMD's partitions) share the first three."""
-_KEPT = {*_PLACE, *_SELF, "modelname", "card_model", "clock_type", "gpu_i_id", "partition_id"}
+_GPU_LABELS = {*_PLACE, *_SELF, "modelname", "card_model", "gpu_i_id", "partition_id"}
 _DCGM_BLANK = tuple(blank + why for blank in (2.0**31 - 16, 2.0**47) for why in range(4))
 _BLANK_FROM = 9.2e18
 """dcgm_structs.h, DCGM_INT32_BLANK and its kin: what the exporter says where it knows nothing."""
@@ -88,11 +88,14 @@ def meaning(name: str) -> Meaning | None:
     return _NAMES.get(name.lower().removeprefix("amd_"))
 
 
-def labels_of(labels: Mapping[str, str]) -> dict[str, str] | None:
-    """Those that tell which GPU it is, and no names of pods and users; None where the value is of another clock."""
-    kept = {name: text for name, text in labels.items() if name.lower() in _KEPT}
-    clock = kept.pop("clock_type", "GPU_CLOCK_TYPE_SYSTEM")
-    return kept if clock == "GPU_CLOCK_TYPE_SYSTEM" else None
+def labels_of(labels: Iterable[tuple[str, str]]) -> list[tuple[str, str]] | None:
+    """Those labels (name, text) that tell which GPU it is, and no names of pods and users; None where the value is of
+    another clock than that of the GPU's processors.
+    """
+    labels = list(labels)
+    if any(name == "clock_type" and text != "GPU_CLOCK_TYPE_SYSTEM" for name, text in labels):
+        return None
+    return [(name, text) for name, text in labels if name.lower() in _GPU_LABELS]
 
 
 class Series(NamedTuple):
@@ -107,6 +110,13 @@ class Series(NamedTuple):
         return 1 + int(np.count_nonzero(np.diff(self.value)))
 
 
+class GpuSeries(NamedTuple):
+    """What one GPU told of a quantity."""
+
+    gpu: str
+    series: Series
+
+
 class Readings:
     """What one source said of every GPU. `of[name][gpu]`: a Series; names as in Meaning.
 
@@ -119,13 +129,13 @@ class Readings:
             (by_source[source] for source in SOURCES if source in by_source), {}
         )
 
-    def within(self, name: str, start_s: float, end_s: float) -> dict[str, Series]:
-        """The GPUs that told it in this time, each with what it told then."""
-        inside = {}
+    def within(self, name: str, start_s: float, end_s: float) -> list[GpuSeries]:
+        """The readings of each GPU that were taken in this time, of those GPUs that have any."""
+        inside = []
         for gpu, (time_s, value) in self.of.get(name, {}).items():
             chosen = (time_s >= start_s) & (time_s <= end_s)
             if chosen.any():
-                inside[gpu] = Series(time_s[chosen], value[chosen])
+                inside.append(GpuSeries(gpu, Series(time_s[chosen], value[chosen])))
         return inside
 
     def together(self, name: str, start_s: float, end_s: float) -> tuple[Floats, Floats]:
@@ -133,15 +143,15 @@ class Readings:
         what lies between the readings of a GPU is on a line between them.
         """
         inside = self.within(name, start_s, end_s)
-        moments = np.unique(np.concatenate([series.time_s for series in inside.values()] or [np.empty(0)]))
-        rows = [np.interp(moments, *series) for series in inside.values()]
+        moments = np.unique(np.concatenate([series.time_s for _, series in inside] or [np.empty(0)]))
+        rows = [np.interp(moments, *series) for _, series in inside]
         return moments, np.array(rows).reshape(len(rows), len(moments))
 
     def energy_j(self, start_s: float, end_s: float) -> float | None:
         """Of all GPUs in this time; None where it was read too seldom. By their counters where these agree with the
         power, else by the power.
         """
-        power = self.within("power_w", start_s, end_s)
+        power = dict(self.within("power_w", start_s, end_s))
         total = 0.0
         for gpu in power.keys() | self.of.get("energy_j_total", {}).keys():
             counted = _gained(self.of.get("energy_j_total", {}).get(gpu), start_s, end_s)

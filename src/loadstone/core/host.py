@@ -7,24 +7,44 @@ import os
 import platform
 import resource
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _LIBRARIES = ("httptools", "msgspec", "numpy", "pyarrow", "uvloop")
 
 
-def describe() -> dict[str, Any]:
-    """Processor, cores, memory (bytes), kernel, Python, library versions, file limit, load. No host or user name."""
-    return {
-        "cpu": _cpu(),
-        "cores": processors(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        "libraries": {name: _version(name) for name in _LIBRARIES},
-        "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        "load_average": os.getloadavg()[0],
-    }
+class Host(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The machine of a client. No host or user name; nothing of a run that another tool's client measured.
+
+    cores         that the process might use
+    system        kernel, its release, architecture
+    libraries     versions by name; None: not installed
+    load_average  of the last minute
+    """
+
+    cpu: str | None = None
+    cores: int | None = None
+    memory_bytes: int | None = None
+    system: str | None = None
+    python: str | None = None
+    libraries: dict[str, str | None] = {}
+    open_files_limit: int | None = None
+    load_average: float | None = None
+
+
+def describe() -> Host:
+    """This machine as it is now."""
+    return Host(
+        cpu=_cpu(),
+        cores=processors(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        libraries={name: _version(name) for name in _LIBRARIES},
+        open_files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        load_average=os.getloadavg()[0],
+    )
 
 
 def processors() -> int:
@@ -47,11 +67,12 @@ def _quota(groups: Path) -> float:
 
 def path_of(text: str | os.PathLike[str]) -> Path:
     """As a path, a leading ~ as the home folder: pyarrow takes it for that, and no shell has done so before Python.
-    Where there is no such home it stays as it is.
+    Where there is no such home it stays as it is, as does what no file can be called.
 
     Raises TypeError where it is none.
     """
-    return Path(os.path.expanduser(Path(text)))  # noqa: PTH111  (Path's own raises there)
+    path = Path(text)
+    return path if "\0" in str(path) else Path(os.path.expanduser(path))  # noqa: PTH111  (Path's own raises there)
 
 
 def cache_folder() -> Path:

@@ -66,6 +66,11 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.kind == "rate"
 
     @property
+    def is_burst(self) -> bool:
+        """Whether all requests are sent at once."""
+        return self.kind == "burst"
+
+    @property
     def places(self) -> int:
         """Of a closed loop that has as many all the time; 0 of any other load."""
         return int(self.value) if self.is_closed and not self.profile else 0
@@ -239,7 +244,7 @@ class Plan:
         A burst begins from rest, so its warm-up is a step of its own.
         """
         count, warm = len(self.rows(cell)), self.warmup_count(cell)
-        if self.cells[cell].kind == "burst" and warm:
+        if self.cells[cell].is_burst and warm:
             return [(0, warm), (warm, count)]
         return [(0, None if self.cyclic(cell) else count)]
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from loadstone.core.host import Host
 from loadstone.core.plan import Load, Phase
 
 TokenSource = Literal["running usage", "final usage", "pieces"]
@@ -135,7 +136,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     """Wall-clock start, ISO 8601 UTC: the only wall time in a run."""
     command: list[str]
     loadstone: str
-    host: dict[str, Any]
+    host: Host
     target: Target | None = None
     plan_id: str
     seed: int

@@ -4,7 +4,7 @@
     summary = Summary.of(document)                of a document that is already decoded
     document = summary.document()                 what is printed: dicts, lists, numbers, text
 
-A field with `= null()` is printed as null where it is not known; one with `= None` is left out of the document then.
+A field with `= _null()` is printed as null where it is not known; one with `= None` is left out of the document then.
 Times are seconds from the run's origin, latencies seconds, rates per second; shares lie between 0 and 1.
 docs/metrics.md defines the metrics.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -47,7 +47,7 @@ Bounds = Annotated[list[float | None], msgspec.Meta(min_length=2, max_length=2)]
 """[low, high]; a side that the values cannot give is None."""
 
 
-def null() -> Any:
+def _null() -> Any:
     """The default of a field that is printed as null where it is not known."""
     return msgspec.field(default_factory=_unknown)
 
@@ -95,15 +95,15 @@ class Latency(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     low, high  of a simulated run: the 80 % interval of p50; None where no interval is known
     """
 
-    n: int | None = null()
-    mean: float | None = null()
-    std: float | None = null()
-    min: float | None = null()
-    max: float | None = null()
-    p50: float | None = null()
-    p90: float | None = null()
-    p95: float | None = null()
-    p99: float | None = null()
+    n: int | None = _null()
+    mean: float | None = _null()
+    std: float | None = _null()
+    min: float | None = _null()
+    max: float | None = _null()
+    p50: float | None = _null()
+    p90: float | None = _null()
+    p95: float | None = _null()
+    p99: float | None = _null()
     ci95: dict[str, Bounds] = {}
     worth: dict[str, int] | None = None
     low: float | None = None
@@ -140,7 +140,7 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     start_s: float
     end_s: float
     output_tokens_per_s: float
-    total_tokens_per_s: float | None = null()
+    total_tokens_per_s: float | None = _null()
     requests_per_s: float
     ci95: dict[str, Bounds]
     j_per_output_token: float | None = None
@@ -156,7 +156,7 @@ class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """
 
     output_tokens_per_s: float
-    total_tokens_per_s: float | None = null()
+    total_tokens_per_s: float | None = _null()
     requests_per_s: float
     ci95: dict[str, Bounds]
 
@@ -190,32 +190,30 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     interval             of a simulated run: by throughput
     """
 
-    ttft_s: Latency | None = null()
-    tpot_s: Latency | None = null()
-    itl_s: Latency | None = null()
-    e2e_s: Latency | None = null()
-    ttft_intended_s: Latency | None = null()
-    e2e_intended_s: Latency | None = null()
-    input_tokens: int | float | None = null()
-    output_tokens: int | float | None = null()
-    output_events: int | None = null()
-    cached_input_tokens: int | float | None = null()
-    output_tokens_per_s: float | None = null()
-    total_tokens_per_s: float | None = null()
-    requests_per_s: float | None = null()
-    steady: Steady | None = null()
-    sustained: Sustained | None = null()
-    achieved_rate_per_s: float | None = null()
+    ttft_s: Latency | None = _null()
+    tpot_s: Latency | None = _null()
+    itl_s: Latency | None = _null()
+    e2e_s: Latency | None = _null()
+    ttft_intended_s: Latency | None = _null()
+    e2e_intended_s: Latency | None = _null()
+    input_tokens: int | float | None = _null()
+    output_tokens: int | float | None = _null()
+    output_events: int | None = _null()
+    cached_input_tokens: int | float | None = _null()
+    output_tokens_per_s: float | None = _null()
+    total_tokens_per_s: float | None = _null()
+    requests_per_s: float | None = _null()
+    steady: Steady | None = _null()
+    sustained: Sustained | None = _null()
+    achieved_rate_per_s: float | None = _null()
     shared_input_tokens: int | None = None
     j_per_output_token: float | None = None
     goodput_per_s: float | None = None
     attainment: float | None = None
     interval: dict[str, RateInterval] = {}
 
-    @property
-    def ci95(self) -> dict[str, Bounds]:
-        """A whole cell's throughputs have no bounds of their own; see `steady`."""
-        return {}
+    ci95: ClassVar[Mapping[str, Bounds]] = {}
+    """A whole cell's throughputs have no bounds of their own; see `steady`."""
 
     def latency(self, name: str) -> Latency | None:
         """One of LATENCIES, by its name."""
@@ -235,12 +233,12 @@ class Requests(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     tool may tell only some of the counts.
     """
 
-    sent: int | None = null()
-    ok: int | None = null()
-    error: int | None = null()
-    timeout: int | None = null()
-    cancelled: int | None = null()
-    short: int | None = null()
+    sent: int | None = _null()
+    ok: int | None = _null()
+    error: int | None = _null()
+    timeout: int | None = _null()
+    cancelled: int | None = _null()
+    short: int | None = _null()
 
     @property
     def completed(self) -> int:
@@ -256,17 +254,17 @@ class Part(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """
 
     requests: Requests
-    ttft_s: Latency | None = null()
-    tpot_s: Latency | None = null()
-    e2e_s: Latency | None = null()
-    ttft_intended_s: Latency | None = null()
-    e2e_intended_s: Latency | None = null()
-    input_tokens: int | None = null()
-    cached_input_tokens: int | None = null()
+    ttft_s: Latency | None = _null()
+    tpot_s: Latency | None = _null()
+    e2e_s: Latency | None = _null()
+    ttft_intended_s: Latency | None = _null()
+    e2e_intended_s: Latency | None = _null()
+    input_tokens: int | None = _null()
+    cached_input_tokens: int | None = _null()
     output_tokens: int
-    mean_input_tokens: float | None = null()
-    mean_output_tokens: float | None = null()
-    token_share: float | None = null()
+    mean_input_tokens: float | None = _null()
+    mean_output_tokens: float | None = _null()
+    token_share: float | None = _null()
 
 
 class TurnPart(Part, kw_only=True, frozen=True):
@@ -279,7 +277,7 @@ class ReplicaPart(Part, kw_only=True, frozen=True):
     """One server of a fleet, by its place in the target's URLs."""
 
     replica: int
-    url: str | None = null()
+    url: str | None = _null()
 
 
 class PiecePart(Part, kw_only=True, frozen=True):
@@ -350,10 +348,10 @@ class Client(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     took, and what the host's self-test says of it, in a line.
     """
 
-    send_lag_p99_s: float | None = null()
-    receive_lag_p99_s: float | None = null()
+    send_lag_p99_s: float | None = _null()
+    receive_lag_p99_s: float | None = _null()
     clock: Clock = msgspec.field(default_factory=lambda: "user")
-    cpu_s: float | None = null()
+    cpu_s: float | None = _null()
     selftest: str | None = None
 
 
@@ -371,10 +369,10 @@ class SloBound(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     bound: str
     metric: str
     limit_s: float
-    measured_s: float | None = null()
-    value: float | None = null()
+    measured_s: float | None = _null()
+    value: float | None = _null()
     met: bool
-    p_met: float | None = null()
+    p_met: float | None = _null()
 
 
 class Roofline(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -388,12 +386,12 @@ class Roofline(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     mfu         FLOPs of all tokens that were computed, per second, over the peak of all GPUs
     """
 
-    tpot_s: float | None = null()
-    ttft_s: float | None = null()
-    tpot_ratio: float | None = null()
-    ttft_ratio: float | None = null()
-    mbu: float | None = null()
-    mfu: float | None = null()
+    tpot_s: float | None = _null()
+    ttft_s: float | None = _null()
+    tpot_ratio: float | None = _null()
+    ttft_ratio: float | None = _null()
+    mbu: float | None = _null()
+    mfu: float | None = _null()
 
 
 class ToolNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -403,6 +401,22 @@ class ToolNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
     tool: str
     metrics: dict[str, int | float | None]
     definitions: dict[str, str]
+
+
+class StatedNumber(msgspec.Struct, kw_only=True, frozen=True):
+    """A number that an imported file states, where the cell's own, of the file's requests, is another.
+
+    metric      a field of Metrics; `statistic`: of its values, None of a throughput
+    stated      by the file, in the unit of the metric
+    ours        as it is shown, a throughput that of the long run (CellSummary.lasting)
+    definition  what the tool's own is, in a line; None where that is not known
+    """
+
+    metric: str
+    statistic: str | None = None
+    stated: float
+    ours: float
+    definition: str | None = None
 
 
 class FirstToken(msgspec.Struct, frozen=True):
@@ -422,6 +436,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     measured_by        whose client measured an imported run
     definitions        the dialect by whose formulas an imported cell's numbers were made; null where nobody knows,
                        left out where they were made of its records
+    stated             what an imported file states otherwise than its requests give it
     slo_per_request_s  bounds on each request: `ttft`, `tpot`, `e2e` to seconds
     dialect            the numbers by another tool's definitions, where these were asked for
     roofline           printed as `light`: what the hardware allows beside the numbers; None where nobody knows it
@@ -429,7 +444,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     load: Load
     requests: Requests
-    duration_s: float | None = null()
+    duration_s: float | None = _null()
     metrics: Metrics
     by_turn: list[TurnPart] = []
     by_replica: list[ReplicaPart] = []
@@ -437,6 +452,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     client: Client = msgspec.field(default_factory=Client)
     measured_by: str | None = None
     definitions: str | UnsetType | None = UNSET
+    stated: list[StatedNumber] = []
     verdict: Verdict
     server: ServerFigures | None = None
     gpu: GpuFigures | None = None
@@ -506,7 +522,7 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
     run_dir: str
     source: Source
     status: RunStatus
-    target: Target | None = null()
+    target: Target | None = _null()
     plan_id: str
     seed: int
     cells: list[CellSummary]
@@ -514,7 +530,7 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
     first_token: FirstToken | None = None
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Summary:
+    def of(cls, document: object) -> Summary:
         """Of a document as `document()` gives it. Raises InputError where it is none."""
         try:
             summary = msgspec.convert(document, cls)

@@ -5,8 +5,9 @@ Also the document of `loadstone validate`, as JSON and as the table that a perso
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
@@ -32,9 +33,21 @@ if TYPE_CHECKING:
 QUANTITIES: tuple[Quantity, ...] = ("ttft", "tpot", "throughput")
 
 
-Figure = Literal["n", "median_error", "bias", "coverage"]
 Way = Literal["all", "source", "engine", "gpu", "model", "regime"]
-Summary = dict[Way, dict[str, dict[Quantity, dict[Figure, float]]]]
+
+
+class Errors(msgspec.Struct, frozen=True):
+    """Of n predictions. median_error |predicted/measured − 1|; bias: the median of predicted/measured, less 1;
+    coverage: the share of measurements inside the 80 % interval."""
+
+    n: int
+    median_error: float
+    bias: float
+    coverage: float
+
+
+ByQuantity = dict[Quantity, Errors]
+Summary = dict[Way, dict[str, ByQuantity]]
 
 
 class Scored(msgspec.Struct, frozen=True):
@@ -77,9 +90,9 @@ def score(points: Sequence[Point], profile_name: str | None = None) -> list[Scor
             cases.append(case)
         except OtherArchitecture as reason:
             skipped[point.row] = str(reason)
-    found = dict(zip((case.point.row for case in cases), _predicted(cases, profiles), strict=True))
+    predicted = dict(zip((case.point.row for case in cases), _predicted(cases, profiles), strict=True))
     return [
-        found.get(point.row)
+        predicted.get(point.row)
         or Scored(point, {}, {}, {}, measured_of(point), skipped.get(point.row, "the same row number twice"))
         for point in points
     ]
@@ -161,70 +174,92 @@ WAYS: dict[Way, Callable[[Scored], str]] = {
 
 
 def summarise(rows: Sequence[Scored]) -> Summary:
-    """{"all" | way: {which: {quantity: {"n", "median_error", "bias", "coverage"}}}}, of the rows with a prediction.
-
-    median_error |predicted/measured − 1|; bias the median of predicted/measured, less 1; coverage the share of
-    measurements inside the 80 % interval.
-    """
+    """Errors of the rows with a prediction: {"all" | way: {which: {quantity: …}}}."""
     usable = [each for each in rows if each.skipped_because is None]
-    summary: Summary = {"all": {"all": figures(usable)}} if usable else {}
+    summary: Summary = {"all": {"all": errors(usable)}} if usable else {}
     for name, way in WAYS.items():
         members: dict[str, list[Scored]] = {}
         for each in usable:
             members.setdefault(way(each), []).append(each)
         if members:
-            summary[name] = {which: figures(members[which]) for which in sorted(members)}
+            summary[name] = {which: errors(members[which]) for which in sorted(members)}
     return summary
 
 
-def figures(rows: Sequence[Scored]) -> dict[Quantity, dict[Figure, float]]:
-    by_quantity: dict[Quantity, dict[Figure, float]] = {}
+def errors(rows: Sequence[Scored]) -> ByQuantity:
+    by_quantity: ByQuantity = {}
     for name in QUANTITIES:
-        here = [each for each in rows if name in each.measured]
-        if not here:
+        if not (here := [each for each in rows if name in each.measured]):
             continue
         ratio = np.array([each.predicted[name] / each.measured[name] for each in here])
         inside = [each.low[name] <= each.measured[name] <= each.high[name] for each in here]
-        by_quantity[name] = {
-            "n": len(here),
-            "median_error": float(np.median(np.abs(ratio - 1))),
-            "bias": float(np.median(ratio) - 1),
-            "coverage": float(np.mean(inside)),
-        }
+        by_quantity[name] = Errors(
+            len(here),
+            float(np.median(np.abs(ratio - 1))),
+            float(np.median(ratio) - 1),
+            float(np.mean(inside)),
+        )
     return by_quantity
 
 
-_KEYS: dict[Quantity, tuple[str, float]] = {
-    "ttft": ("ttft_ms", 1e3),
-    "tpot": ("tpot_ms", 1e3),
-    "throughput": ("output_tok_s", 1.0),
-}
 _TITLES: dict[Quantity, str] = {"tpot": "TPOT", "ttft": "TTFT", "throughput": "output tok/s"}
 
 
-def document_of(rows: Sequence[Scored]) -> dict[str, Any]:
-    """Milliseconds and tokens per second, as the points file has them; null where there is no such number."""
-    return {"schema": 1, "rows": [_row(each) for each in rows], "summary": summarise(rows)}
+class Figures(msgspec.Struct, frozen=True):
+    """A point's numbers as its file has them: milliseconds and tokens per second; None where there is no such one."""
+
+    ttft_ms: float | None
+    tpot_ms: float | None
+    output_tok_s: float | None
 
 
-def _row(each: Scored) -> dict[str, Any]:
-    row: dict[str, Any] = {"row": each.point.row}
-    for name, values in (
-        ("predicted", each.predicted),
-        ("low", each.low),
-        ("high", each.high),
-        ("measured", each.measured),
-    ):
-        row[name] = {
-            title: float(f"{values[key] * scale:.6g}") if key in values else None
-            for key, (title, scale) in _KEYS.items()
-        }
-    row["skipped_because"] = each.skipped_because
-    if each.skipped_because is None:
-        row["deployment"] = each.deployment
-        row["profile"] = each.profile
-        row["family_held_out"] = each.held_out
-    return row
+class ScoredRow(msgspec.Struct, frozen=True):
+    """A Scored as `loadstone validate --json` prints it; the last three are there if it was predicted."""
+
+    row: int
+    predicted: Figures
+    low: Figures
+    high: Figures
+    measured: Figures
+    skipped_because: str | None
+    deployment: str | msgspec.UnsetType = msgspec.UNSET
+    profile: str | msgspec.UnsetType = msgspec.UNSET
+    family_held_out: bool | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Validation(msgspec.Struct, frozen=True):
+    """The document of `loadstone validate --json`."""
+
+    schema: int
+    rows: list[ScoredRow]
+    summary: Summary
+
+
+def validation(rows: Sequence[Scored]) -> Validation:
+    return Validation(1, [_row(each) for each in rows], summarise(rows))
+
+
+def _row(each: Scored) -> ScoredRow:
+    row = ScoredRow(
+        each.point.row,
+        predicted=_figures(each.predicted),
+        low=_figures(each.low),
+        high=_figures(each.high),
+        measured=_figures(each.measured),
+        skipped_because=each.skipped_because,
+    )
+    if each.skipped_because is not None:
+        return row
+    return msgspec.structs.replace(
+        row, deployment=each.deployment, profile=each.profile, family_held_out=each.held_out
+    )
+
+
+def _figures(values: dict[Quantity, float]) -> Figures:
+    def rounded(name: Quantity, scale: float) -> float | None:
+        return float(f"{values[name] * scale:.6g}") if name in values else None
+
+    return Figures(rounded("ttft", 1e3), rounded("tpot", 1e3), rounded("throughput", 1.0))
 
 
 def render(rows: Sequence[Scored]) -> Table:
@@ -238,18 +273,16 @@ def render(rows: Sequence[Scored]) -> Table:
     for way, groups in summarise(rows).items():
         if way != "all":
             table.add_row(f"by {way}")
-        for which, figures in groups.items():
-            cells: list[str] = []
-            for name in _TITLES:
-                each = figures.get(name)
-                cells += ["", "", "", ""] if each is None else _cells(each)
+        for which, by_quantity in groups.items():
+            cells = [cell for name in _TITLES for cell in _cells(by_quantity.get(name))]
             table.add_row(which if way == "all" else f"  {which[:48]}", *cells)
     return table
 
 
-def _cells(figures: dict[Figure, float]) -> list[str]:
-    error, inside = f"{figures['median_error']:.1%}", f"{figures['coverage']:.0%}"
-    return [error, str(int(figures["n"])), f"{figures['bias']:+.0%}", inside]
+def _cells(errors: Errors | None) -> tuple[str, ...]:
+    if errors is None:
+        return ("",) * 4
+    return f"{errors.median_error:.1%}", str(errors.n), f"{errors.bias:+.0%}", f"{errors.coverage:.0%}"
 
 
 def footnote(rows: Sequence[Scored]) -> str:
@@ -258,12 +291,8 @@ def footnote(rows: Sequence[Scored]) -> str:
         f"{len(scored)} of {len(rows)} points predicted{_fitted(scored)}",
         "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the 80 % interval",
     ]
-    reasons: dict[str, int] = {}
-    for each in rows:
-        if each.skipped_because:
-            reasons[each.skipped_because] = reasons.get(each.skipped_because, 0) + 1
-    ordered = sorted(reasons.items(), key=lambda entry: -entry[1])
-    lines += [f"left out, {count}: {reason}" for reason, count in ordered[:8]]
+    reasons = Counter(each.skipped_because for each in rows if each.skipped_because)
+    lines += [f"left out, {count}: {reason}" for reason, count in reasons.most_common(8)]
     return "\n".join(lines)
 
 

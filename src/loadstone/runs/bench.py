@@ -82,6 +82,8 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
             doubts = preflight.doubts(deployment, server.target)
             declared = preflight.deployment_record(options.deployment, deployment, server.target)
             info.settings["deployment"] = declared | ({"doubts": doubts} if doubts else {})
+        elif (simulated := preflight.simulated_record(server.target)) is not None:
+            info.settings["deployment"] = simulated
         gpus = _gpus(options, server, info, stack)
         folder = run_folder.create(options.out, info.run_id)
         info.run_id = folder.name
@@ -89,8 +91,8 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
 
         def run() -> str | None:
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
-            for doubt in doubts:
-                text = f"--deployment {options.deployment}: please check: {doubt}; reports rely on it"
+            check = f"--deployment {options.deployment}: please check: {{}}; reports rely on it"
+            for text in [*server.notes, *map(check.format, doubts)]:
                 on_event(Event(kind="note", text=text))
             try:
                 return _measure(options, plan, info, folder, server, gpus, signals, on_event)

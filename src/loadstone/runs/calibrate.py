@@ -16,7 +16,7 @@ import numpy as np
 
 from loadstone.analyse import imported_run
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summarise
+from loadstone.analyse.summary import summary_of
 from loadstone.catalogue import Deployment, parse_deployment
 from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
@@ -137,7 +137,7 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
                 "together; calibrate on a run without n"
             )
         before = len(cases)
-        for number, cell in enumerate(summarise(folder)["cells"]):
+        for number, cell in enumerate(summary_of(folder).document()["cells"]):
             point, arrays = _cell(folder, number, cell, len(cases) + 1)
             if point is None:
                 continue

@@ -106,7 +106,7 @@ def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
     """Journals to records, records to summary, by the folder's owner."""
     run_folder.assemble(folder)
     info.journals_damaged = run_folder.damaged_journals(folder) or info.journals_damaged
-    return conclude(folder, info, run_folder.read_plan(folder))
+    return conclude(folder, info, run_folder.read_plan(folder)).document()
 
 
 def recover(folder: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import msgspec
 
 from loadstone.analyse.run_facts import engine_name
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment
+from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment, parse_named
 from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Plan
@@ -58,6 +58,7 @@ class Server(NamedTuple):
     headers     of every request
     addresses   of each server, its URL in parts and its base path
     keys        secrets, which are written down nowhere
+    notes       what the user should know of the probing
     """
 
     target: Target
@@ -66,6 +67,7 @@ class Server(NamedTuple):
     headers: list[tuple[str, str]]
     addresses: list[tuple[SplitResult, str]]
     keys: list[str]
+    notes: list[str]
 
 
 def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tuple[list[str], Path | None]:
@@ -97,7 +99,7 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
     from loadstone.measure.engines import llama_cpp
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadstone-")))
-    most = max((int(load.value) for load in plan.cells if load.kind != "rate"), default=8)
+    most = max((int(load.value) for load in plan.cells if not load.is_open), default=8)
     engine = llama_cpp.launch(
         slots=min(64, max(1, most)),
         connections=min(1024, most),
@@ -134,7 +136,7 @@ def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str
     )
     with attach.connect(urls[0], options.endpoint, headers, options.proxy) as server:
         target, vocabulary, request = attach.attach(server, needs)
-        addresses = [(server.parts, server.base_path)]
+        addresses, cuts = [(server.parts, server.base_path)], server.cuts
     # A header may name the model, too, which is no key.
     keys = [key for key in keys_in(headers, options.extra_body) if key.lower() not in target.model.lower()]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
@@ -146,7 +148,9 @@ def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str
             attach.check_same(server, target)
             target.urls.append(server.url)
             addresses.append((server.parts, server.base_path))
-    return Server(target, vocabulary, request, headers, addresses, keys)
+            cuts += server.cuts
+    notes = [f"{page}: the connection was cut {times}×; the probe was sent again" for page, times in cuts.items()]
+    return Server(target, vocabulary, request, headers, addresses, keys, notes)
 
 
 def _blanked(value: Any, keys: list[str]) -> Any:
@@ -229,7 +233,8 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
     """
     declared = deployed.engine if names_engine(text) else None
     behind = target.engine == "Triton" and declared in _BEHIND_TRITON
-    if declared and target.engine and not behind and engine_name(declared) != target.engine:
+    may_differ = behind or target.engine in (None, attach.SIMULATED)
+    if declared and not may_differ and engine_name(declared) != target.engine:
         raise InputError(
             f"--deployment {text!r}: its engine is {declared}, and {target.url} says that it is {target.engine}; "
             "correct it, or leave the engine and its own arguments out"
@@ -254,6 +259,22 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
         "name": ",".join(part for part in parts if engine in ENGINES or not part.startswith("engine=")),
         "stated": text,
     }
+
+
+def simulated_record(target: Target) -> dict[str, Any] | None:
+    """RunInfo.settings["deployment"] of a simulated engine, by its own word; None: of another server, or where it
+    simulates what only a file on its machine describes. No file is read for a name that a server gives.
+    """
+    text = attach.simulated_deployment(target)
+    if text is None:
+        return None
+    try:
+        deployed = parse_named(text, None)
+    except (InputError, OSError, ValueError):  # the last two: a name that no path can have
+        return None
+    record = deployment_record(deployed.name, deployed, target)
+    del record["stated"]  # by the user
+    return record | {"simulates": deployed.engine, "stated_by": "server"}
 
 
 def doubts(deployed: Deployment, target: Target) -> list[str]:
@@ -370,8 +391,8 @@ def check_open_files(plan: Plan, workers: int) -> None:
     """
     most = 0.0
     for cell, load in enumerate(plan.cells):
-        connections = load.value if load.kind != "rate" else load.max_concurrency or 0
-        if load.kind != "concurrency" and not plan.cyclic(cell):
+        connections = load.value if not load.is_open else load.max_concurrency or 0
+        if not load.is_closed and not plan.cyclic(cell):
             connections = min(connections, load.max_concurrency or connections, len(plan.rows(cell)))
         most = max(most, connections)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -71,7 +71,7 @@ def run(
     described = host.describe()
     rows = []
     for contended in (False, True) if contention else (False,):
-        with _busy(described["cores"] or 1) if contended else contextlib.nullcontext():
+        with _busy(described.cores or 1) if contended else contextlib.nullcontext():
             for level in levels:
                 beside = ", beside busy processes" if contended else ""
                 on_event(f"{level.streams} × {level.tokens_per_s:g} tokens/s{beside}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loadstone.analyse.ranking import Ranked, judged, ranking
+from loadstone.catalogue.deployment.alternatives import expand
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import engine_title
 from loadstone.core import run_folder
-from loadstone.core.errors import InputError
+from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
-from loadstone.core.signals import Signals
-from loadstone.core.summary import FirstToken
+from loadstone.core.signals import Interrupted, Signals
+from loadstone.core.summary import SCHEMA, FirstToken, Summary
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
@@ -45,11 +48,38 @@ _PAUSE_S = 0.1
 
 
 def simulate(options: SimulateOptions) -> dict[str, Any]:
-    """Simulate a deployment; returns the summary (the `--json` document), whose `run_dir` holds the run.
+    """Simulate a deployment; returns the summary (the `--json` document), whose `run_dir` holds the run. Of several,
+    as `llama-3.1-70b@4xh200/tp={2,4}`, their summaries as `runs`, and `ranking`, the best first (analyse.ranking).
 
-    Raises InputError, one line, where it cannot be done, and Interrupted, after saving the cells that were done, when
-    a signal ended it.
+    Raises InputError, one line, where it cannot be done, of several where none can, and Interrupted, after saving the
+    cells that were done, when a signal ended it.
     """
+    deployments = list(dict.fromkeys(expand(options.deployment)))
+    if len(deployments) == 1:
+        return _simulate(dataclasses.replace(options, deployment=deployments[0]))
+    document: dict[str, Any] = {"schema": SCHEMA, "runs": [], "ranking": []}
+    rows: list[Ranked] = []
+    for text in deployments:
+        try:
+            run = _simulate(dataclasses.replace(options, deployment=text))
+        except DiskFullError:
+            raise
+        except InputError as error:
+            if text == deployments[-1] and not document["runs"]:
+                raise
+            rows.append(Ranked(deployment=text, why=str(error)))
+        except Interrupted as interrupted:
+            document["runs"].append(interrupted.document)
+            document["ranking"] = msgspec.to_builtins(ranking(rows))
+            raise Interrupted(interrupted.folder, document) from None
+        else:
+            document["runs"].append(run)
+            rows.append(judged(text, parse_deployment(text).gpus, Summary.of(run)))
+    return document | {"ranking": msgspec.to_builtins(ranking(rows))}
+
+
+def _simulate(options: SimulateOptions) -> dict[str, Any]:
+    """As simulate(), of one deployment."""
     draws = DRAWS if options.draws is None else options.draws
     deployment = parse_deployment(options.deployment)
     fleet = fleet_of(deployment, acceptance=options.acceptance, profile=options.profile)

@@ -82,7 +82,7 @@ def _address(name: str, port: int) -> tuple[int, tuple[Any, ...]]:
 def jobs(options: Options, plan: Plan, info: RunInfo, server: Server, folder: Path) -> list[Job]:
     """One for each worker; times of the run count from now. Raises TargetError."""
     request = server.request
-    streams = max((load.value for load in plan.cells if load.kind != "rate"), default=1000)
+    streams = max((load.value for load in plan.cells if not load.is_open), default=1000)
     below = "" if request.endpoint == "triton-grpc" else path(request)
     destinations = [
         _destination(options, parts, base_path + below, server.headers, server.keys)

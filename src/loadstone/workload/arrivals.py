@@ -77,9 +77,9 @@ def default_requests(load: Load, e2e_s: float = 0.0) -> int:
     Enough for each place of a closed loop to turn over; a minute of arrivals, doubled until these take SPANS times as
     long as a request (`e2e_s`: about its E2E): by doubling, so that runs of similar servers have the same plan.
     """
-    if load.kind == "burst":
+    if load.is_burst:
         return int(load.value)
-    if load.kind == "rate":
+    if load.is_open:
         count = max(32, math.ceil(60 * load.value))
         while count < SPANS * e2e_s * load.value:
             count *= 2
@@ -93,9 +93,9 @@ def default_warmup(load: Load, measured: float | None = None) -> int:
     Of a rate no more than a tenth of the `measured` requests (None: `default_requests`, or the duration's worth): at
     a rate beyond the engine all of them wait behind the warm-up, which then must not be what they tell of.
     """
-    if load.kind == "concurrency":
+    if load.is_closed:
         return math.ceil(load.profile[0][0] if load.profile else load.value)
-    if load.kind == "burst" or load.profile:
+    if load.is_burst or load.profile:
         return 1
     if measured is None:
         measured = default_requests(load) if load.duration_s is None else load.value * load.duration_s

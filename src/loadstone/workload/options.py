@@ -262,7 +262,8 @@ class SimulateOptions(Options):
 
     deployment: str = flag(
         ARGUMENT,
-        "what to simulate: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200",
+        "what to simulate: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200; braces, in quotes, "
+        "give several and a ranking: 'llama-3.1-70b@4xh200/tp={2,4}'",
         dataclasses.MISSING,
         argument="deployment",
     )
@@ -354,6 +355,8 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
             fields[field] = None
     try:
         return msgspec.convert(fields, kind, strict=False)
+    except UnicodeEncodeError:
+        raise InputError("an option holds half of a surrogate pair, which is no text; give text") from None
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$.")
         field = place.rstrip("`").partition("[")[0]

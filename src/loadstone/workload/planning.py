@@ -151,7 +151,7 @@ def _begun(load: Load, workload: Workload) -> float:
     """About how many requests or sessions a cell has, where their number is not said."""
     if load.process == "trace" and isinstance(workload, trace.Trace):
         return workload.count
-    if load.kind == "rate" and (load.profile or load.duration_s is not None):
+    if load.is_open and (load.profile or load.duration_s is not None):
         return load.value * (load.duration_s or arrivals.duration_s(load.profile))
     return 0 if load.duration_s is not None else arrivals.default_requests(load)
 
@@ -312,7 +312,7 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
             for places in options.concurrency or (1, 4, 16)
         ]
     if per_rate is not None:
-        return loads, [max(1, round(per_rate * load.value)) for load in loads]
+        return loads, [max(1, round(min(per_rate * load.value, 1e18))) for load in loads]
     if options.requests:
         return loads, [options.requests[0]] * len(loads)
     return loads, None

@@ -203,7 +203,7 @@ def _drawn_rows(
         rows["prefix_group"] = np.repeat(rows["prefix_group"][first], turns)
         rows["prefix_tokens"] = np.where(turn == 0, rows["prefix_tokens"], 0).astype(np.int32)
         rows["input_tokens"] = rows["input_tokens"] + rows["prefix_tokens"]
-    elif load.kind == "concurrency" and warm > 1:
+    elif load.is_closed and warm > 1:
         rows["output_tokens"] = _staggered(rows["output_tokens"], warm)
     return {"phase": phase, "intended_s": intended, "turn": turn, "think_s": think, **rows}
 
@@ -212,12 +212,12 @@ def _measured(load: Load, requested: int | None) -> int:
     """How many requests (sessions) begin after the warm-up, but for those of later laps."""
     if requested is not None:
         return requested
-    if load.kind == "rate" and load.profile:
+    if load.is_open and load.profile:
         expected = round(mean(load.profile) * duration_s(load.profile))
         if expected < 1:
             raise InputError("--ramp: nothing would be sent in so short a time at so low a rate; give it more")
         return expected
-    if load.kind == "rate" and load.duration_s is not None:
+    if load.is_open and load.duration_s is not None:
         return max(1, round(load.value * load.duration_s))
     return default_requests(load) if load.duration_s is None else max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
 
@@ -229,12 +229,12 @@ def _begun(load: Load, warm: int, measured: int, key: list[int]) -> NDArray[np.f
     process has them in it: their number is no matter of chance, so the load is the one that was asked for.
     """
     rng = np.random.default_rng(key)
-    if load.kind == "rate" and load.profile:
+    if load.is_open and load.profile:
         # The warm-up comes before the profile begins, as in a trace.
         lead = np.linspace(0, WARMUP_S, warm, endpoint=False)
         return np.concatenate([lead, profile_arrivals(load, rng, measured) + (WARMUP_S if warm else 0.0)])
-    if load.kind != "rate":
-        return np.full(warm + measured, 0.0 if load.kind == "burst" else np.nan)
+    if not load.is_open:
+        return np.full(warm + measured, 0.0 if load.is_burst else np.nan)
     # Drawn first, as lengths are: how long the warm-up is shifts what is measured as a whole.
     times = arrivals(load, measured, rng, load.duration_s or measured / load.value)
     lead_s = warm / load.value
@@ -322,7 +322,7 @@ def _session_turns(
         last = int(np.searchsorted(reached, requested))
         mine = mine[: last + 1].copy()
         mine[last] -= reached[last] - requested
-    if load.kind == "concurrency" and warm > 1:
+    if load.is_closed and warm > 1:
         # Slots that begin in step would meet all their long prompts together; see _staggered().
         before = np.maximum(1, np.rint(before * (np.arange(warm) + 1) / warm)).astype(np.int64)
     return np.concatenate([before, mine]).astype(np.int64)
@@ -356,9 +356,9 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
         times = workload.time_s[:count] * load.time_scale
         intended = np.concatenate([lead, times + (WARMUP_S if warm else 0.0)])
     else:
-        if load.kind == "concurrency" and load.duration_s is not None:
+        if load.is_closed and load.duration_s is not None:
             requested = most
-        elif requested is None and load.duration_s is None and load.kind != "burst" and not load.profile:
+        elif requested is None and load.duration_s is None and not load.is_burst and not load.profile:
             requested = min(most, default_requests(load))
         count = _measured(load, requested)
         intended = _begun(load, warm, count, [seed, _ARRIVALS, cell])
@@ -370,7 +370,7 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
     line = np.concatenate([np.full(warm, -1), np.arange(count)])
     source = np.concatenate([np.arange(warm) % most, np.arange(count)])
     output = workload.output_tokens[source].astype(np.int32)
-    if load.kind == "concurrency" and warm > 1:
+    if load.is_closed and warm > 1:
         output = _staggered(output, warm)
     phase = np.ones(len(line), np.uint8)
     phase[:warm] = 0

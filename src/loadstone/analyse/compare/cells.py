@@ -30,7 +30,7 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
     """`a`, `b`: the runs that have the load, and where in their summaries."""
     every = [*a, *b]
     load = every[0].cell.load
-    intended = load.kind != "concurrency" and all(place.cell.metrics.e2e_intended_s for place in every)
+    intended = not load.is_closed and all(place.cell.metrics.e2e_intended_s for place in every)
     steady = all(place.cell.steady for place in every)
     cell = Cell(load, [], runs=(len(a), len(b)))
     sides, values = {}, {}

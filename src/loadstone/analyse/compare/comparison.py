@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import UNSET
 
 from loadstone.analyse.compare import cells, repeats
-from loadstone.analyse.compare.metric import DEFAULT, ENERGY, PRICED, Bound, parse_bounds
+from loadstone.analyse.compare.metric import DEFAULT, ENERGY, PRICED, Bound, compared_name, parse_bounds
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
 from loadstone.analyse.compare.price import Prices, parse_prices, without_price
 from loadstone.analyse.compare.ratio import ONE_PROFILE, basis, shared_error
@@ -31,10 +31,13 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import Finding
+from loadstone.core.units import show_number, show_seconds
 
 Sides = tuple[list[Run], list[Run]]
 
 MOST_RUNS = repeats.MOST_RUNS
+MOST_STATED = 4
+"""Numbers of files that one finding has."""
 _OF_REPEATS = ("seed", "plan", "client host", "loadstone")
 """What repeats of one run may differ in."""
 
@@ -162,6 +165,7 @@ def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS)
 
 def _findings(sides: Sides, compared: Sequence[Cell], setup: Sequence[Difference]) -> list[Finding]:
     findings = [*_workload_differs(setup), _untrusted(sides), _predicted(sides, compared)]
+    findings += _stated_otherwise(sides, compared)
     findings += [_one_run_each(sides, compared), _point_values(compared)]
     return [each for each in findings if each is not None]
 
@@ -195,6 +199,29 @@ def _untrusted(sides: Sides) -> Finding | None:
     evidence = f"cells that carry warnings: {', '.join(dict.fromkeys(doubted[:12]))}"
     remedy = "Read their findings first (`loadstone show`): what is wrong there affects the ratio too."
     return Finding("untrusted", "warning", evidence, remedy)
+
+
+def _stated_otherwise(sides: Sides, compared: Sequence[Cell]) -> list[Finding]:
+    """What imported files state of the metrics compared, where their requests give another number."""
+    loads = {load_key(cell.load) for cell in compared}
+    names = {row.name for cell in compared for row in cell.rows}
+    parts = [
+        f"{side} {cell.load.label} {name} {show(number.stated, 4)} "
+        f"(compared: {show(number.ours, 4)}{f'; its own: {number.definition}' if number.definition else ''})"
+        for side, runs in zip("AB", sides, strict=True)
+        for run in runs
+        for cell in run.summary.cells
+        if load_key(cell.load) in loads
+        for number in cell.stated
+        if (name := compared_name(number.metric, number.statistic)) in names
+        for show in (show_seconds if number.statistic else show_number,)
+    ]
+    if not parts:
+        return []
+    more = f", and {len(parts) - MOST_STATED} more" if len(parts) > MOST_STATED else ""
+    evidence = f"files state other numbers than their requests give: {', '.join(parts[:MOST_STATED])}{more}"
+    remedy = "Both sides are compared by one definition: use the numbers compared."
+    return [Finding("stated_otherwise", "info", evidence, remedy)]
 
 
 def _predicted(sides: Sides, compared: Sequence[Cell]) -> Finding | None:

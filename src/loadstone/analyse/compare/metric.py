@@ -172,6 +172,11 @@ def parse_metric(name: str) -> Metric:
     )
 
 
+def compared_name(field: str, statistic: str | None) -> str:
+    """The name here of a field of core's Metrics: `ttft_p50` of ("ttft_s", "p50")."""
+    return field if statistic is None else f"{field.removesuffix('_s')}_{statistic}"
+
+
 def parse_bounds(texts: Sequence[str]) -> list[Bound]:
     """Bounds of `--fail-on`, several with commas. Raises InputError."""
     bounds = []

@@ -51,7 +51,7 @@ _COMPARED: dict[str, Callable[[Run], Any]] = {
     "label": lambda run: run.info.settings.get("label"),
     "engine arguments": lambda run: mapping(run.info.settings.get("deployment")).get("arguments") or None,
     "client": _client,
-    "client host": lambda run: run.info.host.get("hostname") or run.info.host.get("cpu"),
+    "client host": lambda run: run.info.host.cpu,
     "loadstone": lambda run: run.info.loadstone,
 }
 """What is compared of two runs, in the order in which it is shown."""

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from loadstone.analyse.other_tools.clients import AIPERF, INFERENCE_PERF, LLMPERF, VLLM, sglang
-from loadstone.analyse.other_tools.dialect import Summary
 from loadstone.analyse.other_tools.facts import gather
 from loadstone.analyse.other_tools.guidellm import GUIDELLM
 from loadstone.analyse.other_tools.mlperf import MLPERF
 from loadstone.core.errors import InputError
+from loadstone.core.summary import ToolNumbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from loadstone.core.plan import Load
 
-__all__ = ["DEFINITIONS", "DIALECTS", "TOOLS", "summarise_as"]
+__all__ = ["DEFINITIONS", "DIALECTS", "definition_in", "summarise_as"]
 
 _DIALECTS = {
     "vllm": VLLM,
@@ -36,16 +36,19 @@ _DIALECTS = {
 }
 
 DIALECTS = tuple(_DIALECTS)
-TOOLS = {name: dialect.tool for name, dialect in _DIALECTS.items()}
-"""Whose definitions each dialect follows, and of which version."""
-DEFINITIONS = {name: dialect.definitions() for name, dialect in _DIALECTS.items()}
+DEFINITIONS = {name: dict(dialect.definitions()) for name, dialect in _DIALECTS.items()}
 """For each dialect, what each of its keys is, in a line."""
+
+
+def definition_in(dialect: str | None, metric: str) -> str | None:
+    """What a dialect's own of a field of core's Metrics is, in a line; None where that is not known."""
+    return _DIALECTS[dialect].definition(metric) if dialect in _DIALECTS else None
 
 
 def summarise_as(
     name: str, read: Callable[[], Iterable[pa.RecordBatch]], load: Load, *, streams: bool = True
-) -> Summary:
-    """The numbers of one cell in the dialect `name`, a value for every key of `DEFINITIONS[name]`.
+) -> ToolNumbers:
+    """The numbers of one cell in the dialect `name`, and what each is in a line.
 
     `read` starts reading the cell's records, columns named as in RequestRecord; it is called once.
     `streams`: False where answers came in one piece: what needs a first token or a gap is None then.
@@ -55,4 +58,6 @@ def summarise_as(
     """
     if name not in _DIALECTS:
         raise InputError(f"--dialect {name}: unknown; choose one of {', '.join(DIALECTS)}")
-    return _DIALECTS[name].summary(gather(read, load, streams=streams))
+    dialect = _DIALECTS[name]
+    numbers = dialect.numbers(gather(read, load, streams=streams))
+    return ToolNumbers(name=name, tool=dialect.tool, metrics=dict(numbers), definitions=DEFINITIONS[name])

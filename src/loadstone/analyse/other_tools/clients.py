@@ -23,6 +23,11 @@ _BENCH = {
     "request_throughput": Total("completed/duration, 1/s", lambda f: f.per_s(f.ok)),
     "output_throughput": Total("total_output_tokens/duration, tokens/s", lambda f: f.per_s(f.output_tokens)),
 }
+_NAMES = {
+    "output_tokens_per_s": "output_throughput",
+    "requests_per_s": "request_throughput",
+    **{f"{name}_s": name for name in ("ttft", "tpot", "itl")},
+}
 _ALL_THROUGHPUT = Total(
     "(total_input_tokens + total_output_tokens)/duration, tokens/s", lambda f: f.per_s(f.all_tokens)
 )
@@ -50,6 +55,7 @@ VLLM = Dialect(
     statistics=linear("mean", "median", "std", percentiles=(50, 90, 95, 99)),
     keys=("*", "{}_*_ms"),
     suffix="; ms",
+    names=_NAMES | {"total_tokens_per_s": "total_token_throughput", "e2e_s": "e2el"},
 )
 
 
@@ -99,6 +105,7 @@ def sglang(*, native: bool) -> Dialect:
         statistics=linear("mean", "median", "std", percentiles=(90, 95, 99)),
         keys=("*", "{}_*_ms"),
         suffix="; ms",
+        names=_NAMES | {"total_tokens_per_s": "total_throughput", "e2e_s": "e2e_latency"},
     )
 
 
@@ -200,6 +207,15 @@ AIPERF = Dialect(
     },
     statistics=linear("avg", "min", "max", "std", percentiles=(1, 5, 10, 25, 50, 75, 90, 95, 99)),
     keys=("*.avg", "*.{}"),
+    names={
+        "output_tokens_per_s": "output_token_throughput",
+        "total_tokens_per_s": "total_token_throughput",
+        "requests_per_s": "request_throughput",
+        "ttft_s": "time_to_first_token",
+        "tpot_s": "inter_token_latency",
+        "itl_s": "inter_chunk_latency",
+        "e2e_s": "request_latency",
+    },
 )
 
 
@@ -283,6 +299,15 @@ INFERENCE_PERF = Dialect(
     },
     statistics=linear("mean", "min", "max", "median", percentiles=(0.1, 1, 5, 10, 25, 75, 90, 95, 99, 99.9)),
     keys=("*", "*.{}"),
+    names={
+        "output_tokens_per_s": "successes.throughput.output_tokens_per_sec",
+        "total_tokens_per_s": "successes.throughput.total_tokens_per_sec",
+        "requests_per_s": "successes.throughput.requests_per_sec",
+        "ttft_s": "successes.latency.time_to_first_token",
+        "tpot_s": "successes.latency.time_per_output_token",
+        "itl_s": "successes.latency.inter_token_latency",
+        "e2e_s": "successes.latency.request_latency",
+    },
 )
 
 

@@ -1,8 +1,10 @@
-"""A tool's numbers as two tables, in which each has its definition beside its formula."""
+"""A tool's numbers as tables, in which each has its definition beside its formula."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,38 +13,6 @@ from loadstone.analyse.other_tools.facts import Facts
 from loadstone.core.arrays import Floats, present
 
 Number = float | int | None
-Summary = dict[str, Number]
-
-_MOMENTS: dict[str, tuple[str, Callable[[Floats], Any]]] = {
-    "mean": ("mean", np.mean),
-    "avg": ("mean", np.mean),
-    "min": ("smallest", np.min),
-    "max": ("largest", np.max),
-    "std": ("standard deviation over n", np.std),
-    "stddev": ("standard deviation over n − 1", lambda values: np.std(values, ddof=1) if len(values) > 1 else None),
-    "median": ("median", lambda values: np.percentile(values, 50)),
-}
-
-
-def linear(*moments: str, percentiles: Sequence[float], prefix: str = "p") -> dict[str, str]:
-    """Names and words of statistics whose percentiles are linear between neighbours, numpy's default."""
-    words = {name: _MOMENTS[name][0] for name in moments}
-    return words | {f"{prefix}{p:g}": f"{p:g}th percentile, linear" for p in percentiles}
-
-
-def describe(values: Floats, statistics: Collection[str]) -> Summary:
-    """These statistics, named as by linear(), of what is present; None where nothing is."""
-    values = present(values)
-    if len(values) == 0:
-        return dict.fromkeys(statistics)
-    numbers: Summary = {}
-    for name in statistics:
-        if name in _MOMENTS:
-            number = _MOMENTS[name][1](values)
-            numbers[name] = None if number is None else float(number)
-    points = [name for name in statistics if name not in _MOMENTS]
-    places = np.percentile(values, [float(name.rpartition("p")[2]) for name in points])
-    return numbers | dict(zip(points, map(float, places), strict=True))
 
 
 class Total(NamedTuple):
@@ -52,12 +22,47 @@ class Total(NamedTuple):
     of: Callable[[Facts], Number]
 
 
+class Statistic(NamedTuple):
+    """One number of a sample: its name in the tool's keys, what it is, and its formula, of what `prepare` gives."""
+
+    name: str
+    definition: str
+    of: Callable[[Any], Number]
+
+
 class Sample(NamedTuple):
     """Values of which a tool gives statistics; `statistics`: where they are not the dialect's."""
 
     definition: str
     of: Callable[[Facts], Any]
-    statistics: Mapping[str, str] | None = None
+    statistics: Sequence[Statistic] = ()
+
+
+_MOMENTS: dict[str, tuple[str, Callable[[Floats], Any]]] = {
+    "mean": ("mean", np.mean),
+    "avg": ("mean", np.mean),
+    "min": ("smallest", np.min),
+    "max": ("largest", np.max),
+    "std": ("standard deviation over n", np.std),
+    "stddev": ("standard deviation over n − 1", lambda values: np.std(values, ddof=1) if len(values) > 1 else None),
+    "median": ("median", functools.partial(np.percentile, q=50)),
+}
+
+
+def linear(*moments: str, percentiles: Sequence[float], prefix: str = "p") -> tuple[Statistic, ...]:
+    """Statistics whose percentiles are linear between neighbours, numpy's default."""
+    return (
+        *(Statistic(name, *_MOMENTS[name]) for name in moments),
+        *(
+            Statistic(f"{prefix}{q:g}", f"{q:g}th percentile, linear", functools.partial(np.percentile, q=q))
+            for q in percentiles
+        ),
+    )
+
+
+def _present(values: Floats) -> Floats | None:
+    known = present(values)
+    return known if len(known) else None
 
 
 class Dialect(NamedTuple):
@@ -66,38 +71,47 @@ class Dialect(NamedTuple):
     tool        whose, as read from its source, and of which version
     totals      name to number
     samples     name to values
-    statistics  of each sample: name to words
+    statistics  of each sample
     keys        how the keys of totals and of samples are made: * is the name, {} the statistic
     suffix      what the definition of each statistic ends with
-    describe    from a sample's values and the names of statistics to these
+    names       the total or sample that is the tool's own of a field of core's Metrics
+    prepare     from a sample's values to what statistics are taken of; None where there is nothing to take them of
     """
 
     tool: str
     totals: Mapping[str, Total]
     samples: Mapping[str, Sample]
-    statistics: Mapping[str, str]
+    statistics: Sequence[Statistic]
     keys: tuple[str, str] = ("*", "*")
     suffix: str = ""
-    describe: Callable[[Any, Collection[str]], Summary] = describe
+    names: Mapping[str, str] = MappingProxyType({})
+    prepare: Callable[[Any], Any] = _present
 
-    def definitions(self) -> dict[str, str]:
-        """What each key is, in a line."""
-        return {self._total(name): total.definition for name, total in self.totals.items()} | {
-            self._key(name, statistic): f"{words} of {sample.definition}{self.suffix}"
-            for name, sample in self.samples.items()
-            for statistic, words in (sample.statistics or self.statistics).items()
-        }
-
-    def summary(self, facts: Facts) -> Summary:
-        """A value for each key."""
-        numbers: Summary = {self._total(name): total.of(facts) for name, total in self.totals.items()}
+    def definitions(self) -> Iterator[tuple[str, str]]:
+        """Each key, and what it is in a line."""
+        for name, total in self.totals.items():
+            yield self.keys[0].replace("*", name), total.definition
         for name, sample in self.samples.items():
-            described = self.describe(sample.of(facts), sample.statistics or self.statistics)
-            numbers |= {self._key(name, statistic): value for statistic, value in described.items()}
-        return numbers
+            for statistic in sample.statistics or self.statistics:
+                definition = f"{statistic.definition} of {sample.definition}{self.suffix}"
+                yield self._key(name, statistic), definition
 
-    def _total(self, name: str) -> str:
-        return self.keys[0].replace("*", name)
+    def numbers(self, facts: Facts) -> Iterator[tuple[str, Number]]:
+        """Each key, and its value."""
+        for name, total in self.totals.items():
+            yield self.keys[0].replace("*", name), total.of(facts)
+        for name, sample in self.samples.items():
+            values = self.prepare(sample.of(facts))
+            for statistic in sample.statistics or self.statistics:
+                number = None if values is None else statistic.of(values)
+                # Of numpy's numbers plain ones, which JSON can hold.
+                yield self._key(name, statistic), number.item() if isinstance(number, np.generic) else number
 
-    def _key(self, sample: str, statistic: str) -> str:
-        return self.keys[1].replace("*", sample).format(statistic)
+    def definition(self, metric: str) -> str | None:
+        """What the tool's own of a field of Metrics is, in a line, without its unit; None where it has none."""
+        name = self.names.get(metric, "")
+        row = self.totals.get(name) or self.samples.get(name)
+        return row.definition.removesuffix("; ms").removesuffix("; s") if row else None
+
+    def _key(self, sample: str, statistic: Statistic) -> str:
+        return self.keys[1].replace("*", sample).format(statistic.name)

@@ -9,42 +9,61 @@ events of that time, and each counts by how long it held.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from loadstone.analyse.other_tools.dialect import Dialect, Sample, Summary, Total
+from loadstone.analyse.other_tools.dialect import Dialect, Sample, Statistic, Total
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
 from loadstone.core.arrays import Floats
 
 _NEAR_S = 1e-4  # events so near to one another count as one moment
 _LEAST_S = 1e-6  # the least time that the last event's rate holds
 
-_PERCENTILES = {"p10": 0.10, "p25": 0.25, "p50": 0.50, "p75": 0.75, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+_PERCENTILES = (10, 25, 50, 75, 90, 95, 99)
 Weighted = tuple[Floats, Floats]
 """Values, and how much each weighs."""
 
 
-def describe(values: Weighted, statistics: Collection[str]) -> Summary:
-    """What its distributions say, of values by weights; None where there is none of any weight."""
+class _Shares(NamedTuple):
+    """Different values in order, and each one's share of all weight."""
+
+    values: Floats
+    share: Floats
+
+    def percentile(self, percent: int) -> float:
+        place = int(np.searchsorted(np.cumsum(self.share), percent / 100, side="left"))
+        return float(self.values[min(place, len(self.values) - 1)])
+
+    def mean(self) -> float:
+        return float(np.sum(self.values * self.share))
+
+    def deviation(self) -> float:
+        return math.sqrt(float(np.sum((self.values - self.mean()) ** 2 * self.share)))
+
+
+def _shares(values: Weighted) -> _Shares | None:
+    """None where no value has any weight."""
     each, weights = values
     weighing = ~np.isnan(each) & (weights > 0)
     if not weighing.any():
-        return dict.fromkeys(statistics)
+        return None
     ordered, inverse = np.unique(each[weighing], return_inverse=True)
     sums = np.bincount(inverse, weights=weights[weighing])
-    share = sums / np.sum(sums)
-    mean = float(np.sum(ordered * share))
-    places = np.minimum(np.searchsorted(np.cumsum(share), list(_PERCENTILES.values()), side="left"), len(ordered) - 1)
-    points = {f"percentiles.{name}": float(ordered[place]) for name, place in zip(_PERCENTILES, places, strict=True)}
-    return {
-        "mean": mean,
-        "median": points["percentiles.p50"],
-        "std_dev": math.sqrt(float(np.sum((ordered - mean) ** 2 * share))),
-        "min": float(ordered[0]),
-        "max": float(ordered[-1]),
-        **points,
-    }
+    return _Shares(ordered, sums / np.sum(sums))
+
+
+def _statistics() -> Iterator[Statistic]:
+    yield Statistic("mean", "mean", _Shares.mean)
+    yield Statistic("median", "median", partial(_Shares.percentile, percent=50))
+    yield Statistic("std_dev", "standard deviation over n", _Shares.deviation)
+    yield Statistic("min", "smallest", lambda shares: shares.values[0])
+    yield Statistic("max", "largest", lambda shares: shares.values[-1])
+    for percent in _PERCENTILES:
+        words = f"{percent}th percentile, a value that occurred,"
+        yield Statistic(f"percentiles.p{percent}", words, partial(_Shares.percentile, percent=percent))
 
 
 def _alike(values: Floats) -> Weighted:
@@ -160,15 +179,9 @@ GUIDELLM = Dialect(
             "the rate of input and output tokens, over time", lambda f: _rate(f, _prompts(f), _outputs(f))
         ),
     },
-    statistics={
-        "mean": "mean",
-        "median": "median",
-        "std_dev": "standard deviation over n",
-        "min": "smallest",
-        "max": "largest",
-        **{f"percentiles.{name}": f"{name[1:]}th percentile, a value that occurred," for name in _PERCENTILES},
-    },
+    statistics=tuple(_statistics()),
     keys=("*", "*.successful.{}"),
     suffix=", of ok and short requests",
-    describe=describe,
+    prepare=_shares,
+    names={"ttft_s": "time_to_first_token_ms", "tpot_s": "inter_token_latency_ms", "e2e_s": "request_latency"},
 )

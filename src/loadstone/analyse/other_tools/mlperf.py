@@ -7,38 +7,41 @@ instead of a percentile; it needs 64 requests for the 90th percentile and 662 fo
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.other_tools.dialect import Dialect, Sample, Summary, Total
+from loadstone.analyse.other_tools.dialect import Dialect, Sample, Statistic, Total
 from loadstone.analyse.other_tools.facts import Facts
 from loadstone.core.arrays import Floats, over, present
 from loadstone.core.statistics import percentile_bounds
 
 _CONFIDENCE = 0.98
 """Of a two-sided bound, so that its upper side alone has LoadGen's 0.99."""
-_MOMENTS = {"min": "smallest", "max": "largest", "mean": "mean"}
-_PERCENTILES = {f"{100 * q:.2f}_percentile": q for q in (0.50, 0.90, 0.95, 0.97, 0.99, 0.999)}
-_ORDERED = {name: f"value number ⌊{q:g}·count⌋, from 0, in order," for name, q in _PERCENTILES.items()}
+
+
+def _at_share(ordered: NDArray[np.int64], q: float) -> int:
+    return int(ordered[int(len(ordered) * q)])
+
+
+_MOMENTS = (
+    Statistic("min", "smallest", lambda ordered: ordered[0]),
+    Statistic("max", "largest", lambda ordered: ordered[-1]),
+    Statistic("mean", "mean", lambda ordered: ordered.sum() // len(ordered)),
+)
+_ORDERED = tuple(
+    Statistic(f"{100 * q:.2f}_percentile", f"value number ⌊{q:g}·count⌋, from 0, in order,", partial(_at_share, q=q))
+    for q in (0.50, 0.90, 0.95, 0.97, 0.99, 0.999)
+)
 _TPOT = "(tT − t1)/(n − 1), n ≥ 2"
 _BOUND = "99 % upper bound of the {}th percentile of tT − scheduled, None below its least count; ns"
-
-
-def describe(ordered: NDArray[np.int64], statistics: Collection[str]) -> Summary:
-    count = len(ordered)
-    if not count:
-        return dict.fromkeys(statistics)
-    moments = {"min": ordered[0], "max": ordered[-1], "mean": ordered.sum() // count}
-    points = {name: ordered[int(count * q)] for name, q in _PERCENTILES.items()}
-    return {name: int((moments | points)[name]) for name in statistics}
 
 
 def _scheduled(facts: Facts) -> Floats:
     """When each done request was to be sent; a closed loop schedules a query when it sends it."""
     sent, intended = facts.done["sent"], facts.done["intended"]
-    closed = facts.load.kind == "concurrency"
+    closed = facts.load.is_closed
     return np.where(np.isnan(intended) | closed, sent, intended)
 
 
@@ -98,7 +101,7 @@ MLPERF = Dialect(
         "result_time_per_output_token_{}_ns": Sample(_TPOT, _tpot_ns, _ORDERED),
         "result_time_to_output_token_{}": Sample(_TPOT, _tpot_ns, _MOMENTS),
     },
-    statistics=_ORDERED | _MOMENTS,
+    statistics=_ORDERED + _MOMENTS,
     suffix="; ns",
-    describe=describe,
+    prepare=lambda ordered: ordered if len(ordered) else None,
 )

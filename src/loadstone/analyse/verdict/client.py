@@ -7,7 +7,6 @@ newest. What cannot be known is then the gap between events of one read, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -19,16 +18,16 @@ from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
 
 
-def spoilt(errors_s: Floats, metrics: Mapping[str, Distribution | None], *, floor_s: float = 0.0) -> list[str]:
-    """`TTFT p99 (31.0 ms)` for each percentile of `metrics` that the errors' own percentile spoils: like is compared
-    with like.
+def spoilt(errors_s: Floats, *metrics: tuple[str, Distribution | None], floor_s: float = 0.0) -> list[str]:
+    """`TTFT p99 (31.0 ms)` for each percentile of `metrics`, given with their names, that the errors' own percentile
+    spoils: like is compared with like.
 
     `errors_s`: one of each request, seconds. `floor_s`: what is smaller spoils nothing.
     """
     names = []
     for percentile, share in (("p50", 0.5), ("p99", 0.01)):  # the share of the requests beyond it
         error_s = reached_by(errors_s, share)
-        for name, metric in metrics.items():
+        for name, metric in metrics:
             if metric is None or error_s <= floor_s:
                 continue
             value_s = getattr(metric, percentile)
@@ -110,7 +109,7 @@ def _spoilt_by_late_reads(cell: Cell, tpot: Distribution, followers: int) -> lis
     longer = done.output_tokens >= 2
     short_s = np.zeros(len(done))
     np.divide(held_s, done.output_tokens - 1, out=short_s, where=longer)
-    names = spoilt(held_s, {"TTFT": cell.metrics.ttft_s}) + spoilt(short_s[longer], {"TPOT": tpot})
+    names = spoilt(held_s, ("TTFT", cell.metrics.ttft_s)) + spoilt(short_s[longer], ("TPOT", tpot))
     # A wait as long as the longest gaps makes such gaps, of what came before it and after; each of its events at most
     # one, so that fewer than a hundredth of all spoil no p99.
     wait_s = reached_by(np.where(late, done.receive_lag_s, 0.0), thresholds.LONG_WAITS)

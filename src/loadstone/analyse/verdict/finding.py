@@ -52,9 +52,13 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+def rule(name: str) -> Rule:
+    """The row of findings.toml of a `kind`, or of a `kind.case` where a kind has several severities or remedies."""
+    return _rules()[name]
+
+
 @functools.cache
-def rules() -> dict[str, Rule]:
-    """The rows of findings.toml by `kind`, and by `kind.case` where a kind has several severities or remedies."""
+def _rules() -> dict[str, Rule]:
     table = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
     by_name = {}
     for kind, fields in table.items():
@@ -68,5 +72,5 @@ def rules() -> dict[str, Rule]:
 
 def finding(name: str, evidence: str, **values: object) -> Finding:
     """A finding of the row `name` of findings.toml; `values`: what its remedy has in braces."""
-    rule = rules()[name]
-    return Finding(name.partition(".")[0], rule.severity, evidence, rule.remedy.format(**values))
+    row = rule(name)
+    return Finding(name.partition(".")[0], row.severity, evidence, row.remedy.format(**values))

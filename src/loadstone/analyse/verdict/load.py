@@ -21,13 +21,15 @@ def sends_late(cell: Cell) -> Finding | None:
     them is the client's. Those of a closed loop count from sending; but slots that wait for the client are filled
     all at once when it returns, and first tokens then wait for each other; and while they wait there is less load.
     """
-    metrics, closed = cell.metrics, cell.load.kind == "concurrency"
+    metrics, closed = cell.metrics, cell.load.is_closed
     if cell.load.max_concurrency is not None:
         return None
     lag_s = _lag_s(cell)
     lag_s = lag_s[~np.isnan(lag_s)]
-    latencies = {"TTFT": metrics.ttft_intended_s, "E2E": metrics.e2e_intended_s}
-    names = spoilt(lag_s, {"TTFT": metrics.ttft_s} if closed else latencies, floor_s=thresholds.LATE_FLOOR_S)
+    latencies = [("TTFT", metrics.ttft_intended_s), ("E2E", metrics.e2e_intended_s)]
+    if closed:
+        latencies = [("TTFT", metrics.ttft_s)]
+    names = spoilt(lag_s, *latencies, floor_s=thresholds.LATE_FLOOR_S)
     if closed and metrics.e2e_s is not None and len(lag_s):
         missing = float(lag_s.mean()) / metrics.e2e_s.mean
         if missing > thresholds.MISSING_SHARE and reached_by(lag_s, 0.01) > thresholds.LATE_FLOOR_S:
@@ -62,7 +64,7 @@ def rate_not_reached(cell: Cell) -> Finding | None:
     """Compares the time that the middle nine tenths of the sends took with the time they were planned to take: one
     late send at either end makes no difference. Later turns of sessions follow their answers and are left out.
     """
-    if cell.load.kind != "rate" or cell.load.max_concurrency is not None:
+    if not cell.load.is_open or cell.load.max_concurrency is not None:
         return None
     measured = cell.measured
     first = measured.pick(~(measured.turn > 0) & ~np.isnan(measured.sent_s) & ~np.isnan(measured.intended_s))
@@ -85,7 +87,7 @@ def rate_by_chance(cell: Cell) -> Finding | None:
     1/√n as a standard deviation. Later turns of sessions follow their answers and are left out.
     """
     load, measured = cell.load, cell.measured
-    if load.kind != "rate" or load.process not in ("poisson", "gamma") or load.profile:
+    if not load.is_open or load.process not in ("poisson", "gamma") or load.profile:
         return None
     due_s = measured.intended_s[~(measured.turn > 0) & ~np.isnan(measured.intended_s)]
     if len(due_s) < thresholds.RATE_REQUESTS or np.ptp(due_s) <= 0:
@@ -114,14 +116,14 @@ def warmup_leaked(cell: Cell) -> Finding | None:
         return None
     still = int(under_way(requests.pick(~requests.measured), sent_s[:1])[0])
     usual = 0
-    if load.kind == "concurrency":
+    if load.is_closed:
         usual = int(load.value)
-    elif load.kind == "rate":
+    elif load.is_open:
         later = under_way(requests, sent_s[len(sent_s) // 2 :])
         usual = int(thresholds.WARM_TIMES * np.quantile(later, 0.95)) + thresholds.WARM_MORE
     if still <= usual:
         return None
-    usually = "there should be none" if load.kind == "burst" else f"up to {usual} would be normal"
+    usually = "there should be none" if load.is_burst else f"up to {usual} would be normal"
     return finding(
         "warmup_leaked",
         f"{still} warm-up requests were still under way when the first measured one was sent; {usually}",

@@ -120,10 +120,10 @@ class Events:
     def add(self, batch: pa.RecordBatch) -> None:
         self._batches.append(_event_figures(batch, self._live))
 
-    def arrays(self) -> dict[str, Any]:
-        """The columns of EventFigures, of all batches."""
+    def figures(self) -> EventFigures:
+        """Of all batches."""
         names = [each.name for each in fields(EventFigures)]
-        return {name: np.concatenate([getattr(each, name) for each in self._batches]) for name in names}
+        return EventFigures(*(np.concatenate([getattr(each, name) for each in self._batches]) for name in names))
 
 
 def request_table(scalars: pa.Table, events: Events) -> RequestTable:
@@ -157,7 +157,7 @@ def request_table(scalars: pa.Table, events: Events) -> RequestTable:
         completed=(status == "ok") | (status == "short"),
         **columns,
         **{name: scalars[name].to_numpy().astype(np.float64) for name in _NUMBERS},
-        **events.arrays(),
+        **vars(events.figures()),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadstone.analyse.verdict import answers, client, load, server, steady
-from loadstone.analyse.verdict.finding import rules
+from loadstone.analyse.verdict.finding import rule as row_of
 from loadstone.analyse.verdict.requests import Cell
 from loadstone.core.summary import Finding
 
@@ -65,8 +65,8 @@ def cell_findings(cell: Cell) -> list[Finding]:
     """The findings of one cell, in the order of the rules."""
     findings = []
     for rule in _RULES:
-        rows = {name: rules()[name] for name in _ROWS.get(rule, (rule.__name__,))}
-        holding = {name.partition(".")[0] for name, row in rows.items() if row.holds(cell.origin)}
+        rows = _ROWS.get(rule, (rule.__name__,))
+        holding = {name.partition(".")[0] for name in rows if row_of(name).holds(cell.origin)}
         if holding and (finding := rule(cell)) is not None and finding.kind in holding:
             findings.append(finding)
     return findings

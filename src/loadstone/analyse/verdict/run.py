@@ -3,35 +3,72 @@ what was left out before anything was sent, what a prediction rests on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar
 
-from loadstone.analyse.verdict.finding import finding, rules
-from loadstone.core.plan import Load
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from loadstone.analyse.verdict.finding import finding, rule
+from loadstone.core.plan import Load, Plan
 from loadstone.core.record import JournalDamage, RunInfo
 from loadstone.core.summary import Finding
 
 
-def run_findings(
-    loads: Sequence[Load],
-    begun: Sequence[bool],
-    workload: Mapping[str, Any],
-    why: str,
-    deployment: Mapping[str, Any] | None = None,
-    damaged: Sequence[JournalDamage] = (),
-) -> list[Finding]:
-    """Findings of one run.
+class _File(msgspec.Struct):
+    """Plan.workload of a data set or trace: what of the file is sent (`requests`, `prompts`), and what is not."""
 
-    `loads`: of its cells, as planned; `begun`: whether anything of each was sent; `workload`: as Plan.workload;
-    `why`: what ended the run; `deployment`: what the user stated that it runs on; `damaged`: journals; both as in
-    run.json.
-    """
+    requests: int = 0
+    prompts: int = 0
+    skipped: dict[str, int] | int | None = None
+    bad: int = 0
+    too_long: int = 0
+    lengthened: int = 0
+
+
+class _Stated(msgspec.Struct):
+    """What the user stated that a measured server runs on, as far as it is doubted."""
+
+    doubts: list[str] = []
+
+
+class _Basis(msgspec.Struct):
+    """What a prediction was made from; see runs.simulate. `own_draft`: the key of older runs for `draft`."""
+
+    profile: str | None = None
+    unmeasured: str = ""
+    vendor_unmeasured: bool = False
+    engine_unmeasured: bool = False
+    nodes_crossed: int | None = None
+    own_profile: bool = False
+    assumed: list[str] = []
+    assumed_acceptance: float | None = None
+    draft: str | UnsetType | None = UNSET
+    own_draft: bool = False
+
+
+_Part = TypeVar("_Part", _File, _Stated, _Basis)
+
+
+def _of(value: object, kind: type[_Part]) -> _Part:
+    """A part of run.json or of a plan; as if nothing were stated where it is another version's or program's."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return kind()
+
+
+def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> list[Finding]:
+    """Findings of one run; `begun`: whether anything of each of its cells was sent."""
+    file = _of(plan.workload, _File)
+    doubts = _of(info.settings.get("deployment"), _Stated).doubts
+    missing = [cell.load for cell, sent in zip(info.cells, begun, strict=True) if not sent]
     findings = [
-        _cells_not_begun([load for load, sent in zip(loads, begun, strict=True) if not sent], len(loads), why),
-        _journal_damaged(damaged),
-        _lines_left_out(workload),
-        _prompts_lengthened(workload),
-        _deployment_doubted(deployment or {}),
+        _cells_not_begun(missing, len(begun), info.error or f"the run is {info.status}"),
+        _journal_damaged(info.journals_damaged),
+        _lines_left_out(file),
+        _prompts_lengthened(file.lengthened),
+        _deployment_doubted(doubts),
     ]
     return [each for each in findings if each is not None]
 
@@ -43,18 +80,16 @@ def _cells_not_begun(missing: Sequence[Load], planned: int, why: str) -> Finding
     return finding("cells_not_begun", f"{len(missing)} of {planned} planned cells never began ({labels}): {why}")
 
 
-def _lines_left_out(workload: Mapping[str, Any]) -> Finding | None:
-    """Of a file: lines that could not be used, and items that hold no prompt to send."""
-    reasons = workload.get("skipped")
-    if isinstance(reasons, Mapping):
-        remaining = workload.get("requests") or 0
-        counts = dict(reasons)
+def _lines_left_out(file: _File) -> Finding | None:
+    """Lines that could not be used, and items that hold no prompt to send."""
+    if isinstance(file.skipped, dict):
+        remaining, counts = file.requests, file.skipped
     else:
-        remaining = workload.get("prompts") or 0
+        remaining = file.prompts
         counts = {
-            "cannot be read": workload.get("bad") or 0,
-            "no prompt to send": reasons or 0,
-            "too long for the model": workload.get("too_long") or 0,
+            "cannot be read": file.bad,
+            "no prompt to send": file.skipped or 0,
+            "too long for the model": file.too_long,
         }
     left = sum(counts.values())
     if not left:
@@ -65,8 +100,8 @@ def _lines_left_out(workload: Mapping[str, Any]) -> Finding | None:
     )
 
 
-def _prompts_lengthened(workload: Mapping[str, Any]) -> Finding | None:
-    if not (count := workload.get("lengthened")):
+def _prompts_lengthened(count: int) -> Finding | None:
+    if not count:
         return None
     return finding(
         "prompts_lengthened",
@@ -75,13 +110,10 @@ def _prompts_lengthened(workload: Mapping[str, Any]) -> Finding | None:
     )
 
 
-def _deployment_doubted(deployment: Mapping[str, Any]) -> Finding | None:
-    if not (doubts := deployment.get("doubts")):
+def _deployment_doubted(doubts: Sequence[str]) -> Finding | None:
+    if not doubts:
         return None
-    return finding(
-        "deployment_doubted",
-        f"the server may not be the deployment that was stated: {'; '.join(map(str, doubts))}",
-    )
+    return finding("deployment_doubted", f"the server may not be the deployment that was stated: {'; '.join(doubts)}")
 
 
 # --- one cell: was all that was measured kept? ----------------------------------------------------------------------
@@ -112,7 +144,7 @@ def _journal_damaged(damaged: Sequence[JournalDamage]) -> Finding | None:
 def _records_missing(info: RunInfo, cell: int, records: int, planned: int) -> Finding | None:
     """A cell that ends by count has a record of each request, whatever became of it."""
     measured, by_time = info.cells[cell], info.cells[cell].load.duration_s is not None
-    holds = info.source in rules()["records_missing"].sources
+    holds = info.source in rule("records_missing").sources
     if not holds or measured.end_s is None or by_time or records >= planned:
         return None
     return finding(
@@ -124,55 +156,51 @@ def _records_missing(info: RunInfo, cell: int, records: int, planned: int) -> Fi
 # --- what a prediction rests on -------------------------------------------------------------------------------------
 
 
-def prediction_findings(settings: Mapping[str, Any]) -> list[Finding]:
-    """`settings`: of a simulated run; its `basis` says what the numbers were made from."""
-    basis = settings.get("basis")
-    if not isinstance(basis, Mapping):
-        return []
+def prediction_findings(info: RunInfo) -> list[Finding]:
+    """Findings of each cell of a simulated run."""
+    basis = _of(info.settings.get("basis"), _Basis)
     findings = [_unmeasured(basis), _network_guessed(basis), _model_assumed(basis), _drafts_assumed(basis)]
     return [each for each in findings if each is not None]
 
 
-def _unmeasured(basis: Mapping[str, Any]) -> Finding | None:
-    if not (setup := basis.get("unmeasured")):
+def _unmeasured(basis: _Basis) -> Finding | None:
+    if not basis.unmeasured:
         return None
-    far = ", mostly on other vendors' GPUs" if basis.get("vendor_unmeasured") else ""
-    far = ", with other engines" if basis.get("engine_unmeasured") else far
+    far = ", mostly on other vendors' GPUs" if basis.vendor_unmeasured else ""
+    far = ", with other engines" if basis.engine_unmeasured else far
     return finding(
         "unmeasured.far" if far else "unmeasured",
-        f"this prediction has no measurement of {setup} behind it, only the data sheet and measurements "
-        f"elsewhere{far} (profile {basis.get('profile')})",
+        f"this prediction has no measurement of {basis.unmeasured} behind it, only the data sheet and measurements "
+        f"elsewhere{far} (profile {basis.profile})",
     )
 
 
-def _model_assumed(basis: Mapping[str, Any]) -> Finding | None:
-    if not (texts := basis.get("assumed")):
+def _model_assumed(basis: _Basis) -> Finding | None:
+    if not basis.assumed:
         return None
-    return finding("model_assumed", f"assumed where the model's config.json is silent: {'; '.join(map(str, texts))}")
+    return finding("model_assumed", f"assumed where the model's config.json is silent: {'; '.join(basis.assumed)}")
 
 
-def _network_guessed(basis: Mapping[str, Any]) -> Finding | None:
-    if not isinstance(nodes := basis.get("nodes_crossed"), int) or basis.get("own_profile"):
+def _network_guessed(basis: _Basis) -> Finding | None:
+    if basis.nodes_crossed is None or basis.own_profile:
         return None
     return finding(
         "network_guessed",
-        f"one replica spans {nodes} nodes, and no measurement that the performance model was fitted on does: the "
-        "latency of a message between nodes is a guess, its bandwidth that of the adapters' data sheet",
+        f"one replica spans {basis.nodes_crossed} nodes, and no measurement that the performance model was fitted on "
+        "does: the latency of a message between nodes is a guess, its bandwidth that of the adapters' data sheet",
     )
 
 
-def _drafts_assumed(basis: Mapping[str, Any]) -> Finding | None:
-    acceptance = basis.get("assumed_acceptance")
-    # `own_draft`: the key of older runs.
-    draft = basis.get("draft", "the model's own layers" if basis.get("own_draft") else None)
-    if acceptance is None and ("draft" not in basis or draft is not None):
+def _drafts_assumed(basis: _Basis) -> Finding | None:
+    acceptance, draft = basis.assumed_acceptance, basis.draft
+    if draft is UNSET and basis.own_draft:
+        draft = "the model's own layers"
+    if acceptance is None and (draft is UNSET or draft is not None):
         return None
-    parts = (
-        []
-        if acceptance is None
-        else [f"each draft token is assumed to be accepted with a probability of {acceptance:.0%}"]
-    )
-    if draft is not None:
+    parts = []
+    if acceptance is not None:
+        parts.append(f"each draft token is assumed to be accepted with a probability of {acceptance:.0%}")
+    if draft:
         return finding("drafts_assumed", "; ".join([*parts, f"the draft is {draft}"]))
     parts.append(
         "no draft is named and the model has none of its own: drafting is assumed to cost a pass through one "

@@ -122,12 +122,12 @@ def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures 
         joined = each.sum(axis=0) if of_sum else each.mean(axis=0)
         return Level(float(np.mean(joined)), float(np.max(joined)))
 
-    clocks = [series.value.min() for series in inside.get("sm_clock_mhz", {}).values()]
+    clocks = [series.value.min() for _, series in inside.get("sm_clock_mhz", ())]
     memory = level("memory_used_bytes", of_sum=True)
-    reasons = [set(reasons_in(bits)) for by in inside.get("clock_reasons", {}).values() for bits in by.value]
+    reasons = [set(reasons_in(bits)) for _, series in inside.get("clock_reasons", ()) for bits in series.value]
     return GpuFigures(
-        gpus=len({gpu for by_gpu in inside.values() for gpu in by_gpu}),
-        samples=max(sum(len(series.value) for series in by_gpu.values()) for by_gpu in inside.values()),
+        gpus=len({gpu for by_gpu in inside.values() for gpu, _ in by_gpu}),
+        samples=max(sum(len(series.value) for _, series in by_gpu) for by_gpu in inside.values()),
         throttled={
             name: sum(name in each for each in reasons) / len(reasons)
             for name in sorted(set().union(*reasons) - {"idle"})
@@ -138,7 +138,7 @@ def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures 
         memory_used_bytes=memory.max if memory is not None else None,
         busy_share=level("busy_share"),
         energy_j=readings.energy_j(start_s, end_s),
-        new_every_s=max((_new_every_s(series) for series in inside.get("power_w", {}).values()), default=0.0) or None,
+        new_every_s=max((_new_every_s(series) for _, series in inside.get("power_w", ())), default=0.0) or None,
     )
 
 

@@ -99,7 +99,7 @@ def overload(cell: Cell) -> Finding | None:
     """In an open loop: the server does not keep up. Where the load is meant to change, waits that grow may be its
     doing, and only those count that are left at its end.
     """
-    if cell.load.kind != "rate":
+    if not cell.load.is_open:
         return None
     if not cell.load.profile and cell.load.process != "trace":
         return _waits_grow(cell)
@@ -171,7 +171,7 @@ def queue_grows(cell: Cell) -> Finding | None:
     What begins less what ends in a time, both at random, has the variance of their sum; arrivals of gamma times have
     1/shape times theirs. A server that keeps up has far less: what it is behind, it takes up later.
     """
-    if cell.load.kind != "rate":
+    if not cell.load.is_open:
         return None
     measured, due_s = cell.measured, cell.measured.due_s
     starters_s = np.sort(due_s[~np.isnan(due_s) & ~(measured.turn > 0)])
@@ -207,7 +207,7 @@ def not_stationary(cell: Cell) -> Finding | None:
     that was requested did.
     """
     e2e, load, plan = cell.metrics.e2e_s, cell.load, cell.plan
-    if e2e is None or load.kind == "burst" or load.profile or load.process == "trace" or plan.has_sessions:
+    if e2e is None or load.is_burst or load.profile or load.process == "trace" or plan.has_sessions:
         return None
     done = _in_order(cell.completed)
     rows = cell.plan_rows(done)

@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -70,7 +69,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Replace `path` by `value` as JSON. Raises InputError as replacing() does."""
     with replacing(path) as partial:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

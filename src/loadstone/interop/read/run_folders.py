@@ -13,9 +13,10 @@ import numpy as np
 
 from loadstone.analyse import verdict
 from loadstone.analyse.run_facts import run_facts
-from loadstone.analyse.summary import run_summary, summarise
+from loadstone.analyse.summary import run_summary, summary_of
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.host import Host
 from loadstone.core.plan import PHASES, Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.statistics import PERCENTILES
@@ -129,7 +130,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
         created=min((cell.created for cell in cells if cell.created), default=now.isoformat(timespec="seconds")),
         command=[printable(word) for word in command],
         loadstone=__version__,
-        host={},
+        host=Host(),
         target=_target(first),
         plan_id=plan.plan_id,
         seed=0,
@@ -167,7 +168,7 @@ def _write(folder: Path, info: RunInfo, plan: Plan, cells: Sequence[Cell]) -> No
         run_folder.write_plan(folder / "plan.parquet", plan)
         if cells[0].records:
             _write_records(folder, cells)
-            document = summarise(folder)
+            document = summary_of(folder).document()
         else:
             document = run_summary(folder, info, [_summary(cell) for cell in cells]).document()
         run_folder.write_json(folder / "summary.json", document)

@@ -46,7 +46,7 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
         native = info.target is not None and info.target.endpoint == "sglang"
         dialect = tool if tool == "vllm" or native else "sglang-oai"
         read = partial(run_folder.read_records, folder, cell)
-        numbers = summarise_as(dialect, read, about.load, streams=info.streams)
+        numbers = summarise_as(dialect, read, about.load, streams=info.streams).metrics
         imported = imported_run.of_cell(info, cell)
         relative = imported is not None and imported.relative_times
         if imported is not None and relative:
@@ -168,6 +168,6 @@ def _top(mean_tokens: float, facts: RunFacts) -> float:
 
 def _offered(load: Load) -> tuple[float | None, int | None]:
     """(rate, None: infinite; cap on requests under way)."""
-    if load.kind == "rate":
+    if load.is_open:
         return load.value, load.max_concurrency
-    return None, int(load.value) if load.kind == "concurrency" else load.max_concurrency
+    return None, int(load.value) if load.is_closed else load.max_concurrency

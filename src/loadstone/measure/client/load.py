@@ -160,8 +160,8 @@ class StepLoad:
         """When to ask `next` again; None: when a request ends."""
         self.duration_s = load.duration_s or 0.0
         """From the first measured request; 0: it ends by count."""
-        self.follows_profile = load.kind == "concurrency" and bool(load.profile)
-        self.connects_ahead = load.kind != "rate"
+        self.follows_profile = load.is_closed and bool(load.profile)
+        self.connects_ahead = not load.is_open
         self._step = step
         self._load = load
         self._feed = feed
@@ -173,7 +173,7 @@ class StepLoad:
     @property
     def at_once(self) -> int:
         """What is sent at the very start."""
-        return 8 if self._load.kind == "rate" else self._share(int(self._load.value))
+        return 8 if self._load.is_open else self._share(int(self._load.value))
 
     def next(self, freed_ns: int, under_way: int) -> tuple[Due, int] | None:
         """A request to send now, and when that was intended; None: there is none yet, see `wake_ns`.
@@ -190,7 +190,7 @@ class StepLoad:
         later, starter = self._feed.later(), self._feed.starter()
         if later is not None and later.due_ns <= now_ns:
             return self._feed.take_later(), later.due_ns
-        if self._load.kind == "concurrency":
+        if self._load.is_closed:
             if starter is not None and self._places < self._slots():
                 self._places += 1
                 return self._feed.take_starter(), freed_ns

@@ -18,6 +18,7 @@ from loadstone.core.host import processors
 from loadstone.core.plan import Load
 from loadstone.measure.client.priority import needs_own_session
 from loadstone.measure.client.protocol import (
+    NOTHING_YET,
     Failed,
     FromWorker,
     Job,
@@ -43,7 +44,7 @@ def workers_for(loads: tuple[Load, ...]) -> int:
     """As many as the heaviest cell needs, within the processors it may use; one carries some 80,000 events/s."""
 
     def needed(load: Load) -> float:
-        return load.value / (1000 if load.kind == "rate" else 4000)
+        return load.value / (1000 if load.is_open else 4000)
 
     return max(1, min(processors(), math.ceil(max(map(needed, loads)))))
 
@@ -92,9 +93,9 @@ class Pool:
     def run_step(self, cell: int, load: Load, first: int, last: int | None) -> Iterator[Progress | StepDone]:
         """Run requests `first` … `last` of a cell; yields progress several times a second, then the result."""
         workers = [worker for worker in self._workers if worker.alive]
-        if load.kind != "rate":
+        if not load.is_open:
             workers = workers[: max(1, int(load.value))]
-        connections = 0 if load.kind == "rate" else load.value / max(1, len(workers))
+        connections = 0 if load.is_open else load.value / max(1, len(workers))
         start_ns = time.monotonic_ns() + round((_LEAD_S + connections * _CONNECT_S) * 1e9)
         result = StepDone(start_ns, start_ns, start_ns)
         busy = set()
@@ -112,15 +113,7 @@ class Pool:
         yield result
 
     def _progress(self) -> Progress:
-        reports = [worker.progress for worker in self._workers]
-        return Progress(
-            issued=sum(report.issued for report in reports),
-            ended=sum(report.ended for report in reports),
-            failed=sum(report.failed for report in reports),
-            active=sum(report.active for report in reports),
-            tokens=sum(report.tokens for report in reports),
-            last_error=next((report.last_error for report in reversed(reports) if report.last_error), None),
-        )
+        return sum((worker.progress for worker in self._workers), NOTHING_YET)
 
     def stop(self, reason: str) -> None:
         """Have every worker cancel what is under way and send nothing more."""
@@ -165,7 +158,7 @@ class _Worker:
         self.job = job
         self.alive = True
         self.failed = False
-        self.progress = Progress(0, 0, 0, 0, 0)
+        self.progress = NOTHING_YET
         self._process = subprocess.Popen(
             # -P: a file called queue.py in the current folder must not be taken for the library's.
             [sys.executable, "-P", "-m", "loadstone.measure.client.worker"],

@@ -85,7 +85,27 @@ class Progress(msgspec.Struct, tag="progress"):
     active: int
     tokens: int
     """Output events seen so far: live figures only, the records count tokens."""
+    ttfts: int = 0
+    """Measured requests that ended well; `ttft_s`: the sum of their TTFTs."""
+    ttft_s: float = 0.0
+    tpots: int = 0
+    """Of these, those of several tokens; `tpot_s`: the sum of their TPOTs."""
+    tpot_s: float = 0.0
     last_error: str | None = None
+
+    def __add__(self, other: Progress) -> Progress:
+        """Of two workers together."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
+        return Progress(**sums, last_error=other.last_error or self.last_error)
+
+    def __sub__(self, before: Progress) -> Progress:
+        """What came after `before`; `active` is as it is now."""
+        differences = {name: getattr(self, name) - getattr(before, name) for name in _COUNTS}
+        return Progress(**(differences | {"active": self.active}), last_error=self.last_error)
+
+
+_COUNTS = Progress.__struct_fields__[:-1]
+NOTHING_YET = Progress(0, 0, 0, 0, 0)
 
 
 class StepDone(msgspec.Struct, tag="done"):

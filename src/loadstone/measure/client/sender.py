@@ -272,6 +272,21 @@ class Sender:
         elif body is not None and self._step is not None:
             self._step.answered_with(stream.answer.text, body, stream.output_tokens())
         self._fragments.add(stream)
+        self._count_latencies(stream)
+
+    def _count_latencies(self, stream: Stream) -> None:
+        """For whoever watches; results are computed from the journals."""
+        first_s, last_s, progress = stream.first_s, stream.journaled_until_s, self.progress
+        if first_s is None or last_s is None or stream.status not in ("ok", "short"):
+            return
+        if stream.request.phase == "measure":
+            is_closed = self._plan.cells[stream.request.cell].is_closed
+            begin_ns = stream.sent_ns if is_closed and stream.sent_ns is not None else stream.intended_ns
+            progress.ttfts += 1
+            progress.ttft_s += first_s - self.clock.since_origin_s(begin_ns)
+            if (tokens := stream.output_tokens()) > 1:
+                progress.tpots += 1
+                progress.tpot_s += (last_s - first_s) / (tokens - 1)
 
     # --- meanwhile, and at the end ----------------------------------------------------------------------------
 

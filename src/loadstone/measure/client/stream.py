@@ -15,6 +15,7 @@ from loadstone.core.run_folder import journal_schema
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.client.clock import Clock
 from loadstone.measure.wire.answer import Answer
+from loadstone.measure.wire.coding import Unpacker
 from loadstone.measure.wire.openai import OpenAIAnswer
 from loadstone.workload.request import Timeouts
 
@@ -41,7 +42,8 @@ class Stream:
     reused: bool = False
     arrival_s: array[float] = field(default_factory=lambda: array("d"))
     read_index: array[int] = field(default_factory=lambda: array("i"))
-    journaled_until_s: float | None = None  # the last output that is journaled
+    first_s: float | None = None  # the first output, once it is journaled
+    journaled_until_s: float | None = None  # the last output that is
     journaled: int = 0  # events
     part_ns: int = 0  # when it was last journaled
     reads: int = 0
@@ -52,7 +54,7 @@ class Stream:
     expected: bool | None = None
     plain: bool = False
     body: bytes = b""
-    decompress: Any = None
+    unpacker: Unpacker | None = None
     status: Status | None = None
     error: str | None = None
 
@@ -202,6 +204,7 @@ class Fragments:
         ))  # fmt: skip
         stream.journaled += len(stream.arrival_s)
         if stream.arrival_s:
+            stream.first_s = stream.arrival_s[0] if stream.first_s is None else stream.first_s
             stream.journaled_until_s = stream.arrival_s[-1]
         stream.arrival_s, stream.read_index = array("d"), array("i")
         answer.running_tokens = []

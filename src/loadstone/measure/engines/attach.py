@@ -42,6 +42,7 @@ class KnownServer(NamedTuple):
     flush: str | None = None
 
 
+SIMULATED = "simulated engine"
 _SGLANG = KnownServer("SGLang", "sglang", "sglang:", ("/server_info", "/get_server_info"), flush="/flush_cache")
 _KNOWN_SERVERS = (
     KnownServer("vLLM", "vllm", "vllm:", flush="/reset_prefix_cache"),
@@ -49,7 +50,7 @@ _KNOWN_SERVERS = (
     _SGLANG,
     KnownServer("TensorRT-LLM", metrics="trtllm_"),
     KnownServer("timing server", "loadstone"),
-    KnownServer("simulated engine", "loadstone-sim"),
+    KnownServer(SIMULATED, "loadstone-sim"),
 )
 _NOT_OFFERED = (404, 405, 501)
 _TRITON_MODELS = ("ensemble", "tensorrt_llm_bls")
@@ -97,6 +98,16 @@ def check_same(server: Server, target: Target) -> None:
             f"{server.url}: offers {_listed(names)}, and {target.url} {_safe(target.model)}; a fleet serves one model"
         )
     _check(server, spec)
+
+
+def simulated_deployment(target: Target) -> str | None:
+    """The shorthand of what a simulated engine simulates, by its own word; None: it does not say so, or is no such
+    engine.
+    """
+    if target.engine != SIMULATED:
+        return None
+    named = (entry.get("deployment") for entry in objects(target.models, "data") if entry.get("id") == target.model)
+    return next((text for text in named if isinstance(text, str)), None)
 
 
 def flush(server: HttpServer) -> str | None:

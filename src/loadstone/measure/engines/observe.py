@@ -93,7 +93,8 @@ def read_gpu_metrics(text: str) -> list[Sample]:
     return [
         Sample(name, as_json, value)
         for name, labels, value in _parsed(lines[:GPU_SERIES])
-        if (gpu_labels := labels_of(labels)) is not None and len(as_json := _as_json(gpu_labels)) <= _LABELS_CHARS
+        if (gpu_labels := labels_of(labels.items())) is not None
+        and len(as_json := _as_json(dict(gpu_labels))) <= _LABELS_CHARS
     ]
 
 

@@ -34,7 +34,9 @@ def serve(settings: Settings) -> None:
         deployed = parse_deployment(settings.deployment)
         fleet = fleet_of(deployed, acceptance=settings.acceptance, profile=settings.profile)
         longest, _ = longest_request(deployed, fleet.policy)
-        settings = msgspec.structs.replace(settings, model=deployed.model.name, max_model_len=longest)
+        settings = msgspec.structs.replace(
+            settings, deployment=deployed.name, model=deployed.model.name, max_model_len=longest
+        )
     with contextlib.suppress(ValueError, OSError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -274,6 +274,8 @@ class Connection(asyncio.Protocol):
                     "parent": None,
                     "max_model_len": self._server.settings.max_model_len,
                 }
+                if self._server.engine is not None:
+                    card["deployment"] = self._server.settings.deployment  # not OpenAI's: bench keeps it with the run
                 self.respond(request, msgspec.json.encode({"object": "list", "data": [card]}))
             case "/truth":
                 self.respond(request, msgspec.json.encode(self._server.truth, enc_hook=array.tolist))

@@ -17,7 +17,7 @@ import msgspec
 from loadstone.catalogue import Deployment, Gpu, Model, gpu, model, parse_deployment
 from loadstone.catalogue.architecture.precision import dtype_of, kv_dtype_of
 from loadstone.catalogue.engines import engine_key
-from loadstone.catalogue.find import match_gpu
+from loadstone.catalogue.find import match_gpu, published_in
 from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import ENGINES
@@ -178,10 +178,8 @@ def deployment_of(point: Point) -> Deployment:
         return _runnable(parse_deployment(point.deployment))
     engine, device, base = _engine(point), _gpu(point.gpu), _model(point.model)
     weights = _weights(point, base)
-    if weights == "nvfp4" and base.weights_dtype != "nvfp4":
-        base = _published(base, f"nvidia/{base.name.rpartition('/')[2]}-NVFP4")
-    elif weights == "fp8" and base.weights_dtype != "fp8" and base.has_experts:
-        base = _published(base, f"{base.name}-FP8")
+    if weights != base.weights_dtype and (weights == "nvfp4" or (weights == "fp8" and base.has_experts)):
+        base = published_in(base, weights) or base
     tp, dp, ep, attention_dp = _parallelism(point, engine, base)
     gpus = tp * dp
     if gpus > device.per_node and not (point.nodes and point.nodes > 1):
@@ -254,17 +252,6 @@ def _model(text: str) -> Model:
         except InputError:
             continue
     raise InputError(f"model {text!r} is not in the catalogue")
-
-
-@cache
-def _published(base: Model, name: str) -> Model:
-    """The checkpoint of that model in fewer bits, where the catalogue has it: it says which layers have them, and how
-    they are scaled."""
-    try:
-        narrower = model(name)
-    except InputError:
-        return base
-    return narrower if narrower.layer_count == base.layer_count else base
 
 
 def _weights(point: Point, base: Model) -> str:

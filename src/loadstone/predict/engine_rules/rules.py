@@ -7,10 +7,14 @@ releases, kernels. A new release of an engine touches its file alone.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Literal, NamedTuple
+
+import msgspec
 
 from loadstone.catalogue.architecture.model import Layers
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.errors import InputError
 from loadstone.predict.sharding.kv_cache import Cache, pooled
 from loadstone.predict.sharding.limits import Budget, Limits, Version, count, is_speculative, switched, version_of
 from loadstone.predict.sharding.rank import Rank
@@ -21,6 +25,27 @@ Route = Literal["least-busy", "round-robin"]
 _WITHOUT_NVFP4 = ("Volta", "Turing")
 _NOT_IN_MARLIN = ("fp8", "nvfp4", "mxfp4")
 """Weights whose widening kernels want a newer GPU than Volta in vLLM (0.32: from Turing on) and SGLang."""
+
+
+_UNSCALED = ("su", "longrope", "llama3")
+"""Sorts of RoPE scaling with which `max_position_embeddings` is what comes out (vLLM 0.32, get_max_model_len)."""
+
+
+class _Scaling(msgspec.Struct, frozen=True):
+    """RoPE scaling as a config.json has it; what else it says changes no length."""
+
+    factor: float = 1.0
+    original_max_position_embeddings: int | None = None
+    rope_type: str = ""
+    type: str = ""
+
+
+class _Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What of a config.json may be overridden on an engine's command line here: how long a context is."""
+
+    rope_parameters: _Scaling | None = None
+    rope_scaling: _Scaling | None = None
+    max_position_embeddings: int | None = None
 
 
 class Era(NamedTuple):
@@ -55,6 +80,7 @@ class EngineRules:
     eras               of releases, newest first; none: all releases have the same coefficients
     cache_dtypes       what it can keep a KV cache in, the one to propose last; none: not known
     refuses_longer     it does not start when told of a longer context than the model's
+    overrides          its argument that overrides the model's config.json; empty: it has none here
     marlin             weights of fewer bits than the GPU multiplies are widened within Marlin's kernels
     all_pairs          its kernels for whole experts go over the token-expert pairs of all ranks, see work.py
     fp8_widening       16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0: not known
@@ -65,6 +91,7 @@ class EngineRules:
     eras: ClassVar[tuple[Era, ...]] = ()
     cache_dtypes: ClassVar[tuple[str, ...]] = ()
     refuses_longer: ClassVar[bool] = False
+    overrides: ClassVar[str] = ""
     marlin: ClassVar[bool] = False
     all_pairs: ClassVar[bool] = False
     fp8_widening: ClassVar[float] = 0.0
@@ -84,9 +111,41 @@ class EngineRules:
         return next((era.name for era in self.eras if version >= era.since), "*")
 
     @property
+    def model_context(self) -> int | None:
+        """The longest context that the model was made for, or that its config is overridden to. Raises InputError for
+        an override that is not understood."""
+        own, text = self.deployment.model.max_context_tokens, self.deployment.argument(self.overrides)
+        if text is None:
+            return own
+        try:
+            overrides = msgspec.json.decode(text, type=_Overrides)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise InputError(
+                f"--{self.overrides.replace('_', '-')}: {error}; its JSON may have rope_parameters, rope_scaling and "
+                f'max_position_embeddings here, e.g. {{"max_position_embeddings": 65536}}'
+            ) from None
+        limit = overrides.max_position_embeddings or own
+        scaling = overrides.rope_parameters or overrides.rope_scaling
+        if scaling is None or limit is None or (scaling.rope_type or scaling.type) in _UNSCALED:
+            return limit
+        scaled = scaling.factor * (scaling.original_max_position_embeddings or limit)
+        if not 1 <= scaled < 2**40:
+            raise InputError(f"--{self.overrides.replace('_', '-')}: factor {scaling.factor:g} makes no context")
+        return int(scaled)
+
+    def longer_context(self, context_tokens: int) -> str:
+        """What would make the model's context so long: the argument, or a config.json."""
+        own = self.model_context or context_tokens
+        scaling = f'"rope_type":"yarn","factor":{math.ceil(context_tokens / own)}.0'
+        scaling += f',"original_max_position_embeddings":{own}'
+        if self.overrides:
+            return f'{self.overrides}={{"rope_parameters":{{{scaling}}}}}'
+        return f'a config.json with "rope_parameters": {{{scaling}}}'
+
+    @property
     def context_limit(self) -> int | None:
         """The longest context in tokens: the model's own, or the engine's where it was given a shorter one."""
-        limits = (self.deployment.model.max_context_tokens, count(self.deployment, "max_model_len", "max_seq_len"))
+        limits = (self.model_context, count(self.deployment, "max_model_len", "max_seq_len"))
         return min((limit for limit in limits if limit is not None), default=None)
 
     # --- memory -----------------------------------------------------------------------------------------------------
@@ -151,7 +210,7 @@ class EngineRules:
     # --- what it refuses: one line each, with what would work -------------------------------------------------------
 
     def hardware_refusal(self) -> str | None:
-        """Why it does not run on this GPU, or not with these weights."""
+        """Why it does not run on this GPU, or not with these weights; which other engines do is said elsewhere."""
         gpu, weights = self.deployment.gpu, self.deployment.weights_dtype
         if self.marlin and gpu.architecture == "Volta" and weights in _NOT_IN_MARLIN:
             engine = self.deployment.engine

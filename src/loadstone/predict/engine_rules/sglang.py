@@ -64,6 +64,7 @@ class Sglang(EngineRules):
     cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8")
     """Its --kv-cache-dtype."""
     refuses_longer = True
+    overrides = "json_model_override_args"
     """The environment variable SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN is needed to insist."""
     marlin = True
     all_pairs = True
@@ -106,7 +107,7 @@ class Sglang(EngineRules):
             given = SPECULATIVE_SEQS
         if given is not None:
             return max(1, min(given // (deployment.dp if deployment.attention_dp else 1), kv_tokens // 2))
-        context = count(deployment, "max_model_len", "max_seq_len") or deployment.model.max_context_tokens or 131_072
+        context = count(deployment, "max_model_len", "max_seq_len") or self.model_context or 131_072
         return max(1, min(max(min(kv_tokens * 512 // context, 4096), 2048), kv_tokens // 2))
 
     @property

@@ -50,13 +50,13 @@ class TensorrtLlm(EngineRules):
     def hardware_refusal(self) -> str | None:
         gpu, weights = self.deployment.gpu, self.deployment.weights_dtype
         if gpu.vendor != "nvidia":
-            return f"tensorrt-llm runs on NVIDIA's GPUs alone, not on a {gpu.name}; vllm would (engine=vllm)"
+            return f"tensorrt-llm runs on NVIDIA's GPUs alone, not on a {gpu.name}"
         if gpu.architecture in _OLD_GPUS and self.version >= _AMPERE_SINCE:
-            return f"tensorrt-llm runs from Ampere on, not on a {gpu.name}; vllm would (engine=vllm)"
+            return f"tensorrt-llm runs from Ampere on, not on a {gpu.name}"
         if weights in _NATIVE and _NATIVE[weights] not in gpu.flops_per_s:
             return (
                 f"tensorrt-llm takes {weights} weights only where the GPU multiplies them, and no {gpu.name} does; "
-                "vllm would widen them (engine=vllm), or int4 would work"
+                "int4 would work"
             )
         return None
 

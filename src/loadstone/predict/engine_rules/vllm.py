@@ -55,6 +55,7 @@ class Vllm(EngineRules):
     cache_dtypes = ("fp32", "bf16", "fp16", "int8", "nvfp4", "fp8_ds_mla", "fp8")
     """0.32's CacheDType; int8 with a scale of each head."""
     refuses_longer = True
+    overrides = "hf_overrides"
     """The environment variable VLLM_ALLOW_LONG_MAX_MODEL_LEN is needed to insist."""
     marlin = True
     all_pairs = True
@@ -117,7 +118,7 @@ class Vllm(EngineRules):
     def budget(self, rank: Rank, limits: Limits) -> Budget:
         deployment, total = self.deployment, self.deployment.gpu.usable_bytes
         logit_bytes = LOGIT_BYTES if self.version >= (0, 17) else SORTED_LOGIT_BYTES
-        beside = rope_bytes(deployment.model) + padding_bytes(deployment.model, rank)
+        beside = rope_bytes(deployment.model, self.model_context) + padding_bytes(deployment.model, rank)
         without_graphs = switched(deployment, "enforce_eager") or self.cudagraph_mode == "none"
         return Budget(
             total_bytes=total,
@@ -228,15 +229,15 @@ def padding_bytes(model: Model, rank: Rank) -> float:
     return rank.mxfp4_bytes * (-(-model.hidden // 256) * 256 / model.hidden - 1)
 
 
-def rope_bytes(model: Model) -> float:
-    """Sines and cosines that it keeps: max_context × rotated numbers of a head, bf16, once per size of head."""
+def rope_bytes(model: Model, context_tokens: int | None) -> float:
+    """Sines and cosines that it keeps: context × rotated numbers of a head, bf16, once per size of head."""
     rotated = set()
     for run in model.kinds:
         if isinstance(run.attention, FullAttention):
             rotated.add(run.attention.head_dim)
         elif run.attention is not None and not isinstance(run.attention, LinearAttention):
             rotated.add(run.attention.rope_dim)
-    return 2.0 * (model.max_context_tokens or 0) * sum(rotated)
+    return 2.0 * (context_tokens or 0) * sum(rotated)
 
 
 def _small_or_sunk(run: Layers) -> bool:

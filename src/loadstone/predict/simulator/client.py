@@ -114,7 +114,7 @@ class Client:
         self._requests = requests
         self._load = load
         self._start_s = self._now_s = start_s
-        self._closed = load.kind == "concurrency"
+        self._closed = load.is_closed
         self._cap = load.max_concurrency or (1 << 62)
         self._places = self._active = 0
         self._ending: list[tuple[float, int]] = []  # answers that end at the client: when, index

@@ -27,7 +27,7 @@ def applies(plan: Plan, cell: int, policy: EnginePolicy, replicas: int, shared: 
         return False
     if policy.poll_steps or policy.gather_steps or policy.pipeline > 1:
         return False
-    if load.max_concurrency is not None or load.duration_s is not None or load.kind == "burst":
+    if load.max_concurrency is not None or load.duration_s is not None or load.is_burst:
         return False
     return policy.reserved_tokens is None
 
@@ -50,7 +50,7 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
     arrivals: list[tuple[float, int]] = []
     feed: Iterator[tuple[float, int]] = iter(())
     count = requests.count
-    closed = load.kind == "concurrency"
+    closed = load.is_closed
     following = min(int(load.value), count) if closed else count
     if closed:
         for index in range(following):

@@ -187,7 +187,7 @@ def beginning(plan: Plan, cell: int) -> Plan:
     load = plan.cells[cell]
     rows = plan.rows(cell)
     wanted = _LEAST_REQUESTS
-    if load.kind != "rate":
+    if not load.is_open:
         wanted = max(wanted, int(_ROUNDS * load.value))
     count = min(len(rows), plan.warmup_count(cell) + min(wanted, _MOST_REQUESTS))
     while count < len(rows) and plan.turn[rows.start + count] > 0:

@@ -5,40 +5,73 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import msgspec
+
 from loadstone.catalogue.architecture.model import Experts, FullAttention, Layers, LinearAttention, Model
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.predict.engine_rules import rules_of
+from loadstone.catalogue.find import published_in
+from loadstone.predict.engine_rules import ENGINES, rules_of
 from loadstone.predict.sharding.limits import count
 from loadstone.predict.sharding.rank import shape_of
 
+_NOT_IN_GGUF = ("fp8", "nvfp4")
 _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
 
 
 def contradictions(deployment: Deployment, context_tokens: int | None = None) -> list[str]:
     """One line each; empty where the deployment can be."""
     rules, model = rules_of(deployment), deployment.model
-    refusals = (rules.hardware_refusal(), rules.cache_refusal())
-    lines = [*_shape(deployment), *refusals, *_draft(deployment), rules.draft_refusal()]
+    refusals = (_with_others(deployment, rules.hardware_refusal()), rules.cache_refusal())
+    lines = [*_shape(deployment), *_published(deployment), *refusals, *_draft(deployment), rules.draft_refusal()]
     problems = list(dict.fromkeys(line for line in lines if line is not None))
-    limit, own, given = (
-        rules.context_limit,
-        model.max_context_tokens,
-        count(deployment, "max_model_len", "max_seq_len"),
+    own, length = rules.model_context, count(deployment, "max_model_len", "max_seq_len")
+    if length is not None and own is not None and length > own and rules.refuses_longer:
+        problems.append(
+            f"max_model_len {length:,} is beyond the {own:,} that {model.name} was made for, and {deployment.engine} "
+            f"will not start; ask for at most {own:,}, or scale its positions: {rules.longer_context(length)}"
+        )
+    too_long = beyond_context(deployment, context_tokens)
+    return problems if too_long is None else [*problems, too_long]
+
+
+def beyond_context(deployment: Deployment, context_tokens: int | None) -> str | None:
+    """Why requests cannot be so long, whatever the memory; None where they can."""
+    rules, model = rules_of(deployment), deployment.model
+    limit = rules.context_limit
+    if context_tokens is None or limit is None or context_tokens <= limit:
+        return None
+    if limit == rules.model_context:
+        return (
+            f"context {context_tokens:,} is beyond the {limit:,} that {model.name} was made for; ask for at most "
+            f"{limit:,}, or scale its positions (YaRN): {rules.longer_context(context_tokens)}"
+        )
+    return (
+        f"context {context_tokens:,} is beyond the {limit:,} that the engine was given; "
+        f"ask for at most {limit:,}, or give it more"
     )
-    if given is not None and own is not None and given > own and rules.refuses_longer:
-        problems.append(
-            f"max_model_len {given:,} is beyond the {own:,} that {model.name} was made for, and {deployment.engine} "
-            f"will not start; ask for at most {own:,}, or give a config.json whose rope_scaling makes it longer"
-        )
-    if context_tokens is not None and limit is not None and context_tokens > limit:
-        problems.append(
-            f"context {context_tokens:,} is beyond the {limit:,} that {model.name} was made for; "
-            f"ask for at most {limit:,}"
-            if limit == own
-            else f"context {context_tokens:,} is beyond the {limit:,} that the engine was given; "
-            f"ask for at most {limit:,}, or give it more"
-        )
-    return problems
+
+
+def _published(deployment: Deployment) -> Iterator[str]:
+    """What stands against the checkpoint that is published in the precision of `MODEL:weights`."""
+    model, dtype = deployment.model, deployment.weights_dtype
+    checkpoint = None if dtype == model.weights_dtype else published_in(model, dtype)
+    if checkpoint is not None:
+        for line in _shape(msgspec.structs.replace(deployment, model=checkpoint)):
+            yield f"{model.name} in {dtype} is published as {checkpoint.name}: {line}"
+
+
+def _with_others(deployment: Deployment, refusal: str | None) -> str | None:
+    """A refusal of the engine with the other engines that would run the model on this GPU, if there are any."""
+    if refusal is None:
+        return None
+    others = [
+        engine
+        for engine in ENGINES
+        if engine != deployment.engine
+        and not (engine == "llama.cpp" and deployment.weights_dtype in _NOT_IN_GGUF)
+        and rules_of(msgspec.structs.replace(deployment, engine=engine, arguments=())).hardware_refusal() is None
+    ]
+    return f"{refusal}; {' or '.join(f'engine={engine}' for engine in others)} would run it" if others else refusal
 
 
 def _draft(deployment: Deployment) -> Iterator[str]:

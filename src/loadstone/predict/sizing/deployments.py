@@ -10,6 +10,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.alternatives import expand, split_commas
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import engine_of, key_value, split_deployment
+from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import OWNERS, owners_of
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import SizeOptions
@@ -56,7 +57,10 @@ def _whole(model: str, options: SizeOptions) -> Iterator[Deployment]:
 
 def _combined(model: str, options: SizeOptions) -> Iterator[Deployment]:
     if not options.gpu:
-        raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {model}@8xh200")
+        raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {suggest(model) or EXAMPLE}")
+    for gpu in options.gpu:
+        if counted := re.fullmatch(r"([0-9]+)\s*[x×*]\s*(.+)", gpu):
+            raise InputError(f"--gpu: {gpu!r} has a count in it; write --gpu {counted[2]} --gpus {counted[1]}")
     counts = options.gpus or (1,)
     splits = list(product(options.tp or (None,), options.pp or (None,), options.dp or (None,), options.ep or (None,)))
     several = len(counts) * len(splits) > 1

@@ -12,7 +12,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.sharding.limits import is_speculative
 from loadstone.predict.sharding.rank import kv_replication, sequence_bytes
-from loadstone.predict.sizing.check import contradictions
+from loadstone.predict.sizing.check import beyond_context, contradictions
 from loadstone.predict.sizing.memory import (
     NO_LIMIT_TOKENS,
     Memory,
@@ -170,6 +170,10 @@ def _why(
     seqs: int,
 ) -> str:
     if wrong:
+        if wrong == [beyond_context(deployment, context)] and memory.has_room:
+            held = int(min(memory.whole_requests(context), seqs)) * deployment.dp
+            many = f"{held:,} request{'' if held == 1 else 's'} of {context:,} tokens"
+            return f"memory holds {many}, but {wrong[0]}" if held else wrong[0]
         return "; ".join(wrong)
     if not memory.has_room:
         return no_room(deployment, memory, context, batch, _fewer_bits(deployment, context, batch))

@@ -93,11 +93,11 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
     for ratio in heaviest(ratios):
         pairs[ratio.over.gpu, ratio.under.gpu].append(ratio)
     made = []
-    for (over, under), found in pairs.items():
-        names = [series.label for series in series_of([ratio.over for ratio in found], without=("gpu",))]
-        loads, lengths = ({of(ratio.over) for ratio in found} for of in (load_label, lengths_label))
+    for (over, under), own in pairs.items():
+        names = [series.label for series in series_of([ratio.over for ratio in own], without=("gpu",))]
+        loads, lengths = ({of(ratio.over) for ratio in own} for of in (load_label, lengths_label))
         placed: list[tuple[Any, Row]] = []
-        for ratio, name in zip(found, names, strict=True):
+        for ratio, name in zip(own, names, strict=True):
             point = ratio.over
             row = joined(
                 name if name != over else "",
@@ -131,7 +131,7 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
         )
         even = alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x="times:Q")
         beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
-        words = common([ratio.over for ratio in found], without=("gpu",))
+        words = common([ratio.over for ratio in own], without=("gpu",))
         words = [
             f"{ratio.over.gpus} GPU{'s' * (ratio.over.gpus != 1)} each" if part == ratio.over.hardware else part
             for part in words
@@ -145,11 +145,11 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
                     "Throughput: ratio; latencies: inverse ratio, so that right is better for all" + beyond,
                     "At the highest load that both keep up with; model, engine, GPU count and lengths are the same",
                     joined(
-                        f"bars: {interval_words(found)}, and how much repeats differ"
+                        f"bars: {interval_words(own)}, and how much repeats differ"
                         if any("low" in row for row in shown)
                         else "no interval: too few generations of requests",
                         CROSSED if any("warned" in row for row in shown) else "",
-                        UNSETTLED if left_out(found) else "",
+                        UNSETTLED if left_out(own) else "",
                         by="; ",
                     ),
                 ],

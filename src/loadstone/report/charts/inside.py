@@ -41,18 +41,18 @@ _TRACKS = {
 
 def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: str) -> Figure | None:
     """The share of requests below each latency, a line for each load."""
-    found = [cdf for cdf in sample.cdfs if cdf.metric == metric]
-    if not found:
+    cdfs = [cdf for cdf in sample.cdfs if cdf.metric == metric]
+    if not cdfs:
         return None
-    top = max(cdf.values[-1] for cdf in found)
+    top = max(cdf.values[-1] for cdf in cdfs)
     unit, scale = seconds_unit(top)
     rows: list[Row] = [
         {"x": value * scale, "y": 100 * level, "load": cdf.label}
-        for cdf in found
+        for cdf in cdfs
         for level, value in zip(cdf.levels, cdf.values, strict=True)
     ]
     kind: Literal["log", "linear"] = "log" if wide([row["x"] for row in rows], WIDE) else "linear"
-    names = [cdf.label for cdf in found]
+    names = [cdf.label for cdf in cdfs]
     chart = (
         alt.Chart(data(rows))
         .mark_line(order=False)  # as the rows are: steps go up and then on
@@ -63,12 +63,12 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
             tooltip=tooltips(("load:N",), ("x:Q", f"{metric} ({unit})", ".4~g"), ("y:Q", "% below", ".4~g")),
         )
     )
-    sizes = requests_a("line", (cdf.n for cdf in found))
-    if len(found) < len(sample.cells):
-        sizes += f", {len(found)} of {len(sample.cells)} loads"
+    sizes = requests_a("line", (cdf.n for cdf in cdfs))
+    if len(cdfs) < len(sample.cells):
+        sizes += f", {len(cdfs)} of {len(sample.cells)} loads"
     definition = "(last − first token) / (tokens − 1)" if metric == "TPOT" else f"from {since}"
     spoken = "; ".join(
-        f"{cdf.label}: median {cdf.p50_s * scale:.4g} {unit}, p99 {cdf.p99_s * scale:.4g}" for cdf in found
+        f"{cdf.label}: median {cdf.p50_s * scale:.4g} {unit}, p99 {cdf.p99_s * scale:.4g}" for cdf in cdfs
     )
     return figure(
         key,

@@ -130,7 +130,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
 
 def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Point]:
     """The points of all cells, in the order of the runs. `prices`: dollars per GPU and hour."""
-    served = [c for run in runs if run.facts.mode != "offline" for c in run.summary.cells if c.load.kind != "burst"]
+    served = [c for run in runs if run.facts.mode != "offline" for c in run.summary.cells if not c.load.is_burst]
     lasting = [cell for cell in served if not cell.queue_grows]
     steady = bool(lasting) and all(cell.steady is not None for cell in lasting)
     points = [

@@ -19,7 +19,6 @@ from loadstone.report.data.wording import joined, show_p
 from loadstone.report.findings.sentence import (
     Sentence,
     doubt,
-    meeting,
     ranges,
     setup,
     setups,
@@ -28,6 +27,7 @@ from loadstone.report.findings.sentence import (
     throughput,
     value,
     warned,
+    within_slo,
     work,
 )
 
@@ -132,7 +132,7 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
     """The highest throughput of a sweep, on all hardware and on each; by total tokens where all points have them."""
     rank = TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
     best: dict[str, tuple[float, Point]] = {}
-    met, meets = meeting(frame.points)
+    met, meets = within_slo(frame.points)
     for name, point in zip(setups(met), met, strict=True):
         much = rank.of(point)
         if much is not None and much > best.get(name, (0.0, point))[0]:
@@ -165,7 +165,7 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
     that may meet them is cheaper; else which cannot be told apart, and how likely each qualifies.
     """
     priced = [point for point in frame.points if point.dollars_output is not None]
-    met, meets = meeting(priced)
+    met, meets = within_slo(priced)
     least = _least(frame, met)
     where = "in bursts" if frame.mode == "burst" else frame.mode
     head = f"Cheapest output tokens {where} ({joined(work(frame.points[0]), meets, by='; ')}): "

@@ -83,7 +83,7 @@ def work(point: Point) -> str:
     return joined(point.model, workload_label(point))
 
 
-def meeting(points: Sequence[Point]) -> tuple[list[Point], str]:
+def within_slo(points: Sequence[Point]) -> tuple[list[Point], str]:
     """Those that meet the bounds that were asked for, all where none were; and how many of how many do, in words."""
     if all(point.slo_met is None for point in points):
         return list(points), ""

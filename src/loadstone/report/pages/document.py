@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.analyse import imported_run as stated
+from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, without_price
 from loadstone.analyse.run_facts import mapping
 from loadstone.core.errors import InputError
@@ -203,7 +203,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
         sentences=observations(points),
-        tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1)],
+        tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1), *tables.stated_otherwise(runs)],
         figures=figures(points),
         parts=parts,
         passed_over=[clean(text, 300) for text in passed_over],
@@ -253,15 +253,15 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
 
 
 def _any_cell(run: RunView, what: str) -> bool:
-    """Whether the import said that of any cell; see stated.of_cell()."""
-    return any(getattr(stated.of_cell(run.info, cell), what, None) for cell in range(len(run.info.cells)))
+    """Whether the import said that of any cell; see imported_run.of_cell()."""
+    return any(getattr(imported_run.of_cell(run.info, cell), what, None) for cell in range(len(run.info.cells)))
 
 
 def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:
     seen = sample(run)
     if seen is None:
         return []
-    closed = run.info.cells[0].load.kind == "concurrency"
+    closed = run.info.cells[0].load.is_closed
     begins = " or ".join(sorted({point.since for point in points})) or "sending"
     since = f"{begins} ({'closed' if closed else 'open'} loop)"
     made: list[Figure | None] = [
@@ -296,7 +296,7 @@ def _environment(run: RunView) -> list[tuple[str, str]]:
         ("prefix cache", cache if isinstance(cache, str) else None),
         ("sampling", _flat(settings.get("sampling"))),
         ("tool", facts.tool),
-        ("client", _flat({name: info.host.get(name) for name in ("cpu", "cores", "system", "python")})),
+        ("client", _flat({name: getattr(info.host, name) for name in ("cpu", "cores", "system", "python")})),
         ("clock", info.clock),
         ("Loadstone", info.loadstone),
     ]

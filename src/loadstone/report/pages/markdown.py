@@ -18,12 +18,12 @@ def markdown(report: Report) -> str:
     lines += ["## Verdicts", "", report.verdict, ""]
     if report.verdicts.rows:
         lines += _table(report.verdicts)
-    lines += [f"- passed over: {text(said)}" for said in report.passed_over]
+    lines += [f"- passed over: {text(reason)}" for reason in report.passed_over]
     lines += ["", "## Findings", "", *(f"- {text(sentence.text)}" for sentence in report.sentences)]
     if not report.sentences:
         lines.append(report.nothing_shown)
-    for said in report.remarks:
-        lines += ["", text(said)]
+    for remark in report.remarks:
+        lines += ["", text(remark)]
     lines += ["", "## Tables", ""]
     for table in [report.overview, *report.tables]:
         lines += [f"### {text(table.title)}", "", *_table(table)]
@@ -40,9 +40,9 @@ def markdown(report: Report) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def text(said: str) -> str:
+def text(literal: str) -> str:
     """Literally: every character that Markdown reads is escaped, but for those that mean nothing within a line."""
-    return _PLAIN.sub(r"\1", _SPECIAL.sub(r"\\\1", said))
+    return _PLAIN.sub(r"\1", _SPECIAL.sub(r"\\\1", literal))
 
 
 def _table(table: Table) -> Iterable[str]:

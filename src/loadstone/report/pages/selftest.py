@@ -20,7 +20,7 @@ def render(selftest: Selftest) -> RenderableType:
     from rich.text import Text
 
     about = selftest.host
-    heading = [about.get("cpu"), f"{about.get('cores')} cores", about.get("system"), f"Python {about.get('python')}"]
+    heading = [about.cpu, f"{about.cores} cores", about.system, f"Python {about.python}"]
     notes = [f"{_name(row)}: {row.note}" for row in selftest.rows if row.note]
     lines = [
         "error: the client's time of a token − the server's, taken before its write; all tokens of measured requests",

@@ -85,7 +85,7 @@ def render(rows: Sequence[Row]) -> RenderableType:
     foot = [
         f"GiB per GPU · memory rules of {', '.join(engines)} · KV asked: of the batch at its context · "
         "longest: context at which the batch fits · at once: requests of the given context",
-        *(f"({number}) {clean(reason, 400)}" for number, reason in enumerate(reasons, 1)),
+        *(f"({number}) {clean(reason, 800)}" for number, reason in enumerate(reasons, 1)),
     ]
     return Group(table, *(Text(line) for line in foot))
 

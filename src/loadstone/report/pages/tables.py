@@ -137,6 +137,47 @@ def verdicts(runs: Sequence[RunView]) -> Table:
     return Table(key="verdicts", title="Warnings and errors", heads=heads, align="llll", rows=rows, words=True)
 
 
+_RATE_NAMES = {
+    "output_tokens_per_s": "output tok/s",
+    "total_tokens_per_s": "total tok/s",
+    "requests_per_s": "requests/s",
+}
+
+
+def stated_otherwise(runs: Sequence[RunView]) -> list[Table]:
+    """The numbers that imported files state where those of their requests are others; no table where none are."""
+    rows = []
+    for number, run in enumerate(runs, 1):
+        for cell in run.summary.cells:
+            for each in cell.stated:
+                digits = 3 if each.statistic else 4
+                show = show_seconds if each.statistic else show_number
+                name = _RATE_NAMES.get(each.metric) or clean(each.metric).removesuffix("_s").upper()
+                rows.append(
+                    [
+                        str(number),
+                        f"{cell.load.kind} {show_load(cell.load.value)}",
+                        joined(name, clean(each.statistic or ""), by=" "),
+                        show(each.stated, digits),
+                        show(each.ours, digits),
+                        clean(each.definition or "-", 200),
+                        clean(cell.measured_by or "-"),
+                    ]
+                )
+    if not rows:
+        return []
+    heads = ["run", "load", "number", "in the file", "here", "the tool's own is", "tool"]
+    notes = [
+        "Definitions, token counts or failed requests make the difference. Here the definitions under the table of "
+        "all cells hold, for all tools alike."
+    ]
+    if len(rows) > MAX_ROWS:
+        notes.append(f"{len(rows) - MAX_ROWS} more are not shown; `loadstone show --json` has them as `stated`")
+    title = "What files state otherwise"
+    table = Table(key="stated", title=title, heads=heads, align="rllrrww", rows=rows[:MAX_ROWS], notes=notes)
+    return [trimmed(table)]
+
+
 def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
     """The columns published tables have: load, prompts, throughput, TTFT, TPOT, ITL, E2E; intervals, prices, bounds.
 
@@ -199,7 +240,7 @@ def _bounds(stat: Stat | None, show: Callable[[float | None], str] = show_second
 
 def _of_light(point: Point) -> str:
     """The roofline's TPOT over the one there was: 100 % is as fast as the hardware can be."""
-    if point.tpot is None or not point.roofline.tpot_s:
+    if point.tpot is None or not point.tpot.value or not point.roofline.tpot_s:
         return "-"
     return f"{100 * point.roofline.tpot_s / point.tpot.value:.0f} %"
 
@@ -354,7 +395,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
         for own in by_cell.values():
             point = own[0].over
             times = {ratio.measure.key: each.times for ratio in own if (each := ratio.effect) is not None}
-            said = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
+            improvements = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
             where = joined(load_label(point), workload_label(point))
             where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else f" {WARNED}"
             place = (
@@ -366,7 +407,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
                 point.kind,
                 point.load,
             )
-            placed.append((place, [point.model, point.engine, f"{point.gpus or '?'}×", where, *said]))
+            placed.append((place, [point.model, point.engine, f"{point.gpus or '?'}×", where, *improvements]))
         rows = [row for _, row in sorted(placed)]
         heads = ["model", "engine", "GPUs", "workload", "output throughput"]
         heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from loadstone.analyse.ranking import RULE, Ranked
 from loadstone.core.summary import (
     CellSummary,
     Finding,
@@ -33,6 +36,12 @@ if TYPE_CHECKING:
 
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 _LOAD_NAMES = {"concurrency": "concurrency {}", "rate": "{} req/s", "burst": "burst of {}"}
+_STATED_LABELS = {("output_tokens_per_s", None): "out tok/s", ("itl_s", "p99"): "ITL p99"} | {
+    (f"{name}_s", statistic): f"{name.upper()} {statistic}"
+    for name in ("ttft", "tpot", "e2e")
+    for statistic in ("p50", "p99")
+}
+"""Of what an imported file states what the table has too."""
 _FIRST_PARTS = 5
 """Of a predicted TTFT, by name."""
 UNBOUNDED = "~"
@@ -58,6 +67,36 @@ def render(summary: Summary) -> RenderableType:
     lines = [*_definitions(cells, summary.source == "simulated"), *_first_token(summary.first_token)]
     lines += [f"({number}) {_finding(finding)}" for number, finding in enumerate(findings, 1)]
     return Group(Text(heading(summary)), *tables, *(Text(line) for line in [*lines, *of_run]))
+
+
+def ranked(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Several deployments, the best first; see analyse.ranking."""
+    from rich.console import Group
+    from rich.text import Text
+
+    places = msgspec.convert(rows, list[Ranked])
+    simulated = [row for row in places if row.load is not None]
+    with_bounds = any(row.slo_met is not None for row in simulated)
+    table = of_rows(
+        [
+            [
+                ("rank", str(place)),
+                ("deployment", row.deployment),
+                ("load", _LOAD_NAMES[row.load.kind].format(show_load(row.load.value)) if row.load else ""),
+                ("out tok/s/GPU", show_number(row.output_tokens_per_s_per_gpu, 4)),
+                ("80 %", "" if row.low is None else f"{show_number(row.low)}–{show_number(row.high)}"),
+                ("out tok/s", show_number(row.output_tokens_per_s, 4)),
+                ("TTFT p50", show_seconds(row.ttft_s)),
+                ("TPOT p50", show_seconds(row.tpot_s)),
+                ("E2E p50", show_seconds(row.e2e_s)),
+                *([("bounds", "met" if row.slo_met else "missed")] if with_bounds else []),
+            ]
+            for place, row in enumerate(simulated, 1)
+        ],
+        "deployment",
+    )
+    lines = [RULE, *(f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None)]
+    return Group(table, *map(Text, lines))
 
 
 def heading(summary: Summary) -> str:
@@ -215,7 +254,7 @@ def _is_intended(cells: Sequence[CellSummary]) -> bool:
 
     Other tools do not tell it, and it is from sending then.
     """
-    return cells[0].load.kind != "concurrency" and any(cell.metrics.e2e_intended_s is not None for cell in cells)
+    return not cells[0].load.is_closed and any(cell.metrics.e2e_intended_s is not None for cell in cells)
 
 
 def _timed(values: Metrics | Part, cells: Sequence[CellSummary]) -> tuple[Latency | None, Latency | None]:
@@ -303,6 +342,7 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
     lines = [
         f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
         _intervals(cells) if simulated and not cells[0].measured_by else _measured_by(cells),
+        *stated_lines(cells),
         *map(_cached, cells),
         _roofline(cells),
         _energy(cells),
@@ -332,7 +372,7 @@ def _cached(cell: CellSummary) -> str:
 
 
 def _since(cells: Sequence[CellSummary]) -> str:
-    if cells[0].load.kind == "concurrency":
+    if cells[0].load.is_closed:
         return "sending (closed loop)"
     return "the intended time (open loop)" if _is_intended(cells) else "sending (open loop, intended times unknown)"
 
@@ -347,6 +387,22 @@ def _measured_by(cells: Sequence[CellSummary]) -> str:
         _worst(getattr(cell.client, f"{name}_lag_p99_s") for cell in cells) for name in ("receive", "send")
     )
     return f"{cells[0].client.clock} clock: receive lag p99 {receive}, sends late p99 {send} (worst cell{held})"
+
+
+def stated_lines(cells: Sequence[CellSummary]) -> list[str]:
+    """The numbers that imported files state where those shown are others, with the tool's definition."""
+    lines = []
+    for cell in cells:
+        by_definition: dict[str, list[str]] = {}
+        for number in cell.stated:
+            if label := _STATED_LABELS.get((number.metric, number.statistic)):
+                shown = show_seconds(number.stated) if number.statistic else show_number(number.stated, 4)
+                own = f" ({number.definition})" if number.definition else ""
+                by_definition.setdefault(own, []).append(f"{label} {shown}")
+        if by_definition:
+            numbers = ", ".join(f"{', '.join(each)}{own}" for own, each in by_definition.items())
+            lines.append(f"{_at_load(cell)}: the file itself states {numbers}")
+    return lines
 
 
 def _worst(lags_s: Iterable[float | None]) -> str:

@@ -87,13 +87,13 @@ def _taken(message: bytes, number: int, check: int) -> list[pa.RecordBatch]:
 
 
 class LiveRun:
-    """The curves of one run. Raises InputError where its papers cannot be read."""
+    """The curves of one run. Raises InputError where the run's files cannot be read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         info = run_folder.read_info(folder)
         self._loads = [clean(cell.load.label) for cell in info.cells]
-        self._closed = [cell.load.kind == "concurrency" for cell in info.cells]
+        self._closed = [cell.load.is_closed for cell in info.cells]
         self._by_time = [cell.load.duration_s is not None for cell in info.cells]
         self._curves = Curves([cell.load.kind for cell in info.cells])
         self._planned = _planned(folder, len(info.cells))
@@ -181,15 +181,15 @@ class LiveRuns:
         self._lock = threading.Lock()
 
     def look(self, row: Row) -> dict[str, Any]:
-        """Raises InputError where the run's papers cannot be read."""
-        # Another plan under the same name is another run; papers change with each cell.
+        """Raises InputError where the run's files cannot be read."""
+        # Another plan under the same name is another run; run.json changes with each cell.
         key = row.key, signature(row.folder, ("plan.parquet",))
         with self._lock:
             if key not in self._runs:
                 try:
                     self._runs[key] = LiveRun(row.folder)
                 except (ValueError, TypeError) as error:
-                    raise InputError(f"{row.name}: its papers cannot be read ({error})") from error
+                    raise InputError(f"{row.name}: its files cannot be read ({error})") from error
             run = self._runs[key]
             self._runs.move_to_end(key)
             while len(self._runs) > KEPT:

@@ -1,0 +1,89 @@
+"""Several deployments under the same loads, the best first.
+
+Each is judged at the load at which it gives most: output tokens per second and GPU, of the loads that meet the run's
+bounds on latency (SLO), if it has any. Throughputs within 1 % are taken as equal, and the median E2E decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from loadstone.core.plan import Load
+from loadstone.core.summary import CellSummary, Summary
+
+RULE = (
+    "ranked by output tokens/s per GPU, at the load where a deployment gives most and meets its bounds on latency; "
+    "within 1 % by the median E2E"
+)
+_ALIKE = 0.01
+
+
+class Ranked(msgspec.Struct, kw_only=True, frozen=True):
+    """One deployment, at the load that it was judged at.
+
+    deployment             in shorthand
+    run_dir                its run; None where it cannot be simulated, and `why` says what hinders
+    output_tokens_per_s_per_gpu, low, high   with the 80 % interval, where it is known
+    ttft_s, tpot_s, e2e_s  medians
+    slo_met                None without bounds
+    """
+
+    deployment: str
+    gpus: int | None = None
+    run_dir: str | None = None
+    load: Load | None = None
+    output_tokens_per_s: float | None = None
+    output_tokens_per_s_per_gpu: float | None = None
+    low: float | None = None
+    high: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    slo_met: bool | None = None
+    why: str | None = None
+
+
+def judged(deployment: str, gpus: int, summary: Summary) -> Ranked:
+    """A run of `deployment`, which has so many GPUs."""
+    rows = [_at(deployment, gpus, summary.run_dir, cell) for cell in summary.cells]
+    if not rows:
+        return Ranked(deployment=deployment, gpus=gpus, run_dir=summary.run_dir, why="nothing was simulated")
+    return min(rows, key=_order)
+
+
+def ranking(rows: Iterable[Ranked]) -> list[Ranked]:
+    """The best first, those that miss their bounds behind the others, those that cannot be simulated last."""
+    return sorted(rows, key=_order)
+
+
+def _at(deployment: str, gpus: int, run_dir: str, cell: CellSummary) -> Ranked:
+    metrics, rate = cell.metrics, cell.lasting().output_tokens_per_s
+    interval = metrics.interval.get("output_tokens_per_s")
+    ttft, e2e = (
+        metrics.ttft_intended_s or metrics.ttft_s if cell.load.is_open else metrics.ttft_s,
+        metrics.e2e_intended_s or metrics.e2e_s if cell.load.is_open else metrics.e2e_s,
+    )
+    return Ranked(
+        deployment=deployment,
+        gpus=gpus,
+        run_dir=run_dir,
+        load=cell.load,
+        output_tokens_per_s=rate,
+        output_tokens_per_s_per_gpu=None if rate is None else rate / gpus,
+        low=None if interval is None else interval.low / gpus,
+        high=None if interval is None else interval.high / gpus,
+        ttft_s=ttft.p50 if ttft else None,
+        tpot_s=metrics.tpot_s.p50 if metrics.tpot_s else None,
+        e2e_s=e2e.p50 if e2e else None,
+        slo_met=cell.slo_met,
+    )
+
+
+def _order(row: Ranked) -> tuple[bool, bool, bool, int, float]:
+    rate = row.output_tokens_per_s_per_gpu or 0.0
+    steps = round(math.log(rate) / _ALIKE) if rate > 0 else 0
+    e2e_s = math.inf if row.e2e_s is None else row.e2e_s
+    return row.why is not None, row.slo_met is False, rate <= 0, -steps, e2e_s
