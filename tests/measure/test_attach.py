@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from conftest import LAST_CHUNK, MODEL, SSE, Json, ScriptedServer, Send, answer, chunk, event, whole
+from conftest import LAST_CHUNK, MODEL, SSE, Hangup, Json, Reset, ScriptedServer, Send, answer, chunk, event, whole
 from conftest import Ask as Request
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Load
@@ -609,11 +609,53 @@ def test_how_long_requests_will_take_is_asked_of_the_server() -> None:
     plan = make_plan(Synthetic(Length("fixed", 64), Length("fixed", 500)), cells, requests=[3, 3])
     with start(Law(0.03, 0.02)) as server:
         target, vocabulary, request = probe(server.url)
-        expected = answer_times_s(plan, Server(target, vocabulary, request, [], [], []))
+        expected = answer_times_s(plan, Server(target, vocabulary, request, [], [], [], []))
         assert len(expected) == 2
         assert expected[0] == expected[1] > LOADED * 500 * 0.02 / 2
         planner = Planner(Options(rate=[2.0]))
         assert planner.chooses_length
         assert planner.plan(e2e_s=expected[:1]).cells == (Load("rate", 2.0),)
         broken = msgspec.structs.replace(target, url=server.url + "/nowhere")
-        assert answer_times_s(plan, Server(broken, vocabulary, request, [], [], [])) == []
+        assert answer_times_s(plan, Server(broken, vocabulary, request, [], [], [], [])) == []
+
+
+# --- connections that are cut ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [Hangup, Reset])
+def test_a_connection_that_is_cut_once_while_probing_is_tried_again(cut: type[Exception]) -> None:
+    seen: list[str] = []
+
+    def cut_each_first(ask: Request, send: Send) -> None:
+        seen.append(ask.line)
+        if seen.count(ask.line) == 1 and ask.line.startswith(("GET /v1/models", "POST")):
+            raise cut
+        answer(ask, send)
+
+    with ScriptedServer(cut_each_first, meets=True) as server, attach.HttpServer(server.url, []) as control:
+        assert attach.attach(control, Requirements()).target.model == MODEL
+        assert control.cuts[f"{server.url}/v1/models"] == 1
+
+
+@pytest.mark.parametrize("cut", [Hangup, Reset])
+def test_a_server_that_cuts_every_connection_is_told_as_such(
+    cut: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadstone.measure.engines.server._PAUSES_S", (0.01, 0.01))
+
+    def reply(ask: Request, send: Send) -> None:
+        raise cut
+
+    with ScriptedServer(reply, meets=True) as server:
+        line = refused(f"{server.url}/base/v1")
+    assert line.startswith(f"{server.url}/base/v1/models: the connection was cut before the answer's end, 3 times (")
+    assert "not an HTTP server" not in line
+
+
+def test_what_is_no_http_is_named_with_its_base_path() -> None:
+    def ssh(ask: Request, send: Send) -> None:
+        send(b"SSH-2.0-OpenSSH_9.6\r\n")
+        raise Hangup
+
+    with ScriptedServer(ssh, meets=True) as server:
+        assert refused(f"{server.url}/base").startswith(f"{server.url}/base/v1/models: not an HTTP server (")

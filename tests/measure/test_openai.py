@@ -401,9 +401,10 @@ def test_done_is_heard_in_any_dress(end: bytes) -> None:
     assert (answer.events, answer.done, answer.error) == (1, True, None)
 
 
-def test_what_comes_after_an_early_done_still_counts() -> None:
-    answer = heard(text("a"), DONE, text("b", "stop", usage=usage(2)), DONE)
-    assert (answer.events, answer.done, answer.finish_reason, answer.output_tokens) == (2, True, "stop", 2)
+def test_what_comes_after_the_end_is_no_part_of_the_answer() -> None:
+    answer = heard(text("a", "length"), DONE, text("b", "stop", usage=usage(2)), DONE)
+    assert (answer.events, answer.done, answer.finish_reason, answer.output_tokens) == (1, True, "length", None)
+    assert heard(text("a") + DONE + text("b")).events == 1
 
 
 def test_done_is_not_heard_where_it_is_only_named() -> None:
@@ -774,3 +775,9 @@ def test_no_more_text_is_kept_than_has_its_use(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(5):
         answer.feed(text("abcd"))
     assert (answer.text, answer.events) == ("abcdabcdab", 5)
+
+
+def test_a_count_of_thousands_of_digits_is_none_and_costs_nothing_else() -> None:
+    counts = b'"usage": {"prompt_tokens": 7, "completion_tokens": %b}' % (b"9" * 5000)
+    answer = heard(b'data: {"choices": [{"text": "a", "finish_reason": "stop"}], ' + counts + b"}\n\n")
+    assert (answer.events, answer.input_tokens, answer.output_tokens, answer.error) == (1, 7, None, None)

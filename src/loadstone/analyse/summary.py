@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -52,6 +52,7 @@ _TOTALS = (
     "total_tokens_per_s", "requests_per_s", "steady", "sustained", "achieved_rate_per_s", "goodput_per_s",
     "attainment",
 )  # fmt: skip
+_Factors = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=1)]
 _NOT_SUSTAINED = ("overload", "queue_grows", "rate_not_reached", "interrupted")
 """Findings on cells whose rate is not what came, or not what was kept up with."""
 
@@ -138,7 +139,10 @@ def run_summary(
     folder: Path, info: RunInfo, cells: list[CellSummary], findings: Sequence[verdict.Finding] = ()
 ) -> Summary:
     """The summary of cells that are summarised; `findings`: of the run."""
-    first_token = info.settings.get("first_token") if info.source == "simulated" else None
+    try:
+        first_token = msgspec.convert(info.settings.get("first_token"), FirstToken | None)
+    except msgspec.ValidationError:
+        first_token = None  # another version's
     return Summary(
         schema=SCHEMA,
         run_id=info.run_id,
@@ -150,7 +154,7 @@ def run_summary(
         seed=info.seed,
         cells=cells,
         findings=list(findings),
-        first_token=msgspec.convert(first_token, FirstToken) if first_token else None,
+        first_token=first_token if info.source == "simulated" else None,
     )
 
 
@@ -287,22 +291,25 @@ def _p99(lags: Distribution | None) -> float | None:
     return lags.p99 if lags is not None else None
 
 
-def _of_cell(info: RunInfo, name: str, cell: int) -> Mapping[str, Any]:
-    """A setting that has an entry for each cell."""
-    each = info.settings.get(name) or []
+def _of_cell(info: RunInfo, name: str, cell: int) -> Mapping[str, Sequence[float]]:
+    """A setting that has factors for each cell, by metric or bound; none where it is another version's."""
+    try:
+        each = msgspec.convert(info.settings.get(name) or [], list[dict[str, _Factors]])
+    except msgspec.ValidationError:
+        return {}
     return each[cell] if cell < len(each) else {}
 
 
-def _add_intervals(summary: CellSummary, factors: Mapping[str, tuple[float, float]]) -> None:
+def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]]) -> None:
     """Of a simulated cell: `low` and `high` beside each p50, and the intervals of throughputs. `factors`: by metric,
     those by which its prediction may be off.
     """
     metrics = summary.metrics
-    for name, (low, high) in factors.items():
+    for name, ends in factors.items():
+        low, high = min(ends), max(ends)
         value = getattr(metrics, name, None)
         if isinstance(value, Latency) and value.p50 is not None:
-            ends = {"low": value.p50 * low, "high": value.p50 * high}
-            setattr(metrics, name, msgspec.structs.replace(value, **ends))
+            setattr(metrics, name, msgspec.structs.replace(value, low=value.p50 * low, high=value.p50 * high))
         elif isinstance(value, int | float):
             window = summary.lasting()
             value = getattr(window, name)

@@ -32,14 +32,13 @@ from loadstone.commands.simulate import simulate
 from loadstone.commands.size import size
 from loadstone.commands.validate import validate
 from loadstone.commands.view import view
-from loadstone.core.errors import InputError, LoadstoneError
+from loadstone.core.errors import InputError, LoadstoneError, NoRoomError, lacks_room
 from loadstone.core.host import path_of
 from loadstone.core.signals import SIGNALS
 from loadstone.core.text import printable
 from loadstone.core.version import __version__
 from loadstone.workload.flag_names import flag_here
 
-_NO_ROOM = "no room for more memory, processes or open files"
 UNREAD = 141
 """Exit code where nobody reads stdout any more (`| head -1`), as of a program that SIGPIPE kills."""
 
@@ -125,8 +124,8 @@ def main() -> None:
     except Exception as error:
         # What typer's parser raises lives in click, or in its own copy of click: told by its methods, not its class.
         message = getattr(error, "format_message", None)
-        if isinstance(error, MemoryError) or str(error) == "can't start new thread":
-            print(f"loadstone: {_NO_ROOM}; see ulimit -a, and the limits of the container", file=sys.stderr)
+        if isinstance(error, MemoryError) or lacks_room(error):
+            print(f"loadstone: {NoRoomError(error)}", file=sys.stderr)
             sys.exit(LoadstoneError.exit_code)
         if message is None:
             raise
@@ -227,8 +226,8 @@ def _message_of(error: LoadstoneError | OSError) -> str:
     """Of an error of the system's too: where, what, remedy."""
     if isinstance(error, LoadstoneError):
         return str(error)
-    if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
-        return f"{_NO_ROOM} ({error.strerror}); see ulimit -a, and the limits of the container"
+    if lacks_room(error):
+        return str(NoRoomError(error))
     if error.errno == errno.ENOENT and error.filename is None:
         return f"{error.strerror}; set TMPDIR to a folder that can be written"  # tempfile's
     # What has no file's name was on its way to stdout.

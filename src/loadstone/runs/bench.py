@@ -91,8 +91,8 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
 
         def run() -> str | None:
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
-            for doubt in doubts:
-                text = f"--deployment {options.deployment}: please check: {doubt}; reports rely on it"
+            check = f"--deployment {options.deployment}: please check: {{}}; reports rely on it"
+            for text in [*server.notes, *map(check.format, doubts)]:
                 on_event(Event(kind="note", text=text))
             try:
                 return _measure(options, plan, info, folder, server, gpus, signals, on_event)

@@ -58,6 +58,7 @@ class Server(NamedTuple):
     headers     of every request
     addresses   of each server, its URL in parts and its base path
     keys        secrets, which are written down nowhere
+    notes       what the user should know of the probing
     """
 
     target: Target
@@ -66,6 +67,7 @@ class Server(NamedTuple):
     headers: list[tuple[str, str]]
     addresses: list[tuple[SplitResult, str]]
     keys: list[str]
+    notes: list[str]
 
 
 def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tuple[list[str], Path | None]:
@@ -134,7 +136,7 @@ def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str
     )
     with attach.connect(urls[0], options.endpoint, headers, options.proxy) as server:
         target, vocabulary, request = attach.attach(server, needs)
-        addresses = [(server.parts, server.base_path)]
+        addresses, cuts = [(server.parts, server.base_path)], server.cuts
     # A header may name the model, too, which is no key.
     keys = [key for key in keys_in(headers, options.extra_body) if key.lower() not in target.model.lower()]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
@@ -146,7 +148,9 @@ def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str
             attach.check_same(server, target)
             target.urls.append(server.url)
             addresses.append((server.parts, server.base_path))
-    return Server(target, vocabulary, request, headers, addresses, keys)
+            cuts += server.cuts
+    notes = [f"{page}: the connection was cut {times}×; the probe was sent again" for page, times in cuts.items()]
+    return Server(target, vocabulary, request, headers, addresses, keys, notes)
 
 
 def _blanked(value: Any, keys: list[str]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadstone.core.errors import DiskFullError, InputError
+from loadstone.core.errors import DiskFullError, InputError, check_room
 from loadstone.core.run_folder.journal import Journal, wait_for_writers
 from loadstone.core.run_folder.records import records_schema, write_records
 
@@ -39,7 +39,8 @@ def assemble(folder: Path) -> int:
         # Whole, since it comes by renaming; journals beside it are what a crash left of their removal.
         try:
             count = int(pq.read_metadata(target).num_rows)
-        except (OSError, pa.ArrowInvalid) as error:
+        except (OSError, pa.ArrowException) as error:
+            check_room(error)
             remedy = "remove it, then recover again" if journals else "copy or measure it again"
             raise InputError(f"{target}: not a Parquet file ({error}); {remedy}") from error
         for journal in journals:

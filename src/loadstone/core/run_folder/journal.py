@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from loadstone.core.errors import InputError
+from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular, open_regular
 from loadstone.core.record import JournalDamage
 from loadstone.core.run_folder.folder import unwritable
@@ -178,6 +178,7 @@ class Journal:
                     batch = pa.ipc.read_record_batch(pa.py_buffer(message), journal_schema())
                     batch.validate(full=True)
                 except (pa.ArrowException, ValueError, OSError) as error:
+                    check_room(error)
                     raise self._another_version() from error
                 yield batch
             elif not pa.ipc.read_schema(pa.py_buffer(message)).equals(journal_schema()):

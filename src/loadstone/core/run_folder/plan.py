@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from loadstone.core.errors import InputError
+from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.plan import Blocks, Load, Plan
 from loadstone.core.run_folder.folder import replacing
@@ -82,8 +82,10 @@ def read_plan(path: Path) -> Plan:
         texts = table["prompt"].combine_chunks().dictionary_encode()
         blocks = _blocks(table, about.block_tokens) if about.block_tokens else None
     except OSError as error:
+        check_room(error)
         raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a saved plan.parquet") from error
     except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
+        check_room(error)
         raise InputError(f"{path}: not a plan this version of Loadstone can read ({error})") from error
     if about.schema not in _SCHEMAS:
         reads = " and ".join(map(str, _SCHEMAS))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadstone.core.errors import InputError
+from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.record import RequestRecord
 from loadstone.core.run_folder.folder import replacing
@@ -116,6 +116,7 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
         check_regular(folder / "records.parquet")
         file = pq.ParquetFile(folder / "records.parquet", page_checksum_verification=True)
     except OSError as error:
+        check_room(error)
         raise InputError(f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`") from error
     except pa.ArrowInvalid as error:
         raise InputError(
@@ -139,6 +140,7 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
             try:
                 table = file.read_row_group(group, columns=wanted)
             except (OSError, pa.ArrowException) as error:
+                check_room(error)
                 raise InputError(
                     f"{folder / 'records.parquet'}: damaged ({error}); copy or measure it again"
                 ) from error

@@ -16,6 +16,7 @@ import httptools
 from loadstone.core.text import excerpt
 from loadstone.measure.client.clock import Clock
 from loadstone.measure.client.stream import Stream
+from loadstone.measure.wire.coding import Unpacker
 from loadstone.measure.wire.template import Template
 
 CHUNKED_END = b"\r\n\r\n"
@@ -182,15 +183,15 @@ class HttpReader:
 
     def _take_body(self, stream: Stream, body: bytes) -> int:
         """The first of a body, or one that is not plainly what was asked for. Output events it completed."""
-        if stream.decompress is not None:
+        if stream.unpacker is not None:
             if stream.error is not None:
                 return 0
             try:
-                body = stream.decompress.decompress(body, _INFLATED_BYTES)
+                body = stream.unpacker.feed(body, _INFLATED_BYTES)
             except zlib.error as error:
                 stream.error = f"compressed answer cannot be read: {error}"
                 return 0
-            if stream.decompress.unconsumed_tail:
+            if stream.unpacker.overflowed:
                 stream.error = f"compressed answer: a piece of it unpacks to over {_INFLATED_BYTES >> 20} MiB"
                 return 0
         if stream.expected is None and body:
@@ -205,7 +206,7 @@ class HttpReader:
                 return 0
             stream.expected = stream.http_status == 200 and (is_sse if stream.answer.streams else is_json)
         if stream.expected:
-            stream.plain = stream.decompress is None
+            stream.plain = stream.unpacker is None
             return stream.answer.feed(body)
         stream.body = (stream.body + body)[:_ERROR_BODY_BYTES]
         return 0
@@ -249,10 +250,9 @@ class HttpReader:
         self.keep_alive = self._parser.should_keep_alive()
         stream.http_status = status
         self.end_shows = b"content-length" not in stream.headers
-        coding = stream.headers.get(b"content-encoding", b"identity").lower()
-        if coding in (b"gzip", b"x-gzip", b"deflate"):
-            stream.decompress = zlib.decompressobj(47 if b"gzip" in coding else 15)
-        elif status == 200 and b"event-stream" in stream.headers.get(b"content-type", b"") and stream.answer.streams:
+        stream.unpacker = Unpacker.of(stream.headers.get(b"content-encoding", b"").decode("latin-1"))
+        is_sse = status == 200 and b"event-stream" in stream.headers.get(b"content-type", b"")
+        if stream.unpacker is None and is_sse and stream.answer.streams:
             stream.expected = stream.plain = True
 
     def on_message_complete(self) -> None:

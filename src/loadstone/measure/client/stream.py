@@ -15,6 +15,7 @@ from loadstone.core.run_folder import journal_schema
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.client.clock import Clock
 from loadstone.measure.wire.answer import Answer
+from loadstone.measure.wire.coding import Unpacker
 from loadstone.measure.wire.openai import OpenAIAnswer
 from loadstone.workload.request import Timeouts
 
@@ -53,7 +54,7 @@ class Stream:
     expected: bool | None = None
     plain: bool = False
     body: bytes = b""
-    decompress: Any = None
+    unpacker: Unpacker | None = None
     status: Status | None = None
     error: str | None = None
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from loadstone.core import run_folder
-from loadstone.core.errors import DiskFullError, LoadstoneError
+from loadstone.core.errors import DiskFullError, LoadstoneError, NoRoomError, lacks_room
 from loadstone.core.signals import SIGNALS
 from loadstone.measure.client.clock import Clock, ask_for_stamps, new_event_loop
 from loadstone.measure.client.load import StepLoad
@@ -160,6 +160,11 @@ def main() -> int:
         worker = Worker(job, loop)
     except LoadstoneError as error:
         _say(Failed(str(error), isinstance(error, DiskFullError)))
+        return 2
+    except Exception as error:
+        if not (isinstance(error, MemoryError) or lacks_room(error)):
+            raise
+        _say(Failed(str(NoRoomError(error))))
         return 2
     try:
         return worker.run(orders)

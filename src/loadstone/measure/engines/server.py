@@ -6,13 +6,14 @@ Nothing that the server says is believed further than it is used: bodies are cut
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
 import ssl
 import threading
+import time
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 from urllib.parse import SplitResult, quote, urlsplit
@@ -24,8 +25,9 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import Answer
+from loadstone.measure.wire.coding import Unpacker
 from loadstone.measure.wire.request import RequestBody, body, new_answer, path
-from loadstone.measure.wire.tolerant import storable
+from loadstone.measure.wire.tolerant import load, storable
 from loadstone.workload.request import RequestSpec
 from loadstone.workload.word_list import WORDS
 
@@ -40,8 +42,8 @@ _PROBE_S = 3.0
 _BODY_BYTES = 4 * 1024 * 1024
 _WANTS_CERTIFICATE = "it requires a client certificate, which is not supported; use an address without this"
 _OF_THE_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
-_PACKED = {"gzip": 47, "x-gzip": 47, "deflate": 15}
-"""Content codings that are read, and the window that zlib wants for each."""
+_PAUSES_S = (0.1, 0.5, 1.0)
+"""Before a request is sent again whose connection was cut: one that a restart or a gateway cut is soon served."""
 
 
 class Reply(NamedTuple):
@@ -109,18 +111,18 @@ def _read(answer: httpx.Response, most_bytes: int) -> bytes:
     httpx would unpack each piece whole, and as many times over as the header says: 7 kB can become gigabytes.
     """
     coding = answer.headers.get("content-encoding", "identity").strip().lower()
-    if coding not in ("identity", *_PACKED):
+    unpacker = Unpacker.of(coding)
+    if unpacker is None and coding != "identity":
         raise httpx.DecodingError(f"its answer is compressed by {coding}, though asked not to be")
-    unpack = zlib.decompressobj(_PACKED[coding]) if coding in _PACKED else None
     body = bytearray()
     for piece in answer.iter_raw():
         try:
-            body += piece if unpack is None else unpack.decompress(piece, most_bytes + 1)
+            body += piece if unpacker is None else unpacker.feed(piece, most_bytes + 1 - len(body))
         except zlib.error as error:
             raise httpx.DecodingError(f"its compressed answer cannot be read: {error}") from error
         if len(body) > most_bytes:
             return bytes(body)
-    if unpack is not None and not unpack.eof:
+    if unpacker is not None and not unpacker.whole:
         raise httpx.DecodingError("its compressed answer is cut")
     return bytes(body)
 
@@ -161,6 +163,10 @@ class Server:
     parts: SplitResult
     origin: str
     base_path: str = ""
+
+    def __init__(self) -> None:
+        self.cuts: Counter[str] = Counter()
+        """How often connections were cut under requests, by URL; each was sent again."""
 
     def __enter__(self) -> Self:
         return self
@@ -221,6 +227,7 @@ class HttpServer(Server):
     """
 
     def __init__(self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None) -> None:
+        super().__init__()
         self.parts = check_url(url)
         self.base_path = self.parts.path.rstrip("/").removesuffix("/v1")
         self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
@@ -244,7 +251,7 @@ class HttpServer(Server):
 
     def get_json(self, path: str, *, must_allow: bool = False) -> Any:
         answer = self.get(path, must_allow=must_allow)
-        return _json(answer) if answer is not None else None
+        return storable(load(answer.content)) if answer is not None else None
 
     def answer(self, path: str) -> httpx.Response:
         """The answer, whatever its status. Raises TargetError where there is no server."""
@@ -257,7 +264,7 @@ class HttpServer(Server):
     def post_json(self, path: str, fields: dict[str, Any]) -> Any:
         """The JSON in an answer that is a 200, else None."""
         answer = self.post(path, msgspec.json.encode(fields))
-        return _json(answer) if answer.status_code == 200 else None
+        return storable(load(answer.content)) if answer.status_code == 200 else None
 
     def _exchange(self, spec: RequestSpec, rendered: bytes, answer: Answer, tokens: int) -> Trial:
         response = self.post(path(spec), rendered)
@@ -295,11 +302,19 @@ class HttpServer(Server):
 
     def _ask(self, method: str, path: str, body: bytes | None) -> httpx.Response:
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        try:
-            request = self._http.build_request(method, path, content=body, headers=headers)
-            reply, content, _ = send(self._http, request, limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise TargetError(self._failure(error, path)) from error
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                request = self._http.build_request(method, path, content=body, headers=headers)
+                reply, content, _ = send(self._http, request, limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
+                break
+            except (httpx.HTTPError, httpx.InvalidURL) as error:
+                if pause_s is None or not _is_cut(error):
+                    raise TargetError(self._failure(error, path)) from error
+                if not self.cuts:
+                    self._check_scheme()
+                    self._check_http(path)
+                self.cuts[f"{self.url}{path}"] += 1
+                time.sleep(pause_s)
         if _of_tls(reply.status_code, content):
             if self.parts.scheme == "https":
                 raise TargetError(f"{self.origin}: {_WANTS_CERTIFICATE}")
@@ -316,11 +331,11 @@ class HttpServer(Server):
 
     def _failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str) -> str:
         """Why there is no answer, in one line. Raises TargetError where the URL should begin by the other scheme."""
-        reason, text, where = _reason(error), str(error), f"{self.origin}{path}"
+        reason, text, where = _reason(error), str(error), self.url + path
         match error:
             case httpx.ConnectError() if "CERTIFICATE_VERIFY" in text:
                 return f"{self.origin}: its certificate is not trusted ({reason}); {_cure(text)}"
-            case httpx.ConnectError():
+            case httpx.ConnectError() if not _is_cut(error):
                 self._check_scheme()
                 if "[SSL" in text:
                     return f"{self.origin}: TLS failed ({reason}); write the name that its certificate is for"
@@ -340,7 +355,21 @@ class HttpServer(Server):
             case _ if "CERTIFICATE_REQUIRED" in text:
                 return f"{self.origin}: {_WANTS_CERTIFICATE}"
         self._check_scheme()
+        if _is_cut(error):
+            return (
+                f"{where}: the connection was cut before the answer's end, {len(_PAUSES_S) + 1} times ({reason}); "
+                "see the server's log, or correct the URL"
+            )
         return f"{where}: not an HTTP server ({reason}); correct the URL"
+
+    def _check_http(self, path: str) -> None:
+        """Raises TargetError where the server says something that is not HTTP, and leaves."""
+        if self._proxy is None and self.parts.scheme == "http":
+            with contextlib.suppress(OSError):
+                words = _first_words(self.parts)
+                if words and not words.startswith(b"HTTP/"):
+                    what = f"not an HTTP server (it says {excerpt(words, 60)})"
+                    raise TargetError(f"{self.url}{path}: {what}; correct the URL")
 
     def _check_scheme(self) -> None:
         """Raises TargetError where the server speaks HTTP without TLS though the URL says https, or the reverse."""
@@ -352,21 +381,45 @@ class HttpServer(Server):
             )
 
 
+def _place(parts: SplitResult) -> tuple[str, int]:
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _first_words(parts: SplitResult) -> bytes:
+    """What something that listens at a URL's host and port says to a plain GET; nothing where it says nothing.
+
+    Raises OSError.
+    """
+    with socket.create_connection(
+        (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)), timeout=_PROBE_S
+    ) as plain:
+        plain.sendall(f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
+        return plain.recv(4096)
+
+
+def _is_cut(error: BaseException | None) -> bool:
+    """Whether a connection that was made, or almost, was cut: by a restart, an overload, something between."""
+    if isinstance(error, httpx.RemoteProtocolError) and ("disconnected" in str(error) or "closed" in str(error)):
+        return True
+    while error is not None:
+        if isinstance(error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError | ssl.SSLEOFError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _speaks(scheme: str, parts: SplitResult) -> bool:
     """Whether something that speaks this scheme listens at a URL's host and port, whatever the URL's own scheme."""
-    name = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        with socket.create_connection((name, port), timeout=_PROBE_S) as plain:
-            if scheme == "https":
-                believing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                believing.check_hostname, believing.verify_mode = False, ssl.CERT_NONE
-                believing.wrap_socket(plain, server_hostname=name).close()
-                return True
-            plain.sendall(f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
-            answer = plain.recv(4096)
-            # A TLS server may say in plain HTTP that it wants another.
-            return answer.startswith(b"HTTP/") and not _of_tls(400 * (answer[9:12] == b"400"), answer)
+        if scheme == "https":
+            believing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            believing.check_hostname, believing.verify_mode = False, ssl.CERT_NONE
+            with socket.create_connection(_place(parts), timeout=_PROBE_S) as plain:
+                believing.wrap_socket(plain, server_hostname=parts.hostname).close()
+            return True
+        answer = _first_words(parts)
+        # A TLS server may say in plain HTTP that it wants another.
+        return answer.startswith(b"HTTP/") and not _of_tls(400 * (answer[9:12] == b"400"), answer)
     except (OSError, ValueError):
         return False
 
@@ -481,13 +534,6 @@ def refusal(where: str, answer: httpx.Response) -> str:
     if status == 401 and answer.headers.get("www-authenticate", "").lower().startswith("basic"):
         remedy = "it requires a user name and password: -H 'Authorization: Basic …', the base64 of name:password"
     return f"{where}: HTTP {status}: {error_text(answer.content)}; {remedy}"
-
-
-def _json(answer: httpx.Response) -> Any:
-    try:
-        return storable(json.loads(answer.content.decode("utf-8-sig", "replace")))
-    except (ValueError, RecursionError):
-        return None
 
 
 def _reason(error: Exception) -> str:

@@ -26,6 +26,7 @@ class GrpcServer(Server):
     """
 
     def __init__(self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None) -> None:
+        super().__init__()
         parts = check_url(url)
         if parts.scheme != "http":
             raise InputError(f"{url}: gRPC is measured without TLS only; give http://HOST:PORT")

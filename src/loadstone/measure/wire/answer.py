@@ -62,6 +62,7 @@ class Answer:
 
     `feed` returns how many output events the piece completed; the caller knows when the piece arrived.
     `streams` False: the answer is one JSON object, hence one event, completed by `finish`.
+    What follows the end of a stream ([DONE]) is no part of it and is passed over.
     running          each output event so far came with the server's count of output tokens
     still            of those, events whose count had not grown. Where most had not it is none of theirs: gateways
                      write zeros until the end, mocks the total from the beginning
@@ -117,13 +118,16 @@ class Answer:
     def feed(self, piece: bytes) -> int:
         """Output events completed by `piece`. Never raises: what cannot be read becomes `error`."""
         try:
-            payloads = self._sse.feed(piece)
+            payloads = [] if self.done else self._sse.feed(piece)
         except SseError as error:
             self._complain(str(error))
             return 0
         before = self.events
         for payload in payloads:
             self._fold(payload)
+            if self.done:
+                self._sse.at_rest = False  # no template recognises what follows
+                break
         return self.events - before
 
     def finish(self) -> int:
@@ -135,7 +139,8 @@ class Answer:
             self._complain(str(error))
             return 0
         for payload in payloads:
-            self._fold(payload)
+            if not self.done:
+                self._fold(payload)
         if not self.streams:
             # All its tokens came at once: its count is a final one, and needs no text beside it.
             self.events = 1 if self.events or self.output_tokens else 0

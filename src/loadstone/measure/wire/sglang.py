@@ -10,7 +10,6 @@ field); a request that the server gave up has the finish reason `abort`.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ import msgspec
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, place_of
 from loadstone.measure.wire.structured import shape_fields
-from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, present, raw
+from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, load, present, raw
 from loadstone.workload.request import RequestSpec
 
 
@@ -118,14 +117,14 @@ class SglangAnswer(Answer):
 
     def _take_text(self, field: msgspec.Raw) -> None:
         """The whole text so far, or what is new of it: the whole begins with what was said before."""
-        text = _value(field)
+        text = load(bytes(field))
         if isinstance(text, str):
             before = self.text
             self._texts = [(text if text.startswith(before) else before + text)[:MAX_TEXT]]
 
     def _take_reason(self, reason: msgspec.Raw) -> None:
         """`{"type": "length", "length": 8}`, or a bare word from old servers."""
-        if (value := _value(reason)) is None:
+        if (value := load(bytes(reason))) is None:
             return
         kind = value.get("type") if isinstance(value, dict) else value
         word = kind if isinstance(kind, str) else bytes(raw(value)).decode()
@@ -137,14 +136,6 @@ class SglangAnswer(Answer):
 
 def _several(payload: bytes) -> list[_Event]:
     """The answers to a request with `n`, in one piece: a list."""
-    answers = _value(payload)
+    answers = load(payload)
     events = [convert(each, _Event) for each in answers[:CHOICES]] if isinstance(answers, list) else []
     return [event for event in events if event is not None]
-
-
-def _value(field: msgspec.Raw | bytes) -> Any:
-    """What a field or payload holds, invalid UTF-8 replaced; None where it cannot be read."""
-    try:
-        return json.loads(bytes(field).decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None

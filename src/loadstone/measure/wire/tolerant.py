@@ -40,12 +40,24 @@ def count(value: float | None) -> int | None:
 
 def load_object(payload: bytes) -> dict[str, Any] | None:
     """A JSON object, invalid UTF-8 replaced; None for anything else."""
+    fields = load(payload)
+    return fields if isinstance(fields, dict) else None
+
+
+def load(payload: bytes) -> Any:
+    """A JSON document, invalid UTF-8 replaced, a byte order mark passed over; None where it cannot be read.
+
+    Numbers of any length are read, and so are NaN and Infinity, which some engines print.
+    """
     try:
-        # Python's decoder takes NaN and Infinity, which some engines print.
-        fields = json.loads(payload.decode("utf-8", "replace"))
+        return json.loads(payload.decode("utf-8-sig", "replace"), parse_int=_number)
     except (ValueError, RecursionError):
         return None
-    return fields if isinstance(fields, dict) else None
+
+
+def _number(digits: str) -> float:
+    """An integer; Python refuses those of thousands of digits, which are as good as infinite."""
+    return int(digits) if len(digits) < 400 else float(digits)
 
 
 def raw(value: Any) -> msgspec.Raw:

@@ -26,6 +26,7 @@ HEAT_TIMES, HEAT_GAPS = 80, 48
 GAP_LOW_S, GAP_HIGH_S = 1e-5, 1e2
 """ITL outside of these is counted at the edge."""
 LEVELS = np.unique(np.concatenate([np.linspace(0, 0.9, 37), np.linspace(0.9, 0.99, 10), [0.995, 0.999, 1.0]]))
+LONGEST_S = 1e8
 MAX_CELLS = 7
 """As many lines have colours that nobody takes for one another."""
 
@@ -114,6 +115,8 @@ def _edges(run: StoredRun) -> Floats | None:
         return None
     first = float(np.nanmin(sent))
     last = float(np.nanmax(np.concatenate([sent, end])))
+    if not -LONGEST_S < first <= last < LONGEST_S:
+        raise ValueError("they have times that no run has")
     return np.linspace(first, max(last, first + 1e-6), TIME_BINS + 1)
 
 

@@ -240,7 +240,7 @@ def _bounds(stat: Stat | None, show: Callable[[float | None], str] = show_second
 
 def _of_light(point: Point) -> str:
     """The roofline's TPOT over the one there was: 100 % is as fast as the hardware can be."""
-    if point.tpot is None or not point.roofline.tpot_s:
+    if point.tpot is None or not point.tpot.value or not point.roofline.tpot_s:
         return "-"
     return f"{100 * point.roofline.tpot_s / point.tpot.value:.0f} %"
 
