@@ -15,7 +15,7 @@ from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.metrics import CellMetrics, cell_metrics
 from loadstone.analyse.roofline import roofline_of
-from loadstone.analyse.run_facts import run_facts
+from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.slo import bounds_of
 from loadstone.core import run_folder
 from loadstone.core.arrays import COLUMNS, known_times
@@ -105,8 +105,14 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     `dialect`: another tool's numbers of the same records beside ours; None: as the run was told.
     """
     info = run_folder.read_info(folder)
-    if imported_run.is_summary_only(folder, info):
-        return with_roofline(imported_run.read(folder), info)
+    only_stated = imported_run.is_summary_only(folder, info)
+    summary = imported_run.read(folder) if only_stated else measured_summary(folder, info, dialect)
+    add_roofline(summary, info)
+    return summary
+
+
+def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) -> Summary:
+    """The summary of a run's records, without its roofline. Raises InputError where they are missing."""
     dialect = dialect or info.settings.get("dialect")
     plan = run_folder.read_plan(folder)
     if len(info.cells) != len(plan.cells):
@@ -118,15 +124,15 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_cell(run, cell, dialect) for cell in range(len(plan.cells))]
     findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
-    return with_roofline(run_summary(folder, info, [cell for cell in cells if cell is not None], findings), info)
+    return run_summary(folder, info, [cell for cell in cells if cell is not None], findings)
 
 
-def with_roofline(summary: Summary, info: RunInfo) -> Summary:
-    """The same with what the hardware allows beside each cell; None where nobody knows it."""
+def add_roofline(summary: Summary, info: RunInfo) -> RunFacts:
+    """Puts beside each cell what the hardware allows, where the catalogue knows it; returns the facts of the run."""
     facts = run_facts(info, summary)
     for cell in summary.cells:
         cell.roofline = roofline_of(info, facts, cell)
-    return summary
+    return facts
 
 
 def run_summary(
