@@ -308,6 +308,13 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("llama-3.1-8b@8xh200,tp8", "options behind a slash, 8xh200/tp8; did you mean llama-3.1-8b@8xh200/tp8?"),
+        ("llama-3.1-8b@8xh200@8xh200", "did you mean llama-3.1-8b@8xh200?"),
+        ("llama-3.1-8b@h200x8", "did you mean llama-3.1-8b@8xh200?"),
+        ("llama-3.1-8b@8h200/tp8", "did you mean llama-3.1-8b@8xh200/tp8?"),
+        ("llama-3.1-8b/8xh200", "not MODEL@GPUS; write e.g. llama-3.1-8b@8xh200"),
+        ("8xh200", "not MODEL@GPUS; write e.g. llama-3.1-70b@8xh200"),
+        ("nope on 8xh200", "not MODEL@GPUS; write e.g. llama-3.1-70b@8xh200/tp8,engine=vllm"),
         ("llama-3.1-8b", "not MODEL@GPUS"),
         ("@8xh100", "not MODEL@GPUS"),
         ("llama-3.1-8b@", "not MODEL@GPUS"),

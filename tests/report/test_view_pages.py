@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Never
@@ -11,12 +12,14 @@ from urllib.parse import quote
 import httpx
 import msgspec
 import pytest
+import uvicorn
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import Target
 from loadstone.report.view import app as view_app
+from loadstone.report.view import connection
 from loadstone.report.view.app import Site
 from loadstone.report.view.guard import Guard
 from loadstone.report.view.run_list import RunList
@@ -277,6 +280,70 @@ def test_the_page_only_reads(runs: Path, method: str) -> None:
 def test_only_hosts_of_this_page_are_answered(runs: Path, host: str, status: int) -> None:
     app = open_page(runs, names=["Lab.example"])
     assert get(app, "/", {"host": host}).status_code == status
+
+
+def test_what_nobody_thought_of_is_a_line_and_no_traceback(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert get(open_page(runs, token=TOKEN), "/?" + "a=1&" * 200).status_code == 400
+    assert get(open_page(runs, token=TOKEN), f"/?token={TOKEN}&" + "a=1&" * 200).status_code == 400
+    page = Site(RunList([runs]))
+    monkeypatch.setattr(page, "listing", lambda request: 1 / 0)
+    answer = get(Guard(page.app()), "/?q=%1b[31m")
+    assert answer.status_code == 500
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert capsys.readouterr().err == "loadstone view: /: ZeroDivisionError: division by zero\n"
+
+
+def test_the_list_is_there_while_many_wait_for_reports(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    making, most, done = [0], [0], threading.Event()
+
+    def slow(rows: object) -> str:
+        making[0] += 1
+        most[0] = max(most[0], making[0])
+        done.wait(20)
+        making[0] -= 1
+        raise InputError("not today")
+
+    monkeypatch.setattr(view_app, "_made", slow)
+    app = open_page(runs)
+
+    async def visit() -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            waiting = [asyncio.create_task(client.get("/runs/one")) for _ in range(60)]
+            await asyncio.sleep(0.1)
+            answer = await asyncio.wait_for(client.get("/"), 10)
+            done.set()
+            await asyncio.gather(*waiting)
+            return answer.status_code
+
+    assert asyncio.run(visit()) == 200
+    assert most == [1]
+
+
+def test_a_connection_on_which_nothing_is_asked_for_is_closed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "IDLE_S", 0.2)
+    app = open_page(runs)
+    server = uvicorn.Server(uvicorn.Config(app, http=connection.Connection, log_level="critical", lifespan="off"))
+
+    async def wait() -> tuple[bytes, bytes]:
+        with listen("127.0.0.1", 0) as listener:
+            serving = asyncio.create_task(server.serve([listener]))
+            port = listener.getsockname()[1]
+            while not server.started:
+                await asyncio.sleep(0.01)
+            silent, nothing = await asyncio.open_connection("127.0.0.1", port)
+            slow, head = await asyncio.open_connection("127.0.0.1", port)
+            head.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+            heard = await asyncio.wait_for(asyncio.gather(silent.read(), slow.read()), 10)
+            for writer in (nothing, head):
+                writer.close()
+                await writer.wait_closed()
+            server.should_exit = True
+            await serving
+            return heard[0], heard[1]
+
+    assert asyncio.run(wait()) == (b"", b"")
 
 
 def test_other_sites_may_link_here_and_nothing_more(runs: Path) -> None:

@@ -67,11 +67,12 @@ def _quota(groups: Path) -> float:
 
 def path_of(text: str | os.PathLike[str]) -> Path:
     """As a path, a leading ~ as the home folder: pyarrow takes it for that, and no shell has done so before Python.
-    Where there is no such home it stays as it is.
+    Where there is no such home it stays as it is, as does what no file can be called.
 
     Raises TypeError where it is none.
     """
-    return Path(os.path.expanduser(Path(text)))  # noqa: PTH111  (Path's own raises there)
+    path = Path(text)
+    return path if "\0" in str(path) else Path(os.path.expanduser(path))  # noqa: PTH111  (Path's own raises there)
 
 
 def cache_folder() -> Path:

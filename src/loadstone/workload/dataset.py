@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.workload.files import BOM, HEAD_BYTES, check_text, lines, opened
+from loadstone.workload.files import first_line, lines, opened
 
 GIVE = "give JSON, JSONL or plain text in UTF-8"
 
@@ -37,6 +37,7 @@ _ARRAY = re.compile(rb'\[\s*(["{\[\]]|$)')
 _OBJECT = re.compile(rb'\{\s*(["}]|$)')
 
 _MOST_ARRAY_BYTES = 1 << 32
+_MOST_PROMPTS = 10_000_000
 _READ_BYTES = 1 << 20
 _NAME = re.compile(rb"[\w .-]{1,40}")
 _HEADS = frozenset({
@@ -131,6 +132,8 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_b
         if prompt is None or (conversations and not user_turns):
             skipped += 1
             continue
+        if len(prompts) == _MOST_PROMPTS:
+            raise InputError(f"{path}, {unit} {number}: over {_MOST_PROMPTS:,} prompts; give fewer, in several files")
         prompts.append(prompt)
         output_tokens.append(tokens)
         if conversations:
@@ -288,14 +291,7 @@ class ItemError(Exception):
 
 def kind_of(path: Path, stream: BinaryIO) -> Kind:
     """`array`, `lines` (of JSON) or `text`, by the first line that is not blank; leaves `stream` at the content."""
-    head = stream.readline(HEAD_BYTES)
-    start = len(BOM) if head.startswith(BOM) else 0
-    first = head[start:].strip()
-    while head and not first:
-        head = stream.readline(HEAD_BYTES)
-        first = head.strip()
-    check_text(path, head, GIVE)
-    stream.seek(start)
+    first = first_line(path, stream, GIVE)[1].strip()
     if _ARRAY.match(first):
         return "array"
     if _OBJECT.match(first):

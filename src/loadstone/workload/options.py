@@ -355,6 +355,8 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
             fields[field] = None
     try:
         return msgspec.convert(fields, kind, strict=False)
+    except UnicodeEncodeError:
+        raise InputError("an option holds half of a surrogate pair, which is no text; give text") from None
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at `$.")
         field = place.rstrip("`").partition("[")[0]

@@ -312,7 +312,7 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
             for places in options.concurrency or (1, 4, 16)
         ]
     if per_rate is not None:
-        return loads, [max(1, round(per_rate * load.value)) for load in loads]
+        return loads, [max(1, round(min(per_rate * load.value, 1e18))) for load in loads]
     if options.requests:
         return loads, [options.requests[0]] * len(loads)
     return loads, None

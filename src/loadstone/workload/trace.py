@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
-from loadstone.workload.files import BOM, HEAD_BYTES, check_text, lines, opened
+from loadstone.workload.files import first_line, lines, opened
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -314,13 +314,9 @@ def _rows(path: Path, stream: BinaryIO) -> tuple[Format, Rows]:
 
     Raises InputError where it is empty, is not text, or has not all the columns of a format.
     """
-    line, head = 1, stream.readline(HEAD_BYTES).removeprefix(BOM)
-    while head and not head.strip():
-        line, head = line + 1, stream.readline(HEAD_BYTES)
-    stream.seek(0)
+    line, head = first_line(path, stream, GIVE)
     if not head:
         raise InputError(f"{path}: empty; {GIVE}")
-    check_text(path, head, GIVE)
     if head.lstrip()[:1] in (b"{", b"["):
         return _json(path, lines(path, stream), line, head)
     try:
@@ -334,9 +330,11 @@ def _csv(path: Path, lines: Iterator[bytes]) -> tuple[Format, Rows]:
     # Invalid bytes must not end the reading of the lines behind them: they are met again in the value they spoil.
     reader = csv.reader((data.decode(errors="surrogateescape") for data in lines), strict=True)
     try:
-        header = next(row for row in reader if any(map(str.strip, row)))
+        header = next((row for row in reader if any(map(str.strip, row))), None)
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: broken CSV: {error}; {GIVE}") from None
+    if header is None:
+        raise InputError(f"{path}: empty; {GIVE}")
     columns = [column.strip() for column in header]
     format = _format(f"{path}, line {reader.line_num}", columns, ("prompt",))
     names = [*format.columns, *(["prompt"] if format.name == "plain" and "prompt" in columns else [])]

@@ -14,6 +14,7 @@ from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dty
 from loadstone.catalogue.config.reader import read_given
 from loadstone.catalogue.deployment.alternatives import split_commas
 from loadstone.catalogue.deployment.deployment import Deployment, Draft
+from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import (
     ARGUMENTS,
     CHOICES,
@@ -45,7 +46,6 @@ _PRECISION = re.compile(
     re.IGNORECASE,
 )
 """How a checkpoint's name ends with its precision: `-FP8-dynamic`, `-AWQ`, `-GPTQ-Int4`, `-quantized.w4a16`."""
-_FORM = "write e.g. llama-3.1-70b:fp8@8xh200/tp8,engine=vllm"
 
 
 class _Options(msgspec.Struct):
@@ -103,9 +103,34 @@ def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = No
     nodes if that fits, dp the rest. Whether the model can be cut that way is not looked at here.
     Raises InputError: syntax, unknown names (with the nearest), tp·pp·dp ≠ GPUs, ep that fits no rank count.
     """
+    if gpu is not None or model is not None:
+        return _parsed(text, gpu, model)
+    try:
+        return _parsed(text)
+    except InputError as error:
+        meant = _meant(text)
+        if meant is None or not split_deployment(text)[0]:
+            raise
+        raise InputError(f"{error}; did you mean {meant}?") from None
+
+
+def _meant(text: str) -> str | None:
+    """The deployment that has the parts of the text, where that can be one."""
+    meant = suggest(text)
+    if meant is None or meant == text:
+        return None
+    try:
+        _parsed(meant)
+    except InputError:
+        return None
+    return meant
+
+
+def _parsed(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
     left, where, rest = split_deployment(text)
     if not left or not where:
-        raise InputError(f"deployment {text!r}: not MODEL@GPUS; {_FORM}")
+        example = _meant(text) or f"{EXAMPLE}/tp8,engine=vllm"
+        raise InputError(f"deployment {text!r}: not MODEL@GPUS; write e.g. {example}")
     model, weights = _model_of(left, model)
     try:
         kind, gpus, nodes, node = _hardware_of(where, gpu)
@@ -159,7 +184,7 @@ def _split_precision(name: str) -> tuple[str, str | None]:
 def _hardware_of(where: str, gpu: Gpu | None) -> tuple[Gpu, int, int, Node | None]:
     match = _WHERE.fullmatch(where)
     if match is None:
-        raise InputError(f"{where!r} names no GPUs; write e.g. 8xh200")
+        raise InputError(f"{where!r} names no GPUs; write e.g. 8xh200, and options behind a slash, 8xh200/tp8")
     count, name = int(match[1] or 1), match[2].strip()
     if not 1 <= count <= _MOST_GPUS:
         raise InputError(f"{count} GPUs; write 1 to {_MOST_GPUS}")

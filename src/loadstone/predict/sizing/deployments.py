@@ -10,6 +10,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.alternatives import expand, split_commas
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import engine_of, key_value, split_deployment
+from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import OWNERS, owners_of
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import SizeOptions
@@ -21,6 +22,7 @@ _OPTION = re.compile(
     r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention[-_]dp|dp[-_]attention|-*(enable|disable|enforce|no)[-_][a-z_-]+|[a-z_-]+=.*",
     re.IGNORECASE,
 )
+_COUNTED = re.compile(r"([0-9]+)\s*[x×*]\s*(?=[a-z])", re.IGNORECASE)
 _OF_A_DEPLOYMENT = ("gpu", "gpus", "tp", "pp", "dp", "ep", "attention_dp", "weights_dtype", "kv_dtype")
 """Options that a model with an `@` says itself."""
 
@@ -55,8 +57,18 @@ def _whole(model: str, options: SizeOptions) -> Iterator[Deployment]:
 
 
 def _combined(model: str, options: SizeOptions) -> Iterator[Deployment]:
+    if _COUNTED.match(model):
+        raise InputError(f"MODEL: {model!r} is GPUs and no model; write e.g. llama-3.1-70b@{model}")
+    for gpu in options.gpu:
+        if (counted := _COUNTED.match(gpu)) is not None:
+            name = gpu[counted.end() :]
+            remedy = f"write --gpu {name} --gpus {counted[1]}, or {model}@{gpu}"
+            raise InputError(f"--gpu: {gpu!r} is a number of GPUs, not the name of one; {remedy}")
     if not options.gpu:
-        raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {model}@8xh200")
+        raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {suggest(model) or EXAMPLE}")
+    for gpu in options.gpu:
+        if counted := re.fullmatch(r"([0-9]+)\s*[x×*]\s*(.+)", gpu):
+            raise InputError(f"--gpu: {gpu!r} has a count in it; write --gpu {counted[2]} --gpus {counted[1]}")
     counts = options.gpus or (1,)
     splits = list(product(options.tp or (None,), options.pp or (None,), options.dp or (None,), options.ep or (None,)))
     several = len(counts) * len(splits) > 1

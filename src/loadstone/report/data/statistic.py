@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -16,6 +16,7 @@ from loadstone.core.summary import Latency, Metrics, Window
 
 RateName = Literal["output_tokens_per_s", "total_tokens_per_s"]
 PREDICTED = "80 %, predicted"
+_MOST = 1e200
 
 
 class Stat(msgspec.Struct, kw_only=True, frozen=True):
@@ -74,7 +75,7 @@ def latency(values: Latency | None, ok: int | None) -> Stat | None:
         return None
     which: Literal["median", "mean"] = "median" if values.p50 is not None else "mean"
     value = values.p50 if values.p50 is not None else values.mean
-    if value is None:
+    if not _is_possible(value):
         return None
     low, high = values.bounds("p50" if which == "median" else "mean")
     drawn = reach(value, low, high)
@@ -104,7 +105,7 @@ def throughput(metrics: Metrics, window: Window, name: RateName, kind: LoadKind)
     performance model is, and by what was drawn, as if independent.
     """
     value: float | None = getattr(window, name)
-    if value is None:
+    if not _is_possible(value):
         return None
     low, high = rate_interval(metrics, name, window)
     drawn, off, level = reach(value, low, high), predicted_rate(metrics, kind), "95 %"
@@ -133,6 +134,11 @@ def _inverse(value: float, rate: Stat | None) -> Stat:
     low, high = bounds(value, rate.reach[::-1])
     drawn, off = rate.drawn and rate.drawn[::-1], rate.off and rate.off[::-1]
     return Stat(value=value, which="rate", low=low, high=high, level=rate.level, drawn=drawn, off=off)
+
+
+def _is_possible(value: float | None) -> TypeGuard[float]:
+    """Files of others' making may have anything: no time and no throughput is below 0, nor 10²⁰⁰."""
+    return value is not None and 0 <= value < _MOST
 
 
 def whole(value: float | None) -> int | None:

@@ -9,14 +9,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -44,7 +45,8 @@ class Site:
         self._runs = runs
         self._live = LiveRuns()
         self._made: OrderedDict[object, str] = OrderedDict()
-        self._making = threading.Lock()
+        self._making = asyncio.Lock()
+        """One report at a time: who waits for it takes no thread from those who want the list."""
 
     def app(self) -> Starlette:
         return Starlette(
@@ -73,11 +75,11 @@ class Site:
         text = pages.rows_part(rows, chosen) if part else pages.listing(rows, chosen)
         return _with_tag(request, text)
 
-    def run(self, request: Request) -> Response:
-        row = self._row(request.path_params["key"])
+    async def run(self, request: Request) -> Response:
+        row = await run_in_threadpool(self._row, request.path_params["key"])
         if row.state == "unreadable":
             return HTMLResponse(pages.message(row.name, "This run cannot be read.", row.why))
-        return HTMLResponse(pages.live(row) if row.live else self._report([row]))
+        return HTMLResponse(pages.live(row) if row.live else await self._report([row]))
 
     def live(self, request: Request) -> Response:
         row = self._row(request.path_params["key"])
@@ -85,18 +87,18 @@ class Site:
             return JSONResponse({"schema": 1, "state": row.state})
         return JSONResponse(self._live.look(row))
 
-    def compare(self, request: Request) -> Response:
+    async def compare(self, request: Request) -> Response:
         keys = list(dict.fromkeys(request.query_params.getlist("run")))
         if not 2 <= len(keys) <= MOST_COMPARED:
             ticked = f"{len(keys)} runs are ticked." if len(keys) != 1 else "One run is ticked."
             remedy = f"Go back and tick two, or up to {MOST_COMPARED} for one report."
             return HTMLResponse(pages.message("Compare", ticked, remedy), 400)
-        rows = [self._row(key) for key in keys]
+        rows = [await run_in_threadpool(self._row, key) for key in keys]
         waiting = [row.name for row in rows if row.live or row.state == "unreadable"]
         if waiting:
             text = f"These have no result to compare: {', '.join(waiting)}."
             return HTMLResponse(pages.message("Compare", text), 409)
-        return HTMLResponse(self._report(rows))
+        return HTMLResponse(await self._report(rows))
 
     def asset(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -112,29 +114,32 @@ class Site:
             raise HTTPException(404, "There is no such run here; it may have been removed.")
         return row
 
-    def _report(self, rows: Sequence[Row]) -> str:
+    async def _report(self, rows: Sequence[Row]) -> str:
+        async with self._making:
+            return await run_in_threadpool(self._page_of, rows)
+
+    def _page_of(self, rows: Sequence[Row]) -> str:
         """The page of these runs' report, or of why there is none; kept until one of their files changes."""
         files = ("run.json", "summary.json", "records.parquet", "server.parquet")
         key = tuple((row.key, signature(row.folder, files)) for row in rows)
-        with self._making:
-            if key not in self._made:
-                try:
-                    self._made[key] = _made(rows)
-                except InputError as error:
-                    return pages.message(rows[0].name, "There is no report of this yet.", clean(str(error), 400))
-                except Exception as error:
-                    # Files of others' making may be wrong in ways nobody thought of; this page is about them.
-                    why = f"{type(error).__name__}: {clean(str(error), 300)}"
-                    print(f"loadstone view: {', '.join(row.name for row in rows)}: {why}", file=sys.stderr)
-                    return pages.message(rows[0].name, "No report can be made of these files.", why)
-                while len(self._made) > 1 and sum(map(len, self._made.values())) > _KEPT_BYTES:
-                    self._made.popitem(last=False)
-            self._made.move_to_end(key)
-            return self._made[key]
+        if key not in self._made:
+            try:
+                self._made[key] = _made(rows)
+            except InputError as error:
+                return pages.message(rows[0].name, "There is no report of this yet.", clean(str(error), 400))
+            except Exception as error:
+                # Files of others' making may be wrong in ways nobody thought of; this page is about them.
+                why = f"{type(error).__name__}: {clean(str(error), 300)}"
+                print(f"loadstone view: {', '.join(row.name for row in rows)}: {why}", file=sys.stderr)
+                return pages.message(rows[0].name, "No report can be made of these files.", why)
+            while len(self._made) > 1 and sum(map(len, self._made.values())) > _KEPT_BYTES:
+                self._made.popitem(last=False)
+        self._made.move_to_end(key)
+        return self._made[key]
 
 
 def _made(rows: Sequence[Row]) -> str:
-    from loadstone.report.data.runs import read_run
+    from loadstone.analyse.stored_run import read_run
     from loadstone.report.pages.document import build
     from loadstone.report.pages.html import body
 

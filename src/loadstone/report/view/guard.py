@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import secrets
+import sys
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from urllib.parse import parse_qs, urlencode
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
+from loadstone.report.data.wording import clean
 from loadstone.report.view.pages import opening
 
 if TYPE_CHECKING:
@@ -57,8 +59,12 @@ class Guard:
         if scope["type"] != "http":
             return
 
+        begun = False
+
         async def with_headers(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
@@ -66,7 +72,16 @@ class Guard:
             await send(message)
 
         answer = self._answer(scope)
-        await (self._app if answer is None else answer)(scope, receive, with_headers)
+        try:
+            await (self._app if answer is None else answer)(scope, receive, with_headers)
+        except Exception as error:
+            # Whatever somebody thinks of sending: a line, not a traceback, and the page goes on.
+            print(
+                f"loadstone view: {clean(scope['path'])}: {type(error).__name__}: {clean(str(error))}",
+                file=sys.stderr,
+            )
+            if not begun:
+                await PlainTextResponse("This cannot be answered.\n", 500)(scope, receive, with_headers)
 
     def _answer(self, scope: Scope) -> Response | None:
         """What is said in the page's place; None where the request may pass."""
@@ -95,7 +110,10 @@ class Guard:
         return True
 
     def _unlocked(self, scope: Scope, headers: Headers, token: str) -> Response | None:
-        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+        try:
+            query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+        except ValueError:
+            return PlainTextResponse("The address has more than 100 fields.\n", 400)
         tokens = query.pop("token", [])
         if tokens:
             if not _same(tokens[0], token):

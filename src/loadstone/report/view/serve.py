@@ -33,6 +33,7 @@ def serve(
     import uvicorn
 
     from loadstone.report.view.app import Site
+    from loadstone.report.view.connection import Connection
     from loadstone.report.view.guard import Guard
 
     run_list = RunList(runs)
@@ -46,8 +47,8 @@ def serve(
     server = uvicorn.Server(
         uvicorn.Config(
             guarded,
-            http="h11",  # httptools has no bound for a head, nor for requests sent ahead of their answers
-            log_level="error",  # whoever sends nonsense would fill the terminal
+            http=Connection,
+            log_level="critical",  # whoever sends nonsense would fill the terminal
             access_log=False,  # it would have the token in it
             lifespan="off",
             ws="none",
