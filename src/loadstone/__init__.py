@@ -194,9 +194,13 @@ def calibrate_profile(
 
     `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in. Raises InputError.
     """
+    from msgspec import to_builtins
+
     from loadstone.runs.calibrate import calibrate
 
-    return calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out)).to_json()
+    result = calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out))
+    document: dict[str, Any] = to_builtins(result, enc_hook=str)
+    return document
 
 
 def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[Path]:

@@ -1,16 +1,21 @@
 """What may stand on a side of a comparison, what the two were asked, and which conclusions may be drawn."""
 
 import dataclasses
+import json
 import math
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import loadstone
 from conftest import Loadstone
 from loadstone import compare
 from loadstone.analyse.compare.cells import take_blocks
@@ -24,6 +29,8 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
 from loadstone.core.statistics.dependence import RESOLUTION
+from loadstone.core.summary import SCHEMA, CellSummary, Latency, Metrics, Summary, Verdict
+from loadstone.core.summary import Requests as Requests_
 from loadstone.workload.dataset import read as read_dataset
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
@@ -249,6 +256,101 @@ def test_what_a_conclusion_means_is_said_where_it_stands() -> None:
     assert word(better.printed)[0] == "B is better"
     assert word(untested.printed)[0] == ""
     assert word(dataclasses.replace(untested, ratio=None).printed)[0] == "missing on one side"
+
+
+# --- runs that others wrote -----------------------------------------------------------------------------------------
+
+HUGE = 10**400
+SPOILT_SETTINGS: dict[str, Any] = {
+    "no list of intervals": {"intervals": {"a": 1}},
+    "intervals that are none": {"intervals": [{"ttft_s": "x"}, 3]},
+    "intervals without ends": {"intervals": [{"ttft_s": []}]},
+    "a model that may be off by nothing or less": {"intervals": [{"output_tokens_per_s": [0.0, -2.0]}]},
+    "a first token of nothing": {"first_token": {"x": 1}},
+    "more GPUs than a float holds": {"deployment": {"gpu": "h100", "gpus": HUGE}},
+    "a workload that is a list": {"workload": [1, 2]},
+    "a deployment that is a word": {"deployment": "x"},
+    "a basis of other types": {"basis": {"unmeasured": 5, "assumed": "x"}},
+    "a label that is a table": {"label": {"a": {"b": []}}},
+    "an import of numbers without end": {"import": {"cells": [{
+        "relative_times": True, "unknown": ["requests", "zzz"],
+        "stated": {"duration_s": -5, "latencies": {"ttft_s": {"mean": -1, "p50": 0}, "requests": {"mean": 1}},
+                   "totals": {"output_tokens_per_s": HUGE}}}]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", SPOILT_SETTINGS.values(), ids=SPOILT_SETTINGS)
+@pytest.mark.parametrize("source", ["simulated", "imported", "measured"])
+def test_settings_of_another_version_or_program_are_left_out(tmp_path: Path, settings: Any, source: str) -> None:
+    a, b = make(tmp_path / "a", seed=1, source="simulated"), make(tmp_path / "b", seed=2, source=source)
+    info = run_folder.read_info(b)
+    info.settings |= settings
+    (b / "run.json").write_text(json.dumps(msgspec.to_builtins(info)))
+    for sides in ((a, b), (b, a)):
+        rows_of = rows(loadstone.compare(*sides, price="h100=2"))
+        assert rows_of["tpot_p50"]["ratio"] == pytest.approx(1, abs=0.2)
+
+
+def spoil(folder: Path, file: str, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Path:
+    """The same run with other rows in one of its files."""
+    table = pq.read_table(folder / file)
+    pq.write_table(pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema), folder / file)
+    return folder
+
+
+def test_a_plan_of_another_run_is_named(tmp_path: Path) -> None:
+    a = make(tmp_path / "a", seed=1)
+    b = spoil(make(tmp_path / "b", seed=2), "plan.parquet", lambda plan: plan[:0])
+    for sides in ((a, b), (b, a)):
+        with pytest.raises(InputError, match="plan"):
+            compare(*sides)
+
+
+NAN, INF = float("nan"), float("inf")
+SPOILT_RECORDS: dict[str, dict[str, Any]] = {
+    "no send": {"sent_s": None}, "a send that is no number": {"sent_s": NAN}, "a send without end": {"sent_s": INF},
+    "an end without end": {"end_s": INF}, "arrivals that are none": {"arrival_s": NAN},
+    "arrivals without end": {"arrival_s": INF}, "arrivals before time": {"arrival_s": -1e300},
+    "no phase": {"phase": None},
+    "no status": {"status": None}, "one number for all": {"request_id": "0-7"}, "a number far beyond the plan":
+    {"request_id": "0-999999999999999999"}, "fewer tokens than none": {"output_tokens": -7},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", SPOILT_RECORDS.values(), ids=SPOILT_RECORDS)
+def test_records_that_nothing_could_have_measured_end_in_no_traceback(tmp_path: Path, changes: Any) -> None:
+    def change(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for record in records:
+            for name, value in changes.items():
+                record[name] = [value] * len(record[name]) if name == "arrival_s" else value
+        return records
+
+    a = make(tmp_path / "a", seed=1)
+    b = spoil(make(tmp_path / "b", seed=2), "records.parquet", change)
+    for sides in ((a, b), (b, a)):
+        for row in rows(compare(*sides)).values():
+            numbers = [value for value in row.values() if isinstance(value, float)]
+            assert all(map(math.isfinite, numbers)), row
+
+
+@pytest.mark.parametrize("value", [1e308, 5e-324, 0.0, -1.0])
+def test_a_ratio_that_no_two_runs_have_is_none(tmp_path: Path, value: float) -> None:
+    """Sums of others may hold whatever a float holds; over an ordinary one that is no number any more."""
+    load, requests = Load("concurrency", 4.0), Requests_(sent=9, ok=9)
+    folders = []
+    for name, p50 in (("a", 0.03), ("b", value)):
+        folder = make(tmp_path / name, source="imported")
+        (folder / "records.parquet").unlink()
+        latency = Latency(n=9, p50=p50, mean=p50)
+        cell = CellSummary(load=load, requests=requests, metrics=Metrics(ttft_s=latency), verdict=Verdict(True, []))
+        summary = Summary(
+            schema=SCHEMA, run_id=name, run_dir=str(folder), source="imported", status="done", plan_id="",
+            seed=0, cells=[cell],
+        )  # fmt: skip
+        (folder / "summary.json").write_bytes(msgspec.json.encode(summary))
+        folders.append(folder)
+    for sides in (folders, folders[::-1]):
+        assert rows(loadstone.compare(*sides))["ttft_p50"]["ratio"] is None
 
 
 # --- a rhythm -------------------------------------------------------------------------------------------------------

@@ -181,6 +181,8 @@ def test_a_models_name_does_not_end_the_script(loadstone: Loadstone, tmp_path: P
         (["llama-3.1-8b", "--gpu", "h1000"], "h100"),
         (["llama-3.1-8b"], "--gpu: none given"),
         (["llama-3.1-8b@1xh100", "--gpu", "h200"], "--gpu: 'llama-3.1-8b@1xh100' is a whole deployment"),
+        (["8xh200"], "MODEL: '8xh200' is GPUs and no model; write e.g. llama-3.1-70b@8xh200"),
+        (["llama-3.1-8b", "--gpu", "8xh200"], "write --gpu h200 --gpus 8, or llama-3.1-8b@8xh200"),
         (["llama-3.1-8b", "--gpu", "h100", "--context", "8q"], "--context: '8q'"),
         (["llama-3.1-8b", "--gpu", "h100", "--batch", "0"], "--batch"),
         (["llama-3.1-8b", "--gpu", "h100", "--gpus", "2", "--tp", "3"], "tp3"),

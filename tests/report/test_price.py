@@ -11,7 +11,14 @@ import pytest
 
 from conftest import Loadstone
 from loadstone import compare
-from loadstone.analyse.compare.price import dollars_per_hour, key, parse_prices, per_million, without_price
+from loadstone.analyse.compare.price import (
+    check_prices,
+    dollars_per_hour,
+    key,
+    parse_prices,
+    per_million,
+    without_price,
+)
 from loadstone.analyse.compare.ratio import OTHER_REPEATS
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.errors import InputError
@@ -62,6 +69,36 @@ def test_two_prices_of_one_gpu_are_refused() -> None:
     with pytest.raises(InputError, match="has two prices, 3 and 4"):
         parse_prices(["h200=3,H200-SXM=4"])
     assert parse_prices(["h200=3", "H200=3.0"]) == {"h200": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("price", "words"),
+    [
+        ("h20o=3", "no run is on such a GPU, and the catalogue has none; did you mean h20"),
+        ("h2000=3", "did you mean h200"),
+        ("warpcore=3", r"the catalogue has none.* \(the runs are on H200, Prototype X\)"),
+        ("8xh200=24", "give the price of one GPU, h200=3$"),
+        ("8 × H200=24", "give the price of one GPU, h200=3$"),
+        ("dgx-h200=24", "give the price of one GPU, h200=DOLLARS"),
+        ("8 h200=24", "give the price of one GPU, h200=3$"),
+        ("0xh200=24", "give the price of one GPU, h200=24$"),
+    ],
+)
+def test_a_price_that_would_change_nothing_is_refused(price: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        check_prices(parse_prices(price), [facts(gpu="H200"), facts(gpu="Prototype X"), facts()])
+
+
+def test_prices_of_any_known_gpu_and_of_a_runs_own_are_taken() -> None:
+    check_prices(parse_prices("h200=3,b300=5,mi300=2,prototype x=9"), [facts(gpu="Prototype X"), facts()])
+
+
+def test_a_mistyped_price_is_one_line_in_compare_and_report(tmp_path: Path, loadstone: Loadstone) -> None:
+    a, b = make(tmp_path / "a", seed=1, settings=H200), make(tmp_path / "b", seed=2, settings=H100)
+    for command in (("compare", str(a), str(b)), ("report", str(tmp_path), "-o", str(tmp_path / "r.md"))):
+        done = loadstone(*command, "--price", "h20o=3")
+        assert (done.code, done.err.count("\n")) == (2, 1), done.err
+        assert "did you mean h20" in done.err
 
 
 def test_what_is_not_known_is_told_and_not_guessed() -> None:

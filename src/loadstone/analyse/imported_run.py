@@ -15,7 +15,7 @@ from loadstone.analyse import verdict
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import LATENCIES, CellSummary, Finding, Latency, Metrics, StatedNumber, Summary
+from loadstone.core.summary import LATENCIES, CellSummary, Finding, Latency, Metrics, StatedNumber, Summary, finite
 from loadstone.core.units import show_seconds
 
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
@@ -101,7 +101,7 @@ def lay_over(summary: CellSummary, imported: ImportedCell) -> None:
     if imported.relative_times:
         summary.duration_s = stated.duration_s
         for name in _NEEDS_A_CLOCK:
-            setattr(metrics, name, stated.totals.get(name))
+            setattr(metrics, name, finite(stated.totals.get(name)))
     findings = [*summary.verdict.findings, *imported.findings, *_differences(metrics, stated.latencies)]
     summary.verdict = verdict.judge(findings)
     summary.measured_by = imported.tool
@@ -119,7 +119,8 @@ def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[
         values = summary.metrics.latency(name) if name in LATENCIES else None
         if values is not None:
             shown += [(name, each, statistics.get(each), values.value(each)) for each in _SHOWN]
-    for metric, statistic, stated, ours in shown:
+    for metric, statistic, number, ours in shown:
+        stated = finite(number)
         if stated is None or ours is None or abs(stated - ours) <= SHOWN_DIFFERENCE * max(stated, ours):
             continue
         definition = definition_in(imported.definitions, metric)

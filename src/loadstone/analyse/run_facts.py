@@ -36,6 +36,8 @@ from loadstone.core.summary import Summary, mean_tokens
 _WITHOUT_GPU = ("llama.cpp", "timing server", "simulated engine")
 """Engines that may run on the processor of a machine with GPUs."""
 
+_LARGEST = 1 << 53
+"""Whole numbers from here on count nothing of a run, and floats cannot hold them all."""
 _TOLD_AS_FACTS = ("max_model_len", "max_seq_len", "ctx_size", "prefix_caching")
 """Arguments of engines that a report has by other names."""
 
@@ -208,4 +210,5 @@ def number(value: Any) -> float | None:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
+    return value if whole else None

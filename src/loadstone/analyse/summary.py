@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,10 +15,10 @@ from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.metrics import CellMetrics, cell_metrics
 from loadstone.analyse.roofline import roofline_of
-from loadstone.analyse.run_facts import run_facts
+from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.slo import bounds_of
 from loadstone.core import run_folder
-from loadstone.core.arrays import COLUMNS
+from loadstone.core.arrays import COLUMNS, known_times
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Plan
@@ -52,6 +52,7 @@ _TOTALS = (
     "total_tokens_per_s", "requests_per_s", "steady", "sustained", "achieved_rate_per_s", "goodput_per_s",
     "attainment",
 )  # fmt: skip
+_Factors = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=1)]
 _NOT_SUSTAINED = ("overload", "queue_grows", "rate_not_reached", "interrupted")
 """Findings on cells whose rate is not what came, or not what was kept up with."""
 
@@ -104,8 +105,14 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     `dialect`: another tool's numbers of the same records beside ours; None: as the run was told.
     """
     info = run_folder.read_info(folder)
-    if imported_run.is_summary_only(folder, info):
-        return with_roofline(imported_run.read(folder), info)
+    only_stated = imported_run.is_summary_only(folder, info)
+    summary = imported_run.read(folder) if only_stated else measured_summary(folder, info, dialect)
+    add_roofline(summary, info)
+    return summary
+
+
+def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) -> Summary:
+    """The summary of a run's records, without its roofline. Raises InputError where they are missing."""
     dialect = dialect or info.settings.get("dialect")
     plan = run_folder.read_plan(folder)
     if len(info.cells) != len(plan.cells):
@@ -117,22 +124,25 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_cell(run, cell, dialect) for cell in range(len(plan.cells))]
     findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
-    return with_roofline(run_summary(folder, info, [cell for cell in cells if cell is not None], findings), info)
+    return run_summary(folder, info, [cell for cell in cells if cell is not None], findings)
 
 
-def with_roofline(summary: Summary, info: RunInfo) -> Summary:
-    """The same with what the hardware allows beside each cell; None where nobody knows it."""
+def add_roofline(summary: Summary, info: RunInfo) -> RunFacts:
+    """Puts beside each cell what the hardware allows, where the catalogue knows it; returns the facts of the run."""
     facts = run_facts(info, summary)
     for cell in summary.cells:
         cell.roofline = roofline_of(info, facts, cell)
-    return summary
+    return facts
 
 
 def run_summary(
     folder: Path, info: RunInfo, cells: list[CellSummary], findings: Sequence[verdict.Finding] = ()
 ) -> Summary:
     """The summary of cells that are summarised; `findings`: of the run."""
-    first_token = info.settings.get("first_token") if info.source == "simulated" else None
+    try:
+        first_token = msgspec.convert(info.settings.get("first_token"), FirstToken | None)
+    except msgspec.ValidationError:
+        first_token = None  # another version's
     return Summary(
         schema=SCHEMA,
         run_id=info.run_id,
@@ -144,7 +154,7 @@ def run_summary(
         seed=info.seed,
         cells=cells,
         findings=list(findings),
-        first_token=msgspec.convert(first_token, FirstToken) if first_token else None,
+        first_token=first_token if info.source == "simulated" else None,
     )
 
 
@@ -181,14 +191,14 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
             events.add(batch)
             yield batch
 
-    measured = np.array(pc.equal(scalars["phase"], "measure"))
+    measured = np.array(pc.fill_null(pc.equal(scalars["phase"], "measure"), False))
     imported = imported_run.of_cell(info, cell)
     metrics = cell_metrics(
         read,
         load,
         per_request or _limits(info.slo),
         streams=info.streams,
-        sent_s=scalars["sent_s"].to_numpy()[measured],
+        sent_s=known_times(scalars["sent_s"].to_numpy())[measured],
         span_s=imported.stated.duration_s if imported is not None and imported.relative_times else None,
     )
     parts = breakdown_of(run.folder, info, run.plan, cell, load, info.streams)
@@ -211,7 +221,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     )
     _add_server(summary, run, cell)
     if summary.gpu is not None and run.readings is not None:
-        ends_s = scalars["end_s"].to_numpy()[measured]
+        ends_s = known_times(scalars["end_s"].to_numpy())[measured]
         _add_energy(summary, run.readings, float(np.nanmax(ends_s, initial=0.0)))
     summary.verdict = verdict.judge(_findings(run, cell, metrics, scalars, events, summary, imported))
     line, beyond = quote(summary, _selftest(info))
@@ -281,22 +291,25 @@ def _p99(lags: Distribution | None) -> float | None:
     return lags.p99 if lags is not None else None
 
 
-def _of_cell(info: RunInfo, name: str, cell: int) -> Mapping[str, Any]:
-    """A setting that has an entry for each cell."""
-    each = info.settings.get(name) or []
+def _of_cell(info: RunInfo, name: str, cell: int) -> Mapping[str, Sequence[float]]:
+    """A setting that has factors for each cell, by metric or bound; none where it is another version's."""
+    try:
+        each = msgspec.convert(info.settings.get(name) or [], list[dict[str, _Factors]])
+    except msgspec.ValidationError:
+        return {}
     return each[cell] if cell < len(each) else {}
 
 
-def _add_intervals(summary: CellSummary, factors: Mapping[str, tuple[float, float]]) -> None:
+def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]]) -> None:
     """Of a simulated cell: `low` and `high` beside each p50, and the intervals of throughputs. `factors`: by metric,
     those by which its prediction may be off.
     """
     metrics = summary.metrics
-    for name, (low, high) in factors.items():
+    for name, ends in factors.items():
+        low, high = min(ends), max(ends)
         value = getattr(metrics, name, None)
         if isinstance(value, Latency) and value.p50 is not None:
-            ends = {"low": value.p50 * low, "high": value.p50 * high}
-            setattr(metrics, name, msgspec.structs.replace(value, **ends))
+            setattr(metrics, name, msgspec.structs.replace(value, low=value.p50 * low, high=value.p50 * high))
         elif isinstance(value, int | float):
             window = summary.lasting()
             value = getattr(window, name)

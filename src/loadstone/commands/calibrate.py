@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -63,20 +63,19 @@ def calibrate(
     from loadstone.runs.calibrate import calibrate as of_runs
 
     result = of_runs(runs, deployment, profile, out)
-    document = result.to_json()
     if json:
-        print_json(document)
+        print_json(result)
         return
     print(
         f"{result.points} measured cell{'s' if result.points > 1 else ''} of {result.deployment}, from {result.base}"
     )
-    for key in ("tpot", "ttft"):
-        if key in document["error_before"] and key in document["error_after"]:
-            before, after = (document[f"error_{when}"][key] for when in ("before", "after"))
-            wide, narrow = (_ends(document[f"interval_{when}"][key]) for when in ("before", "after"))
+    keys: tuple[Literal["tpot", "ttft"], ...] = ("tpot", "ttft")
+    for key in keys:
+        if key in result.error_before and key in result.error_after:
+            wide, narrow = (_ends(each[key]) for each in (result.interval_before, result.interval_after))
             print(
-                f"{key.upper()}: off by {before:.1%} before, {after:.1%} after; 80 % interval {wide} before, "
-                f"{narrow} after"
+                f"{key.upper()}: off by {result.error_before[key]:.1%} before, {result.error_after[key]:.1%} after; "
+                f"80 % interval {wide} before, {narrow} after"
             )
     if result.furthest > 2:
         print(

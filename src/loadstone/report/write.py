@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from loadstone.analyse.compare.price import parse_prices
+from loadstone.analyse.compare.price import check_prices, parse_prices
 from loadstone.core.errors import InputError
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import Report, build
@@ -46,6 +46,7 @@ def report(
     if on_stdout and pictures:
         raise InputError(f"-o -: {kind} makes several files; name a folder for them")
     runs, unreadable = read_runs(folders)
+    check_prices(prices, (run.facts for run in runs))
     made = build(runs, passed_over=[*passed_over, *unreadable], inside=kind not in ("md", "csv"), prices=prices)
     if on_stdout:
         sys.stdout.write(_text(made, kind).encode("utf-8", "replace").decode())

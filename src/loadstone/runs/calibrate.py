@@ -5,11 +5,10 @@ all of them and kept.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import exp, expm1
 from pathlib import Path
-from statistics import median
-from typing import Any, NamedTuple
+from statistics import fmean, median
 
 import msgspec
 import numpy as np
@@ -21,12 +20,13 @@ from loadstone.catalogue import Deployment, parse_deployment
 from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.summary import CellSummary
 from loadstone.predict.calibrate.cases import MOST_REQUESTS, Case
 from loadstone.predict.calibrate.points import Point
-from loadstone.predict.calibrate.update import Calibration, update
+from loadstone.predict.calibrate.update import update
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.step_time.profile import Quantity, profile_of, save, user_folder
-from loadstone.predict.step_time.work import work_of
+from loadstone.predict.step_time.work import Work, work_of
 
 _TELLS_NO_ENGINE = ("Triton",)
 """In front of engines that it does not name."""
@@ -34,29 +34,29 @@ _MOST_CACHED = 0.05
 """Of a cell's prompt tokens: fewer, as of a chat template that all begin with, change TTFT by less than it varies."""
 
 
-class CalibratedProfile(NamedTuple):
-    """A profile by its name, the file it is kept in, the deployment it is of, the name of the profile it came from,
-    on how many measured cells it stands, and how it became surer."""
+class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
+    """A profile moved towards measurements; the document of `loadstone calibrate --json`.
 
-    name: str
+    profile, path   its name, and the file it is kept in
+    base            the name of the profile it came from
+    points          measured cells
+    deployment      what they are of
+    interval_…      mean half-widths of the predictions' 80 % intervals, relative
+    error_…         median errors, relative
+    furthest        the factor that predictions were off by before, of TTFT or TPOT, whichever is the larger
+    """
+
+    schema: int
+    profile: str
     path: Path
-    deployment: str
     base: str
     points: int
-    calibration: Calibration
-
-    @property
-    def furthest(self) -> float:
-        """The factor that predictions were off by before, of TTFT or TPOT, whichever is the larger; 1 of nothing."""
-        return max((exp(abs(median(gaps))) for gaps in self.calibration.gap_before.values() if gaps), default=1.0)
-
-    def to_json(self) -> dict[str, Any]:
-        """Half-widths of the 80 % intervals and errors, relative, by `ttft` and `tpot`."""
-        return {
-            "schema": 1, "profile": self.name, "path": str(self.path), "from": self.base, "points": self.points,
-            "interval_before": _means(self.calibration.before), "interval_after": _means(self.calibration.after),
-            "error_before": _errors(self.calibration.gap_before), "error_after": _errors(self.calibration.gap_after),
-        }  # fmt: skip
+    interval_before: dict[Quantity, float]
+    interval_after: dict[Quantity, float]
+    error_before: dict[Quantity, float]
+    error_after: dict[Quantity, float]
+    deployment: str
+    furthest: float
 
 
 def calibrate(runs: Sequence[Path], deployment: str | None, name: str, folder: Path | None) -> CalibratedProfile:
@@ -73,15 +73,29 @@ def calibrate(runs: Sequence[Path], deployment: str | None, name: str, folder: P
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     calibration = update(base, cases, name, today)
     path = save(calibration.profile, folder or user_folder())
-    return CalibratedProfile(name, path, target.name, base.name, len(cases), calibration)
+    gaps = calibration.gap_before.values()
+    return CalibratedProfile(
+        schema=1,
+        profile=name,
+        path=path,
+        base=base.name,
+        points=len(cases),
+        interval_before=_each(calibration.before, fmean),
+        interval_after=_each(calibration.after, fmean),
+        error_before=_each(calibration.gap_before, _error),
+        error_after=_each(calibration.gap_after, _error),
+        deployment=target.name,
+        furthest=max((exp(abs(median(each))) for each in gaps if each), default=1.0),
+    )
 
 
-def _means(values: Mapping[Quantity, list[float]]) -> dict[str, float]:
-    return {key: sum(each) / len(each) for key, each in values.items() if each}
+def _each(values: Mapping[Quantity, list[float]], middle: Callable[[list[float]], float]) -> dict[Quantity, float]:
+    return {key: middle(each) for key, each in values.items() if each}
 
 
-def _errors(gaps: Mapping[Quantity, list[float]]) -> dict[str, float]:
-    return {key: median(abs(expm1(-gap)) for gap in each) for key, each in gaps.items() if each}
+def _error(gaps: list[float]) -> float:
+    """The median of |predicted/measured − 1|."""
+    return median(abs(expm1(-gap)) for gap in gaps)
 
 
 # --- cases of runs ----------------------------------------------------------------------------------------------
@@ -137,19 +151,9 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
                 "together; calibrate on a run without n"
             )
         before = len(cases)
-        for number, cell in enumerate(summary_of(folder).document()["cells"]):
-            point, arrays = _cell(folder, number, cell, len(cases) + 1)
-            if point is None:
-                continue
-            inputs, outputs, times, warm = arrays
-            try:
-                policy = policy_of(deployment, lengths=inputs + outputs)
-            except InputError as reason:
-                raise InputError(f"--deployment: {reason}") from reason
-            users = len(inputs) - warm if point.load != "concurrency" else int(point.load_value or 1)
-            keep = slice(0, MOST_REQUESTS)
-            times = None if times is None else times[keep]
-            cases.append(Case(point, deployment, users, policy, inputs[keep], outputs[keep], work, times, warm))
+        for number, cell in enumerate(summary_of(folder).cells):
+            if (case := _case(folder, number, cell, deployment, work, len(cases) + 1)) is not None:
+                cases.append(case)
         if len(cases) == before:
             raise InputError(
                 f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are needed"
@@ -157,48 +161,55 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
     return cases
 
 
-def _cell(folder: Path, number: int, cell: dict[str, Any], row: int) -> tuple[Point | None, Any]:
-    metrics = cell["metrics"]
-    tpot, ttft = _middle(metrics, "tpot_s"), _middle(metrics, "ttft_s")
-    if tpot is None:
-        return None, None
-    cached = (metrics.get("cached_input_tokens") or 0) / max(1, metrics.get("input_tokens") or 0)
+def _case(folder: Path, number: int, cell: CellSummary, deployment: Deployment, work: Work, row: int) -> Case | None:
+    """None where the cell has no TPOT."""
+    metrics, load = cell.metrics, cell.load
+    tpot_s = metrics.tpot_s and metrics.tpot_s.p50
+    if not tpot_s:
+        return None
+    cached = (metrics.cached_input_tokens or 0) / max(1, metrics.input_tokens or 0)
     if cached > _MOST_CACHED:
         raise InputError(
             f"{folder}: {cached:.0%} of a cell's prompt tokens were in the prefix cache, which is not simulated "
             "here; calibrate on a run whose prompts share no prefix"
         )
-    table = run_folder.read_columns(folder, ["sent_s", "input_tokens", "output_tokens", "phase", "status"], number)
-    columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
-    load = cell["load"]
+    names = ["sent_s", "input_tokens", "output_tokens", "phase", "status"]
+    table = run_folder.read_columns(folder, names, number)
+    sent_s, inputs, outputs, phase, status = (table.column(name).to_numpy(zero_copy_only=False) for name in names)
     # Without its warm-up a closed loop of equal lengths would start and stay in lock-step. A burst's is over before.
-    fine = (columns["status"] == "ok") & ((columns["phase"] == "measure") | (load["kind"] != "burst"))
-    order = np.argsort(columns["sent_s"][fine], kind="stable")
-    inputs = columns["input_tokens"][fine][order].astype(float)
-    outputs = columns["output_tokens"][fine][order].astype(float)
-    known = np.isfinite(inputs) & (outputs >= 2)
-    if not known.any():
-        return None, None
-    times = columns["sent_s"][fine][order][known]
-    warm = int((columns["phase"][fine][order][known] == "warmup").sum())
+    usable = (status == "ok") & ((phase == "measure") | (load.kind != "burst"))
+    usable &= np.isfinite(inputs.astype(float)) & (outputs.astype(float) >= 2)
+    order = np.flatnonzero(usable)[np.argsort(sent_s[usable], kind="stable")]
+    if not len(order):
+        return None
+    warm = int((phase[order] == "warmup").sum())
     point = Point(
         row=row,
         source=str(folder),
-        load=load["kind"],
-        load_value=float(load["value"]),
-        ttft_s=ttft,
-        tpot_s=tpot,
-        output_tokens_per_s=metrics.get("output_tokens_per_s"),
+        load=load.kind,
+        load_value=float(load.value),
+        ttft_s=(metrics.ttft_s and metrics.ttft_s.p50) or None,
+        tpot_s=tpot_s,
+        output_tokens_per_s=metrics.output_tokens_per_s,
         stat="median",
         fold="the user's",
     )
+    inputs, outputs = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
+    try:
+        policy = policy_of(deployment, lengths=inputs + outputs)
+    except InputError as reason:
+        raise InputError(f"--deployment: {reason}") from reason
+    keep = order[:MOST_REQUESTS]
     # Where more than the ends of answers says when requests come, they come when they came.
-    at_times = load["kind"] == "rate" or load.get("unit") == "sessions" or bool(load.get("profile"))
-    came_s = times - times[0] if at_times else None
-    return point, (inputs[known].astype(np.int64), outputs[known].astype(np.int64), came_s, warm)
-
-
-def _middle(metrics: dict[str, Any], name: str) -> float | None:
-    distribution = metrics.get(name)
-    value = distribution.get("p50") if isinstance(distribution, dict) else None
-    return float(value) if value else None
+    at_times = load.kind == "rate" or load.unit == "sessions" or load.profile
+    return Case(
+        point,
+        deployment,
+        int(load.value) if load.kind == "concurrency" else len(order) - warm,
+        policy,
+        inputs[:MOST_REQUESTS],
+        outputs[:MOST_REQUESTS],
+        work,
+        sent_s[keep] - sent_s[keep[0]] if at_times else None,
+        warm,
+    )

@@ -22,6 +22,8 @@ Samples = Sequence[Sequence[Floats]]
 
 PERMUTED_RUNS = 70
 """Relabellings of whole runs from which a permutation test can find anything: four against four have so many."""
+_LARGEST_LOG = 50.0
+"""Of a ratio that is one: files of others may have any number that a float can hold."""
 PAIRED_SHARE = 0.9
 """Of the requests of the larger side that both must have been asked, and have ended well, to be compared in pairs."""
 
@@ -79,7 +81,8 @@ def _row(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -
     means = [sum(side) / len(side) if side else None for side in known]
     row = Row(metric, means[0], means[1])
     if all(known) and len(known[0]) == len(a) and len(known[1]) == len(b) and min(map(min, known)) > 0:
-        row.ratio = math.exp(float(np.mean(np.log(known[1])) - np.mean(np.log(known[0]))))
+        log_ratio = float(np.mean(np.log(known[1])) - np.mean(np.log(known[0])))
+        row.ratio = math.exp(log_ratio) if abs(log_ratio) < _LARGEST_LOG else None
     return row
 
 

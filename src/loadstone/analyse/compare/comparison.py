@@ -11,7 +11,7 @@ from msgspec import UNSET
 from loadstone.analyse.compare import cells, repeats
 from loadstone.analyse.compare.metric import DEFAULT, ENERGY, PRICED, Bound, compared_name, parse_bounds
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
-from loadstone.analyse.compare.price import Prices, parse_prices, without_price
+from loadstone.analyse.compare.price import Prices, check_prices, parse_prices, without_price
 from loadstone.analyse.compare.ratio import ONE_PROFILE, basis, shared_error
 from loadstone.analyse.compare.result import (
     LEVEL,
@@ -57,6 +57,7 @@ def compare(
     if not prices and (bound := next((bound for bound in bounds if bound.metric.priced), None)):
         raise InputError(f"--fail-on {bound.text!r}: needs --price, e.g. --price h200=3.2")
     sides = open_sides(a, b, prices)
+    check_prices(prices, (run.facts for side in sides for run in side))
     all_metrics = [cell.metrics for side in sides for run in side for cell in run.summary.cells]
     energy = [ENERGY] if any(each.j_per_output_token is not None for each in all_metrics) else []
     requested = [bound.metric for bound in bounds]

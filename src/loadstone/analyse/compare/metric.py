@@ -11,7 +11,7 @@ from loadstone.analyse.compare.ratio import Reach, reach
 from loadstone.core.errors import InputError
 from loadstone.core.plan import LoadKind
 from loadstone.core.statistics import PERCENTILES
-from loadstone.core.summary import CellSummary, Latency, Metrics, Window
+from loadstone.core.summary import CellSummary, Latency, Metrics, Window, finite
 
 _STATISTICS = {"mean": float("nan"), **PERCENTILES}
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "goodput_per_s", "attainment")
@@ -117,6 +117,7 @@ class Stat:
 
     @classmethod
     def of(cls, value: float | None, ends: Sequence[float | None]) -> Stat | None:
+        value = finite(value)  # another tool's file may state any
         return None if value is None else cls(float(value), reach(float(value), *ends))
 
     def inverse(self, value: float | None) -> Stat | None:

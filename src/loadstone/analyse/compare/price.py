@@ -9,10 +9,16 @@ GPUs, is not known, or whose GPU has no price, no price is known.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from loadstone.analyse.run_facts import RunFacts, gpu_name
+from loadstone.catalogue.find import find_node, gpu_names, match_gpu, nearest, node_names
 from loadstone.core.errors import InputError
+
+_MOST_DOLLARS = 1_000_000
+"""For an hour of one GPU: more is a mistake, and infinite prices for tokens would follow."""
+_MANY = re.compile(r"(\d{1,6})\s*(?:[x×]\s*|\s)(.+)")
 
 
 class Prices(dict[str, float]):
@@ -29,13 +35,40 @@ def parse_prices(texts: str | Sequence[str]) -> Prices:
             dollars = float(price) if equals and name else math.nan
         except ValueError:
             dollars = math.nan
-        if not (math.isfinite(dollars) and dollars > 0):
+        if not 0 < dollars <= _MOST_DOLLARS:
             raise InputError(
-                f"--price {part!r}: write GPU=DOLLARS per GPU and hour, above 0, e.g. --price h200=3.2,h100=2.1"
+                f"--price {part!r}: write GPU=DOLLARS per GPU and hour, above 0 and at most {_MOST_DOLLARS:,}, "
+                "e.g. --price h200=3.2,h100=2.1"
             )
+        _refuse_machine(name, dollars)
         if prices.setdefault(key(name), dollars) != dollars:
             raise InputError(f"--price: {name} has two prices, {prices[key(name)]:g} and {dollars:g}; give one")
     return prices
+
+
+def check_prices(prices: Prices, runs: Iterable[RunFacts]) -> None:
+    """Raises InputError for a price that would change nothing: of a GPU that neither a run nor the catalogue has."""
+    of_runs = {key(facts.gpu): facts.gpu for facts in runs if facts.gpu}
+    for name, dollars in prices.items():
+        if name not in of_runs and match_gpu(name) is None:
+            near = nearest(name, [*of_runs, *gpu_names()])
+            raise InputError(
+                f"--price {name}={dollars:g}: no run is on such a GPU, and the catalogue has none"
+                + (f"; did you mean {' or '.join(near[:3])}?" if near else "")
+                + (f" (the runs are on {', '.join(of_runs.values())})" if of_runs else "")
+            )
+
+
+def _refuse_machine(name: str, dollars: float) -> None:
+    """Raises InputError where a price is of several GPUs: it would be taken for that of each."""
+    many = _MANY.fullmatch(name)
+    if name.casefold() in node_names():
+        one = f"{find_node(name).gpu}=DOLLARS"
+    elif many and match_gpu(many[2]):
+        one = f"{key(many[2])}={dollars / max(1, int(many[1])):.4g}"
+    else:
+        return
+    raise InputError(f"--price {name}={dollars:g}: give the price of one GPU, {one}")
 
 
 def key(gpu: str) -> str:

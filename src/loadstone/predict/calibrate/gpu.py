@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -58,6 +57,8 @@ _WEAK = 1.5
 """Spread of the belief a fit begins with: what the points do not tell stays that wide, and is left out."""
 _KNOWN = 0.5
 _FEW_TOKENS = 64
+Law = Callable[[Array], Array]
+"""From values, efficiencies and a floor in seconds, to the seconds of each point."""
 _PRIORS = {each.name: each.prior for each in COEFFICIENTS}
 
 
@@ -94,54 +95,41 @@ def gpu_of(device: str) -> Gpu:
 def fit(bench: Bench, gpu: Gpu | None = None) -> Fitted:
     """Raises InputError where the points say nothing about any coefficient."""
     gpu = gpu or gpu_of(bench.device.name)
+    fitted = Fitted(gpu.name, bench.device.name, {}, {})
     hbm, peak16 = gpu.hbm_bytes_per_s, gpu.peak_flops_per_s("bf16")
-    estimates: dict[str, Estimate] = {}
-    floors: dict[str, float] = {}
     for dtype, kinds in (("bf16", ("bf16",)), ("fp8", ("fp8-rows", "fp8"))):
         points = next(filter(None, (fastest(bench.of("product", kind, "graph")) for kind in kinds)), [])
         names = (f"gemm_compute_{dtype}", f"gemm_memory_{dtype}")
-        flops_s = _column(points, "flops") / gpu.peak_flops_per_s(dtype)
-        bytes_s = _column(points, "bytes") / hbm
-
-        def product(e: Array, flops_s: Array = flops_s, bytes_s: Array = bytes_s) -> Array:
-            return np.asarray(e[2] + both(flops_s / e[0], bytes_s / e[1]), dtype=np.float64)
-
-        floor = "product_s" if dtype == "bf16" else None
-        _add(estimates, floors, f"product_{dtype}", names, points, product, floor)
-    _experts(estimates, floors, bench, gpu)
+        law = _product_law(points, gpu.peak_flops_per_s(dtype), hbm)
+        _add(fitted, f"product_{dtype}", names, points, law, "product_s" if dtype == "bf16" else None)
+    kernel = expert_kernel("*", architecture_of(gpu), "bf16")
+    points = fastest(bench.of("experts", "bf16", "graph"))
+    computed_s = _column(points, "flops") / (kernel.compute * peak16)
+    moved_s = _column(points, "bytes") / (kernel.memory * hbm)
+    names = ("expert_compute", "expert_memory")
+    _add(fitted, "experts", names, points, lambda e: e[2] + computed_s / e[0] + moved_s / e[1])
     prompts = fastest(bench.of("attention_prefill", method="graph"))
     prompt_s = _column(prompts, "flops") / peak16
-    _add(estimates, floors, "attention_prefill", ("attention_prefill",), prompts, lambda e: e[1] + prompt_s / e[0])
+    _add(fitted, "attention_prefill", ("attention_prefill",), prompts, lambda e: e[1] + prompt_s / e[0])
     decodes = fastest(bench.of("attention_decode", method="graph"))
-    known = estimates.get("attention_prefill")
+    known = fitted.estimates.get("attention_prefill")
     products_s = _column(decodes, "flops") / (peak16 * (known.value if known else _PRIORS["attention_prefill"]))
     read_s = _column(decodes, "bytes") / hbm
-    _add(
-        estimates,
-        floors,
-        "attention_decode",
-        ("attention_decode",),
-        decodes,
-        lambda e: e[1] + both(read_s / e[0], products_s),
-    )
-    _layers(estimates, floors, bench, hbm, peak16)
-    if not estimates:
+    one = ("attention_decode",)
+    _add(fitted, "attention_decode", one, decodes, lambda e: e[1] + both(read_s / e[0], products_s))
+    _add_layers(fitted, bench, hbm, peak16)
+    _add_times(fitted, "launch_s", [point.median_s for point in bench.of("launch", "bf16", "host")], [0.0])
+    if not fitted.estimates:
         eager = sum(point.method == "eager" for point in bench.points)
         why = f"{eager} were not captured in CUDA graphs" if eager else "give it more time"
         raise InputError(f"a benchmark of {bench.device.name}: too few points to fit anything; {why}")
-    return Fitted(gpu.name, bench.device.name, estimates, floors)
+    return fitted
 
 
-def _experts(estimates: dict[str, Estimate], floors: dict[str, float], bench: Bench, gpu: Gpu) -> None:
-    kernel = expert_kernel("*", architecture_of(gpu), "bf16")
-    points = fastest(bench.of("experts", "bf16", "graph"))
-    flops_s = _column(points, "flops") / (kernel.compute * gpu.peak_flops_per_s("bf16"))
-    bytes_s = _column(points, "bytes") / (kernel.memory * gpu.hbm_bytes_per_s)
-
-    def grouped(e: Array) -> Array:
-        return np.asarray(e[2] + flops_s / e[0] + bytes_s / e[1], dtype=np.float64)
-
-    _add(estimates, floors, "experts", ("expert_compute", "expert_memory"), points, grouped)
+def _product_law(points: Sequence[Point], flops_per_s: float, bytes_per_s: float) -> Law:
+    """Of a compute efficiency, a memory efficiency and a floor."""
+    flops_s, bytes_s = _column(points, "flops") / flops_per_s, _column(points, "bytes") / bytes_per_s
+    return lambda e: e[2] + both(flops_s / e[0], bytes_s / e[1])
 
 
 def _column(points: Sequence[Point], name: str) -> Array:
@@ -149,84 +137,69 @@ def _column(points: Sequence[Point], name: str) -> Array:
 
 
 def _add(
-    estimates: dict[str, Estimate],
-    floors: dict[str, float],
+    fitted: Fitted,
     operator: str,
     names: tuple[str, ...],
     points: Sequence[Point],
-    predict: Callable[[Array], Array],
+    law: Law,
     floor: str | None = None,
 ) -> None:
-    """Fit efficiencies `names` and a floor, the last of the values that `predict` takes, which is the coefficient
-    `floor` if it is one."""
+    """Fit efficiencies `names` and a floor, the last of the values that `law` takes, which is the coefficient `floor`
+    if it is one."""
     if len(points) < _LEAST_POINTS:
         return
     from scipy.optimize import least_squares
 
     measured = np.log(_column(points, "median_s"))
-    start = np.log([*(_PRIORS[name] for name in names), FLOOR_S])
+    x = start = np.log([*(_PRIORS[name] for name in names), FLOOR_S])
     width = np.array([_WEAK] * len(names) + [_FLOOR_SPREAD])
 
+    def gaps(x: Array) -> Array:
+        return np.asarray(measured - np.log(law(np.exp(x))), dtype=np.float64)
+
     def residuals(x: Array, scatter: float) -> Array:
-        off = (measured - np.log(predict(np.exp(x)))) / scatter
-        return np.concatenate([off, (x - start) / width])
+        return np.concatenate([gaps(x) / scatter, (x - start) / width])
 
-    def solve(x: Array, scatter: float) -> Any:
-        return least_squares(residuals, x, loss="soft_l1", f_scale=1.5, args=(scatter,))
-
-    found = solve(start, 0.1)
-    for _ in range(2):
-        off = measured - np.log(predict(np.exp(found.x)))
-        scatter = max(_LEAST_SCATTER, 1.4826 * float(np.median(np.abs(off))))
-        found = solve(found.x, scatter)
+    scatter = 0.1
+    for turn in range(3):
+        if turn:
+            scatter = max(_LEAST_SCATTER, 1.4826 * float(np.median(np.abs(gaps(x)))))
+        x = least_squares(residuals, x, loss="soft_l1", f_scale=1.5, args=(scatter,)).x
     # Of the unscaled problem: what soft_l1 does to the Jacobian is undone.
-    jacobian = _jacobian(lambda x: residuals(x, scatter), found.x)
+    step = 1e-5 * np.eye(len(x))
+    jacobian = np.stack([residuals(x + s, scatter) - residuals(x - s, scatter) for s in step], 1) / 2e-5
     spread = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
-    values = np.exp(found.x)
-    for place, name in enumerate(names):
-        if spread[place] < _KNOWN:
-            estimates[name] = Estimate(float(values[place]), float(spread[place]), scatter, len(points))
+    for name, value, unsure in zip((*names, floor), np.exp(x).tolist(), spread.tolist(), strict=True):
+        if name is not None and unsure < _KNOWN:
+            fitted.estimates[name] = Estimate(value, unsure, scatter, len(points))
     if spread[-1] < _KNOWN:
-        floors[operator] = float(values[-1])
-        if floor is not None:
-            estimates[floor] = Estimate(float(values[-1]), float(spread[-1]), scatter, len(points))
+        fitted.floors_s[operator] = float(np.exp(x[-1]))
 
 
-def _jacobian(function: Callable[[Array], Array], x: Array) -> Array:
-    step = 1e-5
-    columns = [(function(x + step * unit) - function(x - step * unit)) / (2 * step) for unit in np.eye(len(x))]
-    return np.stack(columns, 1)
+def _add_layers(fitted: Fitted, bench: Bench, hbm: float, peak: float) -> None:
+    """What a layer takes beside its products, of points with few tokens."""
+    compute, memory = (fitted.estimates.get(f"gemm_{which}_bf16") for which in ("compute", "memory"))
+    if compute is None or memory is None:
+        return
+    left, unsure = [], []
+    for point in bench.of("layer", "bf16", "graph"):
+        size = point.shape
+        hidden, wide, tokens = size["hidden"], size["intermediate"], size["tokens"]
+        if tokens > _FEW_TOKENS:
+            continue
+        query, key = size["heads"] * size["head_dim"], size["kv_heads"] * size["head_dim"]
+        inputs = np.array([hidden, query, hidden, wide])
+        outputs = np.array([query + 2 * key, hidden, 2 * wide, hidden])
+        computed_s = 2.0 * tokens * inputs * outputs / (compute.value * peak)
+        moved_s = 2.0 * (inputs * outputs + tokens * (inputs + outputs)) / (memory.value * hbm)
+        floors_s = len(inputs) * fitted.floors_s.get("product_bf16", 0.0)
+        products_s = floors_s + sum(both(computed_s, moved_s).tolist())
+        left.append(point.median_s - products_s + fitted.floors_s.get("attention_decode", 0.0))
+        unsure.append(memory.spread * products_s)
+    _add_times(fitted, "layer_s", left, unsure)
 
 
-def _layers(estimates: dict[str, Estimate], floors: dict[str, float], bench: Bench, hbm: float, peak: float) -> None:
-    compute, memory = estimates.get("gemm_compute_bf16"), estimates.get("gemm_memory_bf16")
-    if compute is not None and memory is not None:
-        left, unsure = [], []
-        for point in bench.of("layer", "bf16", "graph"):
-            size = point.shape
-            if size["tokens"] > _FEW_TOKENS:
-                continue
-            query, key = size["heads"] * size["head_dim"], size["kv_heads"] * size["head_dim"]
-            hidden, wide, tokens = size["hidden"], size["intermediate"], size["tokens"]
-            shapes = ((hidden, query + 2 * key), (query, hidden), (hidden, 2 * wide), (wide, hidden))
-            products = len(shapes) * floors.get("product_bf16", 0.0) + sum(
-                float(
-                    both(
-                        np.array(2.0 * tokens * inputs * outputs / (compute.value * peak)),
-                        np.array(2.0 * (inputs * outputs + tokens * (inputs + outputs)) / (memory.value * hbm)),
-                    )
-                )
-                for inputs, outputs in shapes
-            )
-            left.append(point.median_s - products + floors.get("attention_decode", 0.0))
-            unsure.append(memory.spread * products)
-        _add_times(estimates, "layer_s", left, unsure)
-    _add_times(estimates, "launch_s", [point.median_s for point in bench.of("launch", "bf16", "host")], [0.0])
-
-
-def _add_times(
-    estimates: dict[str, Estimate], name: str, seconds: Sequence[float], unsure_s: Sequence[float]
-) -> None:
+def _add_times(fitted: Fitted, name: str, seconds: Sequence[float], unsure_s: Sequence[float]) -> None:
     """The median of `seconds`; `unsure_s`: the error that they share, for they are differences."""
     if not seconds or min(seconds) <= 0:
         return  # what is left of a layer is lost in the error of its products
@@ -234,7 +207,7 @@ def _add_times(
     value, scatter = float(np.exp(np.median(logs))), max(_LEAST_SCATTER, float(logs.std()))
     spread = float(np.hypot(scatter / len(logs) ** 0.5, max(unsure_s) / value))
     if spread < _KNOWN:
-        estimates[name] = Estimate(value, spread, scatter, len(logs))
+        fitted.estimates[name] = Estimate(value, spread, scatter, len(logs))
 
 
 def updated(profile: Profile, fitted: Fitted, name: str, date: str) -> Profile:
@@ -245,9 +218,9 @@ def updated(profile: Profile, fitted: Fitted, name: str, date: str) -> Profile:
     """
     names = [each for each in fitted.estimates if each in INDEX]
     at = [INDEX[each] for each in names]
-    found = [fitted.estimates[each] for each in names]
-    seen = np.log([each.value for each in found])
-    noise = np.diag([each.spread**2 + TRANSFER[n] ** 2 for n, each in zip(names, found, strict=True)])
+    measured = [fitted.estimates[each] for each in names]
+    seen = np.log([each.value for each in measured])
+    noise = np.diag([each.spread**2 + TRANSFER[n] ** 2 for n, each in zip(names, measured, strict=True)])
     covariance = np.array(profile.covariance)
     gain = covariance[:, at] @ np.linalg.inv(covariance[np.ix_(at, at)] + noise)
 
@@ -257,7 +230,7 @@ def updated(profile: Profile, fitted: Fitted, name: str, date: str) -> Profile:
 
     after = covariance - gain @ covariance[at]
     after = (after + after.T) / 2
-    old, points = profile.provenance, sum(each.n for each in found)
+    old, points = profile.provenance, sum(each.n for each in measured)
     return msgspec.structs.replace(
         profile,
         name=name,

@@ -22,6 +22,7 @@ _OPTION = re.compile(
     r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention[-_]dp|dp[-_]attention|-*(enable|disable|enforce|no)[-_][a-z_-]+|[a-z_-]+=.*",
     re.IGNORECASE,
 )
+_COUNTED = re.compile(r"([0-9]+)\s*[x×*]\s*(?=[a-z])", re.IGNORECASE)
 _OF_A_DEPLOYMENT = ("gpu", "gpus", "tp", "pp", "dp", "ep", "attention_dp", "weights_dtype", "kv_dtype")
 """Options that a model with an `@` says itself."""
 
@@ -56,6 +57,13 @@ def _whole(model: str, options: SizeOptions) -> Iterator[Deployment]:
 
 
 def _combined(model: str, options: SizeOptions) -> Iterator[Deployment]:
+    if _COUNTED.match(model):
+        raise InputError(f"MODEL: {model!r} is GPUs and no model; write e.g. llama-3.1-70b@{model}")
+    for gpu in options.gpu:
+        if (counted := _COUNTED.match(gpu)) is not None:
+            name = gpu[counted.end() :]
+            remedy = f"write --gpu {name} --gpus {counted[1]}, or {model}@{gpu}"
+            raise InputError(f"--gpu: {gpu!r} is a number of GPUs, not the name of one; {remedy}")
     if not options.gpu:
         raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {suggest(model) or EXAMPLE}")
     for gpu in options.gpu:

@@ -11,6 +11,7 @@ import msgspec
 from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, without_price
 from loadstone.analyse.run_facts import mapping
+from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
 from loadstone.report.charts.bands import spread
@@ -19,7 +20,6 @@ from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
 from loadstone.report.data.frames import E2E, TPOT, TTFT, Frame
 from loadstone.report.data.points import Point, points_of
-from loadstone.report.data.runs import RunView
 from loadstone.report.data.samples import sample
 from loadstone.report.data.series import Series, workload_label
 from loadstone.report.data.statistic import Stat
@@ -169,7 +169,7 @@ def _price(stat: Stat | None) -> dict[str, object] | None:
 
 
 def build(
-    runs: Sequence[RunView],
+    runs: Sequence[StoredRun],
     *,
     passed_over: Sequence[str] = (),
     inside: bool = True,
@@ -184,7 +184,7 @@ def build(
         return _build(runs, passed_over, inside, prices or Prices())
 
 
-def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, prices: Prices) -> Report:
+def _build(runs: Sequence[StoredRun], passed_over: Sequence[str], inside: bool, prices: Prices) -> Report:
     points = points_of(runs, prices)
     named = [(f"run {number}", run.facts) for number, run in enumerate(runs, 1)]
     unpriced = without_price(named, prices) if prices else None
@@ -222,7 +222,7 @@ def _title(points: Sequence[Point], runs: int) -> str:
     return known or f"{runs} runs"
 
 
-def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> RunPart:
+def _part(number: int, run: StoredRun, points: Sequence[Point], inside: bool) -> RunPart:
     name = clean(run.facts.label, 120)
     words = workload_label(points[0]) if points else ""
     notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
@@ -252,12 +252,12 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
     )
 
 
-def _any_cell(run: RunView, what: str) -> bool:
+def _any_cell(run: StoredRun, what: str) -> bool:
     """Whether the import said that of any cell; see imported_run.of_cell()."""
     return any(getattr(imported_run.of_cell(run.info, cell), what, None) for cell in range(len(run.info.cells)))
 
 
-def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:
+def _inside(run: StoredRun, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:
     seen = sample(run)
     if seen is None:
         return []
@@ -275,7 +275,7 @@ def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[
     return made
 
 
-def _environment(run: RunView) -> list[tuple[str, str]]:
+def _environment(run: StoredRun) -> list[tuple[str, str]]:
     """The environment: what one needs to know, or to have, to repeat it."""
     info, facts, settings = run.info, run.facts, run.info.settings
     target, cache = info.target, settings.get("prefix_cache")
@@ -303,7 +303,7 @@ def _environment(run: RunView) -> list[tuple[str, str]]:
     return [(name, clean(str(value), 300)) for name, value in known if value not in (None, "", "None")]
 
 
-def _files(run: RunView) -> list[str]:
+def _files(run: StoredRun) -> list[str]:
     files = mapping(run.info.settings.get("import")).get("files")
     return [str(file) for file in files] if isinstance(files, list) else []
 
@@ -315,7 +315,7 @@ def _flat(value: Any) -> str | None:
     return ", ".join(parts) or None
 
 
-def _repeat(run: RunView) -> str:
+def _repeat(run: StoredRun) -> str:
     """The command that does it again: the same plan, and the same prompts where it was measured."""
     if run.info.source == "imported":
         return shlex.join(run.info.command) if run.info.command else ""
