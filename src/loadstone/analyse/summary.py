@@ -18,7 +18,7 @@ from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.slo import bounds_of
 from loadstone.core import run_folder
-from loadstone.core.arrays import COLUMNS
+from loadstone.core.arrays import COLUMNS, known_times
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Plan
@@ -191,14 +191,14 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
             events.add(batch)
             yield batch
 
-    measured = np.array(pc.equal(scalars["phase"], "measure"))
+    measured = np.array(pc.fill_null(pc.equal(scalars["phase"], "measure"), False))
     imported = imported_run.of_cell(info, cell)
     metrics = cell_metrics(
         read,
         load,
         per_request or _limits(info.slo),
         streams=info.streams,
-        sent_s=scalars["sent_s"].to_numpy()[measured],
+        sent_s=known_times(scalars["sent_s"].to_numpy())[measured],
         span_s=imported.stated.duration_s if imported is not None and imported.relative_times else None,
     )
     parts = breakdown_of(run.folder, info, run.plan, cell, load, info.streams)
@@ -221,7 +221,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     )
     _add_server(summary, run, cell)
     if summary.gpu is not None and run.readings is not None:
-        ends_s = scalars["end_s"].to_numpy()[measured]
+        ends_s = known_times(scalars["end_s"].to_numpy())[measured]
         _add_energy(summary, run.readings, float(np.nanmax(ends_s, initial=0.0)))
     summary.verdict = verdict.judge(_findings(run, cell, metrics, scalars, events, summary, imported))
     line, beyond = quote(summary, _selftest(info))

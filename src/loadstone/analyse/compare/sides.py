@@ -190,7 +190,8 @@ def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:
     import pyarrow as pa
 
     rows = arrays.rows(batch, arrays.events(batch))
-    chosen = rows["measured"] & arrays.completed(rows) & ~np.isnan(rows["first"])
+    timed = ~(np.isnan(rows["first"]) | np.isnan(rows["sent"]))
+    chosen = rows["measured"] & arrays.completed(rows) & timed
     rows = rows[chosen]
     names = batch.column("request_id").filter(pa.array(chosen)).to_pylist()
     origin_s = rows["intended"] if intended else rows["sent"]
