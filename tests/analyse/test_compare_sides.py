@@ -5,11 +5,14 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import loadstone
@@ -286,6 +289,48 @@ def test_settings_of_another_version_or_program_are_left_out(tmp_path: Path, set
     for sides in ((a, b), (b, a)):
         rows_of = rows(loadstone.compare(*sides, price="h100=2"))
         assert rows_of["tpot_p50"]["ratio"] == pytest.approx(1, abs=0.2)
+
+
+def spoil(folder: Path, file: str, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Path:
+    """The same run with other rows in one of its files."""
+    table = pq.read_table(folder / file)
+    pq.write_table(pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema), folder / file)
+    return folder
+
+
+def test_a_plan_of_another_run_is_named(tmp_path: Path) -> None:
+    a = make(tmp_path / "a", seed=1)
+    b = spoil(make(tmp_path / "b", seed=2), "plan.parquet", lambda plan: plan[:0])
+    for sides in ((a, b), (b, a)):
+        with pytest.raises(InputError, match="plan"):
+            compare(*sides)
+
+
+NAN, INF = float("nan"), float("inf")
+SPOILT_RECORDS: dict[str, dict[str, Any]] = {
+    "no send": {"sent_s": None}, "a send that is no number": {"sent_s": NAN}, "a send without end": {"sent_s": INF},
+    "an end without end": {"end_s": INF}, "arrivals that are none": {"arrival_s": NAN},
+    "arrivals without end": {"arrival_s": INF}, "arrivals before time": {"arrival_s": -1e300},
+    "no phase": {"phase": None},
+    "no status": {"status": None}, "one number for all": {"request_id": "0-7"}, "a number far beyond the plan":
+    {"request_id": "0-999999999999999999"}, "fewer tokens than none": {"output_tokens": -7},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", SPOILT_RECORDS.values(), ids=SPOILT_RECORDS)
+def test_records_that_nothing_could_have_measured_end_in_no_traceback(tmp_path: Path, changes: Any) -> None:
+    def change(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for record in records:
+            for name, value in changes.items():
+                record[name] = [value] * len(record[name]) if name == "arrival_s" else value
+        return records
+
+    a = make(tmp_path / "a", seed=1)
+    b = spoil(make(tmp_path / "b", seed=2), "records.parquet", change)
+    for sides in ((a, b), (b, a)):
+        for row in rows(compare(*sides)).values():
+            numbers = [value for value in row.values() if isinstance(value, float)]
+            assert all(map(math.isfinite, numbers)), row
 
 
 @pytest.mark.parametrize("value", [1e308, 5e-324, 0.0, -1.0])

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadstone.commands import output
+from loadstone.commands.catalogue import catalogue
 from loadstone.core.units import show_number
 from test_summary import CLOSED, make_run
 
@@ -77,12 +78,50 @@ def test_names_in_a_list_are_whole_on_a_narrow_terminal(
     output.print_rows(heads, [("rtx-pro-6000-blackwell", *range(1000, 1006))])
     text = capsys.readouterr().out
     assert "…" not in text
-    assert all(figure in text for figure in ("rtx-pro-6000-blackwell", "1000", "1005", "figure 5, TFLOP/s"))
+    assert all(figure in text for figure in ("rtx-pro-6000-blackwell", "1000", "1005", "figure 5,", "TFLOP/s"))
     assert max(map(len, text.splitlines())) <= 80
     output.print_rows(["name", "value", "note"], [("h100", 80, "a long remark " * 12)])  # longer than any line
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "h100" in line)
     assert "80" in line
     assert "a long remark" in line
+
+
+def test_the_catalogue_is_a_table_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers under one another at their ends, units under their names; elsewhere one value, one tab, as ever."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    catalogue("gpus")
+    lines = capsys.readouterr().out.splitlines()
+    (old,) = (line for line in lines if line.split()[:2] == ["t4", "16"])
+    (new,) = (line for line in lines if line.split()[:2] == ["h200", "141"])
+    assert old.index("16") + 2 == new.index("141") + 3
+    assert any(line.split() == ["bf16,"] for line in lines)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    catalogue("gpus")
+    heading, first, *_ = capsys.readouterr().out.splitlines()
+    assert heading.split("\t")[:4] == ["name", "memory, GiB", "usable, GiB", "bandwidth, TB/s"]
+    assert first.split("\t")[:3] == ["t4", "16", "14.56"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("loadstone be", "bench"), ("loadstone bench --endp", "--endpoint"), ("loadstone catalogue ", "gpus")],
+)
+def test_the_shell_completes_commands_flags_and_choices(words: str, offered: str) -> None:
+    place = str(len(words.split(" ")) - 1)
+    asked = {"_LOADSTONE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
+    program = "import sys; sys.argv[0] = 'loadstone'; from loadstone.commands import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert offered in done.stdout.split()
 
 
 def test_a_table_that_fits_is_left_alone() -> None:

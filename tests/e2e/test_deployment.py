@@ -10,6 +10,7 @@ import pytest
 import loadstone as package
 from conftest import QUICK, Ask, Loadstone, Outcome, ScriptedServer, Send, answer, whole
 from loadstone.analyse.run_facts import run_facts
+from loadstone.analyse.stored_run import read_run
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
@@ -17,7 +18,6 @@ from loadstone.core.record import RunInfo, Target
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.report.charts.bands import predictions
 from loadstone.report.data.points import points_of
-from loadstone.report.data.runs import read_run
 from loadstone.runs.preflight import deployment_record, doubts
 
 SMALL = ("--input", "64", "--output", "8", "--concurrency", "1", "--requests", "6", "--warmup", "0", "--json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -269,3 +270,12 @@ def test_python_gives_the_same_document(tmp_path: Path) -> None:
         "llama-3.1-8b@1xh{100,200}", concurrency=[2], requests=[8], output="8", draws=0, out=tmp_path
     )
     assert [row["gpus"] for row in several["ranking"]] == [1, 1]
+
+
+def test_what_the_disk_cannot_hold_is_refused_before_it_is_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=300_000_000))
+    with pytest.raises(InputError, match=r"300 MB free, and the run may need .*--out"):
+        package.simulate(DEPLOYMENT, concurrency=[256], requests=[2000], output="100000", draws=0, out=tmp_path)
+    assert list(tmp_path.iterdir()) == []

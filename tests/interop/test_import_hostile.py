@@ -139,7 +139,10 @@ def test_files_with_more_than_memory_should_hold(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(files, "_CHUNK_BYTES", 1 << 16)
     monkeypatch.setattr(files, "_MOST_VALUES", 1000)
     monkeypatch.setattr(files, "MOST_LINES", 1000)
+    monkeypatch.setattr(files, "MOST_RESULTS", 10)
     for name, content, reason in (
+        ("rows.csv", "concurrency,ttft_p50_ms\n" + "4,500\n" * 11, "more than 10 results; split it"),
+        ("rows.jsonl", "{}\n" * 11, "more than 10 results; split it"),
         ("large.json", "{" + " " * (2 << 20), "more than 1 MiB; split it"),
         ("values.json", "[" + "{}," * 1000 + "{}]", "more than 1,000 values; split it"),
         ("lines.jsonl", "{}\n" + "\n" * 1000 + "{}", "more than 1,000 lines; split it"),

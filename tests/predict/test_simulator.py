@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
@@ -1128,6 +1129,14 @@ def test_a_cell_by_time_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None
     asked = plan(concurrency=[4], duration_s=1e9)
     with pytest.raises(InputError, match="--duration: more than 500 requests"):
         run_cell(asked, 0, Fleet(POLICY, SLOPED))
+
+
+def test_a_cell_by_time_that_takes_too_many_requests_is_refused_early() -> None:
+    asked = plan(concurrency=[4], duration_s=1e9)
+    begun = time.process_time()
+    with pytest.raises(InputError, match=r"--duration: about .*e\+\d+ requests in one cell.*shorten it"):
+        run_cell(asked, 0, Fleet(POLICY, SLOPED))
+    assert time.process_time() - begun < 5
 
 
 def test_the_part_for_intervals_is_whole_sessions() -> None:

@@ -13,6 +13,7 @@ from loadstone.core import run_folder
 from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
+from loadstone.core.version import __version__
 from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import read_runs
 
@@ -63,7 +64,7 @@ def run(
     asked: Json = {"kind": "synthetic", "input": length(1024), "output": length(128), "prefix_tokens": 0}
     info = RunInfo(
         run_id=name, source=source, status="done", created=f"2026-01-01T00:00:00+00:00 {name}",
-        command=["loadstone", "bench", "http://localhost:8000"], loadstone="0", host=Host(cpu="a cpu"),
+        command=["loadstone", "bench", "http://localhost:8000"], loadstone=__version__, host=Host(cpu="a cpu"),
         target=Target(url="http://x", urls=[f"http://x{n}" for n in range(servers)], endpoint="completions",
                       model=model, engine=engine, prompt_kind="text"),
         slo=dict(slo or {}),

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.predict.sizing.size import Row, size
@@ -24,7 +25,6 @@ from loadstone.report.charts.theme import ENGINES, GPUS, Figure, colour, colours
 from loadstone.report.data import pairs
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TOTAL, TPOT, TTFT, frames, outliers
 from loadstone.report.data.points import Point
-from loadstone.report.data.runs import RunView, read_run
 from loadstone.report.data.samples import LEVELS, Cdf, sample
 from loadstone.report.data.series import series_of
 from report_folders import cell, length, points, record, run, stat
@@ -604,7 +604,7 @@ def test_a_map_of_contexts_says_for_how_many_requests_and_of_what_it_is_the_best
     assert figure.notes[1] == "each is the longest over several precisions"  # engines differ from box to box alone
 
 
-def made_run(folder: Path) -> RunView:
+def made_run(folder: Path) -> StoredRun:
     """20 requests a second apart; tokens 10 ms apart; the last one is warm-up, the one before failed."""
     records = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(11)]) for n in range(18)]
     records += [record(18, 18.0, [], status="error"), record(19, 19.0, [19.1, 19.2], phase="warmup")]

@@ -753,3 +753,34 @@ def test_a_browser_runs_nothing_of_what_engines_say(tmp_path: Path) -> None:
         assert browser.run("document.title").endswith("Loadstone")
         assert browser.run("document.querySelectorAll('img, iframe, object').length") == 0
         assert browser.complaints == []
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, 1e300])
+def test_numbers_that_cannot_be_are_left_out(tmp_path: Path, value: float) -> None:
+    light = {"tpot_s": 0.01, "ttft_s": 0.02, "mbu": 0.3, "mfu": None}
+    loads = (1, 2, 4)
+    wrong = [cell(n, ttft=value, tpot=value, e2e=value, output=value, total=value, roofline=light) for n in loads]
+    run(tmp_path, "a", wrong, deployment={"gpu": "h100"})
+    run(tmp_path, "b", [cell(n) for n in loads], deployment={"gpu": "h200"})
+    runs, _ = read_runs([tmp_path])
+    made = build(runs, prices={"h100": 2.0, "h200": 3.0})
+    assert "inf" not in page(made).partition("<main")[2].partition("<noscript")[0].split()
+    assert "nan" not in sheet(made)
+    assert "-1" not in sheet(made).replace("2026-01-01", "")
+
+
+@pytest.mark.parametrize("suffix", ["md", "csv"])
+def test_what_shows_no_pictures_draws_none(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_runs(tmp_path / "runs")
+    monkeypatch.setattr("loadstone.report.charts.theme.figure", None)
+    for module in ("bands", "bars", "inside", "lines"):
+        monkeypatch.setattr(f"loadstone.report.charts.{module}.figure", None)
+    files, made = report([tmp_path / "runs"], tmp_path / f"r.{suffix}")
+    assert files[0].stat().st_size > 100
+    assert made.figures == []
+
+
+def test_records_with_times_that_no_run_has_are_said_to_be_so(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1)], records=[record(n, 1e300 * n, [1e300 * n + 1.0]) for n in range(3)])
+    runs, _ = read_runs([tmp_path])
+    assert "cannot be read: they have times that no run has" in page(build(runs))

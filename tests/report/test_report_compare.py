@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from loadstone import compare
+from loadstone.analyse.stored_run import read_run
 from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT
 from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import points_of
-from loadstone.report.data.runs import read_run
 from loadstone.report.findings import observations
 from loadstone.runs import simulate
 from loadstone.workload.options import SimulateOptions

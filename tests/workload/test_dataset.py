@@ -355,6 +355,18 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.parametrize("first", [b"", b'{"prompt": "a"}\n', b"a prompt\n"])
+def test_a_small_file_of_very_many_empty_lines_is_refused(write: Write, first: bytes) -> None:
+    path = write(gzip.compress(first + b"\n" * 2_000_000))
+    with pytest.raises(InputError, match="1,000,000 blank lines before it; take them out"):
+        read(path)
+
+
+def test_gzip_of_several_members(write: Write) -> None:
+    members = [gzip.compress(json.dumps({"prompt": name}).encode() + b"\n") for name in "abc"]
+    assert read(write(b"".join(members))).prompts == ["a", "b", "c"]
+
+
 def test_an_array_takes_little_more_than_its_file(write: Write) -> None:
     filler = [turn("gpt", "answer " * 20)] * 40
     path = write(json.dumps([{"conversations": [turn("human", f"question {i}"), *filler]} for i in range(1000)]))

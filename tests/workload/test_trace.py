@@ -350,6 +350,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 # --- parts and sizes ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("first", [b"", f"{PLAIN}0,1,1\n".encode()])
+def test_a_small_file_of_very_many_empty_lines_is_refused(write: Write, first: bytes) -> None:
+    assert "1,000,000 blank lines before it" in refused(write(gzip.compress(first + b"\n" * 2_000_000)))
+
+
 @pytest.fixture
 def five(write: Write) -> Trace:
     """Requests at 0, 1, 2, 3 and 4 s, the second without blocks, with prompts."""

@@ -15,10 +15,10 @@ from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.metrics import CellMetrics, cell_metrics
 from loadstone.analyse.roofline import roofline_of
-from loadstone.analyse.run_facts import run_facts
+from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.slo import bounds_of
 from loadstone.core import run_folder
-from loadstone.core.arrays import COLUMNS
+from loadstone.core.arrays import COLUMNS, known_times
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Plan
@@ -105,8 +105,14 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     `dialect`: another tool's numbers of the same records beside ours; None: as the run was told.
     """
     info = run_folder.read_info(folder)
-    if imported_run.is_summary_only(folder, info):
-        return with_roofline(imported_run.read(folder), info)
+    only_stated = imported_run.is_summary_only(folder, info)
+    summary = imported_run.read(folder) if only_stated else measured_summary(folder, info, dialect)
+    add_roofline(summary, info)
+    return summary
+
+
+def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) -> Summary:
+    """The summary of a run's records, without its roofline. Raises InputError where they are missing."""
     dialect = dialect or info.settings.get("dialect")
     plan = run_folder.read_plan(folder)
     if len(info.cells) != len(plan.cells):
@@ -118,15 +124,15 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_cell(run, cell, dialect) for cell in range(len(plan.cells))]
     findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
-    return with_roofline(run_summary(folder, info, [cell for cell in cells if cell is not None], findings), info)
+    return run_summary(folder, info, [cell for cell in cells if cell is not None], findings)
 
 
-def with_roofline(summary: Summary, info: RunInfo) -> Summary:
-    """The same with what the hardware allows beside each cell; None where nobody knows it."""
+def add_roofline(summary: Summary, info: RunInfo) -> RunFacts:
+    """Puts beside each cell what the hardware allows, where the catalogue knows it; returns the facts of the run."""
     facts = run_facts(info, summary)
     for cell in summary.cells:
         cell.roofline = roofline_of(info, facts, cell)
-    return summary
+    return facts
 
 
 def run_summary(
@@ -185,14 +191,14 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
             events.add(batch)
             yield batch
 
-    measured = np.array(pc.equal(scalars["phase"], "measure"))
+    measured = np.array(pc.fill_null(pc.equal(scalars["phase"], "measure"), False))
     imported = imported_run.of_cell(info, cell)
     metrics = cell_metrics(
         read,
         load,
         per_request or _limits(info.slo),
         streams=info.streams,
-        sent_s=scalars["sent_s"].to_numpy()[measured],
+        sent_s=known_times(scalars["sent_s"].to_numpy())[measured],
         span_s=imported.stated.duration_s if imported is not None and imported.relative_times else None,
     )
     parts = breakdown_of(run.folder, info, run.plan, cell, load, info.streams)
@@ -215,7 +221,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     )
     _add_server(summary, run, cell)
     if summary.gpu is not None and run.readings is not None:
-        ends_s = scalars["end_s"].to_numpy()[measured]
+        ends_s = known_times(scalars["end_s"].to_numpy())[measured]
         _add_energy(summary, run.readings, float(np.nanmax(ends_s, initial=0.0)))
     summary.verdict = verdict.judge(_findings(run, cell, metrics, scalars, events, summary, imported))
     line, beyond = quote(summary, _selftest(info))

@@ -82,7 +82,6 @@ _CONTEXT = {"help_option_names": ["--help", "-h"]}
 app = typer.Typer(
     help="Size, simulate, measure and compare LLM inference serving, and know how far each number can be trusted.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=_CONTEXT,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,9 @@ INTERRUPTED = 130
 """Exit code of a command that a signal ended, as of a program that SIGINT kills."""
 _WIDTH = 160
 """Of what goes to a file or another program."""
+_HEADING_WIDTH = 12
+"""Of a heading on a terminal; one with its unit takes more lines, not a wider column."""
+_NUMBER = re.compile(r"-?[0-9][0-9.,]*(?:e[+-]?[0-9]+)?")
 _ONE_LINE = str.maketrans("\t\r\n", "   ")
 
 
@@ -160,7 +165,12 @@ def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD)
+    for place, column in enumerate(columns):
+        cells = [row[place] for row in rows]
+        numbers = any(map(_is_number, cells)) and all(cell in (None, "-") or _is_number(cell) for cell in cells)
+        heading = textwrap.fill(column, _HEADING_WIDTH, break_long_words=False, break_on_hyphens=False)
+        table.add_column(Text(printable(heading)), justify="right" if numbers else "left", vertical="bottom")
     for row in rows:
         table.add_row(*(Text(printable(_plain(value))) for value in row))
     console = Console()
@@ -168,6 +178,11 @@ def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
     narrow = max(map(_room, parts)) <= console.width
     for part in parts if narrow else [table]:  # where a text is longer than a line, its lines stay beside one another
         console.print(part)
+
+
+def _is_number(value: object) -> bool:
+    """Whether a cell is a number, or the text of one."""
+    return isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
 
 
 def _plain(value: Any) -> str:

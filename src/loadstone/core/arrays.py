@@ -39,6 +39,7 @@ _TAKEN = {
 COLUMNS = ("request_id", "phase", "status", *_TAKEN.values(), "output_tokens", "arrival_s", "tokens")
 """Of the records, what these arrays are made of."""
 
+_FARTHEST_S = 1e12
 _PIECE_EVENTS = 1 << 16
 
 
@@ -64,7 +65,13 @@ def events(batch: pa.RecordBatch) -> Events:
         names = pc.fill_null(batch.column("request_id"), "?").to_pylist()
         first = int(np.argmax(lengths != counted))
         raise InputError(f"request {names[first]}: arrival_s and tokens differ in length; copy or measure it again")
-    return Events(arrival, tokens, lengths)
+    return Events(known_times(arrival), tokens, lengths)
+
+
+def known_times(seconds: Floats) -> Floats:
+    """The same with NaN for what no clock tells: infinite, or so far off that its square is. Of files of others."""
+    far = np.abs(seconds) > _FARTHEST_S
+    return np.where(far, np.nan, seconds) if far.any() else seconds
 
 
 def flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -106,7 +113,8 @@ def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
     codes = pc.index_in(batch.column("status"), value_set=pa.array(STATUSES))
     table["status"] = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
     for name, column in _TAKEN.items():
-        table[name] = batch.column(column).to_numpy(zero_copy_only=False)
+        values = batch.column(column).to_numpy(zero_copy_only=False)
+        table[name] = known_times(values) if column.endswith("_s") else values
 
     table["first"] = table["last"] = table["tokens"] = np.nan
     any_output = lengths > 0

@@ -47,7 +47,7 @@ def report(
         raise InputError(f"-o -: {kind} makes several files; name a folder for them")
     runs, unreadable = read_runs(folders)
     check_prices(prices, (run.facts for run in runs))
-    made = build(runs, passed_over=[*passed_over, *unreadable], inside=kind not in ("md", "csv"), prices=prices)
+    made = build(runs, passed_over=[*passed_over, *unreadable], drawn=kind not in ("md", "csv"), prices=prices)
     if on_stdout:
         sys.stdout.write(_text(made, kind).encode("utf-8", "replace").decode())
         return Written([], made)

@@ -13,7 +13,7 @@ import msgspec
 
 from loadstone.analyse.client_accuracy import load as load_selftest
 from loadstone.core import run_folder
-from loadstone.core.errors import DiskFullError, InputError
+from loadstone.core.errors import InputError
 from loadstone.core.nvml import Gpus
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo
@@ -87,7 +87,7 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
         gpus = _gpus(options, server, info, stack)
         folder = run_folder.create(options.out, info.run_id)
         info.run_id = folder.name
-        _check_room(folder, plan)
+        execution.check_room(folder, plan, 2 * _EVENT_BYTES)  # journals, then records beside them
 
         def run() -> str | None:
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
@@ -261,16 +261,3 @@ def _is_here(name: str | None) -> bool:
         return name == "localhost" or ipaddress.ip_address(name or "").is_loopback
     except ValueError:
         return False
-
-
-def _check_room(folder: Path, plan: Plan) -> None:
-    """Refuse to start what the disk cannot hold: journals, then records beside them."""
-    events = float(plan.output_tokens.clip(min=0).sum())
-    needed = 2 * (_EVENT_BYTES * events + 200 * len(plan)) + 2 * run_folder.RESERVE_BYTES
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        folder.rmdir()
-        raise DiskFullError(
-            f"{folder.parent}: {free / 1e6:.0f} MB free, and the run may need {needed / 1e6:.0f} MB; "
-            "free some space, or give another folder with --out"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Literal
 from loadstone.analyse.other_tools import DIALECTS
 from loadstone.analyse.summary import conclude, parse_slo
 from loadstone.core import host, run_folder
-from loadstone.core.errors import InputError
+from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.signals import Interrupted, Signals
@@ -74,6 +75,21 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
             elif part.startswith(flag) and not flag.startswith("--"):
                 shown[i] = f"{flag}…"
     return shown
+
+
+def check_room(folder: Path, plan: Plan, event_bytes: float) -> None:
+    """Refuse to start what the disk cannot hold, at so many bytes a token; the empty `folder` goes. Raises
+    DiskFullError.
+    """
+    events = float(plan.output_tokens.clip(min=0).sum())
+    needed = event_bytes * events + 400 * len(plan) + 2 * run_folder.RESERVE_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        folder.rmdir()
+        raise DiskFullError(
+            f"{folder.parent}: {free / 1e6:.0f} MB free, and the run may need {needed / 1e6:.0f} MB; "
+            "free some space, or give another folder with --out"
+        )
 
 
 def execute(

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 DRAWS = 24
 _PAUSE_S = 0.1
 """Between cells."""
+_EVENT_BYTES = 12
+"""Of records, for each token: its time and its number, before they are compressed."""
 
 
 def simulate(options: SimulateOptions) -> dict[str, Any]:
@@ -65,8 +67,6 @@ def simulate(options: SimulateOptions) -> dict[str, Any]:
         except DiskFullError:
             raise
         except InputError as error:
-            if text == deployments[-1] and not document["runs"]:
-                raise
             rows.append(Ranked(deployment=text, why=str(error)))
         except Interrupted as interrupted:
             document["runs"].append(interrupted.document)
@@ -75,6 +75,8 @@ def simulate(options: SimulateOptions) -> dict[str, Any]:
         else:
             document["runs"].append(run)
             rows.append(judged(text, parse_deployment(text).gpus, Summary.of(run)))
+    if not document["runs"]:
+        raise InputError(rows[0].why)
     return document | {"ranking": msgspec.to_builtins(ranking(rows))}
 
 
@@ -110,6 +112,7 @@ def _simulate(options: SimulateOptions) -> dict[str, Any]:
     )
     folder = run_folder.create(options.out, info.run_id)
     info.run_id = folder.name
+    execution.check_room(folder, plan, _EVENT_BYTES)
 
     def run() -> None:
         basis = settings.get("profile", "a model without a profile")

@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 
 from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, dollars_per_hour
-from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.summary import summary_of
+from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.core import arrays, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
-from loadstone.core.record import RunInfo
 from loadstone.core.statistics.dependence import block_rates, window_curve
-from loadstone.core.summary import CellSummary, Summary
+from loadstone.core.summary import CellSummary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,17 +30,9 @@ _LENGTHS = tuple(name for name in Plan.COLUMNS if name not in ("cell", "prompt")
 """Columns of a plan that say what each request asks, but for its text."""
 
 
-@dataclass
-class Run:
-    """One run: what its folder says of it, its summary, whether its requests are there, and what it costs per hour
-    if that is known.
-    """
+class Run(StoredRun, kw_only=True, dict=True):
+    """A run that is compared, and what it costs per hour if that is known."""
 
-    folder: Path
-    info: RunInfo
-    summary: Summary
-    facts: RunFacts
-    has_records: bool
     dollars: float | None = None
 
     @property
@@ -99,13 +89,10 @@ def load_key(load: Load) -> Load:
 
 def open_run(folder: Path, prices: Prices) -> Run:
     """Raises InputError where it cannot be read or holds nothing."""
-    info = run_folder.read_info(folder)
-    summary = summary_of(folder)
-    if not summary.cells:
+    run = read_run(folder)
+    if not run.summary.cells:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to compare")
-    facts = run_facts(info, summary)
-    has_records = not imported_run.is_summary_only(folder, info)
-    return Run(folder, info, summary, facts, has_records, dollars_per_hour(facts, prices))
+    return Run(**msgspec.structs.asdict(run), dollars=dollars_per_hour(run.facts, prices))
 
 
 def runs_in(path: Path) -> list[Path]:
@@ -203,7 +190,8 @@ def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:
     import pyarrow as pa
 
     rows = arrays.rows(batch, arrays.events(batch))
-    chosen = rows["measured"] & arrays.completed(rows) & ~np.isnan(rows["first"])
+    timed = ~(np.isnan(rows["first"]) | np.isnan(rows["sent"]))
+    chosen = rows["measured"] & arrays.completed(rows) & timed
     rows = rows[chosen]
     names = batch.column("request_id").filter(pa.array(chosen)).to_pylist()
     origin_s = rows["intended"] if intended else rows["sent"]

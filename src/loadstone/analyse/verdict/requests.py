@@ -150,13 +150,14 @@ def request_table(scalars: pa.Table, events: Events) -> RequestTable:
             "records whose request_id does not end in a number belong to no run; copy or measure it again"
         )
     columns: dict[str, Any] = {name: texts(name) for name in _TEXTS}
+    for name in _NUMBERS:
+        columns[name] = arrays.known_times(scalars[name].to_numpy().astype(np.float64))
     status = columns["status"]
     return RequestTable(
         index=last_parts.cast(pa.int64()).to_numpy(zero_copy_only=False),
         measured=texts("phase") == "measure",
         completed=(status == "ok") | (status == "short"),
         **columns,
-        **{name: scalars[name].to_numpy().astype(np.float64) for name in _NUMBERS},
         **vars(events.figures()),
     )
 
@@ -164,6 +165,7 @@ def request_table(scalars: pa.Table, events: Events) -> RequestTable:
 def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
     figures = EventFigures.empty(batch.num_rows)
     arrival, lengths = arrays.flat(batch.column("arrival_s"))
+    arrival = arrays.known_times(arrival)
     figures.events[:] = lengths
     some = lengths > 0
     ends = np.cumsum(lengths)[some]
@@ -245,10 +247,18 @@ class Cell:
         return self.measured.pick(self.measured.completed)
 
     def plan_rows(self, requests: RequestTable) -> Integers:
-        """The plan's row of each request; laps of a cell that runs by time repeat the measured rows."""
+        """The plan's row of each request; laps of a cell that runs by time repeat the measured rows.
+
+        Raises InputError where the plan has none for them.
+        """
         rows, warm = self.plan.rows(self.number), self.plan.warmup_count(self.number)
         lap = max(1, len(rows) - warm)
         index = requests.index
+        if len(rows) <= warm and index.max(initial=-1) >= len(rows):
+            raise InputError(
+                f"plan.parquet has {len(rows)} requests for cell {self.number}, which has records of more: these are "
+                "of two runs; copy the folder again"
+            )
         return rows.start + np.where(index < len(rows), index, warm + (index - warm) % lap)
 
 

@@ -135,6 +135,8 @@ def _json(content: str, what: str, where: str) -> list[Cell]:
             return _document(document, what, where, "JSON, but ")
     cells = _requests(list(rows.values()), where)
     if not cells:
+        if len(rows) > files.MOST_RESULTS:
+            raise InputError(f"{what}: more than {files.MOST_RESULTS:,} results; split it")
         for line, row in rows.items():
             cells += _document(row, f"{what}, line {line}", f"{where}, line {line}")
     if broken:

@@ -71,6 +71,8 @@ def _repeats_others(path: Path) -> bool:
 MOST_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 24
 MOST_LINES = 2_000_000
+MOST_RESULTS = 200_000
+"""Of one file, a cell each."""
 _MOST_VALUES = 64_000_000
 """Of a JSON document: as objects, the smallest take sixty bytes each."""
 _YAML_BYTES = 16 << 20
@@ -173,12 +175,15 @@ def parse_csv(content: str, what: str) -> tuple[list[str], list[tuple[int, list[
     try:
         rows = csv.reader((line[0] for line in _LINE.finditer(content)), delimiter=_delimiter(content))
         header = [name.strip() for name in next(rows, [])]
-        lines = []
+        lines: list[tuple[int, list[str]]] = []
         for row in rows:
             if rows.line_num > MOST_LINES:
                 raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
-            if any(cell.strip() for cell in row):
-                lines.append((rows.line_num, row))
+            if not any(cell.strip() for cell in row):
+                continue
+            if len(lines) >= MOST_RESULTS:
+                raise InputError(f"{what}: more than {MOST_RESULTS:,} results; split it")
+            lines.append((rows.line_num, row))
     except csv.Error as error:
         raise InputError(f"{what}: no CSV ({error})") from None
     return header, lines

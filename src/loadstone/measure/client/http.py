@@ -144,6 +144,9 @@ class HttpReader:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._take_bodies(stream, arrival_ns, index)  # what came before the fault
+            if self._message_complete:  # the answer is whole, and what follows it is nobody's
+                self.keep_alive = False
+                return self._finish(stream, arrival_ns)
             return End(f"not HTTP: {excerpt(str(error))}")
         self._take_bodies(stream, arrival_ns, index)
         if self._message_complete:

@@ -338,7 +338,7 @@ class HttpServer(Server):
             case httpx.ConnectError() if not _is_cut(error):
                 self._check_scheme()
                 if "[SSL" in text:
-                    return f"{self.origin}: TLS failed ({reason}); write the name that its certificate is for"
+                    return f"{self.origin}: TLS failed ({reason}); {_handshake_cure(text)}"
                 if self._proxy is not None:
                     return f"--proxy {self._proxy}: no proxy answers there ({reason}); start it, or correct --proxy"
                 return f"{self.origin}: no server answers there ({reason}); start it, or correct the URL"
@@ -452,6 +452,15 @@ def objects(document: object, name: str) -> list[dict[str, Any]]:
     """The objects in a document's list of that name; none where there is no such list."""
     entries = document.get(name) if isinstance(document, dict) else None
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _handshake_cure(error: str) -> str:
+    """What to do where no TLS session comes about, for another reason than trust."""
+    if "UNRECOGNIZED_NAME" in error:
+        return "write the name that its certificate is for"
+    if "WRONG_VERSION_NUMBER" in error:
+        return "it does not speak TLS; correct the URL"
+    return "the server must offer TLS 1.2 or newer, with a cipher that this machine takes; see its log"
 
 
 def check_url(url: str) -> SplitResult:

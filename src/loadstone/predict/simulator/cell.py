@@ -112,7 +112,8 @@ def _run_step(
             if index >= count:
                 row = requests.row(index)
                 if index >= len(end_s):
-                    run.grow()
+                    begun_s = now_s if client.measure_start_s is None else client.measure_start_s
+                    run.grow((now_s - begun_s) / duration_s if duration_s else 0.0)
             sequence = Sequence(index, input_tokens[row], output_tokens[row])
             if contents is not None:
                 sequence.keys = contents.keys(index)

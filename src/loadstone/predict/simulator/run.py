@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _MOST_KEPT = 20_000
 _MOST_REQUESTS = 5_000_000
 """Of a cell that runs by time."""
+_TELLING_REQUESTS = 5_000
+"""From their pace it can be told, within a factor of two, how many the whole cell will have."""
 
 
 class State(NamedTuple):
@@ -87,11 +89,17 @@ class CellRun:
         self.end_s: list[float] = [math.nan] * requests.count
         self.cached_tokens: list[int] = [0] * requests.count
 
-    def grow(self) -> None:
-        """Room for another round of a cell that runs by time. Raises InputError where it never comes to an end."""
+    def grow(self, share: float) -> None:
+        """Room for another round of a cell that runs by time, of which that share is over. Raises InputError where
+        it will take too many requests, as soon as that can be told.
+        """
         count = self.requests.count
-        if len(self.end_s) + count > _MOST_REQUESTS:
-            raise InputError(f"--duration: more than {_MOST_REQUESTS:,} requests in one cell; shorten it")
+        will_be = len(self.end_s) / share if share > 0 and len(self.end_s) > _TELLING_REQUESTS else 0.0
+        if max(will_be / 2, len(self.end_s) + count) > _MOST_REQUESTS:
+            more = f"about {will_be:.1e}" if will_be else f"more than {_MOST_REQUESTS:,}"
+            raise InputError(
+                f"--duration: {more} requests in one cell, and {_MOST_REQUESTS:,} can be simulated; shorten it"
+            )
         self.journal.grow(count)
         self.end_s += [math.nan] * count
         self.cached_tokens += [0] * count

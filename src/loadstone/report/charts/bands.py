@@ -53,8 +53,10 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     y_scale = alt.Scale(type="log", nice=False) if wide(values, WIDE) else alt.Scale()
     shown = [(f"{name}:Q", f"{name} ({unit})", ".4~g") for name in ("p50", "p90", "p99")]
     chart = (
-        base.mark_area(opacity=0.18, color=BLUE).encode(y=alt.Y("p90:Q", title=y_title, scale=y_scale), y2="p99:Q")
-        + base.mark_area(opacity=0.38, color=BLUE).encode(y=alt.Y("p50:Q", title=y_title), y2="p90:Q")
+        base.mark_area(opacity=0.18, color=BLUE).encode(
+            y=alt.Y("p90:Q", title=y_title, scale=y_scale), y2=alt.Y2("p99:Q")
+        )
+        + base.mark_area(opacity=0.38, color=BLUE).encode(y=alt.Y("p50:Q", title=y_title), y2=alt.Y2("p90:Q"))
         + base.mark_line(color=BLUE, point=alt.OverlayMarkDef(color=BLUE, size=60)).encode(
             y=alt.Y("p50:Q", title=y_title),
             tooltip=tooltips(("x:Q", frame.x_title), *shown, ("n:Q", "requests")),
@@ -63,7 +65,7 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     if any("low" in row and "high" in row for row in rows):
         bounded = base.transform_filter("isValid(datum.low) && isValid(datum.high)")
         bars = bounded.mark_rule(color=ORANGE, strokeWidth=2.2)
-        chart += bars.encode(y=alt.Y("low:Q", title=y_title), y2="high:Q")
+        chart += bars.encode(y=alt.Y("low:Q", title=y_title), y2=alt.Y2("high:Q"))
     bounded_above = any("high" in row for row in rows)
     bar_text = "bars: 95 % bounds of the p99" if bounded_above else "too few requests to bound the p99"
     sizes = requests_a("load", (row["n"] for row in rows))
@@ -125,11 +127,11 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     if any("low" in row for row in lines):
         explained.append("band: 80 % interval of the prediction")
         band = alt.Chart(data(lines)).transform_filter("isValid(datum.low)").mark_area(opacity=0.2, color=ORANGE)
-        layers.insert(0, band.encode(x=x, y=low, y2="high:Q"))
+        layers.insert(0, band.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     if any("low" in row for row in dots):
         explained.append("bars: 95 % interval of what was measured")
         bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=BLUE)
-        layers.append(bars.encode(x=x, y=low, y2="high:Q"))
+        layers.append(bars.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     tooltip = tooltips(("run:N",), ("x:Q",), ("y:Q", title, ".4~g"))
     marks = alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip)
     layers.append(crossed(marks, dots, x, y))

@@ -59,7 +59,9 @@ def side_by_side(
         opacity=alt.condition("datum.warned", alt.value(0.4), alt.value(1)),
         tooltip=tooltips(("set:N",), ("value:N",), ("y:Q", title, ".4~g"), ("n:Q", "requests")),
     )
-    texts = base.mark_text(align="left", dx=4, fontSize=12).encode(x="y:Q", text=alt.Text("y:Q", format=".4~g"))
+    texts = base.mark_text(align="left", dx=4, fontSize=12).encode(
+        x=alt.X("y:Q"), text=alt.Text("y:Q", format=".4~g")
+    )
     height = max(120, len(order) * (18 * len(values) + 12))
     lengths = {lengths_label(point) for point in every if point.prefix == ""}
     return figure(
@@ -122,14 +124,18 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
             color=colour_by("measure", measures, columns=1),
         )
         bars = (
-            base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55).encode(x=alt.X("low:Q"), x2="high:Q")
+            base.transform_filter("isValid(datum.low)")
+            .mark_rule(opacity=0.55)
+            .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
         )
         marks = base.mark_point(size=110, opacity=0.95).encode(
             x=x,
             shape=alt.Shape("measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)),
             tooltip=tooltips(("row:N",), ("measure:N",), ("times:Q", "", ".3~g")),
         )
-        even = alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x="times:Q")
+        even = (
+            alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x=alt.X("times:Q"))
+        )
         beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
         words = common([ratio.over for ratio in own], without=("gpu",))
         words = [

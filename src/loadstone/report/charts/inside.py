@@ -151,14 +151,14 @@ def gaps(heat: Heat, name: str, *, key: str) -> Figure:
             x=alt.X(
                 "x:Q", title="seconds of the run", scale=alt.Scale(nice=False, zero=False), axis=alt.Axis(grid=False)
             ),
-            x2="x2:Q",
+            x2=alt.X2("x2:Q"),
             y=alt.Y(
                 "y:Q",
                 title="ITL (ms)",
                 scale=alt.Scale(type="log", domain=edges_ms, nice=False),
                 axis=alt.Axis(grid=False),
             ),
-            y2="y2:Q",
+            y2=alt.Y2("y2:Q"),
             color=alt.Color(
                 "n:Q",
                 scale=alt.Scale(type="log", scheme="cividis"),

@@ -96,9 +96,9 @@ def lines(
     if not any("low" in row for row in rows):
         return drawn
     ends = (
-        {"x": x, "y": alt.Y("low:Q"), "y2": "high:Q"}
+        {"x": x, "y": alt.Y("low:Q"), "y2": alt.Y2("high:Q")}
         if bars == "y"
-        else {"x": alt.X("low:Q"), "x2": "high:Q", "y": y}
+        else {"x": alt.X("low:Q"), "x2": alt.X2("high:Q"), "y": y}
     )
     bounded = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
     under: alt.LayerChart = bounded.encode(**ends, **encode("rule")) + drawn
@@ -142,7 +142,7 @@ def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
     differ = field == "colour" and variants != order[:1]
 
     def encode(mark: str) -> dict[str, Any]:
-        channels: dict[str, Any] = {"color": colour, "detail": ["colour:N", "variant:N"]}
+        channels: dict[str, Any] = {"color": colour, "detail": [alt.Detail("colour:N"), alt.Detail("variant:N")]}
         if differ and mark == "line":
             channels["strokeDash"] = dashes
         if differ and mark == "point":

@@ -148,13 +148,20 @@ def tooltips(*columns: tuple[str, ...]) -> list[alt.Tooltip]:
     return [tooltip(*column) for column in columns]
 
 
+class _Rows(alt.InlineData):
+    """Rows that stay the same object: Altair copies all that a chart has each time that a part of it is set."""
+
+    def __deepcopy__(self, memo: object) -> _Rows:
+        return self
+
+
 def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
     """Rows with floats cut to five digits: a picture shows no more, and a report of 100 runs stays small."""
     rounded = [
         {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
         for row in rows
     ]
-    return alt.InlineData(values=rounded)
+    return _Rows(values=rounded)
 
 
 def wide(values: Sequence[float], times: float) -> bool:

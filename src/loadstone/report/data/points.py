@@ -13,10 +13,10 @@ import msgspec
 from loadstone.analyse.compare.price import Prices, dollars_per_hour
 from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
+from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.plan import Load, LoadKind
 from loadstone.core.summary import CellSummary, Roofline, ServerFigures, Window
 from loadstone.core.units import show_seconds
-from loadstone.report.data.runs import RunView
 from loadstone.report.data.statistic import Stat, energy, latency, price, throughput, whole
 from loadstone.report.data.wording import clean, count, joined
 
@@ -128,7 +128,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
         return self.output_tokens_per_s / self.gpus if self.output_tokens_per_s is not None and self.gpus else None
 
 
-def points_of(runs: Sequence[RunView], prices: Prices | None = None) -> list[Point]:
+def points_of(runs: Sequence[StoredRun], prices: Prices | None = None) -> list[Point]:
     """The points of all cells, in the order of the runs. `prices`: dollars per GPU and hour."""
     served = [c for run in runs if run.facts.mode != "offline" for c in run.summary.cells if not c.load.is_burst]
     lasting = [cell for cell in served if not cell.queue_grows]
@@ -186,7 +186,7 @@ def _representatives(lengths: Sequence[int]) -> dict[int, int]:
     return chosen
 
 
-def _point(number: int, run: RunView, at: int, cell: CellSummary, steady: bool, prices: Prices) -> Point:
+def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool, prices: Prices) -> Point:
     kind, metrics, facts, counts = cell.load.kind, cell.metrics, run.facts, cell.requests
     ok = None if counts.ok is None and counts.short is None else counts.completed
     window: Window = (cell.steady if steady and kind != "burst" else None) or metrics
@@ -271,12 +271,12 @@ def _parallel(facts: RunFacts) -> str:
     return " ".join(f"{name}{n}" for name, n in split if n and (n > 1 or name == "tp"))
 
 
-def _fleet(run: RunView) -> str:
+def _fleet(run: StoredRun) -> str:
     servers = len(run.info.target.urls) if run.info.target else 0
     return f"fleet of {servers}" if servers > 1 else ""
 
 
-def _how(run: RunView, load: Load) -> str:
+def _how(run: StoredRun, load: Load) -> str:
     """`sessions of 4 turns`, `ramp 5–40 req/s in 60 s`."""
     sessions = mapping(mapping(run.info.settings.get("workload")).get("sessions"))
     turns = number(mapping(sessions.get("turns")).get("mean"))
@@ -285,7 +285,7 @@ def _how(run: RunView, load: Load) -> str:
     return joined(conversations if talks else "", f"ramp {load.label}" if load.profile else "")
 
 
-def _chat(run: RunView) -> str:
+def _chat(run: StoredRun) -> str:
     """Its template lengthens every prompt."""
     return "chat" if run.info.target is not None and "chat" in run.info.target.endpoint else ""
 
@@ -295,7 +295,7 @@ def _precision(facts: RunFacts) -> str:
     return joined(facts.weights_dtype, kv)
 
 
-def _context(run: RunView) -> str:
+def _context(run: StoredRun) -> str:
     """The longest context the engine was set up for."""
     deployment = mapping(run.info.settings.get("deployment"))
     stated = whole(number(deployment.get("max_model_tokens")))

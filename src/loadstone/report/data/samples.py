@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.analyse.stored_run import StoredRun
 from loadstone.core import arrays, run_folder
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo
 from loadstone.core.server_metrics import GAUGES
-from loadstone.report.data.runs import RunView
 
 Floats = NDArray[np.float64]
 
@@ -72,7 +72,7 @@ class RunSample(msgspec.Struct, frozen=True):
     cells: list[tuple[str, float, float]]
 
 
-def sample(run: RunView) -> RunSample | None:
+def sample(run: StoredRun) -> RunSample | None:
     """What the run's records show; None where none of its requests was sent.
 
     Raises InputError where they cannot be read, ValueError as arrays.events() does.
@@ -106,7 +106,7 @@ def sample(run: RunView) -> RunSample | None:
     )
 
 
-def _edges(run: RunView) -> Floats | None:
+def _edges(run: StoredRun) -> Floats | None:
     """TIME_BINS bins from the first send to the last end; None without a send. These columns cost little to read."""
     columns = ("sent_s", "end_s")
     tables = [run_folder.read_columns(run.folder, columns, cell) for cell in range(len(run.info.cells))]
@@ -195,7 +195,7 @@ def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Ite
     yield Track("output tok/s", "arrived", at, (tokens / width_s).tolist())
 
 
-def _server_tracks(run: RunView, edges: Floats) -> Iterable[Track]:
+def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
     """What the servers said: running, waiting, KV use; and power where something beside them told it."""
     table = run_folder.read_server(run.folder)
     if table is None:

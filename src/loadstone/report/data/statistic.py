@@ -16,7 +16,7 @@ from loadstone.core.summary import Latency, Metrics, Window
 
 RateName = Literal["output_tokens_per_s", "total_tokens_per_s"]
 PREDICTED = "80 %, predicted"
-_MOST = 1e200
+_MOST = 1e100
 
 
 class Stat(msgspec.Struct, kw_only=True, frozen=True):
@@ -137,8 +137,8 @@ def _inverse(value: float, rate: Stat | None) -> Stat:
 
 
 def _is_possible(value: float | None) -> TypeGuard[float]:
-    """Files of others' making may have anything: no time and no throughput is below 0, nor 10²⁰⁰."""
-    return value is not None and 0 <= value < _MOST
+    """Files of others' making may have anything: below 0, or so far from 1 that ratios of it fail, it is left out."""
+    return value is not None and (value == 0 or 1 / _MOST < value < _MOST)
 
 
 def whole(value: float | None) -> int | None:

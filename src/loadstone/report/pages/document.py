@@ -11,6 +11,7 @@ import msgspec
 from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, without_price
 from loadstone.analyse.run_facts import mapping
+from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
 from loadstone.report.charts.bands import spread
@@ -19,7 +20,6 @@ from loadstone.report.charts.select import figures
 from loadstone.report.charts.theme import Figure
 from loadstone.report.data.frames import E2E, TPOT, TTFT, Frame
 from loadstone.report.data.points import Point, points_of
-from loadstone.report.data.runs import RunView
 from loadstone.report.data.samples import sample
 from loadstone.report.data.series import Series, workload_label
 from loadstone.report.data.statistic import Stat
@@ -169,22 +169,25 @@ def _price(stat: Stat | None) -> dict[str, object] | None:
 
 
 def build(
-    runs: Sequence[RunView],
+    runs: Sequence[StoredRun],
     *,
     passed_over: Sequence[str] = (),
     inside: bool = True,
+    drawn: bool = True,
     prices: Prices | None = None,
 ) -> Report:
-    """The report of these runs. `inside`: also read their records, for what only single requests show. `prices`: of
-    GPUs, for what tokens cost.
+    """The report of these runs. `drawn`: with its figures, which take most of the time. `inside`: also those of their
+    records, of what only single requests show. `prices`: of GPUs, for what tokens cost.
     """
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):  # checking specifications against their schema is the tests' work, and most of the time
-        return _build(runs, passed_over, inside, prices or Prices())
+        return _build(runs, passed_over, inside, drawn, prices or Prices())
 
 
-def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, prices: Prices) -> Report:
+def _build(
+    runs: Sequence[StoredRun], passed_over: Sequence[str], inside: bool, drawn: bool, prices: Prices
+) -> Report:
     points = points_of(runs, prices)
     named = [(f"run {number}", run.facts) for number, run in enumerate(runs, 1)]
     unpriced = without_price(named, prices) if prices else None
@@ -192,7 +195,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
     for point in points:
         own.setdefault(point.number, []).append(point)
     parts = [
-        _part(number, run, own.get(number, []), inside and number <= INSIDE_RUNS)
+        _part(number, run, own.get(number, []), drawn, drawn and inside and number <= INSIDE_RUNS)
         for number, run in enumerate(runs, 1)
     ]
     return Report(
@@ -204,7 +207,7 @@ def _build(runs: Sequence[RunView], passed_over: Sequence[str], inside: bool, pr
         verdicts=tables.verdicts(runs),
         sentences=observations(points),
         tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1), *tables.stated_otherwise(runs)],
-        figures=figures(points),
+        figures=figures(points) if drawn else [],
         parts=parts,
         passed_over=[clean(text, 300) for text in passed_over],
         points=points,
@@ -222,13 +225,13 @@ def _title(points: Sequence[Point], runs: int) -> str:
     return known or f"{runs} runs"
 
 
-def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> RunPart:
+def _part(number: int, run: StoredRun, points: Sequence[Point], drawn: bool, inside: bool) -> RunPart:
     name = clean(run.facts.label, 120)
     words = workload_label(points[0]) if points else ""
     notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
     made: list[Figure | None] = []
     key = f"run-{number}"
-    if points and len({point.load for point in points}) > 1:
+    if drawn and len({point.load for point in points}) > 1:
         lines = tuple(Series(name, "") for _ in points)
         frame = Frame("load", tuple(points), lines, joined(name, words, by=" · "))
         made += [spread(frame, measure, key=f"{key}-spread-{measure.key}") for measure in (TTFT, TPOT, E2E)]
@@ -252,12 +255,12 @@ def _part(number: int, run: RunView, points: Sequence[Point], inside: bool) -> R
     )
 
 
-def _any_cell(run: RunView, what: str) -> bool:
+def _any_cell(run: StoredRun, what: str) -> bool:
     """Whether the import said that of any cell; see imported_run.of_cell()."""
     return any(getattr(imported_run.of_cell(run.info, cell), what, None) for cell in range(len(run.info.cells)))
 
 
-def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:
+def _inside(run: StoredRun, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:
     seen = sample(run)
     if seen is None:
         return []
@@ -275,7 +278,7 @@ def _inside(run: RunView, name: str, key: str, points: Sequence[Point]) -> list[
     return made
 
 
-def _environment(run: RunView) -> list[tuple[str, str]]:
+def _environment(run: StoredRun) -> list[tuple[str, str]]:
     """The environment: what one needs to know, or to have, to repeat it."""
     info, facts, settings = run.info, run.facts, run.info.settings
     target, cache = info.target, settings.get("prefix_cache")
@@ -303,7 +306,7 @@ def _environment(run: RunView) -> list[tuple[str, str]]:
     return [(name, clean(str(value), 300)) for name, value in known if value not in (None, "", "None")]
 
 
-def _files(run: RunView) -> list[str]:
+def _files(run: StoredRun) -> list[str]:
     files = mapping(run.info.settings.get("import")).get("files")
     return [str(file) for file in files] if isinstance(files, list) else []
 
@@ -315,7 +318,7 @@ def _flat(value: Any) -> str | None:
     return ", ".join(parts) or None
 
 
-def _repeat(run: RunView) -> str:
+def _repeat(run: StoredRun) -> str:
     """The command that does it again: the same plan, and the same prompts where it was measured."""
     if run.info.source == "imported":
         return shlex.join(run.info.command) if run.info.command else ""

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
+from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.units import show_load, show_number, show_seconds
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT, load_label
 from loadstone.report.data.pairs import UNSETTLED, Ratio, gpu_ratios, heaviest, interval_words, left_out, lightest
 from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
-from loadstone.report.data.runs import RunView
 from loadstone.report.data.series import common, series_of, workload_label
 from loadstone.report.data.statistic import PREDICTED, Stat
 from loadstone.report.data.wording import clean, count, joined, show_p, show_share
@@ -64,7 +64,7 @@ def trimmed(table: Table) -> Table:
     )
 
 
-def overview(runs: Sequence[RunView], points: Sequence[Point]) -> Table:
+def overview(runs: Sequence[StoredRun], points: Sequence[Point]) -> Table:
     """A row for each run: what it was of, what was asked, whether it can be trusted."""
     rows = []
     for number, run in enumerate(runs, 1):
@@ -97,7 +97,7 @@ def _loads(points: Sequence[Point]) -> str:
     )
 
 
-def _deployed(run: RunView) -> str:
+def _deployed(run: StoredRun) -> str:
     """Of a fleet only the first server was asked who it is."""
     servers = len(run.info.target.urls) if run.info.target else 0
     return clean(f"first of {servers} servers: {run.facts.label}" if servers > 1 else run.facts.label, 120)
@@ -111,12 +111,12 @@ def trust(cells: tuple[int, int], stated: bool) -> str:
     return f"{trusted} of {every} cells" if trusted < every else "as stated" if stated else "yes"
 
 
-def stated_cells(runs: Sequence[RunView]) -> int:
+def stated_cells(runs: Sequence[StoredRun]) -> int:
     """Cells of which there is only what another tool stated: no records to judge by."""
     return sum(cell.is_as_stated for run in runs for cell in run.summary.cells)
 
 
-def verdicts(runs: Sequence[RunView]) -> Table:
+def verdicts(runs: Sequence[StoredRun]) -> Table:
     """Every warning and error of every cell, the same ones together."""
     places: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for number, run in enumerate(runs, 1):
@@ -144,7 +144,7 @@ _RATE_NAMES = {
 }
 
 
-def stated_otherwise(runs: Sequence[RunView]) -> list[Table]:
+def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
     """The numbers that imported files state where those of their requests are others; no table where none are."""
     rows = []
     for number, run in enumerate(runs, 1):

@@ -139,7 +139,7 @@ class Site:
 
 
 def _made(rows: Sequence[Row]) -> str:
-    from loadstone.report.data.runs import read_run
+    from loadstone.analyse.stored_run import read_run
     from loadstone.report.pages.document import build
     from loadstone.report.pages.html import body
 

@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from loadstone.analyse.run_facts import run_facts
+from loadstone.analyse.stored_run import StoredRun
 from loadstone.core import run_folder
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
@@ -28,7 +29,6 @@ from loadstone.core.record import RunInfo
 from loadstone.core.summary import Summary
 from loadstone.core.text import excerpt
 from loadstone.report.data.points import Point, points_of
-from loadstone.report.data.runs import RunView
 from loadstone.report.data.series import workload_label
 from loadstone.report.data.wording import clean, joined
 from loadstone.report.pages.tables import stated_cells, trust
@@ -157,7 +157,7 @@ def _row(key: str, folder: Path) -> Row:
     info = run_folder.read_info(folder)
     summary, why = _summary(folder)
     facts = run_facts(info, summary)
-    runs = [RunView(folder=folder, info=info, summary=summary, facts=facts)] if summary is not None else []
+    runs = [StoredRun(folder=folder, info=info, summary=summary, facts=facts)] if summary is not None else []
     points, stated = points_of(runs), stated_cells(runs)
     rates = [point.output_tokens_per_s for point in points if point.output_tokens_per_s is not None]
     state: State = info.status if info.status == "running" or not why else "no summary"

@@ -1,0 +1,49 @@
+"""A run as those see it who compare or draw: what its folder says, its numbers, what it was of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from loadstone.analyse import imported_run
+from loadstone.analyse.run_facts import RunFacts, run_facts
+from loadstone.core import run_folder
+from loadstone.core import summary as summaries
+from loadstone.core.record import RunInfo
+from loadstone.core.summary import Summary
+from loadstone.core.version import __version__
+
+
+class StoredRun(msgspec.Struct, kw_only=True):
+    """A run in its folder. `facts`: what it was of."""
+
+    folder: Path
+    info: RunInfo
+    summary: Summary
+    facts: RunFacts
+
+    @property
+    def has_records(self) -> bool:
+        return (self.folder / "records.parquet").exists()
+
+
+def read_run(folder: Path) -> StoredRun:
+    """One run. Raises InputError.
+
+    Its summary.json counts where this version of Loadstone made it, and where there are no records. Else the summary
+    is made again, of the records: another version may have defined its numbers otherwise.
+    """
+    info = run_folder.read_info(folder)
+    has_records = (folder / "records.parquet").exists()
+    if (folder / "summary.json").exists() and (info.loadstone == __version__ or not has_records):
+        summary = summaries.read(folder) if has_records else imported_run.read(folder)
+        if has_records or any(cell.roofline is not None for cell in summary.cells):
+            return StoredRun(folder=folder, info=info, summary=summary, facts=run_facts(info, summary))
+    else:
+        from loadstone.analyse.summary import measured_summary
+
+        summary = measured_summary(folder, info)
+    from loadstone.analyse.summary import add_roofline
+
+    return StoredRun(folder=folder, info=info, summary=summary, facts=add_roofline(summary, info))

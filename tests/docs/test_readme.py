@@ -1,0 +1,74 @@
+"""README's blocks run as they stand from a fresh clone, one after another in one shell."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+LISTENS = """
+listens() {
+  for _ in $(seq 300); do (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return; sleep 0.1; done
+  echo "nothing listens on $1" >&2; return 1
+}
+"""
+STUBS = {
+    "loadstone": f'exec {sys.executable} -m loadstone.commands "$@"',
+    # What it would install is what runs here.
+    "pip": '[ "$*" = "install -e ." ] && [ -f pyproject.toml ]',
+}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_the_blocks_of_readme_run_in_order(tmp_path: Path) -> None:
+    clone, programs = tmp_path / "clone", tmp_path / "bin"
+    shutil.copytree(ROOT / "examples", clone / "examples")
+    shutil.copy(ROOT / "pyproject.toml", clone)
+    programs.mkdir()
+    for name, text in STUBS.items():
+        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    # A reader goes on once a server has said that it is ready.
+    waits = ["\n".join(f"listens {port}" for port in re.findall(r"--port (\d+) &", block)) for block in BLOCKS]
+    script = LISTENS + "".join(f"{block}{wait}\n" for block, wait in zip(BLOCKS, waits, strict=True))
+    for port in ("8000", "8001"):  # where something else may listen
+        script = script.replace(port, str(free_port()))
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    shell = subprocess.Popen(
+        ["bash", "-euxc", script], cwd=clone, env=environment, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        output, _ = shell.communicate(timeout=280)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGTERM)  # the servers, where it did not come to their end
+    assert shell.returncode == 0, output[-6000:]
+    assert {"report.html", "gpus.html"} <= {each.name for each in clone.iterdir()}
+    assert len(list((clone / "runs").iterdir())) >= 8
+
+
+@pytest.mark.parametrize("name", ["examples/trace.csv"])
+def test_files_that_readme_names_are_in_the_repository(name: str) -> None:
+    assert name in (ROOT / "README.md").read_text("utf-8")
+    if (ROOT / ".git").exists():
+        subprocess.run(["git", "ls-files", "--error-unmatch", name], cwd=ROOT, check=True, capture_output=True)
