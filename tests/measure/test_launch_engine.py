@@ -79,11 +79,19 @@ def test_waiting_has_an_end(tmp_path: Path, timeout_s: float, silent_s: float, w
         engine.wait_ready(timeout_s, silent_s)
 
 
+def test_a_program_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="no program no-such-program here; install the engine"):
+        RunningEngine(launch(RankCommand("a", ("no-such-program",), {})), tmp_path)
+
+
 def test_no_rank_is_left_where_another_cannot_be_started(tmp_path: Path) -> None:
     marker = tmp_path / "pid"
     first = python(f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
-    with pytest.raises(TargetError, match="no-such-program"):
-        RunningEngine(launch(first, RankCommand("a", ("no-such-program",), {})), tmp_path)
+    broken = tmp_path / "broken"
+    broken.write_text("#!/no/such/interpreter\n")
+    broken.chmod(0o755)
+    with pytest.raises(TargetError, match="broken"):
+        RunningEngine(launch(first, RankCommand("a", (str(broken),), {})), tmp_path)
     deadline = time.monotonic() + 5
     while marker.exists() and marker.read_text() and is_alive(int(marker.read_text())):
         assert time.monotonic() < deadline

@@ -24,6 +24,7 @@ from loadstone.commands.calibrate import calibrate
 from loadstone.commands.catalogue import catalogue
 from loadstone.commands.compare import compare
 from loadstone.commands.exchange import export, import_
+from loadstone.commands.launch import launch
 from loadstone.commands.output import INTERRUPTED
 from loadstone.commands.report import report
 from loadstone.commands.runs import query, recover, selftest, show
@@ -47,6 +48,7 @@ COMMANDS = (
     bench,
     simulate,
     serve_sim,
+    launch,
     size,
     validate,
     calibrate,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import socket
 import time
 import tomllib
@@ -70,6 +71,12 @@ class RunningEngine:
         with contextlib.suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=1):
             problem = f"{launch.engine} cannot be started at {launch.url}"
             raise LaunchError(problem, "the port is in use; give another one with --port", folder)
+        for program in {rank.argv[0] for rank in launch.ranks}:
+            if shutil.which(program) is None:
+                remedy = "install the engine, give its path with --program, or start it in a container"
+                raise LaunchError(
+                    f"{launch.engine} cannot be started", f"no program {program} here; {remedy}", folder
+                )
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in launch.files.items():
             (folder / name).write_text(content, "utf-8")
@@ -133,6 +140,12 @@ class RunningEngine:
                     first = self.ranks[0]
                     raise LaunchError(f"{self.launch.engine}: {over}{quiet}", self._cause(first), first.log_path)
                 time.sleep(_POLL_S)
+
+    def wait(self) -> None:
+        """Return never: raises LaunchError once a rank ends, or what a signal raises."""
+        while True:
+            self.check()
+            time.sleep(_POLL_S)
 
     def stop(self) -> None:
         """End all ranks, the last first; returns when they are gone. May be called again."""
