@@ -45,8 +45,8 @@ def lines(deployment: str, site: Site | None = None) -> list[str]:
             "deepseek-v3@8xh200/dp8,attention-dp,engine=sglang,enforce_eager,mem_fraction_static=0.8",
             Site(),
             "sglang serve --model-path deepseek-ai/DeepSeek-V3 --tp-size 8 --attn-dp-size 8 "
-            "--mem-fraction-static 0.8 --cuda-graph-backend-decode disabled --cuda-graph-backend-prefill disabled --enable-metrics "
-            "--host 127.0.0.1 --port 30000",
+            "--mem-fraction-static 0.8 --cuda-graph-backend-decode disabled "
+            "--cuda-graph-backend-prefill disabled --enable-metrics --host 127.0.0.1 --port 30000",
         ),
         (
             "llama-3-70b@8xh200/tp8,draft=llama-3-8b,num_speculative_tokens=5,prefix_caching=0",
