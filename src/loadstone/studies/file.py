@@ -79,7 +79,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     that failed) and the study (`total`: seconds of one `run`)."""
 
     ready: Seconds = Seconds(1800)
-    cell: Seconds = Seconds(3600)
+    cell: Seconds = Seconds(math.inf)
     errors: Share = Share(1.0)
     total: Seconds = Seconds(math.inf)
 
