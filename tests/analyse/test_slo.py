@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadstone import simulate
-from loadstone.analyse.slo import bounds_of
+from loadstone.analyse.slo import Bound, bounds_of
 from loadstone.core.plan import Load
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, Metrics, Requests
@@ -22,7 +22,7 @@ def measured(values: np.ndarray, failed: int = 0) -> tuple[Requests, Metrics]:
 
 
 def p_met(values: np.ndarray, bound: str, limit_s: float, **options: Any) -> float | None:
-    (result,) = bounds_of({bound: limit_s}, CLOSED, *measured(values), **options)
+    (result,) = bounds_of([Bound(bound, limit_s)], CLOSED, *measured(values), **options)
     return result.p_met
 
 
@@ -45,18 +45,18 @@ def test_what_the_model_may_be_off_by_is_in_it() -> None:
     values = np.full(400, 0.0351)
     assert p_met(values, "tpot_p99", 0.04) == 1
     off = np.exp(np.linspace(-0.5, 0.5, 25)).tolist()
-    p = p_met(values, "tpot_p99", 0.04, off={"tpot_p99": off}, simulated=True)
+    p = p_met(values, "tpot_p99", 0.04, factors_of={"tpot_p99": off}.get)
     assert p == np.mean([0.0351 * each <= 0.04 for each in off])
-    assert p_met(values, "tpot_p99", 0.04, simulated=True) is None  # --draws 0
+    assert p_met(values, "tpot_p99", 0.04, factors_of=lambda name: None) is None  # --draws 0
 
 
 def test_a_bound_on_every_request_is_one_on_the_slowest() -> None:
     values = np.linspace(0.01, 0.03, 200)
-    (result,) = bounds_of({"tpot": 0.03}, CLOSED, *measured(values))
+    (result,) = bounds_of([Bound("tpot", 0.03)], CLOSED, *measured(values))
     assert (result.bound, result.value, result.met) == ("tpot<30ms", 0.03, True)
     assert result.p_met is not None
     assert 0.4 < result.p_met < 0.6  # the next cell's slowest is as likely slower
-    (result,) = bounds_of({"tpot": 0.03}, CLOSED, *measured(values, failed=1))
+    (result,) = bounds_of([Bound("tpot", 0.03)], CLOSED, *measured(values, failed=1))
     assert (result.met, result.p_met) == (False, 0.0)
 
 

@@ -70,11 +70,11 @@ OPEN = Load("rate", 1.0)
 
 def test_bounds_of_requests_are_in_the_summary_in_seconds(tmp_path: Path) -> None:
     load = Load("rate", 1.0)
-    (cell,) = summary(tmp_path / "r", load, slo=parse_slo("ttft<500ms,e2e<9,tpot_p99<1s"))["cells"]
+    (cell,) = summary(tmp_path / "r", load, slo=dict(parse_slo("ttft<500ms,e2e<9,tpot_p99<1s")))["cells"]
     assert cell["slo_per_request_s"] == {"ttft": 0.5, "e2e": 9.0}
     assert [bound["bound"] for bound in cell["slo"]] == ["ttft<500ms", "e2e<9s", "tpot_p99<1s"]
     assert [bound["value"] for bound in cell["slo"]] == [0.75, 1.25, 0.25]  # of every request, the slowest
-    (cell,) = summary(tmp_path / "s", load, slo=parse_slo("tpot_p99<1s"))["cells"]
+    (cell,) = summary(tmp_path / "s", load, slo=dict(parse_slo("tpot_p99<1s")))["cells"]
     assert "slo_per_request_s" not in cell
 
 
@@ -146,7 +146,7 @@ def test_what_an_engine_said_is_json(tmp_path: Path) -> None:
     ],
 )
 def test_bounds(text: str, bounds: dict[str, float]) -> None:
-    assert parse_slo(text) == bounds
+    assert dict(parse_slo(text)) == bounds
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,12 @@ def test_two_bounds_of_one_name_are_refused() -> None:
 def test_bounds_on_percentiles_are_met_or_missed(
     tmp_path: Path, load: Load, slo: str, measured: float, met: bool
 ) -> None:
-    (cell,) = summary(tmp_path / "r", load, slo=parse_slo(slo))["cells"]
+    (cell,) = summary(tmp_path / "r", load, slo=dict(parse_slo(slo)))["cells"]
     name, _, limit = slo.partition("<")
     (bound,) = cell["slo"]
-    assert bound.items() >= {"bound": slo, "metric": name, "limit_s": parse_slo(slo)[name], "met": met}.items(), limit
+    assert (
+        bound.items() >= {"bound": slo, "metric": name, "limit_s": dict(parse_slo(slo))[name], "met": met}.items()
+    ), limit
     assert bound["measured_s"] == bound["value"] == measured
     # All values are equal: nothing leaves it open.
     assert bound["p_met"] == float(met)

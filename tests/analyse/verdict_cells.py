@@ -106,7 +106,7 @@ def found(
     batch = pa.RecordBatch.from_pylist(records, schema=run_folder.records_schema())
     target: Target | None = more.setdefault("target", TARGET)
     more.setdefault("info", CellInfo(load=plan.cells[cell]))
-    metrics = cell_metrics(lambda: [batch], plan.cells[cell], {}, streams=target is None or target.streams)
+    metrics = cell_metrics(lambda: [batch], plan.cells[cell], streams=target is None or target.streams)
     scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)
     # Cut anywhere: batches are as the file has them.
     events = verdict.Events()

@@ -6,21 +6,20 @@ Symbols: t0 sent, t1 first and tT last arrival of output, T output tokens; all t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core import arrays
-from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics import Dependence, Distribution, Pool, distribution
 from loadstone.core.statistics.dependence import CURVE, window_curve
 from loadstone.core.statistics.distribution import mean_reach
 from loadstone.core.statistics.growth import SURE, growth
-from loadstone.core.summary import SLO_KEYS, Latency, Part, Steady, Sustained
+from loadstone.core.summary import Latency, Part, Steady, Sustained
 from loadstone.core.summary import Requests as Counts
 
 if TYPE_CHECKING:
@@ -28,6 +27,17 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+
+class RequestBounds(NamedTuple):
+    """Upper bounds on each request's latencies, in seconds; None: no bound."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+
+NO_BOUNDS = RequestBounds()
 
 
 class Requests(msgspec.Struct, kw_only=True, frozen=True):
@@ -145,7 +155,7 @@ def _requests(measured: NDArray[Any]) -> Requests:
 def cell_metrics(
     read: Callable[[], Iterable[pa.RecordBatch]],
     load: Load,
-    slo: Mapping[str, float],
+    slo: RequestBounds = NO_BOUNDS,
     *,
     streams: bool = True,
     sent_s: Floats | None = None,
@@ -157,14 +167,10 @@ def cell_metrics(
     unless `sent_s` says beforehand when the measured requests were sent.
     `streams`: False where answers came in one piece: there is no TTFT then, nor TPOT and ITL.
     `span_s`: how long the cell took, where its requests' times have no common clock.
-    `slo` has upper bounds in seconds, each met or missed per request: "ttft", "tpot", "e2e"; may be empty.
-    Raises InputError on any other name.
+    `slo`: what each request is to keep; where it has no bound, goodput and attainment are not known.
 
     Kept are 74 bytes per request and 4 per output token.
     """
-    if unknown := sorted(set(slo) - set(SLO_KEYS)):
-        raise InputError(f"--slo: {', '.join(unknown)} is not a bound; use {', '.join(SLO_KEYS)}")
-
     events = 0
     parts = [np.empty(0, arrays.ROW)]
     gaps = Pool()
@@ -201,7 +207,7 @@ def cell_metrics(
     duration_s = arrays.span_s(np.fmin(measured["intended"], measured["sent"]), measured["end"])
     output_tokens = int(np.nansum(measured["tokens"]))
     input_tokens = arrays.total(started["input"])
-    met = _met(measured, load, slo) if slo else None
+    met = _met(measured, load, slo) if any(bound is not None for bound in slo) else None
     dependence = Dependence.of(done["sent"], done["last"], span_s, load.places)
 
     return CellMetrics(
@@ -297,16 +303,16 @@ def sustained_of(load: Load, measured: NDArray[Any]) -> Sustained | None:
     )
 
 
-def _met(rows: NDArray[Any], load: Load, slo: Mapping[str, float]) -> Bools:
+def _met(rows: NDArray[Any], load: Load, slo: RequestBounds) -> Bools:
     """Which requests are ok or short and within every bound (≤). One token has no TPOT to miss."""
     origin = arrays.origin_s(rows, load)
     met = arrays.completed(rows)
-    if "ttft" in slo:
-        met &= rows["first"] - origin <= slo["ttft"]
-    if "tpot" in slo:
-        met &= (arrays.tpot_s(rows) <= slo["tpot"]) | (rows["tokens"] == 1)
-    if "e2e" in slo:
-        met &= rows["last"] - origin <= slo["e2e"]
+    if slo.ttft_s is not None:
+        met &= rows["first"] - origin <= slo.ttft_s
+    if slo.tpot_s is not None:
+        met &= (arrays.tpot_s(rows) <= slo.tpot_s) | (rows["tokens"] == 1)
+    if slo.e2e_s is not None:
+        met &= rows["last"] - origin <= slo.e2e_s
     return met
 
 

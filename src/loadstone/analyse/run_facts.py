@@ -189,26 +189,28 @@ def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float
     return lengths
 
 
-def mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, object]:
+    """A JSON object, else an empty one: what a run.json states may be of anybody's making."""
     return value if isinstance(value, Mapping) else {}
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _named(value: Any) -> str | None:
+def _named(value: object) -> str | None:
     """A name, or the name of something described."""
     return _text(value) or _text(mapping(value).get("name"))
 
 
-def number(value: Any) -> float | None:
+def number(value: object) -> float | None:
     """A finite number, else nothing: papers and summaries may come from anywhere."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
 
 
-def _whole(value: Any) -> int | None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _LARGEST
-    return value if whole else None
+def _whole(value: object) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if abs(value) < _LARGEST else None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
+from typing import NamedTuple
 
 from loadstone.core.plan import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
@@ -17,24 +18,29 @@ _GUMBEL = math.pi / math.sqrt(6)
 """Standard deviation of the largest of many values whose tail is exponential, as a multiple of its scale."""
 
 
+class Bound(NamedTuple):
+    """An upper bound: `ttft` of each request, or `ttft_p99` of all together; in seconds."""
+
+    name: str
+    limit_s: float
+
+
 def bounds_of(
-    slo: Mapping[str, float],
+    slo: Sequence[Bound],
     load: Load,
     requests: Requests,
     metrics: Metrics,
-    off: Mapping[str, Sequence[float]] | None = None,
-    *,
-    simulated: bool = False,
+    factors_of: Callable[[str], Sequence[float] | None] = lambda name: (1.0,),
 ) -> list[SloBound]:
     """What was measured or predicted of each bound of a cell, and how likely the bound holds.
 
-    `off`: of a simulated cell, by the name of the bound, equally likely factors by which the prediction may be off.
+    `factors_of` a bound, by its name: equally likely factors by which a prediction may be off; None: not known.
 
     As for single requests (metrics.py), TTFT and E2E of an open loop count from the intended time.
     """
     bounds = []
     failed = (requests.sent or 0) - requests.completed
-    for name, limit_s in slo.items():
+    for name, limit_s in slo:
         base, _, percentile = name.partition("_")
         values: Latency | None = getattr(metrics, latency_field(base, load), None)
         if values is None and not percentile:
@@ -42,7 +48,7 @@ def bounds_of(
         of_all = not percentile and base in SLO_KEYS
         value = values.value("max" if of_all else percentile) if values is not None else None
         whole = not (of_all and failed)
-        factors = (off or {}).get(name, None if simulated else (1.0,))
+        factors = factors_of(name)
         bounds.append(
             SloBound(
                 bound=f"{name}<{_limit(limit_s)}",

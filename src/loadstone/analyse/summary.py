@@ -13,10 +13,10 @@ import numpy as np
 from loadstone.analyse import imported_run, verdict
 from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
-from loadstone.analyse.metrics import CellMetrics, cell_metrics
+from loadstone.analyse.metrics import CellMetrics, RequestBounds, cell_metrics
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.slo import bounds_of
+from loadstone.analyse.slo import Bound, bounds_of
 from loadstone.core import run_folder
 from loadstone.core.arrays import COLUMNS, known_times
 from loadstone.core.errors import InputError
@@ -71,7 +71,7 @@ class _Run(NamedTuple):
         return self.info.source == "simulated"
 
 
-def parse_slo(text: str) -> dict[str, float]:
+def parse_slo(text: str) -> tuple[Bound, ...]:
     """Bounds in seconds from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a percentile (`tpot_p99`).
 
     A small number without a unit is seconds. Raises InputError.
@@ -94,7 +94,7 @@ def parse_slo(text: str) -> dict[str, float]:
             raise InputError(f"--slo: {part.strip()!r}: {limit} seconds? write {limit}ms or {limit}s")
         if not limit_s > 0:
             raise InputError(f"--slo: {part.strip()!r} can never be met; write a time above 0")
-    return bounds
+    return tuple(Bound(*each) for each in bounds.items())
 
 
 def summary_of(folder: Path, dialect: str | None = None) -> Summary:
@@ -182,7 +182,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     if scalars.num_rows == 0:
         return None
     load = info.cells[cell].load  # the plan of a cell that ran by time has become one by count
-    per_request = {name: limit for name, limit in info.slo.items() if name in SLO_KEYS}
+    bounds = [Bound(name, limit_s) for name, limit_s in (info.slo or {}).items()]
     # The records are read once, for the numbers and for the verdict.
     events = verdict.Events(live=not run.simulated)
 
@@ -196,7 +196,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     metrics = cell_metrics(
         read,
         load,
-        per_request or _limits(info.slo),
+        _limits(bounds),
         streams=info.streams,
         sent_s=known_times(scalars["sent_s"].to_numpy())[measured],
         span_s=imported.stated.duration_s if imported is not None and imported.relative_times else None,
@@ -217,7 +217,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
             cpu_s=info.cells[cell].client_cpu_s,
         ),
         verdict=verdict.judge([]),
-        slo_per_request_s=per_request,
+        slo_per_request_s={name: limit_s for name, limit_s in bounds if name in SLO_KEYS},
     )
     _add_server(summary, run, cell)
     if summary.gpu is not None and run.readings is not None:
@@ -230,8 +230,9 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     if beyond is not None:
         summary.verdict.findings.append(beyond)
     if info.slo:
-        off = _of_cell(info, "slo_factors", cell)
-        summary.slo = bounds_of(info.slo, load, summary.requests, summary.metrics, off, simulated=run.simulated)
+        off = _of_cell(info, "slo_factors", cell) or {}
+        known = None if run.simulated else (1.0,)
+        summary.slo = bounds_of(bounds, load, summary.requests, summary.metrics, lambda name: off.get(name, known))
     if imported is not None:
         imported_run.lay_over(summary, imported)
     if summary.verdict.has(*_NOT_SUSTAINED):
@@ -370,13 +371,14 @@ def _add_server(summary: CellSummary, run: _Run, cell: int) -> None:
     summary.gpu = verdict.gpu_figures(run.readings, start_s, end_s)
 
 
-def _limits(slo: Mapping[str, float]) -> dict[str, float]:
-    """What goodput and attainment ask of a request where all bounds are on percentiles: their limits, of several on
-    one measure the largest, which is what a user bears at worst.
+def _limits(slo: Sequence[Bound]) -> RequestBounds:
+    """What goodput and attainment ask of a request: the bounds on requests. Where all are on percentiles, their
+    limits; of several on one measure the largest, which is what a user bears at worst.
     """
     limits: dict[str, float] = {}
-    for name, limit_s in slo.items():
+    own = [bound for bound in slo if bound.name in SLO_KEYS]
+    for name, limit_s in own or slo:
         base = name.partition("_")[0]
         if base in SLO_KEYS:  # run.json may have another version's bounds
-            limits[base] = max(limit_s, limits.get(base, 0.0))
-    return limits
+            limits[f"{base}_s"] = max(limit_s, limits.get(f"{base}_s", 0.0))
+    return RequestBounds(**limits)

@@ -30,6 +30,7 @@ from loadstone.commands.runs import query, recover, selftest, show
 from loadstone.commands.serve_sim import serve_sim
 from loadstone.commands.simulate import simulate
 from loadstone.commands.size import size
+from loadstone.commands.study import study
 from loadstone.commands.validate import validate
 from loadstone.commands.view import view
 from loadstone.core.errors import InputError, LoadstoneError, NoRoomError, lacks_room
@@ -105,6 +106,8 @@ def _before(
 for _command in COMMANDS:
     # `import` is a word of Python's: its function has an underscore more.
     app.command(_command.__name__.rstrip("_").replace("_", "-"), cls=Command, context_settings=_CONTEXT)(_command)
+
+app.add_typer(study, name="study")
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ def bounds_of(options: Options) -> dict[str, float]:
     """The limits of --slo, in seconds. Raises InputError, for a --dialect that is not known too."""
     if options.dialect is not None and options.dialect not in DIALECTS:
         raise InputError(f"--dialect {options.dialect}: unknown; choose one of {', '.join(DIALECTS)}")
-    return parse_slo(options.slo) if options.slo is not None else {}
+    return dict(parse_slo(options.slo)) if options.slo is not None else {}
 
 
 def describe(

@@ -196,7 +196,7 @@ def compare(
     index = ours.schema.get_field_index("arrival_s")
     theirs = ours.set_column(index, ours.schema.field(index), pa.array(written, pa.list_(pa.float64())))
     arrival_s = ours["arrival_s"].combine_chunks().flatten().to_numpy()
-    by_us, by_them = (cell_metrics(table.to_batches, load, {}) for table in (ours, theirs))
+    by_us, by_them = (cell_metrics(table.to_batches, load) for table in (ours, theirs))
     return Comparison(
         error_s=spread(arrival_s - np.concatenate(written)),
         ttft_s=_shift(by_us.ttft_s, by_them.ttft_s),

@@ -88,10 +88,40 @@ def launch(
     server process every prompt in full. Its name for the model is "tiny", or the file's stem. Raises InputError,
     TargetError.
     """
-    server = find() or fetch()
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [
+    words = command(
+        find() or fetch(),
+        model,
+        port=port,
+        slots=slots,
+        context_tokens=context_tokens,
+        connections=connections,
+        cache_prompt=cache_prompt,
+    )
+    # The user's LLAMA_ARG_… settings would change what is measured and be recorded nowhere.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+    process = ServerProcess(words, log_path=log_path, url=url, env=env)
+    try:
+        process.wait_ready(f"{url}/health", _READY_TIMEOUT_S)
+    except BaseException:
+        process.stop()
+        raise
+    return process
+
+
+def command(
+    server: Path,
+    model: Path | None = None,
+    *,
+    port: int,
+    slots: int,
+    context_tokens: int,
+    connections: int = 0,
+    cache_prompt: bool = True,
+) -> list[str]:
+    """The words that start `server` as launch() does, on a port of this machine. Raises InputError."""
+    return [
         *(str(server), "--model", str(model or _tiny_model()), "--alias", model.stem if model else "tiny"),
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--parallel", str(slots), "--ctx-size", str(slots * context_tokens)),
@@ -104,15 +134,6 @@ def launch(
         *("--metrics", "--no-webui"),
         *(() if cache_prompt else ("--no-cache-prompt",)),
     ]
-    # The user's LLAMA_ARG_… settings would change what is measured and be recorded nowhere.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
-    process = ServerProcess(command, log_path=log_path, url=url, env=env)
-    try:
-        process.wait_ready(f"{url}/health", _READY_TIMEOUT_S)
-    except BaseException:
-        process.stop()
-        raise
-    return process
 
 
 def _tiny_model() -> Path:

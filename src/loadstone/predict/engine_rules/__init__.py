@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.predict.engine_rules.launch import Launch, Site, launch_command
 from loadstone.predict.engine_rules.llama_cpp import LlamaCpp
 from loadstone.predict.engine_rules.rules import EngineRules
 from loadstone.predict.engine_rules.sglang import Sglang
 from loadstone.predict.engine_rules.tensorrt_llm import TensorrtLlm
+from loadstone.predict.engine_rules.transformers import Transformers
 from loadstone.predict.engine_rules.vllm import Vllm
 from loadstone.predict.sharding.rank import Rank, ranks_of, shape_of
 
@@ -17,6 +19,7 @@ ENGINES: dict[str, type[EngineRules]] = {
     "sglang": Sglang,
     "tensorrt-llm": TensorrtLlm,
     "llama.cpp": LlamaCpp,
+    "transformers": Transformers,
 }
 
 OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.eras if era.old)
@@ -24,6 +27,11 @@ OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.era
 
 def rules_of(deployment: Deployment) -> EngineRules:
     return ENGINES.get(deployment.engine, EngineRules)(deployment)
+
+
+def launch_of(deployment: Deployment, site: Site) -> Launch:
+    """The commands that start a deployment. Raises InputError where its engine cannot be started so."""
+    return launch_command(deployment, rules_of(deployment).command(site), site)
 
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:

@@ -8,6 +8,8 @@ own type is another.
 
 from __future__ import annotations
 
+from loadstone.core.errors import InputError
+from loadstone.predict.engine_rules.launch import Command, Flags, Site
 from loadstone.predict.engine_rules.rules import EngineRules
 from loadstone.predict.sharding.limits import Budget, Limits, count
 from loadstone.predict.sharding.rank import Rank
@@ -70,3 +72,22 @@ class LlamaCpp(EngineRules):
 
     def cache_arguments(self, context_tokens: int, requests: int) -> tuple[tuple[str, int], ...]:
         return ("ctx_size", context_tokens * requests), ("parallel", requests)
+
+    # --- how it is started ------------------------------------------------------------------------------------------
+
+    def command(self, site: Site) -> Command:
+        """`llama-server` with a GGUF file."""
+        self.refuse_simulated()
+        if site.model is None:
+            raise InputError("llama.cpp loads a GGUF file; name one with --model")
+        flags: Flags = [
+            ("alias", site.served_name),
+            ("parallel", self.slots),
+            ("ctx-size", self.cache_tokens),
+            ("batch-size", count(self.deployment, "batch_size")),
+            ("metrics", True),
+            # The old name of --no-ui: old and new versions know it.
+            ("no-webui", True),
+        ]
+        program = [site.program or "llama-server", "--model", site.model]
+        return Command(program, flags, port=8080)

@@ -14,7 +14,9 @@ import msgspec
 
 from loadstone.catalogue.architecture.model import Layers
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.engines import CHOICES
 from loadstone.core.errors import InputError
+from loadstone.predict.engine_rules.launch import Command, Site
 from loadstone.predict.sharding.kv_cache import Cache, pooled
 from loadstone.predict.sharding.limits import Budget, Limits, Version, count, is_speculative, switched, version_of
 from loadstone.predict.sharding.rank import Rank
@@ -256,3 +258,21 @@ class EngineRules:
     def latent_launches(self) -> int | None:
         """Kernels that the host launches for a layer of latent attention; None: as most engines do."""
         return None
+
+    # --- how it is started ------------------------------------------------------------------------------------------
+
+    def command(self, site: Site) -> Command:
+        """Its command line for the deployment at `site`. Raises InputError where it cannot be had, or not so."""
+        engine = self.deployment.engine
+        raise InputError(f"{engine} is not started from here; start it yourself, and give `bench` its URL")
+
+    def model_name(self, site: Site) -> str:
+        """What the engine is told to load."""
+        return site.model or self.deployment.model.name
+
+    def refuse_simulated(self) -> None:
+        """Raises InputError for what simulations alone have, to contrast with what engines do."""
+        for name, choices in CHOICES.items():
+            value = self.deployment.argument(name)
+            if value is not None and value != choices[0]:
+                raise InputError(f"{name}={value}: no engine does so, it can only be simulated; leave it out")

@@ -7,6 +7,7 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 from __future__ import annotations
 
 from loadstone.catalogue.architecture.attention import LatentAttention
+from loadstone.predict.engine_rules.launch import Command, Flags, Site, over_one, weights_flags
 from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
 from loadstone.predict.sharding.kv_cache import Cache, pooled
 from loadstone.predict.sharding.limits import GIB, MIB, Budget, Limits, count, fraction, is_speculative, switched
@@ -41,6 +42,15 @@ request 15927)."""
 _GRAPH_MIB_PER_SEQ = 2
 _GRAPH_MIB_PER_PREFILL_SIZE = 8
 _DRAFT_MIB = 2048
+
+_NEW_SPELLINGS_SINCE = (0, 5, 23)
+"""--attn-dp-size and --cuda-graph-backend-…; the older forms are refused from 2027 on."""
+_OWN_FLAGS = (
+    "mem_fraction_static", "max_running_requests", "max_total_tokens", "max_prefill_tokens", "page_size",
+    "scheduler_recv_interval", "disable_piecewise_cuda_graph", "piecewise_cuda_graph_max_tokens",
+)  # fmt: skip
+"""Arguments of the shorthand that are its own flags by the same names."""
+_DIST_PORT = 20000
 
 _WINDOWED = (
     "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
@@ -228,6 +238,72 @@ class Sglang(EngineRules):
         latent = any(isinstance(run.attention, LatentAttention) for run in model.kinds)
         chunk = _LATENT_GRAPH_TOKENS if latent else self.limits().max_batched_tokens
         return count(deployment, "piecewise_cuda_graph_max_tokens") or chunk
+
+    # --- how it is started ------------------------------------------------------------------------------------------
+
+    def command(self, site: Site) -> Command:
+        """`sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m sglang.launch_server`. Short forms such as
+        --tp are prefixes that a later release may find ambiguous, so names are written in full."""
+        self.refuse_simulated()
+        deployment = self.deployment
+        weights, notes = weights_flags(deployment, site)
+        new, apart = self.version >= _NEW_SPELLINGS_SINCE, deployment.attention_dp
+        chunk = -1 if switched(deployment, "enable_chunked_prefill") is False else None
+        flags: Flags = [
+            ("served-model-name", site.served_name),
+            ("tp-size", deployment.moe_ranks),
+            ("pp-size", over_one(deployment.pp)),
+            ("attn-dp-size", deployment.dp if apart and new else None),
+            # 0.4.1 took as many replicas as ranks, and knew no number of them.
+            ("dp-size", None if apart and (new or self.version < (0, 4, 2)) else over_one(deployment.dp)),
+            ("enable-dp-attention", apart and not new),
+            ("ep-size", over_one(deployment.ep)),
+            *weights,
+            ("kv-cache-dtype", None if deployment.kv_dtype == deployment.model.kv_dtype else self._kv_flag),
+            ("context-length", count(deployment, "max_model_len", "max_seq_len")),
+            *((name, deployment.argument(name)) for name in _OWN_FLAGS),
+            ("chunked-prefill-size", chunk or deployment.argument("chunked_prefill_size")),
+            ("cuda-graph-max-bs-decode" if new else "cuda-graph-max-bs", deployment.argument("cuda_graph_max_bs")),
+            *self._eager_flags(new),
+            ("disable-radix-cache", switched(deployment, "prefix_caching") is False),
+            *self._speculation,
+            ("enable-metrics", True),
+        ]
+        if self.version >= (0, 5, 6):
+            program = [site.program or "sglang", "serve", "--model-path", self.model_name(site)]
+        else:
+            program = [site.program or "python3", "-m", "sglang.launch_server", "--model-path", self.model_name(site)]
+        first = site.nodes[0] if site.nodes else "node0"
+        nodes: list[Flags] = [
+            [("nnodes", deployment.nodes), ("node-rank", i), ("dist-init-addr", f"{first}:{_DIST_PORT}")]
+            for i in range(deployment.nodes)
+        ]
+        return Command(program, flags, nodes if deployment.nodes > 1 else [], notes, port=30000)
+
+    @property
+    def _kv_flag(self) -> str:
+        return {"fp8": "fp8_e4m3", "bf16": "bf16"}.get(self.deployment.kv_dtype, self.deployment.kv_dtype)
+
+    def _eager_flags(self, new: bool) -> Flags:
+        if not switched(self.deployment, "enforce_eager"):
+            return []
+        if not new:
+            return [("disable-cuda-graph", True)]
+        return [("cuda-graph-backend-decode", "disabled"), ("cuda-graph-backend-prefill", "disabled")]
+
+    @property
+    def _speculation(self) -> Flags:
+        """A chain of guesses: by the model's own layers, or by a draft model."""
+        tokens, draft = count(self.deployment, "num_speculative_tokens"), self.deployment.draft
+        if tokens is None:
+            return []
+        return [
+            ("speculative-algorithm", "EAGLE" if draft is None else "STANDALONE"),
+            ("speculative-draft-model-path", None if draft is None else draft.model.name),
+            ("speculative-num-steps", tokens),
+            ("speculative-eagle-topk", 1),
+            ("speculative-num-draft-tokens", tokens + 1),
+        ]
 
 
 def _prefill_sizes(chunk: int) -> int:

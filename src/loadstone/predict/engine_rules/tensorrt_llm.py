@@ -7,6 +7,12 @@ step (BuildConfig, PyTorch LLM arguments). Activations are not its own arithmeti
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
+from loadstone.core.errors import InputError
+from loadstone.predict.engine_rules.launch import Command, Flags, Site, over_one, weights_flags
 from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
 from loadstone.predict.engine_rules.vllm import runtime_bytes
 from loadstone.predict.sharding.limits import Budget, Limits, count, fraction, switched
@@ -18,6 +24,9 @@ _AMPERE_SINCE = (0, 18)
 _NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
 """Weights that it multiplies as they are or not at all: FP8 from Ada on, NVFP4 from Blackwell on (support matrices of
 0.18.2 and of Model Optimizer). vLLM and SGLang widen them from Ampere on."""
+
+_OWN_FLAGS = ("free_gpu_memory_fraction", "max_batch_size", "max_num_tokens")
+_SETTINGS_FILE = "trtllm.yaml"
 
 
 class TensorrtLlm(EngineRules):
@@ -84,3 +93,60 @@ class TensorrtLlm(EngineRules):
     def latent_launches(self) -> int | None:
         """For prompts, its host takes 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
         return None if self.era == "0.x" else 60
+
+    # --- how it is started ------------------------------------------------------------------------------------------
+
+    def command(self, site: Site) -> Command:
+        """`trtllm-serve serve`, as 1.3.0rc3 spells it: flags have underscores, and what has no flag is in a file of
+        YAML, which overrides them."""
+        self.refuse_simulated()
+        deployment = self.deployment
+        if deployment.dp > 1 and not deployment.attention_dp:
+            raise InputError(
+                f"dp{deployment.dp}: trtllm-serve has no replicas; start one for each, or use attention-dp"
+            )
+        weights, notes = weights_flags(deployment, site)
+        if weights:
+            notes += (f"the checkpoint decides its precision: name one in {deployment.weights_dtype} with --model",)
+        flags: Flags = [
+            ("tp_size", deployment.moe_ranks),
+            ("pp_size", over_one(deployment.pp)),
+            ("ep_size", over_one(deployment.ep)),
+            ("gpus_per_node", deployment.gpus // deployment.nodes if deployment.nodes > 1 else None),
+            ("max_seq_len", count(deployment, "max_model_len", "max_seq_len")),
+            *((name, deployment.argument(name)) for name in _OWN_FLAGS),
+            ("enable_chunked_prefill", switched(deployment, "enable_chunked_prefill")),
+        ]
+        settings = self._settings()
+        if settings:
+            flags.append(("config" if self.version >= (1, 2) else "extra_llm_api_options", _SETTINGS_FILE))
+        files = ((_SETTINGS_FILE, msgspec.yaml.encode(settings).decode()),) if settings else ()
+        program = [site.program or "trtllm-serve", "serve", self.model_name(site)]
+        if deployment.nodes > 1:
+            program = ["trtllm-llmapi-launch", *program]
+            per_node = deployment.gpus // deployment.nodes
+            notes += (f"one MPI world: srun --mpi=pmix -N{deployment.nodes} --ntasks-per-node={per_node} runs it",)
+        return Command(program, flags, [], notes, files, underscores=True)
+
+    def _settings(self) -> dict[str, Any]:
+        deployment = self.deployment
+        cache: dict[str, Any] = {}
+        if deployment.kv_dtype != deployment.model.kv_dtype:
+            cache["dtype"] = deployment.kv_dtype
+        if (tokens := count(deployment, "block_size")) is not None:
+            cache["tokens_per_block"] = tokens
+        if (reused := switched(deployment, "prefix_caching")) is not None:
+            cache["enable_block_reuse"] = reused
+        settings: dict[str, Any] = {"kv_cache_config": cache} if cache else {}
+        if deployment.attention_dp:
+            settings["enable_attention_dp"] = True
+        if self.is_eager:
+            settings["cuda_graph_config"] = None
+        if (tokens := count(deployment, "num_speculative_tokens")) is not None:
+            draft = deployment.draft
+            settings["speculative_config"] = (
+                {"decoding_type": "MTP", "num_nextn_predict_layers": tokens}
+                if draft is None
+                else {"decoding_type": "Draft_Target", "max_draft_len": tokens, "speculative_model": draft.model.name}
+            )
+        return settings

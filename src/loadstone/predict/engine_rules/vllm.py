@@ -5,11 +5,13 @@ KV = ⌈total · gpu_memory_utilization⌉ − weights − peak activation − r
 
 from __future__ import annotations
 
+import json
 import math
 
 from loadstone.catalogue.architecture.model import FullAttention, LatentAttention, Layers, LinearAttention, Model
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
+from loadstone.predict.engine_rules.launch import Command, Flags, Site, over_one, weights_flags
 from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
 from loadstone.predict.sharding.kv_cache import Cache, grouped
 from loadstone.predict.sharding.limits import GIB, Budget, Limits, count, fraction, switched
@@ -36,6 +38,13 @@ _CHUNKED_BEYOND_TOKENS = 32_768
 _NVFP4_IN_PART = ("Ampere", "Ada", "Hopper", "Grace Hopper")
 """Where it reads an NVFP4 cache through a kernel that takes neither heads of 64 nor sinks (its flashinfer backend,
 0.32)."""
+
+_KV = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_OWN_FLAGS = (
+    "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_cudagraph_capture_size",
+)  # fmt: skip
+"""Arguments of the shorthand that are its own flags by the same names."""
+_MASTER_PORT, _RPC_PORT = 29501, 13345
 
 
 def runtime_bytes(deployment: Deployment) -> float:
@@ -220,6 +229,83 @@ class Vllm(EngineRules):
         limits = self.limits()
         given = count(self.deployment, "max_cudagraph_capture_size")
         return min(given or min(2 * limits.max_seqs, _GRAPH_TOKENS), limits.max_batched_tokens)
+
+    # --- how it is started ------------------------------------------------------------------------------------------
+
+    def command(self, site: Site) -> Command:
+        """`vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own processes where ranks
+        reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
+        self.refuse_simulated()
+        deployment, model = self.deployment, self.deployment.model
+        weights, notes = weights_flags(deployment, site)
+        chunks, prefixes = switched(deployment, "enable_chunked_prefill"), switched(deployment, "prefix_caching")
+        flags: Flags = [
+            ("served-model-name", site.served_name),
+            ("tensor-parallel-size", deployment.tp),
+            ("pipeline-parallel-size", over_one(deployment.pp)),
+            ("data-parallel-size", over_one(deployment.dp)),
+            ("enable-expert-parallel", deployment.ep > 1),
+            *weights,
+            (
+                "kv-cache-dtype",
+                None if deployment.kv_dtype == model.kv_dtype else _KV.get(self.kv_dtype, self.kv_dtype),
+            ),
+            ("max-model-len", count(deployment, "max_model_len", "max_seq_len")),
+            *((name, deployment.argument(name)) for name in _OWN_FLAGS),
+            ("enforce-eager", switched(deployment, "enforce_eager")),
+            ("enable-chunked-prefill", chunks),
+            ("no-enable-chunked-prefill", chunks is False),
+            ("enable-prefix-caching", prefixes),
+            ("no-enable-prefix-caching", prefixes is False),
+            ("compilation-config", self._compilation),
+            ("speculative-config", self._speculation),
+        ]
+        ranks = deployment.moe_ranks if deployment.attention_dp else deployment.tp * deployment.dp
+        if deployment.ep > 1 and deployment.ep != ranks:
+            notes += (f"vLLM deals experts over all {ranks} ranks, not over {deployment.ep}",)
+        program = [site.program or "vllm", "serve", self.model_name(site)]
+        return Command(program, flags, self._of_nodes(site), notes, entry=2)
+
+    @property
+    def _compilation(self) -> str | None:
+        mode = self.deployment.argument("cudagraph_mode")
+        return None if mode is None else json.dumps({"cudagraph_mode": self.cudagraph_mode.upper()})
+
+    @property
+    def _speculation(self) -> str | None:
+        tokens = count(self.deployment, "num_speculative_tokens")
+        if tokens is None:
+            return None
+        draft = self.deployment.draft
+        config = {"method": "mtp"} if draft is None else {"method": "draft_model", "model": draft.model.name}
+        return json.dumps({**config, "num_speculative_tokens": tokens})
+
+    def _of_nodes(self, site: Site) -> list[Flags]:
+        deployment, nodes = self.deployment, self.deployment.nodes
+        if nodes == 1:
+            return []
+        first = site.nodes[0] if site.nodes else "node0"
+        each = deployment.dp // nodes
+        if deployment.dp > 1 and deployment.dp % nodes == 0:
+            common: Flags = [
+                ("data-parallel-size-local", each),
+                ("data-parallel-address", first),
+                ("data-parallel-rpc-port", _RPC_PORT),
+            ]
+            return [
+                [*common, *([("data-parallel-start-rank", i * each), ("headless", True)] if i else [])]
+                for i in range(nodes)
+            ]
+        return [
+            [
+                ("nnodes", nodes),
+                ("node-rank", i),
+                ("master-addr", first),
+                ("master-port", _MASTER_PORT),
+                ("headless", i > 0),
+            ]
+            for i in range(nodes)
+        ]
 
 
 def padding_bytes(model: Model, rank: Rank) -> float:

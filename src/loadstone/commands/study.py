@@ -1,0 +1,84 @@
+"""`loadstone study`: many runs from one file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from loadstone.commands.output import INTERRUPTED, print_json, print_text
+
+study = typer.Typer(help="Whole studies: deployments started, measured, stopped and compared, from one file.")
+
+File = Annotated[Path, typer.Argument(help="the study, a file of YAML (docs/studies.md)")]
+Folder = Annotated[Path, typer.Option("--out", help="folder for studies")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout")]
+On = Annotated[str | None, typer.Option("--on", help="where it runs: a name under `machines` [default: the first]")]
+Simulated = Annotated[bool, typer.Option("--simulate", help="simulate every cell; nothing is started")]
+_STUDIES = Path("studies")
+
+
+def _folder(out: Path, name: str, simulate: bool) -> Path:
+    return out / (f"{name}-simulated" if simulate else name)
+
+
+@study.command()
+def run(file: File, on: On = None, out: Folder = _STUDIES, simulate: Simulated = False, json: Json = False) -> None:
+    """Run a study; run it again to go on where it was cut off. Cells that are done are not measured again."""
+    from loadstone.studies import measure
+    from loadstone.studies.file import read_study
+    from loadstone.studies.machines import machine_of
+    from loadstone.studies.plan import plan_study
+    from loadstone.studies.status import name_of, status_of
+    from loadstone.studies.supervise import Event, run_study
+
+    read = read_study(file)
+    launches = plan_study(read)
+    folder = _folder(out, read.study.study, simulate)
+
+    def tell(event: Event) -> None:
+        if not (text := event.text) and event.kind != "done":
+            return
+        what = f"{name_of(event.launch)}, repeat {event.launch.repeat}"
+        cell = f" · {event.cell.workload}, {event.cell.load}" if event.cell else ""
+        print(
+            f"{event.kind:6} {what}{cell}{': ' + text if event.kind in ('failed', 'ready') else ''}", file=sys.stderr
+        )
+
+    machine = measure.Simulation() if simulate else machine_of(read, on)
+    how = measure.simulated(read) if simulate else measure.live(read, lambda event: None)
+    try:
+        left = run_study(read, launches, folder, machine, how, tell)
+    except KeyboardInterrupt:
+        print(f"interrupted; run it again to go on: {folder}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    if json:
+        print_json(msgspec.to_builtins(status_of(read, launches, folder)))
+    else:
+        print(folder)
+    sys.exit(1 if left else 0)
+
+
+@study.command()
+def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json: Json = False) -> None:
+    """What of a study is done, what runs, and what failed, and why."""
+    from rich.table import Table
+
+    from loadstone.studies.file import read_study
+    from loadstone.studies.plan import plan_study
+    from loadstone.studies.status import status_of
+
+    read = read_study(file)
+    found = status_of(read, plan_study(read), _folder(out, read.study.study, simulate))
+    if json:
+        print_json(msgspec.to_builtins(found))
+        return
+    table = Table("launch", "deployment", "repeat", "state", "cells", "why", box=None)
+    for launch in found.launches:
+        done = sum(cell.state == "done" for cell in launch.cells)
+        repeat, cells = str(launch.repeat), f"{done} of {len(launch.cells)}"
+        table.add_row(launch.id, launch.deployment, repeat, launch.state, cells, launch.why)
+    print_text(table)

@@ -1,0 +1,58 @@
+"""A launch of a study as commands: what its engine makes of the deployment, or a server that runs already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.engines import engine_key
+from loadstone.core.errors import InputError
+from loadstone.measure.engines import llama_cpp
+from loadstone.predict.engine_rules import launch_of
+from loadstone.predict.engine_rules.launch import Launch as Commands
+from loadstone.predict.engine_rules.launch import RankCommand, Site
+from loadstone.studies.file import Engine
+from loadstone.studies.plan import EMBEDDED_MODEL, Launch
+
+SERVED_NAME = "study-model"
+"""What every engine of a study calls its model, where it can be told."""
+_EMBEDDED_SLOTS = 16
+_EMBEDDED_CONTEXT = 4096
+
+
+def commands_of(launch: Launch, engine: Engine, nodes: tuple[str, ...], port: int | None) -> Commands:
+    """The commands of all ranks. Raises InputError where the engine cannot be started so."""
+    site = Site(
+        model=engine.model,
+        port=port,
+        nodes=nodes,
+        program=engine.program,
+        runtime=engine.container if engine.image else None,
+        image=engine.image,
+        cache=str(Path("~/.cache/huggingface").expanduser()),
+        arguments=launch.arguments,
+        environment=tuple((name, str(value)) for name, value in engine.env.items()),
+    )
+    if launch.model == EMBEDDED_MODEL and launch.deployment is None and engine.model is None:
+        return _embedded(site)
+    text = launch.deployment or f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}"
+    return launch_of(parse_deployment(text), site)
+
+
+def _embedded(site: Site) -> Commands:
+    """llama.cpp with the small model that comes with Loadstone."""
+    if site.port is None:
+        raise InputError("the embedded llama.cpp needs a port")
+    words = llama_cpp.command(
+        Path(site.program) if site.program else llama_cpp.find() or llama_cpp.fetch(),
+        port=site.port,
+        slots=_EMBEDDED_SLOTS,
+        context_tokens=_EMBEDDED_CONTEXT,
+    )
+    return Commands(
+        engine="llama.cpp",
+        ranks=(RankCommand("127.0.0.1", tuple(words), dict(site.environment)),),
+        url=f"http://127.0.0.1:{site.port}",
+        container=None,
+        notes=(),
+    )

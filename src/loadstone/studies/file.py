@@ -1,0 +1,359 @@
+"""A study file: which deployments are launched, what is sent to each, how often and where.
+
+It is YAML, and whoever sends it is not trusted: size and depth are bounded, aliases are refused, and every key is
+known. Errors say file, line and column, what is wrong, and what to write.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+import yaml  # type: ignore[import-untyped]
+
+from loadstone.catalogue.engines import ENGINES, engine_key
+from loadstone.core.errors import InputError
+from loadstone.core.files import read_bytes
+from loadstone.core.units import parse_seconds
+from loadstone.workload.options import LOAD, WORKLOAD, Options, flags_of
+
+_MOST_BYTES = 1 << 20
+_MOST_DEPTH = 20
+_DOCS = "docs/studies.md"
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class Seconds(float):
+    """A time in a file: `30m`, `1.5s`, or seconds."""
+
+
+class Share(float):
+    """A part of a whole in a file: `5%`, or 0.05."""
+
+
+class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
+    """An engine as a study starts it.
+
+    engine     which one, where the name in the study is one of the study's own (`vllm-new: {engine: vllm}`)
+    version    its release; decides spellings of flags and what is predicted
+    image      of a container to start it in; none: the engine that is installed
+    container  what runs the image
+    program    the path of the engine's program or interpreter, where it is not the one on PATH
+    model      what the engine loads, where that is not the study's model: a path or another id
+    args       its own flags and values, passed as they are; null or true: a flag without a value
+    env        environment variables; secrets come from the environment of who runs the study
+    url        of a server that runs already: it is measured and neither started nor stopped
+    """
+
+    engine: str | None = None
+    version: str | None = None
+    image: str | None = None
+    container: Literal["docker", "podman", "enroot"] = "docker"
+    program: str | None = None
+    model: str | None = None
+    args: dict[str, str | int | float | bool | None] = {}
+    env: dict[str, str | int] = {}
+    url: str | None = None
+
+
+class Deployments(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Axes whose combinations are the deployments, without those that an entry of `except` matches.
+
+    layout  hardware and parallelism, as behind the @ of a deployment: `8xh200/tp8`
+    model   several models; none: the study's
+    """
+
+    engine: tuple[str, ...] = ()
+    layout: tuple[str, ...] = ("",)
+    model: tuple[str, ...] = ()
+    excluded: tuple[dict[str, str], ...] = msgspec.field(default=(), name="except")
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What ends a launch (`ready`: seconds until it answers), a cell (`cell`: seconds; `errors`: share of requests
+    that failed) and the study (`total`: seconds of one `run`)."""
+
+    ready: Seconds = Seconds(1800)
+    cell: Seconds = Seconds(3600)
+    errors: Share = Share(1.0)
+    total: Seconds = Seconds(math.inf)
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
+    """Where launches run: one of `local`, `ssh` (hosts), `partition` (Slurm) and `ray` (its address, or `auto`).
+
+    parallel  launches at a time
+    client    the host that sends the load; none: the first node of the launch
+    account, qos, time, setup  of Slurm: accounting, limits, and lines of shell before the engine
+    user, port, key            of SSH
+    """
+
+    local: bool = False
+    ssh: tuple[str, ...] = ()
+    partition: str | None = None
+    ray: str | None = None
+    parallel: int = 1
+    client: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: Seconds | None = None
+    setup: tuple[str, ...] = ()
+    user: str | None = None
+    port: int | None = None
+    key: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The back end that runs it."""
+        return "ssh" if self.ssh else "slurm" if self.partition else "ray" if self.ray else "local"
+
+
+class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All of a study file. `workloads` and `loads`: options of `bench`, by their flags' names."""
+
+    study: str
+    deployments: Deployments
+    workloads: dict[str, dict[str, Any]] = msgspec.field(default_factory=lambda: {"default": {}})
+    loads: dict[str, Any] | list[dict[str, Any]] = {}
+    model: str | None = None
+    engines: dict[str, Engine] = {}
+    repeats: int = 1
+    order: Literal["interleaved", "sequential"] = "interleaved"
+    restart: Literal["repeat", "never"] = "repeat"
+    slo: str | None = None
+    seed: int = 0
+    limits: Limits = Limits()
+    machines: dict[str, Machine] = msgspec.field(default_factory=lambda: {"local": Machine(local=True)})
+
+
+class Mark(NamedTuple):
+    """A place in the file, both counted from 1."""
+
+    line: int
+    column: int
+
+
+class StudyFile(NamedTuple):
+    """A study as it was read, with the place of each key and item: `marks["$.loads.concurrency"]`."""
+
+    path: Path
+    study: Study
+    marks: Mapping[str, Mark]
+
+    def error(self, where: str, problem: str) -> InputError:
+        """One line about what stands at `where`, or at the nearest place above it."""
+        while where not in self.marks:
+            where = where[: max(where.rfind("."), where.rfind("["), 1)]
+        mark = self.marks[where]
+        return InputError(f"{self.path}:{mark.line}:{mark.column}: {problem}")
+
+
+def read_study(path: Path) -> StudyFile:
+    """The study in `path`. Raises InputError: file, line, column, key, remedy."""
+    content = read_bytes(path, _MOST_BYTES, "give a study file")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: this is no UTF-8 text; give a study file") from None
+    value, marks = _decoded(path, text)
+    read = StudyFile(path, Study(study="", deployments=Deployments()), marks)
+    # One by one first: of a mapping's values msgspec does not say which was wrong.
+    for key, kind in (("engines", Engine), ("machines", Machine)):
+        entries = value.get(key) if isinstance(value, dict) else None
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            _convert(read, entry, kind, f"$.{key}.{name}")
+    read = read._replace(study=_convert(read, value, Study, "$"))
+    _check(read)
+    return read
+
+
+def _convert(read: StudyFile, value: Any, kind: type[_Struct], at: str) -> _Struct:
+    try:
+        return msgspec.convert(value, kind, dec_hook=_quantity)
+    except msgspec.ValidationError as error:
+        problem, _, path = str(error).partition(" - at `$")
+        where = at + path.rstrip("`")
+        unknown = re.search(r"unknown field `(.*)`", problem)
+        if unknown is not None:
+            raise read.error(f"{where}.{unknown[1]}", f"{unknown[1]}: no such key here; see {_DOCS}") from None
+        key = where.rpartition(".")[2]
+        problem = problem[:1].lower() + problem[1:]
+        raise read.error(where, problem if key == "$" else f"{key}: {problem}") from None
+
+
+def _quantity(kind: type, value: Any) -> Any:
+    """A time or a share from its text. Raises ValueError, as msgspec wants it."""
+    text = str(value).strip()
+    if kind is Seconds:
+        try:
+            return Seconds(parse_seconds(text, "a time"))
+        except InputError as error:
+            raise ValueError(str(error)) from None
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        raise ValueError(f"{text!r} is no share of the requests; write e.g. 5%")
+    return Share(share)
+
+
+# --- YAML with the places of what it says ---------------------------------------------------------------------------
+
+
+def _decoded(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
+    """What the file says, as plain Python, and where it says it."""
+    loader = None
+    try:
+        _check_events(text)
+        loader = yaml.CSafeLoader(text)
+        node = loader.get_single_node()
+        marks: dict[str, Mark] = {"$": Mark(1, 1)}
+        value = None if node is None else _value(loader, node, "$", marks)
+    except _Refused as refusal:
+        raise InputError(f"{path}:{refusal.mark.line}:{refusal.mark.column}: {refusal}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        place = getattr(error, "problem_mark", None)
+        at = f":{place.line + 1}:{place.column + 1}" if place is not None else ""
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise InputError(f"{path}{at}: no YAML ({problem})") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+    return value, marks
+
+
+class _Refused(Exception):
+    """Something that YAML has and a study does not."""
+
+    def __init__(self, node: yaml.Node | yaml.Event, problem: str) -> None:
+        super().__init__(problem)
+        self.mark = _mark(node)
+
+
+def _mark(node: yaml.Node | yaml.Event) -> Mark:
+    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def _check_events(text: str) -> None:
+    """Refuse, before the parser builds anything by recursion, what nests too deeply or repeats itself."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise _Refused(event, "anchors and aliases are not read; write it out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_DEPTH:
+            raise _Refused(event, f"nested more than {_MOST_DEPTH} levels deep; that is no study")
+
+
+def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, Mark]) -> Any:
+    marks.setdefault(at, _mark(node))
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, each, f"{at}[{i}]", marks) for i, each in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        result = {}
+        for key, content in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else None
+            if name is None or key.tag == "tag:yaml.org,2002:merge":
+                raise _Refused(key, "a key is a plain word here")
+            if name in result:
+                raise _Refused(key, f"{name} is given twice")
+            marks[f"{at}.{name}"] = _mark(key)
+            result[name] = _value(loader, content, f"{at}.{name}", marks)
+        return result
+    value = loader.construct_object(node)
+    if not isinstance(value, str | int | float | bool | None):
+        return node.value  # a date is text here
+    return value
+
+
+# --- what the schema cannot say -------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Names become parts of paths, labels and job names."""
+_OF_A_REQUEST = (
+    "endpoint",
+    "extra_body",
+    "timeout_connect_s",
+    "timeout_first_s",
+    "timeout_idle_s",
+    "timeout_total_s",
+)
+_OF_THE_STUDY = ("seed", "salt", "flush_cache", "plan")
+_WORKLOAD_FLAGS = {
+    each.name.replace("_", "-")
+    for field, each in flags_of(Options).items()
+    if (each.heading == WORKLOAD and field not in _OF_THE_STUDY) or field in _OF_A_REQUEST
+}
+_LOAD_FLAGS = {each.name.replace("_", "-") for each in flags_of(Options).values() if each.heading == LOAD}
+
+
+def _check(read: StudyFile) -> None:
+    """Raises InputError for what is of the right type and means nothing."""
+    study = read.study
+    names = [("$.study", study.study)]
+    names += [
+        (f"$.{key}.{name}", name) for key in ("engines", "workloads", "machines") for name in getattr(study, key)
+    ]
+    for at, name in names:
+        if not _NAME.fullmatch(name):
+            raise read.error(at, f"{name!r} is no name; write up to 64 letters, digits, dots and hyphens")
+    if study.repeats < 1:
+        raise read.error("$.repeats", f"repeats: {study.repeats}; write at least 1")
+    for name, engine in study.engines.items():
+        if engine.url is None and engine_key(engine.engine or name) is None:
+            known = ", ".join(ENGINES)
+            raise read.error(f"$.engines.{name}", f"{engine.engine or name}: no engine; known are {known}")
+    for i, name in enumerate(study.deployments.engine):
+        if name not in study.engines and engine_key(name) is None:
+            known = ", ".join(dict.fromkeys((*study.engines, *ENGINES)))
+            raise read.error(f"$.deployments.engine[{i}]", f"{name}: no engine; known are {known}")
+    _check_exclusions(read)
+    for name, machine in study.machines.items():
+        if (kinds := machine.local + bool(machine.ssh) + bool(machine.partition) + bool(machine.ray)) != 1:
+            raise read.error(f"$.machines.{name}", f"{name}: {kinds} of local, ssh, partition and ray; write one")
+    for name, workload in study.workloads.items():
+        for key in workload:
+            if key not in _WORKLOAD_FLAGS:
+                raise _no_such_flag(read, f"$.workloads.{name}.{key}", key, _WORKLOAD_FLAGS)
+    for at, load in load_entries(study):
+        for key in load:
+            if key not in _LOAD_FLAGS:
+                raise _no_such_flag(read, f"{at}.{key}", key, _LOAD_FLAGS)
+
+
+def _no_such_flag(read: StudyFile, at: str, key: str, known: Collection[str]) -> InputError:
+    near = get_close_matches(key, known, 1)
+    where = "loads" if key in _LOAD_FLAGS else "workloads" if key in _WORKLOAD_FLAGS else None
+    hint = (
+        f"it stands under {where}"
+        if where
+        else f"write {near[0]}"
+        if near
+        else f"known are {', '.join(sorted(known))}"
+    )
+    return read.error(at, f"{key}: no such option here; {hint}")
+
+
+def _check_exclusions(read: StudyFile) -> None:
+    axes = {"engine": read.study.deployments.engine, "layout": read.study.deployments.layout}
+    axes["model"] = read.study.deployments.model
+    for i, exclusion in enumerate(read.study.deployments.excluded):
+        for axis, value in exclusion.items():
+            at = f"$.deployments.except[{i}].{axis}"
+            if axis not in axes:
+                raise read.error(at, f"{axis}: no axis; write engine, layout or model")
+            if value not in axes[axis]:
+                raise read.error(at, f"{axis}: {value!r} is none of this study's, so that nothing is left out")
+
+
+def load_entries(study: Study) -> list[tuple[str, dict[str, Any]]]:
+    """Each entry of `loads` and its place."""
+    if isinstance(study.loads, list):
+        return [(f"$.loads[{i}]", entry) for i, entry in enumerate(study.loads)]
+    return [("$.loads", study.loads)]

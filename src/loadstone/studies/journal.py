@@ -1,0 +1,99 @@
+"""What a study has done so far: a file that is only ever appended to, a line of JSON for each thing that happened.
+
+Intent stands in it before anything is started, so that whoever takes a study up again after a crash knows what may
+have been left running. Whether a cell is done is not asked of the journal: it is, where its run folder has a summary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from loadstone.core.errors import InputError
+from loadstone.core.run_folder.folder import unwritable
+
+FILE_NAME = "journal.jsonl"
+_MOST_BYTES = 256 << 20
+
+Event = Literal["run", "launch", "ready", "cell", "done", "end"]
+"""run: this study was taken up; launch: about to be started; ready: it answers; cell: about to be measured; done:
+measured; end: the launch is over."""
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the journal.
+
+    at       seconds since 1970
+    launch   its id; empty: of the study as a whole
+    cell     its id
+    folder   of the cell's run, beside the journal
+    why      why a launch ended, or a cell failed; empty: as it should
+    handle   what the machine's back end needs to find what it started again: a job's id, hosts and processes
+    """
+
+    event: Event
+    at: float
+    launch: str = ""
+    cell: str = ""
+    folder: str = ""
+    why: str = ""
+    handle: dict[str, str | int | list[str | int]] = {}
+
+
+class Journal:
+    """Appends entries, each on disk before the call returns."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises InputError where it cannot be written."""
+        self._path = folder / FILE_NAME
+        try:
+            self._file = os.open(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+            )
+            if not _ends_whole(self._path):
+                os.write(self._file, b"\n")  # a torn line is left as it is, and the next one is not joined to it
+        except OSError as error:
+            raise unwritable(error, self._path) from error
+
+    def write(self, event: Event, **fields: object) -> None:
+        """Raises InputError; DiskFullError where there is no room."""
+        line = msgspec.json.encode(Entry(event, time.time(), **fields)) + b"\n"  # type: ignore[arg-type]
+        try:
+            os.write(self._file, line)
+            os.fsync(self._file)
+        except OSError as error:
+            raise unwritable(error, self._path) from error
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def entries(folder: Path) -> Iterator[Entry]:
+    """What the journal says, in order; lines that a crash tore are passed over. Raises InputError."""
+    path = folder / FILE_NAME
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"{path}: more than {_MOST_BYTES >> 20} MiB; that is no study's journal")
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    decoder = msgspec.json.Decoder(Entry)
+    for line in content.splitlines():
+        with contextlib.suppress(msgspec.DecodeError):
+            yield decoder.decode(line)
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        if not (size := file.seek(0, os.SEEK_END)):
+            return True
+        file.seek(size - 1)
+        return file.read(1) == b"\n"

@@ -1,0 +1,56 @@
+"""This machine: an engine's processes are children of the study's, and end with it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from loadstone.core.errors import InputError
+from loadstone.measure.engines.launch import RunningEngine
+from loadstone.measure.engines.process import free_port
+from loadstone.studies.commands import commands_of
+from loadstone.studies.file import Engine
+from loadstone.studies.journal import Journal
+from loadstone.studies.plan import Launch
+from loadstone.studies.supervise import Running
+
+
+class Attached:
+    """A server that somebody else started: it is neither started nor stopped."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @property
+    def handle(self) -> dict[str, str | int | list[str | int]]:
+        """Where it answers."""
+        return {"url": self.url}
+
+    def check(self) -> None:
+        """Whether it is gone is seen by who measures it."""
+
+
+class LocalMachine:
+    """Starts one launch at a time on this machine. `ready_s`: how long an engine may take until it answers."""
+
+    def __init__(self, engines: Mapping[str, Engine], ready_s: float) -> None:
+        self._engines = engines
+        self._ready_s = ready_s
+
+    @contextlib.contextmanager
+    def running(self, launch: Launch, folder: Path, journal: Journal) -> Iterator[Running]:
+        """See supervise.Machine."""
+        engine = self._engines.get(launch.engine, Engine())
+        journal.write("launch", launch=launch.id)
+        if engine.url is not None:
+            yield Attached(engine.url)
+            return
+        commands = commands_of(launch, engine, (), free_port())
+        if len(commands.ranks) > 1:
+            raise InputError(
+                f"{len(commands.ranks)} nodes are needed, and `local` is one; run it --on another machine"
+            )
+        with RunningEngine(commands, folder) as running:
+            running.wait_ready(self._ready_s)
+            yield running

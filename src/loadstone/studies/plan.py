@@ -1,0 +1,168 @@
+"""What a study does: launches, each a deployment started once, and the cells that are measured while it runs.
+
+The launch is what is scheduled. Its id and those of its cells are hashes of what matters to their results, so that a
+study whose file changes measures again what changed, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from loadstone.catalogue.engines import ARGUMENTS, engine_key
+from loadstone.core.errors import InputError
+from loadstone.studies.file import Engine, StudyFile, load_entries
+from loadstone.workload.options import Options, options_of
+from loadstone.workload.planning import Planner
+
+EMBEDDED_MODEL = "tiny"
+"""What llama.cpp serves where the study names no model: the small random one that comes with Loadstone."""
+_AXES = ("concurrency", "rate", "time-scale")
+_ID_LENGTH = 12
+
+
+class Cell(NamedTuple):
+    """One workload at one load of one launch: a run folder of its own.
+
+    options   of `bench`, by their flags' names
+    """
+
+    id: str
+    workload: str
+    load: str
+    options: Mapping[str, Any]
+
+
+class Launch(NamedTuple):
+    """A deployment that is started, measured and stopped.
+
+    engine      its name in the study
+    layout      hardware and parallelism, as the study has them; empty: this machine as it is
+    deployment  the shorthand; None where nothing is known of the hardware
+    arguments   of the engine, which the shorthand does not have, as (flag, value)
+    repeat      from 1
+    """
+
+    id: str
+    engine: str
+    model: str
+    layout: str
+    deployment: str | None
+    arguments: tuple[tuple[str, str | None], ...]
+    repeat: int
+    cells: tuple[Cell, ...]
+
+
+def plan_study(read: StudyFile) -> tuple[Launch, ...]:
+    """All launches, in the order in which they run. Raises InputError, with line and column."""
+    study = read.study
+    loads = _cells(read)
+    setups = [_setup(read, *each) for each in _combinations(read)]
+    repeats = range(1, study.repeats + 1)
+    interleaved = study.order == "interleaved"
+    order = itertools.product(repeats, setups) if interleaved else ((r, s) for s in setups for r in repeats)
+    return tuple(_launch(read, setup, repeat, loads) for repeat, setup in order)
+
+
+class _Setup(NamedTuple):
+    """A deployment of the study, before it is repeated."""
+
+    name: str
+    engine: Engine
+    model: str
+    layout: str
+    deployment: str | None
+    arguments: tuple[tuple[str, str | None], ...]
+
+
+def _combinations(read: StudyFile) -> Iterator[tuple[str, str, str]]:
+    deployments = read.study.deployments
+    engines = deployments.engine or tuple(read.study.engines)
+    if not engines:
+        raise read.error("$.deployments", "no engine; write e.g. engine: [vllm, sglang]")
+    models = deployments.model or (read.study.model or "",)
+    left = 0
+    for engine, model, layout in itertools.product(engines, models, deployments.layout):
+        values = {"engine": engine, "model": model, "layout": layout}
+        if not any(all(values[axis] == value for axis, value in each.items()) for each in deployments.excluded):
+            left += 1
+            yield engine, model, layout
+    if not left:
+        raise read.error("$.deployments.except", "nothing is left of the deployments; leave an entry out")
+
+
+def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
+    engine = read.study.engines.get(name, Engine())
+    kind = engine_key(engine.engine or name)
+    known, own = [], []
+    for key, value in engine.args.items():
+        plain = key.lstrip("-").replace("-", "_")
+        text = None if value is None or value is True else f"{value}".lower() if value is False else f"{value}"
+        if plain in ARGUMENTS and layout and text is not None:
+            known.append(f"{plain}={text}")
+        else:
+            own.append((key.lstrip("-"), text))
+    embedded = kind == "llama.cpp" and not (model or engine.model or engine.url)
+    if not model and not embedded and engine.url is None:
+        raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
+    deployment = None
+    if model and layout and kind is not None:
+        version = [f"version={engine.version}"] if engine.version else []
+        options = [layout.partition("/")[2], f"engine={kind}", *version, *known]
+        deployment = f"{model}@{layout.partition('/')[0]}/{','.join(filter(None, options))}"
+    return _Setup(name, engine, model or EMBEDDED_MODEL, layout, deployment, tuple(own))
+
+
+def _cells(read: StudyFile) -> list[tuple[str, str, dict[str, Any]]]:
+    """(workload, load, options) of each cell of a launch."""
+    cells = []
+    for name, workload in read.study.workloads.items():
+        for at, entry in load_entries(read.study):
+            for label, load in _single_loads(entry):
+                options = workload | load | {"seed": read.study.seed}
+                try:
+                    Planner(options_of({key.replace("-", "_"): value for key, value in options.items()}, Options))
+                except InputError as error:
+                    key = str(error).partition(":")[0].lstrip("-")
+                    where = f"$.workloads.{name}.{key}" if key in workload else f"{at}.{key}"
+                    raise read.error(where, str(error)) from None
+                cells.append((name, label, options))
+    return cells
+
+
+def _single_loads(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """An entry of `loads` cut into single loads, each with its name."""
+    axis = next((axis for axis in _AXES if axis in entry), None)
+    if axis == "rate" and str(entry[axis]).strip("[]' .") == "inf":
+        axis = "requests"
+    if axis is None or axis not in entry:
+        yield (entry.get("ramp") and f"ramp {entry['ramp']}") or "default", entry
+        return
+    values = entry[axis] if isinstance(entry[axis], list) else str(entry[axis]).split(",")
+    for value in values:
+        yield f"{axis} {value}", entry | {axis: value}
+
+
+def _launch(read: StudyFile, setup: _Setup, repeat: int, loads: list[tuple[str, str, dict[str, Any]]]) -> Launch:
+    identity = {
+        "engine": engine_key(setup.engine.engine or setup.name) or setup.name,
+        "settings": msgspec.to_builtins(setup.engine),
+        "model": setup.model,
+        "layout": setup.layout,
+        "repeat": repeat,
+    }
+    launch = _hash(identity)
+    cells = tuple(
+        Cell(_hash({"launch": launch, "options": options}), workload, load, options)
+        for workload, load, options in loads
+    )
+    name, _, model, layout, deployment, arguments = setup
+    return Launch(launch, name, model, layout, deployment, arguments, repeat, cells)
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:_ID_LENGTH]

@@ -1,0 +1,180 @@
+"""Engines that are started here: ready, ended, and why they did not start, by real processes and real logs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from loadstone.core.errors import TargetError
+from loadstone.measure.engines import llama_cpp
+from loadstone.measure.engines.launch import LaunchError, RunningEngine, cause_of, first_error
+from loadstone.measure.engines.process import free_port
+from loadstone.predict.engine_rules.launch import Launch, RankCommand
+
+SERVE = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *words): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+WAIT = "import time; print('waiting', flush=True); time.sleep(60)"
+
+
+def python(*words: str) -> RankCommand:
+    return RankCommand("127.0.0.1", (sys.executable, "-c", *words), {})
+
+
+def launch(*ranks: RankCommand, port: int = 0, engine: str = "vllm") -> Launch:
+    return Launch(engine=engine, ranks=ranks, url=f"http://127.0.0.1:{port}", container=None, notes=())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_ranks_start_and_end_together(tmp_path: Path) -> None:
+    port = free_port()
+    with RunningEngine(launch(python(SERVE, str(port)), python(WAIT), port=port), tmp_path) as engine:
+        engine.wait_ready(20)
+        pids = [rank.pid for rank in engine.ranks]
+        assert all(map(is_alive, pids))
+        engine.check()
+    assert not any(map(is_alive, pids))
+
+
+def test_a_rank_that_ends_ends_the_wait_and_is_named(tmp_path: Path) -> None:
+    ranks = python(WAIT), python("raise ValueError('no such GPU')")
+    with RunningEngine(launch(*ranks, port=free_port()), tmp_path) as engine:
+        pid = engine.ranks[0].pid
+        with pytest.raises(LaunchError, match="rank 1 of vllm ended with exit code 1: ValueError: no such GPU"):
+            engine.wait_ready(20)
+    assert not is_alive(pid)
+
+
+def test_a_rank_that_is_killed_is_told_from_one_that_failed(tmp_path: Path) -> None:
+    ranks = (python("import os; os.kill(os.getpid(), 9)"),)
+    with (
+        RunningEngine(launch(*ranks, port=free_port()), tmp_path) as engine,
+        pytest.raises(LaunchError, match="ended by signal 9: it was killed"),
+    ):
+        engine.wait_ready(20)
+
+
+@pytest.mark.parametrize(("timeout_s", "silent_s", "words"), [(0.6, 9, "not ready"), (9, 0.6, "without a word")])
+def test_waiting_has_an_end(tmp_path: Path, timeout_s: float, silent_s: float, words: str) -> None:
+    with (
+        RunningEngine(launch(python(WAIT), port=free_port()), tmp_path) as engine,
+        pytest.raises(LaunchError, match=words),
+    ):
+        engine.wait_ready(timeout_s, silent_s)
+
+
+def test_no_rank_is_left_where_another_cannot_be_started(tmp_path: Path) -> None:
+    marker = tmp_path / "pid"
+    first = python(f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+    with pytest.raises(TargetError, match="no-such-program"):
+        RunningEngine(launch(first, RankCommand("a", ("no-such-program",), {})), tmp_path)
+    deadline = time.monotonic() + 5
+    while marker.exists() and marker.read_text() and is_alive(int(marker.read_text())):
+        assert time.monotonic() < deadline
+
+
+def test_files_lie_where_the_command_finds_them(tmp_path: Path) -> None:
+    command = python("import sys; print(open(sys.argv[1]).read())", "settings.yaml")
+    made = Launch(engine="x", ranks=(command,), url="", container=None, notes=(), files={"settings.yaml": "a: 1"})
+    with RunningEngine(made, tmp_path) as engine:
+        deadline = time.monotonic() + 10
+        while engine.ranks[0].exit_code() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert engine.ranks[0].log_path.read_text().strip() == "a: 1"
+
+
+def test_the_environment_reaches_the_rank(tmp_path: Path) -> None:
+    command = RankCommand("x", (sys.executable, "-c", "import os; print(os.environ['MINE'])"), {"MINE": "yes"})
+    with RunningEngine(launch(command), tmp_path) as engine:
+        while engine.ranks[0].exit_code() is None:
+            time.sleep(0.05)
+        assert engine.ranks[0].log_path.read_text().strip() == "yes"
+    assert "MINE" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "cause"),
+    [
+        ("vllm", "OSError: [Errno 98] Address already in use", "the port is in use"),
+        ("vllm", "vllm: error: unrecognized arguments: --tensor-paralel-size 8", "the engine knows no flag --tensor"),
+        ("tensorrt-llm", "Error: No such option: --tp", "the engine knows no flag --tp"),
+        (
+            "vllm",
+            "(EngineCore pid=1) ERROR 11-20 10:00:00 [core.py:1] ValueError: Free memory on device cuda:0 "
+            "(12.5/79.2 GiB) on startup is less than desired GPU memory utilization (0.92, 72.9 GiB).",
+            "only 12.5 of 79.2 GiB of the GPU are free",
+        ),
+        (
+            "vllm",
+            "ValueError: To serve at least one request with the model's max seq len (131072), (16.0 GiB KV cache is "
+            "needed, which is larger than the available KV cache memory (7.5 GiB). Based on the available memory, "
+            "the estimated maximum model length is 61440.",
+            "one request of 131072 tokens does not fit the KV cache, which holds 61440",
+        ),
+        ("sglang", "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "no room"),
+        ("sglang", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "the GPU's memory is full"),
+        (
+            "vllm",
+            "ValueError: Total number of attention heads (32) must be divisible by tensor parallel size (3).",
+            "32 attention heads cannot be cut 3 ways",
+        ),
+        (
+            "vllm",
+            "ValueError: World size (8) is larger than the number of available GPUs (4) in this node.",
+            "8 GPUs are needed, and this node has 4",
+        ),
+    ],
+)  # fmt: skip
+def test_causes_are_recognised(engine: str, line: str, cause: str) -> None:
+    log = f"INFO starting\nTraceback (most recent call last):\n  File x\n{line}\nRuntimeError: Engine core failed.\n"
+    known = cause_of(log, engine)
+    assert known is not None
+    assert cause in known.cause
+    assert known.remedy
+
+
+def test_the_first_traceback_tells(tmp_path: Path) -> None:
+    log = (
+        "(Worker pid=7) Traceback (most recent call last):\n(Worker pid=7)   File x\n"
+        "(Worker pid=7) KeyError: 'rope'\n"
+        "Traceback (most recent call last):\n  File y\nRuntimeError: Engine core initialization failed.\n"
+    )
+    assert first_error(log) == "KeyError: 'rope'"
+    assert first_error("one\ntwo\n") == "one | two"
+    assert first_error("") == "it wrote nothing"
+
+
+def test_a_port_that_is_taken_is_not_mistaken_for_the_engine(tmp_path: Path) -> None:
+    program = llama_cpp.find() or llama_cpp.fetch()
+    with llama_cpp.launch(log_path=tmp_path / "first.log") as first:
+        port = httpx.URL(first.url).port or 0
+        second = RankCommand("x", (str(program), "--model", "no-such.gguf", "--port", str(port)), {})
+        with pytest.raises(LaunchError, match="the port is in use"):
+            RunningEngine(launch(second, port=port, engine="llama.cpp"), tmp_path)
+
+
+def test_llama_cpp_says_why_it_does_not_start(tmp_path: Path) -> None:
+    program, port = llama_cpp.find() or llama_cpp.fetch(), free_port()
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
+    command = RankCommand("x", (str(program), "--model", str(tmp_path / "broken.gguf"), "--port", str(port)), {})
+    with (
+        RunningEngine(launch(command, port=port, engine="llama.cpp"), tmp_path) as engine,
+        pytest.raises(LaunchError, match="model's file cannot be loaded"),
+    ):
+        engine.wait_ready(30)

@@ -1,0 +1,42 @@
+"""The journal of a study survives what may happen to it: a torn line, a second writer's garbage, a full disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadstone.core.errors import InputError
+from loadstone.studies.journal import FILE_NAME, Journal, entries
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write("launch", launch="a", handle={"job": 7, "hosts": ["x"]})
+    journal.write("done", launch="a", cell="b", folder="runs/1")
+    journal.close()
+    first, second = entries(tmp_path)
+    assert (first.event, first.launch, first.handle) == ("launch", "a", {"job": 7, "hosts": ["x"]})
+    assert (second.event, second.cell, second.folder) == ("done", "b", "runs/1")
+    assert first.at <= second.at
+
+
+def test_a_torn_line_is_passed_over_and_joined_to_nothing(tmp_path: Path) -> None:
+    for _ in range(2):
+        journal = Journal(tmp_path)
+        journal.write("launch", launch="a")
+        journal.close()
+        with (tmp_path / FILE_NAME).open("ab") as file:
+            file.write(b'{"event":"done","at":1.0,"lau')
+    assert [entry.event for entry in entries(tmp_path)] == ["launch", "launch"]
+
+
+def test_no_journal_is_an_empty_one(tmp_path: Path) -> None:
+    assert list(entries(tmp_path)) == []
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError):
+        Journal(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()

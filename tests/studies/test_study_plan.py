@@ -1,0 +1,106 @@
+"""Launches and cells of a study: their order, and ids that change with what matters and with nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadstone.core.errors import InputError
+from loadstone.studies.file import read_study
+from loadstone.studies.plan import EMBEDDED_MODEL, Launch, plan_study
+from test_study_file import STUDY
+
+ALL_EXCLUDED = STUDY.replace("engine: [vllm, sglang]", "engine: [vllm]").replace(
+    '[8xh200/tp8, "8xh200/dp8,attention-dp,ep8", ', "["
+)
+
+
+def planned(folder: Path, text: str = STUDY) -> tuple[Launch, ...]:
+    path = folder / "study.yaml"
+    path.write_text(text)
+    return plan_study(read_study(path))
+
+
+def test_every_deployment_is_launched_once_in_each_repeat(tmp_path: Path) -> None:
+    launches = planned(tmp_path)
+    assert len(launches) == 5 * 3
+    assert [launch.repeat for launch in launches] == [1] * 5 + [2] * 5 + [3] * 5
+    assert len({launch.id for launch in launches}) == 15
+    assert launches[0].deployment == "deepseek-ai/DeepSeek-R1@8xh200/tp8,engine=vllm"
+    assert launches[2].deployment == "deepseek-ai/DeepSeek-R1@8xh200/tp8,engine=sglang,mem_fraction_static=0.85"
+    assert [launch.layout for launch in launches if launch.engine == "vllm"].count("16xh200/tp16,nodes=2") == 0
+
+
+def test_one_after_another_where_the_order_is_sequential(tmp_path: Path) -> None:
+    launches = planned(tmp_path, STUDY.replace("interleaved", "sequential"))
+    assert [launch.repeat for launch in launches] == [1, 2, 3] * 5
+
+
+def test_a_cell_is_a_workload_at_one_load(tmp_path: Path) -> None:
+    cells = planned(tmp_path)[0].cells
+    assert [(cell.workload, cell.load) for cell in cells] == [
+        (workload, f"concurrency {users}") for workload in ("chat", "long") for users in (4, 16, 64, 256)
+    ]
+    assert cells[1].options == {"input": "1k", "output": "1k", "range-ratio": 0.8, "concurrency": 16, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("loads", "labels"),
+    [
+        ("{rate: [1, 2.5]}", ["rate 1", "rate 2.5"]),
+        ('{rate: "1,2"}', ["rate 1", "rate 2"]),
+        ("{rate: inf, requests: [1, 8]}", ["requests 1", "requests 8"]),
+        ("[{concurrency: 4}, {rate: 1}]", ["concurrency 4", "rate 1"]),
+        ('{ramp: "1:20:60s"}', ["ramp 1:20:60s"]),
+    ],
+)  # fmt: skip
+def test_loads_are_taken_apart(tmp_path: Path, loads: str, labels: list[str]) -> None:
+    launches = planned(tmp_path, STUDY.replace("{concurrency: [4, 16, 64, 256]}", loads))
+    assert [cell.load for cell in launches[0].cells if cell.workload == "chat"] == labels
+
+
+def test_a_changed_cell_alone_has_another_id(tmp_path: Path) -> None:
+    before = planned(tmp_path)
+    after = planned(tmp_path, STUDY.replace("[4, 16, 64, 256]", "[4, 16, 64, 128]"))
+    assert [launch.id for launch in before] == [launch.id for launch in after]
+    changed = [one.load for one, other in zip(before[0].cells, after[0].cells, strict=True) if one.id != other.id]
+    assert changed == ["concurrency 256"] * 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("slo: \"ttft_p99<2s,tpot_p99<50ms\"\n", "", True),
+        ("total: 12h", "total: 2h", True),
+        ("order: interleaved", "order: sequential", True),
+        ("mem_fraction_static: 0.85", "mem_fraction_static: 0.8", False),
+        ("sglang:v0.5.23", "sglang:v0.5.24", False),
+    ],
+)  # fmt: skip
+def test_ids_follow_what_matters(tmp_path: Path, before: str, after: str, same: bool) -> None:
+    assert before in STUDY
+    ids = [{launch.id for launch in planned(tmp_path, text)} for text in (STUDY, STUDY.replace(before, after))]
+    assert (ids[0] == ids[1]) == same
+
+
+def test_llama_cpp_without_a_model_serves_the_small_one(tmp_path: Path) -> None:
+    text = "study: s\ndeployments: {engine: [llama.cpp]}\nloads: {concurrency: 1}\n"
+    (launch,) = planned(tmp_path, text)
+    assert (launch.model, launch.deployment) == (EMBEDDED_MODEL, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("study: s\ndeployments: {engine: [vllm]}\nloads: {concurrency: 1}\n", ":1:1: vllm has no model"),
+        ("study: s\nmodel: m\ndeployments: {}\nloads: {concurrency: 1}\n", ":3:1: no engine"),
+        (STUDY.replace("input: 8k", "input: eight"), ":12:10: "),
+        (STUDY.replace("[4, 16, 64, 256]", "[4, 0]"), ":13:9: "),
+        (ALL_EXCLUDED, ":9:3: nothing is left"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_says_where(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(InputError) as caught:
+        planned(tmp_path, text)
+    assert problem in str(caught.value)
