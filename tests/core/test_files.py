@@ -87,7 +87,7 @@ def test_a_name_with_a_nul_is_refused() -> None:
 def test_no_pipe_in_a_run_folder_is_waited_for(tmp_path: Path) -> None:
     for name in ("run.json", "plan.parquet", "records.parquet", "server.parquet", "journal-0.arrow"):
         os.mkfifo(tmp_path / name)
-    for read in (run_folder.read_info, run_folder.read_plan, run_folder.damaged_journals):
+    for read in (run_folder.read_info, run_folder.read_plan, run_folder.damaged_journals, run_folder.assemble):
         with pytest.raises(InputError, match="a pipe, not a file"):
             read(tmp_path)
     with pytest.raises(InputError, match="no records"):

@@ -260,7 +260,7 @@ def test_impatience_cuts_nothing_of_what_is_said(server: TimingServer, tmp_path:
 def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
     command = ("bench", "--sim", "ttft=30ms,itl=5ms", "--concurrency", "1", "--requests", "100")
     with spawn(tmp_path, *command) as process:
-        # Before that it imports, where an interrupt ends Python itself.
+        # Before that it imports: test_interrupted_while_the_commands_are_imported.
         assert eventually(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
         for _ in range(10):
             # Python drops an interrupt that meets it in a callback, as while it imports on a slow machine.
@@ -271,6 +271,14 @@ def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert any(line.startswith("loadstone: interrupted") for line in err.splitlines()), err
     assert "Traceback" not in err
+
+
+def test_interrupted_while_the_commands_are_imported(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-m", "loadstone", "bench", "--help"]
+    ended = subprocess.run(command, env=found, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "loadstone: interrupted\n")
 
 
 def test_the_folder_of_a_run_that_never_began_does_not_say_running(server: TimingServer, tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from conftest import event as sse_event
 from loadstone.core.plan import PlannedRequest
 from loadstone.measure.client.clock import Clock
 from loadstone.measure.client.connection import Address, Connection
+from loadstone.measure.client.fleet import Fleet
+from loadstone.measure.client.protocol import Destination
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.wire.request import new_answer
 
@@ -68,6 +70,36 @@ def test_closing_twice_is_harmless() -> None:
     connection.close()
     owner.loop.close()
     assert connection.closed
+
+
+@pytest.mark.parametrize(("unasked", "used"), [(b"", True), (whole("200 OK", b"{}"), False), (b"HT", False)])
+def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(unasked: bytes, used: bool) -> None:
+    owner = Owner()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        here = (int(socket.AF_INET), list(listener.getsockname()))
+        destination = Destination(address=here, tls_name=None, tunnel=None, request_line="", headers=[])
+        fleet = Fleet(owner, [destination], "round-robin")
+        first = fleet._open(0, None)
+        owner.loop.call_later(0.1, owner.loop.stop)
+        owner.loop.run_forever()
+        assert owner.told == ["opened"]
+        fleet.keep(first)
+        server, _ = listener.accept()
+        with server:
+            server.sendall(unasked)
+            time.sleep(0.05)
+            stream = Stream(
+                PlannedRequest(0, 0, "measure", 0.0, 3, 2, None, 0, None),
+                b"POST / HTTP/1.1\r\n\r\n",
+                owner.clock.origin_ns,
+                new_answer("completions", stream=True),
+            )
+            second = fleet.launch(stream)
+            assert (second is first) is used
+            assert first.closed is not used
+            first.close()
+            second.close()
+    owner.loop.close()
 
 
 # --- answers of other kinds than the usual stream ---------------------------------------------------------------

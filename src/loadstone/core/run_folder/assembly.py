@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadstone.core.errors import DiskFullError, InputError, check_room
+from loadstone.core.files import check_regular
 from loadstone.core.run_folder.journal import Journal, wait_for_writers
 from loadstone.core.run_folder.records import records_schema, write_records
 
@@ -38,6 +39,7 @@ def assemble(folder: Path) -> int:
     if target.exists():
         # Whole, since it comes by renaming; journals beside it are what a crash left of their removal.
         try:
+            check_regular(target)
             count = int(pq.read_metadata(target).num_rows)
         except (OSError, pa.ArrowException) as error:
             check_room(error)

@@ -165,6 +165,20 @@ class Connection:
         stream.reused = self._used
         self._send_request()
 
+    def listens(self) -> bool:
+        """Whether an idle connection can be used: not once the server said something that nobody asked for.
+
+        The loop may not have come to it yet, and it would be taken for the answer to the next request.
+        """
+        try:
+            spoke = self._sock.recv(1, socket.MSG_PEEK)
+        except OSError:  # nothing, as a rule; what is worse shows when the request is written
+            return True
+        if spoke:
+            (self._on_readable if self._tls is None else self._on_readable_tls)()
+            self.decode()
+        return not self.closed
+
     def _send_request(self) -> None:
         stream = self.stream
         assert stream is not None  # noqa: S101

@@ -72,7 +72,7 @@ class Fleet:
         idle = self._idle[stream.replica]
         while idle and not fresh:
             connection = idle.pop()
-            if not connection.closed and connection.connected:
+            if not connection.closed and connection.connected and connection.listens():
                 self._busy[stream.replica] += 1
                 connection.start(stream)
                 return connection

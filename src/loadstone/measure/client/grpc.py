@@ -129,6 +129,10 @@ class GrpcConnection:
         self._call = self._channels.call(address)
         self._reader = self._begin(self._read())
 
+    def listens(self) -> bool:
+        """Always: a channel keeps its calls apart."""
+        return True
+
     def start(self, stream: Stream) -> None:
         """Send `stream` on this idle connection."""
         self.stream = stream
