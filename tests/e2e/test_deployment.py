@@ -127,7 +127,7 @@ def test_reports_and_comparisons_know_what_it_ran_on(
     assert (document["prices"]["a"], document["prices"]["b"]) == ([2.0], [6.0])
     assert {"gpu", "gpus", "tp"} <= {each["what"] for each in document["setup"]}
     views = [read_run(folder) for folder in folders]
-    lights = [point.light_tpot_s for point in points_of(views)]
+    lights = [point.roofline.tpot_s for point in points_of(views)]
     assert lights[0] is not None
     assert lights[1] is not None
     assert lights[0] > 2 * lights[1]
@@ -299,7 +299,7 @@ def test_hardware_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: Ti
     own.unlink()
     view = read_run(run.folder)
     assert view.facts.gpu == "own-9"
-    assert points_of([view])[0].light_tpot_s is not None
+    assert points_of([view])[0].roofline.tpot_s is not None
     assert loadstone("calibrate", run.folder, "--out", tmp_path / "profiles").code == 0
 
 
@@ -311,7 +311,7 @@ def test_a_model_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: Tim
     own.unlink()
     view = read_run(run.folder)
     assert view.facts.architecture == str(own.parent)
-    assert points_of([view])[0].light_tpot_s is not None
+    assert points_of([view])[0].roofline.tpot_s is not None
     assert loadstone("calibrate", run.folder, "--out", tmp_path / "profiles").code == 0
 
 

@@ -583,7 +583,7 @@ def test_profiles_are_kept_and_checked(tmp_path) -> None:
     path = save(profile, tmp_path)
     assert load(path) == profile
     path.write_text("{}")
-    with pytest.raises(InputError, match="write it anew"):
+    with pytest.raises(InputError, match="`loadstone calibrate` writes one"):
         load(path)
     with pytest.raises(InputError, match="loadstone calibrate"):
         load(tmp_path / "none.json")

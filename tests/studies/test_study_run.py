@@ -126,6 +126,23 @@ def test_a_launch_that_fails_says_why_and_the_rest_goes_on(path: Path) -> None:
     assert "ended with exit code 1" in failed["why"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "place"),
+    [
+        ("repeats: 2", "restart: never", "6:1"),
+        ("repeats: 2", "limits: {cell: 20m}", "6:10"),
+        ("repeats: 2", "machines: {far: {ssh: [a]}}", "6:12"),
+    ],
+)  # fmt: skip
+def test_what_this_version_does_not_run_is_refused(path: Path, before: str, after: str, place: str) -> None:
+    path.write_text(STUDY.replace(before, after))
+    run = start(path)
+    _, told = run.communicate(timeout=60)
+    assert run.returncode == 2
+    assert f"study.yaml:{place}: " in told
+    assert "does not run; leave it out" in told
+
+
 @pytest.mark.slow
 def test_killed_at_twenty_moments_no_cell_is_lost_or_measured_twice(path: Path) -> None:
     folder = path.parent / "out" / "small"

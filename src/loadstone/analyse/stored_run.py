@@ -37,7 +37,8 @@ def read_run(folder: Path) -> StoredRun:
     info = run_folder.read_info(folder)
     has_records = (folder / "records.parquet").exists()
     if (folder / "summary.json").exists() and (info.loadstone == __version__ or not has_records):
-        summary = summaries.read(folder) if has_records else imported_run.read(folder)
+        only_stated = imported_run.is_summary_only(folder, info)
+        summary = imported_run.read(folder) if only_stated else summaries.read(folder)
         if has_records or any(cell.roofline is not None for cell in summary.cells):
             return StoredRun(folder=folder, info=info, summary=summary, facts=run_facts(info, summary))
     else:

@@ -120,6 +120,7 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
             f"{folder}: run.json has {len(info.cells)} cells and plan.parquet {len(plan.cells)}: these are of two "
             "runs; copy the folder again"
         )
+    run_folder.check_cells(folder, len(plan.cells))
     samples = run_folder.read_server(folder)
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_cell(run, cell, dialect) for cell in range(len(plan.cells))]
@@ -181,6 +182,10 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     scalars = run_folder.read_columns(run.folder, verdict.SCALARS, cell)
     if scalars.num_rows == 0:
         return None
+    if info.source != "imported" and scalars.num_rows > (planned := len(run.plan.rows(cell))):
+        raise InputError(
+            f"{run.folder}: {scalars.num_rows:,} records of {planned:,} planned requests; copy or measure it again"
+        )
     load = info.cells[cell].load  # the plan of a cell that ran by time has become one by count
     bounds = [Bound(name, limit_s) for name, limit_s in (info.slo or {}).items()]
     # The records are read once, for the numbers and for the verdict.

@@ -96,6 +96,16 @@ def read_records(
         yield from table.to_batches()
 
 
+def check_cells(folder: Path, cells: int) -> None:
+    """Raises InputError where a record is of a cell that the run does not have. `cells`: how many it has."""
+    import pyarrow.compute as pc
+
+    for table in _row_groups(folder, ("cell",), None):
+        if pc.any(pc.greater_equal(table["cell"], cells)).as_py():
+            path = folder / "records.parquet"
+            raise InputError(f"{path}: records of a cell that the run does not have; copy or measure it again")
+
+
 def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
     """Some columns of one cell's records, whole."""
     import pyarrow as pa
@@ -122,7 +132,10 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
         raise InputError(
             f"{folder / 'records.parquet'}: not a Parquet file ({error}); copy or measure it again"
         ) from error
-    missing = [field.name for field in records_schema() if field not in file.schema_arrow]
+    names = file.schema_arrow.names
+    missing = [
+        field.name for field in records_schema() if names.count(field.name) != 1 or field not in file.schema_arrow
+    ]
     if missing:
         file.close()
         raise InputError(
@@ -133,6 +146,8 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
     with file:
         for group in range(file.num_row_groups):
             statistics = file.metadata.row_group(group).column(at).statistics
+            if statistics is not None and not statistics.has_min_max:
+                statistics = None
             if cell is not None and statistics is not None and not statistics.min <= cell <= statistics.max:
                 continue
             others = cell is not None and (statistics is None or statistics.min != statistics.max)
@@ -144,6 +159,8 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
                 raise InputError(
                     f"{folder / 'records.parquet'}: damaged ({error}); copy or measure it again"
                 ) from error
+            if table["cell"].null_count or pc.any(pc.less(table["cell"], 0)).as_py():
+                raise InputError(f"{folder / 'records.parquet'}: records of no cell; copy or measure it again")
             if others:
                 table = table.filter(pc.equal(table["cell"], cell))
             yield table if columns is None else table.select(columns)

@@ -83,6 +83,7 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
         schema = schema.append(pa.field(name, kind))
     kinds = pa.array([cell.load.kind for cell in info.cells], pa.string())
     values = pa.array([cell.load.value for cell in info.cells], pa.float64())
+    run_folder.check_cells(folder, len(info.cells))
     partial = out.with_name(out.name + ".part")
     try:
         with pq.ParquetWriter(partial, schema, compression="zstd") as writer:

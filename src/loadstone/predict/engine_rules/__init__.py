@@ -19,14 +19,15 @@ ENGINES: dict[str, type[EngineRules]] = {
     "sglang": Sglang,
     "tensorrt-llm": TensorrtLlm,
     "llama.cpp": LlamaCpp,
-    "transformers": Transformers,
 }
+"""Those whose memory and scheduling are known."""
+_STARTED_ONLY: dict[str, type[EngineRules]] = {"transformers": Transformers}
 
 OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.eras if era.old)
 
 
 def rules_of(deployment: Deployment) -> EngineRules:
-    return ENGINES.get(deployment.engine, EngineRules)(deployment)
+    return (ENGINES | _STARTED_ONLY).get(deployment.engine, EngineRules)(deployment)
 
 
 def launch_of(deployment: Deployment, site: Site) -> Launch:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from loadstone.core.errors import InputError
 from loadstone.studies.file import StudyFile
 from loadstone.studies.machines.local import LocalMachine
@@ -13,9 +15,13 @@ def machine_of(read: StudyFile, name: str | None) -> Machine:
     machines = read.study.machines
     if name is not None and name not in machines:
         raise InputError(f"--on {name}: no such machine in {read.path}; it has {', '.join(machines)}")
-    kind = next(iter(machines.values())).kind if name is None else machines[name].kind
-    if kind != "local":
-        raise InputError(
-            f"--on {name or next(iter(machines))}: {kind} is not run by this version; use a local machine"
-        )
+    name = name or next(iter(machines))
+    for at, wanted, what in (
+        (f"$.machines.{name}", machines[name].kind != "local", f"{name} is a machine of kind {machines[name].kind}"),
+        (f"$.machines.{name}.parallel", machines[name].parallel != 1, "parallel: several launches at a time"),
+        ("$.restart", read.study.restart == "never", "restart: never"),
+        ("$.limits.cell", math.isfinite(read.study.limits.cell), "cell: a limit of time for each"),
+    ):
+        if wanted:
+            raise read.error(at, f"{what}, which this version does not run; leave it out")
     return LocalMachine(read.study.engines, read.study.limits.ready)
