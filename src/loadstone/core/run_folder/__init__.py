@@ -38,8 +38,8 @@ from loadstone.core.run_folder.records import (
 from loadstone.core.run_folder.server import read_server, seal_server, server_schema, write_server
 
 __all__ = [
-    "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "Journal", "JournalWriter", "assemble", "check_cells", "create",
-    "damaged_journals", "is_held", "issued", "journal_schema", "log", "own", "read_columns", "read_header",
+    "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "Journal", "JournalWriter", "assemble", "check_cells",
+    "create", "damaged_journals", "is_held", "issued", "journal_schema", "log", "own", "read_columns", "read_header",
     "read_info", "read_plan", "read_records", "read_server", "records_schema", "run_id", "seal_server",
     "server_schema", "write_failure", "write_info", "write_json", "write_plan", "write_records", "write_server",
 ]  # fmt: skip
