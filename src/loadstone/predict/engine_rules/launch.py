@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from loadstone.catalogue.architecture.precision import TORCH_DTYPES
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 
@@ -22,7 +23,8 @@ _SHM = "32g"
 _CACHE = "/root/.cache/huggingface"
 _HERE = "127.0.0.1"
 _ALL = "0.0.0.0"  # noqa: S104 - others reach it there: other nodes, or what is outside of its container
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+DTYPES = {ours: theirs for theirs, ours in TORCH_DTYPES.items()}
+"""PyTorch's names, which engines' flags take."""
 _FLAG = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9._-]*")
 
 
@@ -75,7 +77,6 @@ class Command(NamedTuple):
     files: tuple[tuple[str, str], ...] = ()
     entry: int = 0
     underscores: bool = False
-    ready: str = "/health"
     port: int = 8000
 
 
@@ -116,7 +117,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 def launch_command(deployment: Deployment, command: Command, site: Site) -> Launch:
     """The commands of all nodes. Raises InputError: a container without an image, something that is no flag."""
-    addresses = site.nodes or tuple(f"node{i}" for i in range(deployment.nodes)) if deployment.nodes > 1 else (_HERE,)
+    addresses = addresses_of(deployment, site)
     if len(addresses) != deployment.nodes:
         raise InputError(f"{len(addresses)} nodes are named, and the deployment has {deployment.nodes}; name each")
     alone = deployment.nodes == 1 and site.runtime is None
@@ -143,8 +144,14 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         container=container,
         notes=command.notes,
         files=dict(command.files),
-        ready=command.ready,
     )
+
+
+def addresses_of(deployment: Deployment, site: Site) -> tuple[str, ...]:
+    """Of every node, rank 0 first: as they are named, else placeholders; this machine where it is the only one."""
+    if deployment.nodes == 1:
+        return (_HERE,)
+    return site.nodes or tuple(f"node{i}" for i in range(deployment.nodes))
 
 
 def _words(flags: Flags, underscores: bool) -> list[str]:
@@ -198,9 +205,9 @@ def weights_flags(deployment: Deployment, site: Site) -> tuple[Flags, tuple[str,
     wanted, stored = deployment.weights_dtype, deployment.model.weights_dtype
     if wanted == stored or site.model is not None:
         return [], ()
-    if wanted in _DTYPES and stored in _DTYPES:
-        return [("dtype", _DTYPES[wanted])], ()
-    if wanted == "fp8" and stored in _DTYPES:
+    if wanted in DTYPES and stored in DTYPES:
+        return [("dtype", DTYPES[wanted])], ()
+    if wanted == "fp8" and stored in DTYPES:
         return [("quantization", "fp8")], ()
     name = deployment.model.name
     return [], (f"{name} has weights in {stored}, the deployment in {wanted}: name such a checkpoint with --model",)

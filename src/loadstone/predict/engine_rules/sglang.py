@@ -7,7 +7,7 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 from __future__ import annotations
 
 from loadstone.catalogue.architecture.attention import LatentAttention
-from loadstone.predict.engine_rules.launch import Command, Flags, Site, over_one, weights_flags
+from loadstone.predict.engine_rules.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
 from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
 from loadstone.predict.sharding.kv_cache import Cache, pooled
 from loadstone.predict.sharding.limits import GIB, MIB, Budget, Limits, count, fraction, is_speculative, switched
@@ -273,7 +273,7 @@ class Sglang(EngineRules):
             program = [site.program or "sglang", "serve", "--model-path", self.model_name(site)]
         else:
             program = [site.program or "python3", "-m", "sglang.launch_server", "--model-path", self.model_name(site)]
-        first = site.nodes[0] if site.nodes else "node0"
+        first = addresses_of(deployment, site)[0]
         nodes: list[Flags] = [
             [("nnodes", deployment.nodes), ("node-rank", i), ("dist-init-addr", f"{first}:{_DIST_PORT}")]
             for i in range(deployment.nodes)

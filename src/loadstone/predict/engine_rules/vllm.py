@@ -11,7 +11,15 @@ import math
 from loadstone.catalogue.architecture.model import FullAttention, LatentAttention, Layers, LinearAttention, Model
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import Command, Flags, Site, over_one, weights_flags
+from loadstone.predict.engine_rules.launch import (
+    DTYPES,
+    Command,
+    Flags,
+    Site,
+    addresses_of,
+    over_one,
+    weights_flags,
+)
 from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
 from loadstone.predict.sharding.kv_cache import Cache, grouped
 from loadstone.predict.sharding.limits import GIB, Budget, Limits, count, fraction, switched
@@ -39,7 +47,6 @@ _NVFP4_IN_PART = ("Ampere", "Ada", "Hopper", "Grace Hopper")
 """Where it reads an NVFP4 cache through a kernel that takes neither heads of 64 nor sinks (its flashinfer backend,
 0.32)."""
 
-_KV = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 _OWN_FLAGS = (
     "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_cudagraph_capture_size",
 )  # fmt: skip
@@ -248,7 +255,7 @@ class Vllm(EngineRules):
             *weights,
             (
                 "kv-cache-dtype",
-                None if deployment.kv_dtype == model.kv_dtype else _KV.get(self.kv_dtype, self.kv_dtype),
+                None if deployment.kv_dtype == model.kv_dtype else DTYPES.get(self.kv_dtype, self.kv_dtype),
             ),
             ("max-model-len", count(deployment, "max_model_len", "max_seq_len")),
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
@@ -284,7 +291,7 @@ class Vllm(EngineRules):
         deployment, nodes = self.deployment, self.deployment.nodes
         if nodes == 1:
             return []
-        first = site.nodes[0] if site.nodes else "node0"
+        first = addresses_of(deployment, site)[0]
         each = deployment.dp // nodes
         if deployment.dp > 1 and deployment.dp % nodes == 0:
             common: Flags = [
