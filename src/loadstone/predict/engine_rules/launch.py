@@ -33,7 +33,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how a deployment is started; what has no value is as the engine has it by default.
 
     model        what the engine is told to load: a path, or an id; None: the deployment's model by its name
-    checkpoint   id of the weights as the user wrote it, in a precision that the deployment may change; None: the model's
+    checkpoint   id of the weights as the user wrote it, whose precision the deployment may change
     port         of the server, on every interface of its node where there are several nodes or a container, else on
                  `host`
     nodes        addresses of the nodes, that of rank 0 first; placeholders where they are not known yet
