@@ -99,10 +99,12 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ray: str | None = None
     parallel: int = 1
     client: str | None = None
+    python: str | None = None
+    setup: tuple[str, ...] = ()
     account: str | None = None
     qos: str | None = None
     time: Seconds | None = None
-    setup: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     user: str | None = None
     port: int | None = None
     key: str | None = None
