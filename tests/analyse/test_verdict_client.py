@@ -9,6 +9,7 @@ from msgspec import structs
 from loadstone.analyse.verdict import Finding
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo
+from loadstone.core.summary import Latency, ReplicaPart, Requests
 from verdict_cells import LOAD, TARGET, Rows, closed, found, plan_of, rows
 
 
@@ -241,6 +242,19 @@ def test_a_starved_client_is_not_a_proxy() -> None:
     assert "proxy" in whole(receive_lag_s=0.29).remedy
     apart = found(rows(arrival_s=[5.0] * 4, end_s=5.0, receive_lag_s=2.0))
     assert "proxy" in apart["arrivals_bunched"].remedy
+
+
+@pytest.mark.parametrize(("pace_s", "bunched"), [((0.1, 0.0), True), ((0.1, 2e-5), False), ((0.1, None), False)])
+def test_one_server_of_a_fleet_whose_answers_arrive_whole(pace_s: tuple[float | None, ...], bunched: bool) -> None:
+    parts = [
+        ReplicaPart(requests=Requests(), output_tokens=0, replica=i, url=f"http://{i}", tpot_s=Latency(p50=p50_s))
+        for i, p50_s in enumerate(pace_s)
+    ]
+    kinds = found(rows(), replicas=parts)
+    assert ("arrivals_bunched" in kinds) == bunched
+    if bunched:
+        assert kinds["arrivals_bunched"].evidence.startswith("http://1: half of its answers arrived whole")
+        assert kinds["arrivals_bunched"].severity == "warning"
 
 
 def connected(fresh: int, wait_s: float = 0.0, count: int = 400, e2e_s: float = 0.4) -> dict[str, Finding]:

@@ -4,6 +4,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from loadstone.analyse.verdict import Finding, run_findings
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
@@ -12,7 +14,7 @@ from loadstone.report.pages.document import build
 from summary_documents import summarise, trusted
 from test_summary import make_run
 from test_tables import shown
-from verdict_cells import PLAN, info_of
+from verdict_cells import PLAN, TARGET, info_of
 
 
 def of_workload(workload: dict[str, Any]) -> list[Finding]:
@@ -59,6 +61,18 @@ def test_prompts_beyond_the_model_are_counted_and_a_doubted_deployment_is_told()
     assert (finding.kind, finding.severity) == ("deployment_doubted", "info")
     assert finding.evidence.endswith("tiny; it has 2 B parameters")
     assert not run_findings(info_of(settings={"deployment": {"model": "tiny"}}), PLAN, [])
+
+
+def test_a_fleet_of_two_engines_is_told() -> None:
+    def of(*engines: str | None) -> list[Finding]:
+        urls = [f"http://{i}" for i in range(2)]
+        fleet = structs.replace(TARGET, urls=urls, engines=list(engines))
+        return run_findings(info_of(target=fleet), PLAN, [])
+
+    assert not of()
+    (finding,) = of("vLLM", None)
+    assert (finding.kind, finding.severity) == ("engines_differ", "warning")
+    assert finding.evidence.endswith("http://0 is vLLM, http://1 is unknown")
 
 
 def test_prompts_that_were_lengthened_are_counted() -> None:

@@ -1,6 +1,7 @@
 """Meeting servers: the timing server, and scripted ones that are as odd as real ones."""
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -83,6 +84,36 @@ def test_llama_cpp_tells_its_build_among_its_properties() -> None:
         assert target.version == {"version": "b11669-Debian"}  # and nothing of the rest
         properties["build_info"] = 7
         assert probe(server.url)[0].engine_version is None
+
+
+@pytest.mark.parametrize("pages", [("/metrics",), ("/tokenize",), ("/version", "/metrics", "/tokenize")])
+@pytest.mark.parametrize("way", ["hangs", "drips", "resets"])
+def test_a_page_that_a_run_can_do_without_ends_nothing(
+    pages: tuple[str, ...], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {"_SPARE_S": 0.3, "_PATIENCE_S": 5.0, "_PROBE_S": 0.2, "_PAUSES_S": (0.01,)}
+    for name, value in times.items():
+        monkeypatch.setattr(f"loadstone.measure.engines.server.{name}", value)
+
+    def reply(ask: Request, send: Send) -> None:
+        if ask.path not in pages:
+            answer(ask, send)
+            return
+        if way == "resets":
+            raise Reset
+        send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        for _ in range(500):
+            if way == "drips":
+                send(b"#")
+            time.sleep(0.02)
+
+    with ScriptedServer(reply, meets=True) as server, attach.HttpServer(server.url, []) as client:
+        began_s = time.monotonic()
+        target, vocabulary, _ = attach.attach(client, Requirements())
+        assert time.monotonic() - began_s < 6
+    assert (target.endpoint, target.metrics_names, vocabulary.kind) == ("completions", [], "token ids")
+    assert [line.partition(": ")[0].removeprefix(server.url) for line in client.missed] == list(pages)
+    assert all(line.endswith("; measured without this page") for line in client.missed)
 
 
 def test_lengths_are_demanded_only_where_they_must_be_exact(timing: TimingServer) -> None:

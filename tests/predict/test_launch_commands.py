@@ -10,7 +10,7 @@ import pytest
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import launch_of
+from loadstone.predict.engine_rules import launch_named, launch_of
 from loadstone.predict.engine_rules.launch import SECRETS, Launch, Site
 
 FLAGS = Path(__file__).resolve().parents[3] / "shared" / "research" / "flags"
@@ -69,6 +69,25 @@ def lines(deployment: str, site: Site | None = None) -> list[str]:
 )  # fmt: skip
 def test_one_node(deployment: str, site: Site, expected: str) -> None:
     assert lines(deployment, site) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "words"),
+    [
+        ("meta-llama/Meta-Llama-3-70B-Instruct@8xh200/tp8", "serve meta-llama/Meta-Llama-3-70B-Instruct "),
+        ("meta-llama/Meta-Llama-3-70B-Instruct:fp8@8xh200", "serve meta-llama/Meta-Llama-3-70B-Instruct "),
+        ("meta-llama/Meta-Llama-3-70B-Instruct:fp8@8xh200", " --quantization fp8 "),
+        ("llama-3-70b@8xh200/tp8", "serve meta-llama/Meta-Llama-3-70B "),
+    ],
+)
+def test_the_checkpoint_that_is_named_is_loaded(deployment: str, words: str) -> None:
+    assert words in f"{launch_named(deployment, Site()).shell_lines()[0]} "
+
+
+def test_a_checkpoint_that_is_quantised_already_is_not_quantised_again() -> None:
+    (line,) = launch_named("meta-llama/Llama-3.3-70B-Instruct-FP8@8xh200/tp8", Site()).shell_lines()
+    assert "serve meta-llama/Llama-3.3-70B-Instruct-FP8 " in line
+    assert "--quantization" not in line
 
 
 def test_two_nodes_of_sglang_differ_in_their_rank_alone() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadstone.core.errors import InputError
-from loadstone.studies.journal import FILE_NAME, Journal, entries
+from loadstone.studies.journal import FILE_NAME, Journal, entries, left
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -40,3 +40,13 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         Journal(tmp_path)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_may_still_run_is_what_was_begun_and_not_ended(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for launch in ("ended", "lost", "local"):
+        journal.write("launch", launch=launch, handle={} if launch == "local" else {"kind": "slurm", "job": launch})
+        journal.write("ready", launch=launch, handle={"url": "http://x"})
+    journal.write("end", launch="ended", why="interrupted")
+    journal.close()
+    assert left(tmp_path) == {"lost": {"kind": "slurm", "job": "lost"}}

@@ -97,6 +97,7 @@ def test_llama_cpp_without_a_model_serves_the_small_one(tmp_path: Path) -> None:
         ("study: s\nmodel: m\ndeployments: {}\nloads: {concurrency: 1}\n", ":3:1: no engine"),
         (STUDY.replace("input: 8k", "input: eight"), ":12:10: "),
         (STUDY.replace("[4, 16, 64, 256]", "[4, 0]"), ":13:9: "),
+        (STUDY.replace("16xh200/tp16,nodes=2", "16xh200/tp16,nodes=2,eager"), "unknown option 'eager'"),
         (ALL_EXCLUDED, ":9:3: nothing is left"),
     ],
 )  # fmt: skip

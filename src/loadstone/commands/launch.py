@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 import tempfile
@@ -49,8 +48,7 @@ def launch(
     """Start a deployment on this machine, wait until it serves, and stop it with Ctrl-C; or print the commands that
     start it, on one node or many, as each engine's release spells them.
     """
-    from loadstone.catalogue.deployment.shorthand import parse_deployment
-    from loadstone.predict.engine_rules import launch_of
+    from loadstone.predict.engine_rules import launch_named
     from loadstone.predict.engine_rules.launch import Site
 
     if json and not dry_run:
@@ -68,15 +66,13 @@ def launch(
         arguments=tuple(_flag(each) for each in argument or ()),
         environment=tuple(_variable(each) for each in env or ()),
     )
-    made = launch_of(parse_deployment(deployment), site)
+    made = launch_named(deployment, site)
     for note in made.notes:
         print(f"loadstone: {note}", file=sys.stderr)
     if json:
         print_json({"schema": made.schema, **msgspec.to_builtins(made)})
     elif dry_run:
-        for rank in made.ranks:
-            variables = [f"{name}={shlex.quote(value)}" for name, value in rank.env.items()]
-            print(" ".join([*variables, shlex.join(rank.argv)]))
+        print(*made.shell_lines(), sep="\n")
         for name, content in made.files.items():
             print(f"loadstone: {name}, where it starts:\n{content}", file=sys.stderr, end="")
     elif len(made.ranks) > 1:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from loadstone.commands.output import INTERRUPTED, print_json, print_text
+
+if TYPE_CHECKING:
+    from loadstone.studies.file import StudyFile
+    from loadstone.studies.plan import Launch
 
 study = typer.Typer(help="Whole studies: deployments started, measured, stopped and compared, from one file.")
 
@@ -19,6 +23,8 @@ Json = Annotated[bool, typer.Option("--json", help="print one JSON document on s
 On = Annotated[str | None, typer.Option("--on", help="where it runs: a name under `machines` [default: the first]")]
 Simulated = Annotated[bool, typer.Option("--simulate", help="simulate every cell; nothing is started")]
 _STUDIES = Path("studies")
+_PORT = 8000
+"""In commands that are printed; each launch that runs takes a free one."""
 
 
 def _folder(out: Path, name: str, simulate: bool) -> Path:
@@ -26,7 +32,16 @@ def _folder(out: Path, name: str, simulate: bool) -> Path:
 
 
 @study.command()
-def run(file: File, on: On = None, out: Folder = _STUDIES, simulate: Simulated = False, json: Json = False) -> None:
+def run(
+    file: File,
+    on: On = None,
+    out: Folder = _STUDIES,
+    simulate: Simulated = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the commands of each deployment; start nothing")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Run a study; run it again to go on where it was cut off. Cells that are done are not measured again."""
     from loadstone.studies import measure
     from loadstone.studies.file import read_study
@@ -37,6 +52,9 @@ def run(file: File, on: On = None, out: Folder = _STUDIES, simulate: Simulated =
 
     read = read_study(file)
     launches = plan_study(read)
+    if dry_run:
+        _print_commands(read, launches)
+        return
     folder = _folder(out, read.study.study, simulate)
 
     def tell(event: Event) -> None:
@@ -60,6 +78,25 @@ def run(file: File, on: On = None, out: Folder = _STUDIES, simulate: Simulated =
     else:
         print(folder)
     sys.exit(1 if left else 0)
+
+
+def _print_commands(read: StudyFile, launches: tuple[Launch, ...]) -> None:
+    """Once for each deployment: its repeats are started alike."""
+    from loadstone.studies.commands import commands_of
+    from loadstone.studies.file import Engine
+    from loadstone.studies.status import name_of
+
+    for launch in launches:
+        if launch.repeat > 1:
+            continue
+        engine = read.study.engines.get(launch.engine, Engine())
+        print(f"# {name_of(launch)}")
+        if engine.url is not None:
+            print(f"# {engine.url} runs already")
+            continue
+        commands = commands_of(launch, engine, (), _PORT)
+        for line in (*(f"# {note}" for note in commands.notes), *commands.shell_lines()):
+            print(line)
 
 
 @study.command()

@@ -75,6 +75,8 @@ class Target(msgspec.Struct, kw_only=True):
     model: str
     engine: str | None = None
     engine_version: str | None = None
+    engines: list[str | None] = msgspec.field(default_factory=list)
+    """Of a fleet whose servers are not all of one engine: that of each of `urls`; else empty."""
     prompt_kind: Literal["token ids", "text"]
     choices: int = 1
     """Answers that each request has side by side, as by `n`."""

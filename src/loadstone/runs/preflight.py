@@ -139,20 +139,23 @@ def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str
     with attach.connect(urls[0], options.endpoint, headers, options.proxy) as server:
         target, vocabulary, request = attach.attach(server, needs)
         addresses, cuts = [(server.parts, server.base_path)], server.cuts
+        missed = server.missed
     # A header may name the model, too, which is no key.
     keys = [key for key in keys_in(headers, options.extra_body) if key.lower() not in target.model.lower()]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
     target.models, target.version = _blanked(target.models, keys), _blanked(target.version, keys)
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
-    target.urls = [target.url]
+    target.urls, engines = [target.url], [target.engine]
     for url in urls[1:]:
         with attach.connect(url, options.endpoint, headers, options.proxy) as server:
-            attach.check_same(server, target)
+            engines.append(attach.check_same(server, target))
             target.urls.append(server.url)
             addresses.append((server.parts, server.base_path))
             cuts += server.cuts
+            missed += server.missed
+    target.engines = engines if len(set(engines)) > 1 else []
     notes = [f"{page}: the connection was cut {times}×; the probe was sent again" for page, times in cuts.items()]
-    return Server(target, vocabulary, request, headers, addresses, keys, notes)
+    return Server(target, vocabulary, request, headers, addresses, keys, notes + missed)
 
 
 def _blanked(value: Any, keys: list[str]) -> Any:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import engine_key
 from loadstone.core.errors import InputError
 from loadstone.measure.engines import llama_cpp
-from loadstone.predict.engine_rules import launch_of
+from loadstone.predict.engine_rules import launch_named
 from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.predict.engine_rules.launch import RankCommand, Site
 from loadstone.studies.file import Engine
@@ -36,7 +35,7 @@ def commands_of(launch: Launch, engine: Engine, nodes: tuple[str, ...], port: in
     if launch.model == EMBEDDED_MODEL and launch.deployment is None and engine.model is None:
         return _embedded(site)
     text = launch.deployment or f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}"
-    return launch_of(parse_deployment(text), site)
+    return launch_named(text, site)
 
 
 def _embedded(site: Site) -> Commands:

@@ -26,6 +26,11 @@ Event = Literal["run", "launch", "ready", "cell", "done", "end"]
 measured; end: the launch is over."""
 
 
+Handle = dict[str, str | int | list[str | int]]
+"""What a machine needs to find again what it started: the name of a job, hosts, processes. `kind` is the machine's,
+where what runs may outlive its supervisor."""
+
+
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the journal.
 
@@ -34,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     cell     its id
     folder   of the cell's run, beside the journal
     why      why a launch ended, or a cell failed; empty: as it should
-    handle   what the machine's back end needs to find what it started again: a job's id, hosts and processes
+    handle   see Handle; of a launch's intent: what the next supervisor looks for, should this one vanish
     """
 
     event: Event
@@ -43,7 +48,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     cell: str = ""
     folder: str = ""
     why: str = ""
-    handle: dict[str, str | int | list[str | int]] = {}
+    handle: Handle = {}
 
 
 class Journal:
@@ -89,6 +94,17 @@ def entries(folder: Path) -> Iterator[Entry]:
     for line in content.splitlines():
         with contextlib.suppress(msgspec.DecodeError):
             yield decoder.decode(line)
+
+
+def left(folder: Path) -> dict[str, Handle]:
+    """By launch, handles of what may still run since its supervisor vanished. Raises InputError."""
+    handles: dict[str, Handle] = {}
+    for entry in entries(folder):
+        if entry.event == "launch" and "kind" in entry.handle:
+            handles[entry.launch] = entry.handle
+        elif entry.event == "end":
+            handles.pop(entry.launch, None)
+    return handles
 
 
 def _ends_whole(path: Path) -> bool:

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadstone.core.errors import InputError
+import msgspec
+
+from loadstone.analyse.stored_run import read_run
+from loadstone.core.errors import InputError, TargetError
 from loadstone.core.summary import Summary
 from loadstone.runs.bench import Event, bench
 from loadstone.runs.simulate import simulate
 from loadstone.studies.file import StudyFile
-from loadstone.studies.journal import Journal
+from loadstone.studies.journal import Handle, Journal
 from loadstone.studies.machines.local import Attached
 from loadstone.studies.plan import Cell, Launch
 from loadstone.studies.status import name_of
 from loadstone.studies.supervise import Measure, Running
-from loadstone.workload.options import Options, SimulateOptions, options_of
+from loadstone.workload.options import Options, SimulateOptions, flags_of, options_of
 
 
 def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
     """What measures a cell on a live engine."""
 
-    def measure(launch: Launch, cell: Cell, url: str, out: Path) -> Summary:
-        options = _options(read, launch, cell, out) | {"url": url, "deployment": launch.deployment}
-        return Summary.of(bench(options_of(options, Options), on_event))
+    def measure(launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
+        options = _options(read, launch, cell, out) | {"url": engine.url, "deployment": launch.deployment}
+        if engine.client is None:
+            return Summary.of(bench(options_of(options, Options), on_event))
+        engine.client.bench(words_of({name: value for name, value in options.items() if name != "out"}), out)
+        run = next((run for run in out.iterdir() if (run / "summary.json").is_file()), None)
+        if run is None:
+            raise TargetError(f"{out}: the client has left no run here")
+        return read_run(run).summary
 
     return measure
 
@@ -33,7 +42,7 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
 def simulated(read: StudyFile) -> Measure:
     """What simulates a cell."""
 
-    def measure(launch: Launch, cell: Cell, url: str, out: Path) -> Summary:
+    def measure(launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
         if launch.deployment is None:
             raise InputError(f"{launch.engine}: no layout, so that there is nothing to simulate; write one")
         options = _options(read, launch, cell, out) | {"deployment": launch.deployment}
@@ -45,11 +54,38 @@ def simulated(read: StudyFile) -> Measure:
 class Simulation:
     """The machine of a simulated study: nothing is started."""
 
+    kind = "simulation"
+
     @contextlib.contextmanager
-    def running(self, launch: Launch, folder: Path, journal: Journal) -> Iterator[Running]:
+    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
         """See supervise.Machine."""
         journal.write("launch", launch=launch.id)
         yield Attached("simulated")
+
+    def release(self, left: Handle) -> None:
+        """Nothing: there is nothing."""
+
+
+def words_of(options: Mapping[str, Any]) -> list[str]:
+    """Options of `bench`, as options_of() takes them, as the words of its command line after `loadstone bench`."""
+    flags = flags_of(Options)
+    by_name = {each.name: each for each in flags.values()} | flags
+    words = []
+    for given, value in options.items():
+        each = by_name[given]
+        flag = "--" + each.name.replace("_", "-")
+        if isinstance(value, bool):
+            words += [flag] if value else [f"--no-{flag[2:]}"] if each.default is not False else []
+        elif isinstance(value, Mapping):
+            words.append(f"{flag}={msgspec.json.encode(value).decode()}")
+        elif value is not None:
+            many = isinstance(value, Sequence) and not isinstance(value, str)
+            apart = each.name in ("header", "stop", "gpu_metrics")
+            texts = [str(one) for one in value] if many else [str(value)]
+            words += (
+                texts if each.argument else [f"{flag}={text}" for text in (texts if apart else [",".join(texts)])]
+            )
+    return words
 
 
 def _options(read: StudyFile, launch: Launch, cell: Cell, out: Path) -> dict[str, Any]:

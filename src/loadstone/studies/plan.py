@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import ARGUMENTS, engine_key
 from loadstone.core.errors import InputError
 from loadstone.studies.file import Engine, StudyFile, load_entries
@@ -114,6 +115,11 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
         version = [f"version={engine.version}"] if engine.version else []
         options = [layout.partition("/")[2], f"engine={kind}", *version, *known]
         deployment = f"{model}@{layout.partition('/')[0]}/{','.join(filter(None, options))}"
+        try:
+            parse_deployment(deployment)
+        except InputError as error:
+            at = read.study.deployments.layout.index(layout)
+            raise read.error(f"$.deployments.layout[{at}]", str(error)) from None
     return _Setup(name, engine, model or EMBEDDED_MODEL, layout, deployment, tuple(own))
 
 

@@ -11,7 +11,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from loadstone.core.run_folder.owner import lock
 from loadstone.core.signals import Interrupted
 from loadstone.core.summary import Summary
 from loadstone.studies.file import StudyFile
-from loadstone.studies.journal import Journal
+from loadstone.studies.journal import Handle, Journal, left
 from loadstone.studies.plan import Cell, Launch
 
 CELLS, CUT, LAUNCHES = "cells", "cut", "launches"
@@ -31,24 +31,45 @@ CELLS, CUT, LAUNCHES = "cells", "cut", "launches"
 _LOCK = ".owner"
 
 
+class Client(Protocol):
+    """A host that sends the load. `bench` runs `loadstone bench` there with these words; the run folder is then in
+    `out` here, also of a run that was interrupted. Raises TargetError, and KeyboardInterrupt."""
+
+    def bench(self, words: Sequence[str], out: Path) -> None: ...
+
+
 class Running(Protocol):
-    """A launch that answers. `url`: where; `handle`: what the journal keeps of it, such as its processes; `check`
-    raises TargetError once a rank of it has ended."""
+    """A launch that answers. `url`: where, as the client sees it; `client`: who sends the load, None for this
+    process; `handle`: what the journal keeps of it, such as its processes; `check` raises TargetError once a rank of
+    it has ended."""
 
     url: str
 
     @property
-    def handle(self) -> dict[str, str | int | list[str | int]]: ...
+    def client(self) -> Client | None: ...
+
+    @property
+    def handle(self) -> Handle: ...
 
     def check(self) -> None: ...
 
 
 class Machine(Protocol):
-    """Where launches run: a context of each, that is ready within it and gone after it. Raises LoadstoneError."""
+    """Where launches run. Raises LoadstoneError.
+
+    kind     of its handles
+    running  a context of a launch, which is ready within it and gone after it. The intent is in the journal before
+             anything starts. `left`: the handle of a supervisor that vanished, whose launch is taken up or ended
+    release  ends what such a handle tells of, where nobody needs it any more
+    """
+
+    kind: str
 
     def running(
-        self, launch: Launch, folder: Path, journal: Journal
+        self, launch: Launch, folder: Path, journal: Journal, left: Handle
     ) -> contextlib.AbstractContextManager[Running]: ...
+
+    def release(self, left: Handle) -> None: ...
 
 
 class Event(NamedTuple):
@@ -61,8 +82,8 @@ class Event(NamedTuple):
 
 
 Listener = Callable[[Event], None]
-Measure = Callable[[Launch, Cell, str, Path], Summary]
-"""Measures one cell of a launch at a URL into a folder; what bench() does, or a simulation."""
+Measure = Callable[[Launch, Cell, Running, Path], Summary]
+"""Measures one cell of a running launch into a folder; what bench() does, or a simulation."""
 
 
 def run_study(
@@ -80,16 +101,33 @@ def run_study(
     """
     ends_s = time.monotonic() + read.study.limits.total
     with _own(folder):
+        handles = left(folder)
         journal = Journal(folder)
         try:
             journal.write("run")
+            _release(launches, folder, machine, journal, handles)
             for launch in launches:
                 if time.monotonic() > ends_s:
                     break
-                _run_launch(read, launch, folder, machine, measure, journal, on_event, ends_s)
+                handle = handles.get(launch.id, {})
+                _run_launch(read, launch, folder, machine, measure, journal, on_event, ends_s, handle)
         finally:
             journal.close()
     return sum(not finished(folder, cell) for launch in launches for cell in launch.cells)
+
+
+def _release(
+    launches: tuple[Launch, ...], folder: Path, machine: Machine, journal: Journal, handles: Mapping[str, Handle]
+) -> None:
+    """End what a supervisor that vanished left running, and of which nothing is missing."""
+    needed = {launch.id for launch in launches if not all(finished(folder, cell) for cell in launch.cells)}
+    for launch, handle in handles.items():
+        if handle["kind"] != machine.kind:
+            where = f"launch {launch} may still run on a machine of kind {handle['kind']}"
+            raise InputError(f"{folder}: {where}; run the study there once more (--on), which takes it up or ends it")
+        if launch not in needed:
+            machine.release(handle)
+            journal.write("end", launch=launch, why="its supervisor had vanished")
 
 
 def _run_launch(
@@ -101,6 +139,7 @@ def _run_launch(
     journal: Journal,
     on_event: Listener,
     ends_s: float,
+    handle: Handle,
 ) -> None:
     missing = [cell for cell in launch.cells if finished(folder, cell) is None]
     if not missing:
@@ -108,7 +147,7 @@ def _run_launch(
     on_event(Event("launch", launch, None, launch.deployment or launch.engine))
     why = ""
     try:
-        with machine.running(launch, folder / LAUNCHES / launch.id, journal) as engine:
+        with machine.running(launch, folder / LAUNCHES / launch.id, journal, handle) as engine:
             journal.write("ready", launch=launch.id, handle=engine.handle)
             on_event(Event("ready", launch, None, engine.url))
             for cell in missing:
@@ -144,7 +183,12 @@ def _run_cell(
     journal.write("cell", launch=launch.id, cell=cell.id)
     on_event(Event("cell", launch, cell, f"{cell.workload}, {cell.load}"))
     try:
-        summary = measure(launch, cell, engine.url, out)
+        summary = measure(launch, cell, engine, out)
+        try:
+            engine.check()
+        except LoadstoneError:
+            _set_aside(folder, out)  # an engine that died in the middle was not measured whole
+            raise
     except Interrupted:
         raise
     except DiskFullError:

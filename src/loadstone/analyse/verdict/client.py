@@ -214,14 +214,15 @@ def _weighted_median(values: Floats, weights: Integers) -> float:
 
 def arrivals_bunched(cell: Cell) -> Finding | None:
     """Answers of several tokens that came all at once: no engine writes them so, but what lies between may; and a
-    client that is starved sees them so, whoever wrote them.
+    client that is starved sees them so, whoever wrote them. Of a fleet each server is judged: few spoil no median.
     """
     tpot, lag_s, e2e = cell.metrics.tpot_s, cell.metrics.receive_lag_s, cell.metrics.e2e_s
+    whole = f"answers arrived whole, their tokens within {show_seconds(thresholds.BUNCHED_S)} of each other"
     if tpot is None or tpot.p50 > thresholds.BUNCHED_S:
-        return None
-    evidence = (
-        f"half of the answers arrived whole, their tokens within {show_seconds(thresholds.BUNCHED_S)} of each other"
-    )
+        pace_s = {each.url: each.tpot_s.p50 for each in cell.replicas if each.tpot_s is not None}
+        bunched = [f"{url}" for url, p50_s in pace_s.items() if p50_s is not None and p50_s <= thresholds.BUNCHED_S]
+        return finding("arrivals_bunched", f"{', '.join(bunched)}: half of its {whole}") if bunched else None
+    evidence = f"half of the {whole}"
     waited = lag_s is not None and e2e is not None and lag_s.p50 >= thresholds.STARVED_SHARE * e2e.p50
     if lag_s is None or not waited or not cell.completed.together.any():
         return finding("arrivals_bunched", evidence)

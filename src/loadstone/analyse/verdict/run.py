@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from loadstone.analyse.verdict.finding import finding, rule
 from loadstone.core.plan import Load, Plan
-from loadstone.core.record import JournalDamage, RunInfo
+from loadstone.core.record import JournalDamage, RunInfo, Target
 from loadstone.core.summary import Finding
 
 
@@ -69,6 +69,7 @@ def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> list[Findi
         _lines_left_out(file),
         _prompts_lengthened(file.lengthened),
         _deployment_doubted(doubts),
+        _engines_differ(info.target),
     ]
     return [each for each in findings if each is not None]
 
@@ -114,6 +115,13 @@ def _deployment_doubted(doubts: Sequence[str]) -> Finding | None:
     if not doubts:
         return None
     return finding("deployment_doubted", f"the server may not be the deployment that was stated: {'; '.join(doubts)}")
+
+
+def _engines_differ(target: Target | None) -> Finding | None:
+    if target is None or not target.engines:
+        return None
+    each = (f"{url} is {engine or 'unknown'}" for url, engine in zip(target.urls, target.engines, strict=False))
+    return finding("engines_differ", f"the fleet's servers are of different engines: {', '.join(each)}")
 
 
 # --- one cell: was all that was measured kept? ----------------------------------------------------------------------

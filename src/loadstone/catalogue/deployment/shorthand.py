@@ -36,6 +36,7 @@ from loadstone.core.errors import InputError
 _MOST_GPUS = 65_536
 _WHERE = re.compile(r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*|.+\.(?:ya?ml|json))", re.IGNORECASE)
 _FILE = re.compile(r"(.+?\.(?:ya?ml|json))(?:/(.*))?", re.IGNORECASE)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _COUNT = re.compile(r"(tp|pp|dp|ep|nodes)=?([0-9]+)")
 _DRAFTS = {"draft", *(flag for engine in ENGINES.values() for flag, ours in engine.same.items() if ours == "draft")}
 _DRAFT = re.compile(rf"[/,]\s*-*(?:{'|'.join(sorted(_DRAFTS)).replace('_', '[-_]')})\s*=", re.IGNORECASE)
@@ -81,6 +82,17 @@ def models_of(text: str) -> list[str]:
     left, _, rest = split_deployment(text)
     drafts = [value for key, value in map(key_value, split_commas(rest)) if key in _DRAFTS]
     return [_name_and_weights(each)[0] for each in (left, *drafts)]
+
+
+def checkpoint_of(text: str) -> tuple[str | None, bool]:
+    """The Hugging Face id that a shorthand names its model by, None where it names it otherwise, and whether that id
+    says its precision itself.
+    """
+    left = split_deployment(text)[0]
+    name = left.rpartition(":")[0] or left
+    if not _HUB_ID.fullmatch(name) or is_file(name):
+        return None, False
+    return name, _split_precision(name)[1] is not None
 
 
 def key_value(part: str) -> tuple[str, str]:

@@ -86,18 +86,25 @@ def attach(server: Server, needs: Requirements) -> Attached:
     return Attached(target, vocabulary, spec)
 
 
-def check_same(server: Server, target: Target) -> None:
-    """Another server of a fleet must offer the same model at the same endpoint. Raises TargetError, naming it."""
+def check_same(server: Server, target: Target) -> str | None:
+    """Another server of a fleet must offer the same model at the same endpoint. Returns its engine, where known.
+
+    Raises TargetError, naming the server.
+    """
     spec = RequestSpec(endpoint=target.endpoint, model=target.model, stream=target.streams)  # type: ignore[arg-type]
     if target.endpoint in TRITON:
         _check(server, _of_triton(server, spec, target.model))
-        return
-    names = _names(_http(server).get_json("/v1/models", must_allow=True))
+        return target.engine
+    server = _http(server)
+    models = server.get_json("/v1/models", must_allow=True)
+    names = _names(models)
     if names and target.model not in names:
         raise TargetError(
             f"{server.url}: offers {_listed(names)}, and {target.url} {_safe(target.model)}; a fleet serves one model"
         )
     _check(server, spec)
+    known = _known_server(models, server.get("/metrics"))
+    return None if known is None else known.engine
 
 
 def simulated_deployment(target: Target) -> str | None:

@@ -58,6 +58,8 @@ class LaunchError(TargetError):
 class RunningEngine:
     """Ranks that were started together and end together."""
 
+    client = None
+
     def __init__(self, launch: Launch, folder: Path) -> None:
         """Start every rank, with its log `rank-N.log` and the launch's files in `folder`.
 

@@ -39,6 +39,10 @@ TRITON = ("triton", "triton-grpc")
 _TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
 _PROBE_S = 3.0
+_SPARE_S = 5.0
+_PATIENCE_S = 10.0
+"""For a page that a run can do without, and for all of them; one that comes within _PROMPT_S takes nothing of it."""
+_PROMPT_S = 0.1
 _BODY_BYTES = 4 * 1024 * 1024
 _WANTS_CERTIFICATE = "it requires a client certificate, which is not supported; use an address without this"
 _OF_THE_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
@@ -167,6 +171,8 @@ class Server:
     def __init__(self) -> None:
         self.cuts: Counter[str] = Counter()
         """How often connections were cut under requests, by URL; each was sent again."""
+        self.missed: list[str] = []
+        """Why pages that a run can do without were not had, a line each."""
 
     def __enter__(self) -> Self:
         return self
@@ -233,6 +239,7 @@ class HttpServer(Server):
         self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
         self._proxy = proxy
         self._keys = keys_in(headers)
+        self._patience_s = _PATIENCE_S
         timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S)
         self._http = http_client(self.url, headers, proxy, timeout)
 
@@ -240,11 +247,14 @@ class HttpServer(Server):
         self._http.close()
 
     def get(self, path: str, *, must_allow: bool = False) -> httpx.Response | None:
-        """The answer if it is a 200, else None. Raises TargetError where there is no server.
+        """The answer if it is a 200, else None.
 
-        `must_allow`: also where the server wants a key, or another one, or sends one elsewhere.
+        `must_allow`: raises TargetError where there is no server, or it wants a key, or another one, or sends one
+        elsewhere; else such a page is done without.
         """
-        answer = self._ask("GET", path, None)
+        answer = self._ask("GET", path, None) if must_allow else self._spare("GET", path, None)
+        if answer is None:
+            return None
         if must_allow and (answer.status_code in (401, 403) or answer.has_redirect_location):
             raise TargetError(refusal(self.url + path, answer))
         return answer if answer.status_code == 200 else None
@@ -262,9 +272,9 @@ class HttpServer(Server):
         return self._ask("POST", path, body)
 
     def post_json(self, path: str, fields: dict[str, Any]) -> Any:
-        """The JSON in an answer that is a 200, else None."""
-        answer = self.post(path, msgspec.json.encode(fields))
-        return storable(load(answer.content)) if answer.status_code == 200 else None
+        """The JSON in an answer that is a 200, else None; also where the server gives none in time."""
+        answer = self._spare("POST", path, msgspec.json.encode(fields))
+        return storable(load(answer.content)) if answer is not None and answer.status_code == 200 else None
 
     def _exchange(self, spec: RequestSpec, rendered: bytes, answer: Answer, tokens: int) -> Trial:
         response = self.post(path(spec), rendered)
@@ -300,16 +310,29 @@ class HttpServer(Server):
         config = self.get_json(page, must_allow=True)
         return TritonModel(self.url + page, {str(entry.get("name")): "" for entry in objects(config, "input")})
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> httpx.Response:
+    def _spare(self, method: str, path: str, body: bytes | None) -> httpx.Response | None:
+        """The answer of a page that a run can do without, whatever its status; None where none comes in time."""
+        if self._patience_s < _PROMPT_S:
+            return None
+        begun_s = time.monotonic()
+        try:
+            return self._ask(method, path, body, min(_SPARE_S, self._patience_s))
+        except TargetError as error:
+            self.missed.append(f"{error}; measured without this page")
+            return None
+        finally:
+            self._patience_s -= max(0.0, time.monotonic() - begun_s - _PROMPT_S)
+
+    def _ask(self, method: str, path: str, body: bytes | None, limit_s: float = _TIMEOUT_S) -> httpx.Response:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         for pause_s in (*_PAUSES_S, None):
             try:
                 request = self._http.build_request(method, path, content=body, headers=headers)
-                reply, content, _ = send(self._http, request, limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
+                reply, content, _ = send(self._http, request, limit_s=limit_s, most_bytes=_BODY_BYTES)
                 break
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 if pause_s is None or not _is_cut(error):
-                    raise TargetError(self._failure(error, path)) from error
+                    raise TargetError(self._failure(error, path, limit_s)) from error
                 if not self.cuts:
                     self._check_scheme()
                     self._check_http(path)
@@ -329,7 +352,7 @@ class HttpServer(Server):
         answer.encoding = "utf-8"
         return answer
 
-    def _failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str) -> str:
+    def _failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str, limit_s: float) -> str:
         """Why there is no answer, in one line. Raises TargetError where the URL should begin by the other scheme."""
         reason, text, where = _reason(error), str(error), self.url + path
         match error:
@@ -346,7 +369,7 @@ class HttpServer(Server):
                 self._check_scheme()  # a server that waits for the rest of what it takes for HTTP
                 return f"{self.origin}: no connection within {_CONNECT_S:.0f} s; start the server, or correct the URL"
             case httpx.TimeoutException():
-                return f"{where}: no whole answer within {_TIMEOUT_S:.0f} s; check that the server is healthy"
+                return f"{where}: no whole answer within {limit_s:.2g} s; check that the server is healthy"
             case httpx.ProxyError():
                 way = f"the proxy does not lead to {self.origin} ({reason})"
                 return f"--proxy {self._proxy}: {way}; correct --proxy or the URL"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.shorthand import checkpoint_of, parse_deployment
 from loadstone.predict.engine_rules.launch import Launch, Site, launch_command
 from loadstone.predict.engine_rules.llama_cpp import LlamaCpp
 from loadstone.predict.engine_rules.rules import EngineRules
@@ -33,6 +34,18 @@ def rules_of(deployment: Deployment) -> EngineRules:
 def launch_of(deployment: Deployment, site: Site) -> Launch:
     """The commands that start a deployment. Raises InputError where its engine cannot be started so."""
     return launch_command(deployment, rules_of(deployment).command(site), site)
+
+
+def launch_named(text: str, site: Site) -> Launch:
+    """As launch_of(), of a deployment's shorthand: the engine loads the very checkpoint that it names, also where the
+    catalogue knows several by one name. Raises InputError, as parse_deployment() too does.
+    """
+    deployment = parse_deployment(text)
+    checkpoint, decides_precision = checkpoint_of(text)
+    if site.model is None and checkpoint is not None:
+        field = "model" if decides_precision else "checkpoint"
+        site = msgspec.structs.replace(site, **{field: checkpoint})
+    return launch_of(deployment, site)
 
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:

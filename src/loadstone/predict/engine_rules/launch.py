@@ -8,6 +8,7 @@ HF_TOKEN are named, so that they are taken from the environment of who runs the 
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -32,6 +33,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """Where and how a deployment is started; what has no value is as the engine has it by default.
 
     model        what the engine is told to load: a path, or an id; None: the deployment's model by its name
+    checkpoint   id of the weights as the user wrote it, whose precision the deployment may change
     port         of the server, on every interface of its node where there are several nodes or a container, else on
                  `host`
     nodes        addresses of the nodes, that of rank 0 first; placeholders where they are not known yet
@@ -44,6 +46,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str | None = None
+    checkpoint: str | None = None
     host: str = "127.0.0.1"
     port: int | None = None
     nodes: tuple[str, ...] = ()
@@ -113,6 +116,13 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     files: dict[str, str] = {}
     ready: str = "/health"
     schema: int = 1
+
+    def shell_lines(self) -> list[str]:
+        """A line for each rank, ready to paste into a shell on its node."""
+        return [
+            " ".join([*(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()), shlex.join(rank.argv)])
+            for rank in self.ranks
+        ]
 
 
 def launch_command(deployment: Deployment, command: Command, site: Site) -> Launch:

@@ -268,7 +268,7 @@ class EngineRules:
 
     def model_name(self, site: Site) -> str:
         """What the engine is told to load."""
-        return site.model or self.deployment.model.name
+        return site.model or site.checkpoint or self.deployment.model.name
 
     def refuse_simulated(self) -> None:
         """Raises InputError for what simulations alone have, to contrast with what engines do."""

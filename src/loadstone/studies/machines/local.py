@@ -11,7 +11,7 @@ from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.process import free_port
 from loadstone.studies.commands import commands_of
 from loadstone.studies.file import Engine
-from loadstone.studies.journal import Journal
+from loadstone.studies.journal import Handle, Journal
 from loadstone.studies.plan import Launch
 from loadstone.studies.supervise import Running
 
@@ -19,11 +19,13 @@ from loadstone.studies.supervise import Running
 class Attached:
     """A server that somebody else started: it is neither started nor stopped."""
 
+    client = None
+
     def __init__(self, url: str) -> None:
         self.url = url
 
     @property
-    def handle(self) -> dict[str, str | int | list[str | int]]:
+    def handle(self) -> Handle:
         """Where it answers."""
         return {"url": self.url}
 
@@ -34,12 +36,14 @@ class Attached:
 class LocalMachine:
     """Starts one launch at a time on this machine. `ready_s`: how long an engine may take until it answers."""
 
+    kind = "local"
+
     def __init__(self, engines: Mapping[str, Engine], ready_s: float) -> None:
         self._engines = engines
         self._ready_s = ready_s
 
     @contextlib.contextmanager
-    def running(self, launch: Launch, folder: Path, journal: Journal) -> Iterator[Running]:
+    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
         """See supervise.Machine."""
         engine = self._engines.get(launch.engine, Engine())
         journal.write("launch", launch=launch.id)
@@ -54,3 +58,6 @@ class LocalMachine:
         with RunningEngine(commands, folder) as running:
             running.wait_ready(self._ready_s)
             yield running
+
+    def release(self, left: Handle) -> None:
+        """Nothing: what was started here has ended with its supervisor."""

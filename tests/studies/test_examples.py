@@ -1,0 +1,40 @@
+"""The studies in examples/: each is planned, printed as commands, and simulated."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.conftest import Loadstone
+
+from loadstone.studies.file import read_study
+from loadstone.studies.plan import plan_study
+
+EXAMPLES = sorted(Path("examples").glob("*.yaml"))
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 4
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_deployment_has_a_command_that_loads_the_model_that_it_names(path: Path, loadstone: Loadstone) -> None:
+    launches = plan_study(read_study(path))
+    printed = loadstone("study", "run", path, "--dry-run").out.splitlines()
+    titles = [line for line in printed if line.startswith("# ") and "@" in line]
+    assert len(titles) == len(launches)
+    for launch in launches:
+        at = printed.index(f"# {launch.deployment}")
+        command = next(line for line in printed[at + 1 :] if not line.startswith("#"))
+        assert launch.model.removesuffix(":fp8") in shlex.split(command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_cell_simulates_and_is_reported(path: Path, tmp_path: Path, loadstone: Loadstone) -> None:
+    assert loadstone("study", "run", path, "--simulate", "--out", tmp_path).code == 0
+    found = json.loads(loadstone("study", "status", path, "--simulate", "--out", tmp_path, "--json").out)
+    assert {launch["state"] for launch in found["launches"]} == {"done"}
+    (folder,) = tmp_path.iterdir()
+    report = loadstone("report", folder / "cells", "-o", tmp_path / "report.html")
+    assert report.code == 0, report.err
