@@ -33,7 +33,7 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
         run = next((run for run in out.iterdir() if (run / "summary.json").is_file()), None)
         if run is None:
             raise TargetError(f"{out}: the client has left no run here")
-        return read_run(run).summary
+        return msgspec.structs.replace(read_run(run).summary, run_dir=str(run))
 
     return measure
 

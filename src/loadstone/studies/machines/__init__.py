@@ -7,6 +7,7 @@ import math
 from loadstone.core.errors import InputError
 from loadstone.studies.file import StudyFile
 from loadstone.studies.machines.local import LocalMachine
+from loadstone.studies.machines.slurm import SlurmMachine
 from loadstone.studies.machines.ssh import SshMachine
 from loadstone.studies.supervise import Machine
 
@@ -28,4 +29,6 @@ def machine_of(read: StudyFile, name: str | None) -> Machine:
     study, machine = read.study, machines[name]
     if machine.kind == "ssh":
         return SshMachine(machine, study.engines, study.limits)
+    if machine.kind == "slurm":
+        return SlurmMachine(machine, study.engines, study.limits, study.study)
     return LocalMachine(study.engines, study.limits.ready)
