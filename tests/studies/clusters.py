@@ -38,8 +38,8 @@ if rank:
     time.sleep(600)
 while not os.path.exists(os.path.join({folder!r}, "pid-1")):
     time.sleep(0.05)
-os.execv({python!r}, [{python!r}, "-m", "loadstone", "serve-sim", "llama-3.1-8b@1xh200/engine=vllm", "--host", value("--host"),
-                      "--port", value("--port")])
+served = ["llama-3.1-8b@1xh200/engine=vllm", "--host", value("--host"), "--port", value("--port")]
+os.execv({python!r}, [{python!r}, "-m", "loadstone", "serve-sim", *served])
 """
 STUDY = """\
 study: two

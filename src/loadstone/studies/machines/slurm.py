@@ -20,7 +20,7 @@ from typing import NamedTuple
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError, TargetError
 from loadstone.measure.engines.launch import Engine as Ranks
-from loadstone.measure.engines.launch import LaunchError
+from loadstone.measure.engines.launch import LaunchError, first_error
 from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.studies.commands import commands_of
@@ -45,8 +45,13 @@ _GOES = "COMPLETING"
 _NEVER = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig", "BadConstraints", "AccountNotAllowed",
     "QOSNotAllowed", "InvalidAccount", "InvalidQOS", "AssocGrpNodeLimit", "QOSMaxNodePerUserLimit")  # fmt: skip
 """Reasons for which a job would wait until somebody changes it or the cluster."""
+_CLIENT = "loadstone-client"
+"""The name of its step."""
 _ADDRESS = "LOADSTONE-NODE-{}"
 """What stands in commands for a node's address until the job has its nodes."""
+_NOT_SHARED = "nothing was written to {}, which nodes must share with this host; give such a folder with --out"
+_CLIENT_S = 60.0
+"""A client that is told to end saves what it has."""
 
 _SCRIPT = """\
 #!/bin/bash
@@ -58,6 +63,7 @@ for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
 done
 read -r -d '' rank <<'RANK'
 trap : TERM
+trap 'code=$?; echo $code >rank-$SLURM_PROCID.exit; exit $((code ? code : 1))' EXIT
 addresses=("$@")
 set --
 {setup}
@@ -65,9 +71,6 @@ case $SLURM_PROCID in
 {ranks}
 esac
 "$@"
-code=$?
-echo $code >rank-$SLURM_PROCID.exit
-exit $((code ? code : 1))
 RANK
 srun --nodes={nodes} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --output=rank-%t.log \\
     bash -c "$rank" rank "${{addresses[@]}}"
@@ -100,7 +103,7 @@ class SlurmMachine:
         journal.write("launch", launch=launch.id, handle=handle)
         try:
             count = len(commands_of(launch, engine, (), port).ranks)
-            nodes = tuple(_ADDRESS.format(i) for i in range(count))
+            nodes = node_addresses(count)
             commands = commands_of(launch, engine, nodes, port, nodes[0])
             if not taken_up:
                 _submit(self.script(launch, commands, folder, name), folder, count, commands)
@@ -150,10 +153,10 @@ class SlurmMachine:
         pause_s = _FIRST_POLL_S
         while True:
             job = find_job(name)
-            if job is None or job.state not in (*_WAITS, *_RUNS):
-                raise TargetError(_over(job, name))
-            if job.state in _RUNS and job.nodes:
+            if job is not None and job.nodes and job.state not in _WAITS:  # it may be over already: see its logs
                 return job._replace(addresses=tuple(map(_address_of, job.nodes)))
+            if job is None or job.state not in _WAITS:
+                raise TargetError(_over(job, name))
             if job.reason in _NEVER:
                 problem = f"Slurm would keep the job waiting for ever ({job.reason})"
                 raise TargetError(f"{problem}; see partition, account, qos, time and options under machines")
@@ -196,7 +199,9 @@ class SlurmRanks(Ranks):
         self._looked_s = time.monotonic()
         if job is None or job.state not in (*_RUNS, _GOES):
             super().check()  # a rank that ended is the better reason
-            raise LaunchError(self.launch.engine, _over(job, self._job.name), self._folder / "job.log")
+            log = self._folder / "job.log"
+            words = first_error(log.read_text(errors="replace")) if log.exists() else _NOT_SHARED.format(self._folder)
+            raise LaunchError(f"{self.launch.engine}: {_over(job, self._job.name)}", words, log)
 
     def stop(self) -> None:
         """The job is cancelled as a whole."""
@@ -235,11 +240,31 @@ class SlurmClient:
         """See supervise.Client."""
         python = self._machine.python or sys.executable
         script = "\n".join((*self._machine.setup, 'exec "$@"'))
-        step = ("srun", f"--jobid={self._job.id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={self._node}")
+        where = (f"--jobid={self._job.id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={self._node}")
         argv = (python, "-P", "-m", "loadstone", "bench", *words, f"--out={out.absolute()}")
         log = self._folder / "client.log"
-        process = ServerProcess((*step, "--cpu-bind=none", "bash", "-c", script, "client", *argv), log_path=log)
-        client.follow(process, self._node, self._check)
+        step = ("srun", *where, f"--job-name={_CLIENT}", "--cpu-bind=none", "bash", "-c", script, "client", *argv)
+        client.follow(SlurmStep(self._job, step, log), self._node, self._check)
+
+
+class SlurmStep(ServerProcess):
+    """A step of a job, ended gently: what ends `srun` kills the step."""
+
+    def __init__(self, job: Job, words: Sequence[str], log_path: Path) -> None:
+        self._job = job
+        super().__init__(words, log_path=log_path)
+
+    def stop(self) -> None:
+        """Tell it to end; returns when it has."""
+        ends_s = time.monotonic() + _CLIENT_S
+        if self.exit_code() is None:
+            with contextlib.suppress(_RefusedError):
+                steps = _slurm("squeue", "--steps", "--noheader", f"--jobs={self._job.id}", "--format=%i|%j")
+                for number in [line.split("|")[0] for line in steps.split() if line.endswith(f"|{_CLIENT}")]:
+                    _slurm("scancel", "--signal=TERM", number)
+        while self.exit_code() is None and time.monotonic() < ends_s:
+            time.sleep(_FIRST_POLL_S)
+        super().stop()
 
 
 # --- commands of Slurm ----------------------------------------------------------------------------------------------
@@ -254,6 +279,11 @@ class Job(NamedTuple):
     nodes: tuple[str, ...]
     reason: str
     addresses: tuple[str, ...] = ()
+
+
+def node_addresses(count: int) -> tuple[str, ...]:
+    """What stands for the addresses of a job's nodes in commands, until it has them."""
+    return tuple(_ADDRESS.format(i) for i in range(count))
 
 
 def find_job(name: str) -> Job | None:
