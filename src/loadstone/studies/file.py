@@ -287,6 +287,8 @@ _OF_A_REQUEST = (
     "timeout_total_s",
 )
 _OF_THE_STUDY = ("seed", "salt", "flush_cache", "plan")
+_OF_SLURM = ("account", "qos", "time", "options")
+_OF_OTHER_MACHINES = {"ssh": _OF_SLURM, "local": (*_OF_SLURM, "user", "port", "key", "client", "python", "setup")}
 _WORKLOAD_FLAGS = {
     each.name.replace("_", "-")
     for field, each in flags_of(Options).items()
@@ -319,6 +321,9 @@ def _check(read: StudyFile) -> None:
     for name, machine in study.machines.items():
         if (kinds := machine.local + bool(machine.ssh) + bool(machine.partition) + bool(machine.ray)) != 1:
             raise read.error(f"$.machines.{name}", f"{name}: {kinds} of local, ssh, partition and ray; write one")
+        for key in _OF_OTHER_MACHINES.get(machine.kind, ()):
+            if getattr(machine, key):
+                raise read.error(f"$.machines.{name}.{key}", f"{key}: a machine of kind {machine.kind} has none")
     for name, workload in study.workloads.items():
         for key in workload:
             if key not in _WORKLOAD_FLAGS:
