@@ -121,6 +121,22 @@ def headers(value: Any, flag: str) -> list[tuple[str, str]]:
     return pairs
 
 
+def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:
+    """Flags of an engine's own, with their values where they have one, from `FLAG=VALUE`, pairs, or a mapping."""
+    pairs = value.items() if isinstance(value, Mapping) else texts(value, flag)
+    split = (each.partition("=") if isinstance(each, str) else (each[0], "=", each[1]) for each in pairs)
+    return [(str(name), None if not sign or content is None else str(content)) for name, sign, content in split]
+
+
+def variables(value: Any, flag: str) -> list[tuple[str, str]]:
+    """Variables of an environment, from `NAME=VALUE`, pairs, or a mapping."""
+    pairs = engine_flags(value, flag)
+    for name, content in pairs:
+        if content is None or not name.isidentifier():
+            raise InputError(f"{flag} {name}: write NAME=VALUE")
+    return [(name, content or "") for name, content in pairs]
+
+
 def json_object(value: Any, flag: str) -> dict[str, Any]:
     try:
         fields = msgspec.json.decode(value) if isinstance(value, str) else value
