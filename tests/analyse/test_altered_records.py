@@ -22,11 +22,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(document["run_dir"])
 
 
-def constant(value: int | None) -> Callable[[pa.Table], pa.Table]:
+def constant(value: int | None, name: str = "cell") -> Callable[[pa.Table], pa.Table]:
     def alter(table: pa.Table) -> pa.Table:
-        at = table.schema.get_field_index("cell")
+        at = table.schema.get_field_index(name)
         kind = table.schema.field(at).type
-        return table.set_column(at, pa.field("cell", kind), pa.array([value] * len(table), kind))
+        return table.set_column(at, pa.field(name, kind), pa.array([value] * len(table), kind))
 
     return alter
 
@@ -37,6 +37,8 @@ def constant(value: int | None) -> Callable[[pa.Table], pa.Table]:
         (constant(None), "records of no cell"),
         (constant(-1), "records of no cell"),
         (constant(2**31 - 1), "a cell that the run does not have"),
+        (constant(2**62, "output_tokens"), "records whose output_tokens cannot be"),
+        (constant(-5, "input_tokens"), "records whose input_tokens cannot be"),
         (lambda table: table.append_column("status", table["status"]), "not records of this version"),
         (lambda table: pa.concat_tables([table] * 3), "planned requests"),
     ],

@@ -228,3 +228,12 @@ def test_nothing_that_is_printed_speaks_to_the_terminal(capsys: pytest.CaptureFi
     output.print_text(Text(show_number(12345, 5)))
     assert capsys.readouterr().out == "12\u202f345\n"
     assert all(said in out for said in ("c\ufffd[2J\nd", "a\ufffd]0;x", "b\ufffd31m"))
+
+
+def test_json_turns_no_line_of_a_terminal_round(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["\u202eabc\u2066", "\x9b31m", "\u200f", "ünï 漢字"]
+    output.print_json(words)
+    said = capsys.readouterr().out
+    assert said.rstrip("\n").isprintable()
+    assert "ünï 漢字" in said
+    assert json.loads(said) == words

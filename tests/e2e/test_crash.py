@@ -180,7 +180,12 @@ def at_hang_up(handler: signal.Handlers) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP]]
+    "signals",
+    [
+        [signal.SIGINT] * 2,
+        *([each] for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
+        *([each] for each in (signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU)),
+    ],
 )
 def test_interrupted(server: TimingServer, tmp_path: Path, signals: list[signal.Signals]) -> None:
     out = tmp_path / "runs"

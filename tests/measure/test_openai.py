@@ -781,3 +781,16 @@ def test_a_count_of_thousands_of_digits_is_none_and_costs_nothing_else() -> None
     counts = b'"usage": {"prompt_tokens": 7, "completion_tokens": %b}' % (b"9" * 5000)
     answer = heard(b'data: {"choices": [{"text": "a", "finish_reason": "stop"}], ' + counts + b"}\n\n")
     assert (answer.events, answer.input_tokens, answer.output_tokens, answer.error) == (1, 7, None, None)
+
+
+@pytest.mark.parametrize("output", ["3.7", "-1", "1e400", "Infinity", "NaN", "16777217"])
+def test_what_cannot_count_tokens_is_no_count(output: str) -> None:
+    end = b'data: {"choices": [], "usage": {"prompt_tokens": 2.5, "completion_tokens": %b}}\n\n' % output.encode()
+    answer = heard(text("a"), text("b", "length"), end, DONE)
+    assert (answer.events, answer.output_tokens, answer.input_tokens, answer.error) == (2, None, None, None)
+
+
+@pytest.mark.parametrize(("cached", "taken"), [(4, 4), (5, 5), (156, None)])
+def test_no_more_tokens_are_cached_than_the_prompt_has(cached: int, taken: int | None) -> None:
+    stated = usage(1) | {"prompt_tokens_details": {"cached_tokens": cached}}
+    assert heard(text("a", "length", usage=stated), DONE).cached_tokens == taken

@@ -25,6 +25,7 @@ _WIDTH = 160
 _HEADING_WIDTH = 12
 """Of a heading on a terminal; one with its unit takes more lines, not a wider column."""
 _NUMBER = re.compile(r"-?[0-9][0-9.,]*(?:e[+-]?[0-9]+)?")
+_OBEYED = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _ONE_LINE = str.maketrans("\t\r\n", "   ")
 
 
@@ -151,7 +152,9 @@ def _of(table: Table, columns: list[Column]) -> Table:
 def print_json(document: object) -> None:
     import msgspec
 
-    sys.stdout.write(msgspec.json.encode(document, enc_hook=str).decode() + "\n")
+    text = msgspec.json.encode(document, enc_hook=str).decode()
+    # What a terminal would obey, such as a change of the direction of writing, is escaped as JSON has it.
+    sys.stdout.write(_OBEYED.sub(lambda each: f"\\u{ord(each[0]):04x}", text) + "\n")
 
 
 def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:

@@ -103,6 +103,8 @@ class CellInfo(msgspec.Struct, kw_only=True):
     end_s: float | None = None
     client_cpu_s: float | None = None
     """Processor seconds the client's workers took."""
+    clocks_apart_s: float | None = None
+    """The most by which clocks of the client's machines may have been apart; None: it was one machine."""
     requests_resent: int | None = None
     """Sent a second time, warm-up included: the server had cut the kept connection before it answered."""
     models: dict[str, int] | None = None

@@ -9,8 +9,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What a user, a scheduler and a terminal that is closed end a program with."""
+SIGNALS = (
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU,
+)  # fmt: skip
+"""What a user, a scheduler, a terminal that is closed and a limit of time end a program with."""
 
 
 class Interrupted(KeyboardInterrupt):

@@ -156,6 +156,11 @@ def measure_cells(
     info.origin_ns = pool.origin_ns
     with pool:
         info.clock = "kernel" if pool.kernel_clock else "user"
+        if pool.clocks:
+            info.settings["worker_clocks"] = [
+                {"worker": worker, "offset_s": ready.clock_offset_ns * 1e-9, "within_s": ready.clock_within_ns * 1e-9}
+                for worker, ready in sorted(pool.clocks.items())
+            ]
         run_folder.write_info(folder, info)  # for `recover`, should this be all that is ever written
         signals.on_first = lambda: pool.stop("interrupted")
         for cell in range(len(plan.cells)):
@@ -198,6 +203,7 @@ def _cell(pool: Pool, plan: Plan, cell: int, info: RunInfo, signals: Signals, on
         issue_end_s=(step.issue_end_ns - pool.origin_ns) * 1e-9,
         end_s=(step.end_ns - pool.origin_ns) * 1e-9,
         client_cpu_s=step.cpu_s,
+        clocks_apart_s=step.clocks_apart_ns * 1e-9 or None,
         requests_resent=resent,
         models=dict(step.models),
         prompts_compared=len(step.texts),

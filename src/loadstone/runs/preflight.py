@@ -8,10 +8,12 @@ import contextlib
 import os
 import re
 import resource
+import socket
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult
@@ -206,12 +208,29 @@ def answer_times_s(plan: Plan, server: Server, proxy: str | None = None) -> list
 def check_options(options: Options) -> None:
     """Refuse what cannot be, before anything is started. Raises InputError, which names the flag."""
     most = 4 * max(4, os.cpu_count() or 1)
+    if options.ray is not None:
+        most = 1024  # its machines have more processors than this one
     if options.workers is not None and not 1 <= options.workers <= most:
         raise InputError(
             f"--workers {options.workers}: must be from 1 to {most} on this host; one per core is enough"
         )
     if options.proxy is not None:
         check_proxy(options.proxy)
+    if options.ray is not None:
+        _check_ray(options.ray)
+
+
+def _check_ray(address: str) -> None:
+    """Ray itself tries for minutes. Raises InputError."""
+    if find_spec("ray") is None:
+        raise InputError("--ray: Ray is not installed; pip install 'loadstone[ray]'")
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 5).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"--ray {address}: no Ray cluster answers there ({error}); give the host:port of its head"
+        ) from error
 
 
 def declared_deployment(options: Options) -> Deployment | None:

@@ -24,7 +24,7 @@ ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN = "Arguments", "Target", "Workl
 DEPLOYMENT, ENGINE = "Deployment", "Engine"
 """Headings of a help text, in their order there; ARGUMENT: of what stands without a flag."""
 _OF_A_SERVER = frozenset((
-    "url", "salt", "flush_cache", "sampling_seed", "stop", "structured", "stream", "workers", "gpu_telemetry",
+    "url", "salt", "flush_cache", "sampling_seed", "stop", "structured", "stream", "workers", "ray", "gpu_telemetry",
     "gpu_metrics",
 ))  # fmt: skip
 """Options, beside those under TARGET, that a simulation takes and that do nothing there."""
@@ -234,6 +234,9 @@ class Options(Flags):
         RUN, "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf, mlperf"
     )
     workers: int | None = flag(RUN, "client processes [default: as many as the load needs]")
+    ray: str | None = flag(
+        RUN, "spread the client processes over the machines of this Ray cluster, host:port of its head"
+    )
     gpu_telemetry: bool | None = flag(
         RUN, "read this machine's NVIDIA GPUs once a second [default: if a server runs on this machine]"
     )

@@ -62,6 +62,17 @@ def client_saturated(cell: Cell) -> Finding | None:
     )
 
 
+def clocks_apart(cell: Cell) -> Finding | None:
+    """Load workers of several machines: each latency is of one clock, but who sends when is of all of them."""
+    apart_s = cell.info.clocks_apart_s
+    if apart_s is None or apart_s <= thresholds.LATE_FLOOR_S:
+        return None
+    return finding(
+        "clocks_apart",
+        f"the clocks of the client's machines may be {show_seconds(apart_s)} apart",
+    )
+
+
 def events_together(cell: Cell) -> Finding | None:
     """Events that came in one read, judged by the receive lag: were they read late, or did they arrive together?
 

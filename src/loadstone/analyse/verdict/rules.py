@@ -34,6 +34,7 @@ _RULES: tuple[_Rule, ...] = (
     load.fleet_imbalance,
     server.preemptions,
     client.client_saturated,
+    client.clocks_apart,
     client.arrivals_bunched,
     client.events_together,
     client.gaps_unmeasured,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RECORDS_SCHEMA = 1
+_COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+_MOST_TOKENS = 1 << 31
 _TEXTS = ("request_id", "phase", "session_id", "token_source", "finish_reason", "status", "error")
 
 
@@ -35,10 +37,9 @@ def records_schema() -> pa.Schema:
         "replica": pa.int32(),
         "reused_connection": pa.bool_(),
     }
-    counts = {"input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"}
     fields = []
     for name in RequestRecord.__struct_fields__:
-        kind = pa.int64() if name in counts else pa.string() if name in _TEXTS else pa.float64()
+        kind = pa.int64() if name in _COUNTS else pa.string() if name in _TEXTS else pa.float64()
         fields.append(pa.field(name, types.get(name, kind)))
     return pa.schema(fields, metadata={"loadstone.core": str(RECORDS_SCHEMA)})
 
@@ -97,10 +98,17 @@ def read_records(
 
 
 def check_cells(folder: Path, cells: int) -> None:
-    """Raises InputError where a record is of a cell that the run does not have. `cells`: how many it has."""
+    """Raises InputError where a record is of a cell that the run does not have, or states a number of tokens that
+    cannot be. `cells`: how many it has.
+    """
     import pyarrow.compute as pc
 
-    for table in _row_groups(folder, ("cell",), None):
+    for table in _row_groups(folder, ("cell", *_COUNTS), None):
+        for name in _COUNTS:
+            bounds = pc.min_max(table[name])
+            if not 0 <= (bounds["min"].as_py() or 0) <= (bounds["max"].as_py() or 0) <= _MOST_TOKENS:
+                what = f"records whose {name} cannot be ({bounds['min']} to {bounds['max']})"
+                raise InputError(f"{folder / 'records.parquet'}: {what}; copy or measure it again")
         if pc.any(pc.greater_equal(table["cell"], cells)).as_py():
             path = folder / "records.parquet"
             raise InputError(f"{path}: records of a cell that the run does not have; copy or measure it again")

@@ -34,8 +34,10 @@ from loadstone.measure.client.protocol import (
 )
 
 _START_S = 30.0
+_REMOTE_START_S = 120.0
 _CLOSE_S = 60.0
 _LEAD_S = 0.1
+_REMOTE_LEAD_S = 0.5
 _CONNECT_S = 150e-6
 """Time allowed per connection to be opened before a step starts."""
 
@@ -56,10 +58,15 @@ class Pool:
         self.failures: list[str] = []
         self.disk_full = False
         self.kernel_clock = True
+        self.clocks: dict[int, Ready] = {}
+        """Of each worker on another machine, how its clock relates to the one here."""
         self.origin_ns = jobs[0].origin_ns
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
         self._jobs = jobs
+        self._remote = any(job.ray is not None for job in jobs)
+        self._lead_s = _REMOTE_LEAD_S if self._remote else _LEAD_S
+        self._start_s = _REMOTE_START_S if self._remote else _START_S
         self._log = log
 
     def __enter__(self) -> Pool:
@@ -72,18 +79,20 @@ class Pool:
                 self._selector.register(worker.stdout, selectors.EVENT_READ, worker)
                 worker.tell(worker.job)
             waiting = set(self._workers)
-            deadline = time.monotonic() + _START_S
+            deadline = time.monotonic() + self._start_s
             while waiting and not self.failures and time.monotonic() < deadline:
                 for worker, message in self._listen(0.1):
                     if isinstance(message, Ready):
                         self.kernel_clock = self.kernel_clock and message.kernel_clock
                         waiting.discard(worker)
+                        if worker.job.ray is not None:
+                            self.clocks[worker.job.worker] = message
         except BaseException:
             self.close()
             raise
         if waiting:
             self.close()
-            late = f"workers did not start within {_START_S:.0f} s; see {self._log}"
+            late = f"workers did not start within {self._start_s:.0f} s; see {self._log}"
             raise LoadstoneError(self.failures[0] if self.failures else late)
         return self
 
@@ -96,7 +105,7 @@ class Pool:
         if not load.is_open:
             workers = workers[: max(1, int(load.value))]
         connections = 0 if load.is_open else load.value / max(1, len(workers))
-        start_ns = time.monotonic_ns() + round((_LEAD_S + connections * _CONNECT_S) * 1e9)
+        start_ns = time.monotonic_ns() + round((self._lead_s + connections * _CONNECT_S) * 1e9)
         result = StepDone(start_ns, start_ns, start_ns)
         busy = set()
         for part, worker in enumerate(workers):
@@ -161,7 +170,7 @@ class _Worker:
         self.progress = NOTHING_YET
         self._process = subprocess.Popen(
             # -P: a file called queue.py in the current folder must not be taken for the library's.
-            [sys.executable, "-P", "-m", "loadstone.measure.client.worker"],
+            [sys.executable, "-P", "-m", f"loadstone.measure.client.{'worker' if job.ray is None else 'ray_worker'}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

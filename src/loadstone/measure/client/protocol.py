@@ -51,6 +51,8 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     timeouts: Timeouts
     grace_s: float
     held_limit_bytes: int
+    ray: str | None = None
+    """Address of the Ray cluster on whose machines the worker runs; None: here."""
 
 
 class Step(msgspec.Struct, kw_only=True, tag="step"):
@@ -76,6 +78,10 @@ class Leave(msgspec.Struct, tag="leave"):
 
 class Ready(msgspec.Struct, tag="ready"):
     kernel_clock: bool
+    clock_offset_ns: int = 0
+    """CLOCK_MONOTONIC of the worker's machine − that of its owner's."""
+    clock_within_ns: int = 0
+    """By how much that may be wrong."""
 
 
 class Progress(msgspec.Struct, tag="progress"):
@@ -125,11 +131,15 @@ class StepDone(msgspec.Struct, tag="done"):
     texts: dict[str, str] = {}
     """Of the first answers: digests of the request to that of the text."""
 
+    clocks_apart_ns: int = 0
+    """The most by which a worker's clock may be off its owner's so far, its drift included; 0: it is the same."""
+
     def add(self, other: StepDone) -> None:
         self.issue_end_ns = max(self.issue_end_ns, other.issue_end_ns)
         self.end_ns = max(self.end_ns, other.end_ns)
         self.cpu_s += other.cpu_s
         self.resent += other.resent
+        self.clocks_apart_ns = max(self.clocks_apart_ns, other.clocks_apart_ns)
         self.models = dict(Counter(self.models) + Counter(other.models))
         self.texts.update(other.texts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import InitVar, dataclass, field
 from typing import Any, TypeVar
 
@@ -160,10 +161,11 @@ class Answer:
         raise NotImplementedError
 
     def _take_counts(self, input_tokens: float | None, cached: float | None, reasoning: float | None) -> None:
-        """The newest of each that is a count."""
+        """The newest of each that is a count; of cached tokens one that is not more than the prompt's."""
         if (tokens := count(input_tokens)) is not None:
             self.input_tokens = tokens
-        if (tokens := count(cached)) is not None:
+        most = math.inf if self.input_tokens is None else self.input_tokens
+        if (tokens := count(cached)) is not None and tokens <= most:
             self.cached_tokens = tokens
         if (tokens := count(reasoning)) is not None:
             self.reasoning_tokens = tokens

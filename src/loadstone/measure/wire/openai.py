@@ -205,7 +205,7 @@ class OpenAIAnswer(Answer):
         self._take_details(usage)
         # As `count`, without the call: engines may send this on every event.
         reported = usage.completion_tokens
-        if reported is None or not 0 <= reported <= MAX_COUNT:
+        if reported is None or not 0 <= reported <= MAX_COUNT or reported != int(reported):
             self.running = self.running and not output
             return output
         tokens = int(reported)

@@ -34,8 +34,8 @@ def present(field: msgspec.Raw) -> bool:
 
 
 def count(value: float | None) -> int | None:
-    """A count of tokens; None for what cannot be one (negative, huge, NaN, which compares to nothing)."""
-    return int(value) if value is not None and 0 <= value <= MAX_COUNT else None
+    """A count of tokens; None for what cannot be one (negative, huge, a fraction, NaN, which compares to nothing)."""
+    return int(value) if value is not None and 0 <= value <= MAX_COUNT and value == int(value) else None
 
 
 def load_object(payload: bytes) -> dict[str, Any] | None:

@@ -1,0 +1,208 @@
+"""A load worker on another machine, as its owner sees it: a process that takes orders on stdin like any worker.
+
+It is run as `python -m loadstone.measure.client.ray_worker`. The worker itself is in a Ray actor (ray_actor.py); this
+process passes orders and reports on, and copies the worker's journal into the run folder as it grows. Times are made
+those of the clock at the other side. The offset is half-way through the quickest of some round trips (as NTP has it,
+RFC 5905, section 8): it is wrong by half that trip at most. It is taken once for all times of the run, so that the
+worker's records are of one clock, and again before each step, to see how far the clocks drift.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from loadstone.core.errors import DiskFullError, InputError, LoadstoneError
+from loadstone.core.run_folder import HEADER_BYTES, JournalWriter, journal_schema, read_header
+from loadstone.core.signals import SIGNALS
+from loadstone.core.version import __version__
+from loadstone.measure.client.protocol import (
+    Failed,
+    FromWorker,
+    Job,
+    Leave,
+    MessageReader,
+    Ready,
+    Step,
+    StepDone,
+    ToWorker,
+    decode_order,
+    decode_report,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_START_S = 60.0
+_ANSWER_S = 30.0
+_POLL_S = 0.1
+_TRIPS = 25
+
+
+class RayWorker:
+    """One worker of a Ray cluster. `run()` returns when it has ended: its exit code."""
+
+    def __init__(self, job: Job, out: int) -> None:
+        """`out`: the pipe to the owner. Raises LoadstoneError where no worker can be had."""
+        import ray
+
+        from loadstone.measure.client.ray_actor import WorkerHost
+
+        self._ray, self._job, self._out = ray, job, out
+        folder = Path(job.folder)
+        options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        self._actor: Any = ray.remote(**options)(WorkerHost).remote((folder / "plan.parquet").read_bytes())
+        version, there = self._ask("about", within_s=_START_S)
+        if version != __version__:
+            raise InputError(f"--ray: a machine has Loadstone {version}, this one {__version__}; install the same")
+        self._offset_ns, self._within_ns = self._measure_offset()
+        self._apart_ns = self._within_ns
+        self._journal = JournalWriter(folder, job.worker)
+        self._frames = self._lines = b""
+        shifted = msgspec.structs.replace(job, folder=there, origin_ns=job.origin_ns + self._offset_ns, ray=None)
+        self._tell([shifted])
+
+    def run(self, orders: MessageReader[ToWorker]) -> int:
+        listening = [0]
+        while True:
+            if select.select(listening, (), (), _POLL_S)[0]:
+                received = orders.read()
+                if received is None:
+                    listening, received = [], [Leave()]
+                self._tell([self._there(order) for order in received])
+            reports, journal, log, code = self._ask("read")
+            if log:
+                os.write(2, log)
+            self._keep(journal)
+            *lines, self._lines = (self._lines + reports).split(b"\n")
+            for line in lines:
+                self._report(self._here(decode_report(line)))
+            if code is not None:
+                if code < 0:
+                    self._report(Failed(f"worker {self._job.worker} died on its machine (signal {-code})"))
+                return 1 if code else 0
+
+    def close(self) -> None:
+        self._journal.close()
+        self._ask("close")
+
+    def _ask(self, name: str, *values: bytes, within_s: float = _ANSWER_S) -> Any:
+        return self._ray.get(getattr(self._actor, name).remote(*values), timeout=within_s)
+
+    def _tell(self, orders: list[ToWorker]) -> None:
+        if orders:
+            self._ask("tell", b"".join(msgspec.json.encode(order) + b"\n" for order in orders))
+
+    def _report(self, message: FromWorker) -> None:
+        report(self._out, message)
+
+    def _measure_offset(self) -> tuple[int, int]:
+        """The clock there − the one here, ns, and by how much that may be wrong."""
+        trips = []
+        for _ in range(_TRIPS):
+            before = time.monotonic_ns()
+            there = self._ask("now_ns")
+            after = time.monotonic_ns()
+            trips.append(((after - before + 1) // 2, there - (before + after) // 2))
+        within_ns, offset_ns = min(trips)
+        return offset_ns, within_ns
+
+    def _there(self, order: ToWorker) -> ToWorker:
+        if not isinstance(order, Step):
+            return order
+        return msgspec.structs.replace(order, start_ns=order.start_ns + self._offset_ns)
+
+    def _here(self, message: FromWorker) -> FromWorker:
+        if isinstance(message, Ready):
+            message.clock_offset_ns, message.clock_within_ns = self._offset_ns, self._within_ns
+        elif isinstance(message, StepDone):
+            for name in ("start_ns", "issue_end_ns", "end_ns"):
+                setattr(message, name, getattr(message, name) - self._offset_ns)
+            offset_ns, within_ns = self._measure_offset()
+            self._apart_ns = max(self._apart_ns, abs(offset_ns - self._offset_ns) + within_ns)
+            message.clocks_apart_ns = self._apart_ns
+        return message
+
+    def _keep(self, piece: bytes) -> None:
+        """Append to the journal here what of the one there is whole. Raises DiskFullError."""
+        import pyarrow as pa
+
+        self._frames += piece
+        at = 0
+        while len(self._frames) - at >= HEADER_BYTES:
+            number, length, _ = read_header(self._frames, at)
+            end = at + HEADER_BYTES + length
+            if end > len(self._frames):
+                break
+            if number:  # 0 is the schema, which the journal here has
+                self._append(pa.ipc.read_record_batch(self._frames[at + HEADER_BYTES : end], journal_schema()))
+            at = end
+        self._frames = self._frames[at:]
+
+    def _append(self, batch: pa.RecordBatch) -> None:
+        if not self._journal.write(batch):
+            raise DiskFullError(f"{self._job.folder}: disk full; the run ends early and what was measured is kept")
+
+
+def report(out: int, message: FromWorker) -> None:
+    try:
+        os.write(out, msgspec.json.encode(message) + b"\n")
+    except OSError:
+        pass  # nobody listens any more; the end of stdin says so too
+
+
+def _connect(address: str) -> None:
+    """Raises InputError."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError("--ray: Ray is not installed; pip install 'loadstone[ray]'") from error
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="FATAL", configure_logging=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"--ray {address}: no Ray cluster is reached from here ({reason}); give the head's host:port, on a "
+            "machine where ray start joined the cluster"
+        ) from error
+
+
+def main() -> int:
+    # Libraries print what they like; the pipe to the owner is for messages alone.
+    out = os.dup(1)
+    os.dup2(2, 1)
+    orders = MessageReader(0, decode_order)
+    received: list[ToWorker] | None = []
+    while received == []:
+        received = orders.read()
+    job = received[0] if received else None
+    if not isinstance(job, Job) or job.ray is None:
+        return 2
+    try:
+        _connect(job.ray)
+        for number in SIGNALS:  # after Ray, which has handlers of its own: the owner decides when a run ends
+            signal.signal(number, signal.SIG_IGN)
+        worker = RayWorker(job, out)
+        code = worker.run(orders)
+        worker.close()
+    except LoadstoneError as error:
+        report(out, Failed(str(error), isinstance(error, DiskFullError)))
+        return 1
+    except Exception as error:  # Ray's errors have no common base but this one; the journal has what came before
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        print(f"worker {job.worker}: {error!r}", file=sys.stderr)
+        report(out, Failed(f"worker {job.worker}: lost in the Ray cluster ({type(error).__name__}: {reason})"))
+        return 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
