@@ -323,7 +323,8 @@ class HttpServer(Server):
         finally:
             self._patience_s -= max(0.0, time.monotonic() - begun_s - _PROMPT_S)
 
-    def _ask(self, method: str, path: str, body: bytes | None, limit_s: float = _TIMEOUT_S) -> httpx.Response:
+    def _ask(self, method: str, path: str, body: bytes | None, limit_s: float | None = None) -> httpx.Response:
+        limit_s = limit_s or _TIMEOUT_S
         headers = {"Content-Type": "application/json"} if body is not None else {}
         for pause_s in (*_PAUSES_S, None):
             try:
