@@ -123,9 +123,14 @@ def headers(value: Any, flag: str) -> list[tuple[str, str]]:
 
 def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:
     """Flags of an engine's own, with their values where they have one, from `FLAG=VALUE`, pairs, or a mapping."""
-    pairs = value.items() if isinstance(value, Mapping) else texts(value, flag)
-    split = (each.partition("=") if isinstance(each, str) else (each[0], "=", each[1]) for each in pairs)
-    return [(str(name), None if not sign or content is None else str(content)) for name, sign, content in split]
+    pairs = []
+    for each in value.items() if isinstance(value, Mapping) else texts(value, flag):
+        name, sign, content = each.partition("=") if isinstance(each, str) else ("", "", "")
+        pair = each if not isinstance(each, str) else (name, content if sign else None)
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InputError(f"{flag}: write FLAG, or FLAG=VALUE")
+        pairs.append((str(pair[0]), None if pair[1] is None else str(pair[1])))
+    return pairs
 
 
 def variables(value: Any, flag: str) -> list[tuple[str, str]]:
