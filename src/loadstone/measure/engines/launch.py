@@ -13,7 +13,7 @@ import shutil
 import socket
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -29,7 +29,8 @@ from loadstone.predict.engine_rules.launch import Launch
 READY_S = 1800.0
 SILENT_S = 900.0
 """An engine that is loading writes; one that has written nothing for so long hangs."""
-_POLL_S = 0.2
+_FIRST_POLL_S, _POLL_S = 0.02, 0.2
+"""llama.cpp serves after a tenth of a second, others after minutes."""
 _MOST_LOG_BYTES = 4 << 20
 _TAIL_LINES = 3
 _TRACEBACK = "Traceback (most recent call last)"
@@ -119,7 +120,7 @@ class Engine:
                     quiet = f", the last {now - changed:.0f} s without a word" if now - changed > silent_s else ""
                     first = self.ranks[0]
                     raise LaunchError(f"{self.launch.engine}: {over}{quiet}", self._cause(first), first.log_path)
-                time.sleep(_POLL_S)
+                time.sleep(min(_POLL_S, _FIRST_POLL_S + (now - begun) / 10))
 
     def wait(self) -> None:
         """Return never: raises LaunchError once a rank ends, or what a signal raises."""
@@ -153,10 +154,7 @@ class RunningEngine(Engine):
         TargetError where a program cannot be started.
         """
         super().__init__(launch, launch.url)
-        address = urlsplit(launch.url)
-        with contextlib.suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=1):
-            problem = f"{launch.engine} cannot be started at {launch.url}"
-            raise LaunchError(problem, "the port is in use; give another one with --port", folder)
+        _check_port(launch, folder)
         for program in {rank.argv[0] for rank in launch.ranks}:
             if shutil.which(program) is None:
                 remedy = "install the engine, give its path with --program, or start it in a container"
@@ -182,6 +180,42 @@ class RunningEngine(Engine):
     def handle(self) -> dict[str, str | int | list[str | int]]:
         """What tells its processes from others': where it answers, and the process of every rank."""
         return {"url": self.url, "processes": list(self.processes)}
+
+
+def serve(
+    command: Sequence[str],
+    engine: str,
+    *,
+    log_path: Path,
+    url: str,
+    ready: str = "/health",
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = READY_S,
+) -> ServerProcess:
+    """Start a server of `engine` by its command; returns it once GET `url` + `ready` answers 200.
+
+    Raises LaunchError as Engine.wait_ready() does and where its port is taken, and TargetError where it cannot be
+    started; nothing is left then.
+    """
+    launch = Launch(engine=engine, ranks=(), url=url, container=None, notes=(), ready=ready)
+    _check_port(launch, log_path.parent)
+    process = ServerProcess(command, log_path=log_path, url=url, env=env)
+    try:
+        waiting = Engine(launch, url)
+        waiting.ranks.append(process)
+        waiting.wait_ready(timeout_s)
+    except BaseException:
+        process.stop()
+        raise
+    return process
+
+
+def _check_port(launch: Launch, folder: Path) -> None:
+    """Raises LaunchError where something listens there already, which would answer in the engine's place."""
+    address = urlsplit(launch.url)
+    with contextlib.suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=1):
+        problem = f"{launch.engine} cannot be started at {launch.url}"
+        raise LaunchError(problem, "the port is in use; give another one with --port", folder)
 
 
 class Cause(NamedTuple):

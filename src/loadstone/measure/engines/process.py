@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
@@ -21,7 +20,6 @@ from typing import IO, Self
 from loadstone.core.errors import TargetError
 
 KILL_AFTER_S = 5.0
-_POLL_S = 0.05
 _TAIL_BYTES = 4096
 _TAIL_LINES = 3
 
@@ -63,32 +61,6 @@ class ServerProcess:
     def exit_code(self) -> int | None:
         """None while the server runs; then its exit code, 128 + n if signal n ended it."""
         return self._guard.poll()
-
-    def wait_ready(self, url: str, timeout_s: float) -> None:
-        """Return once GET `url` answers 200. Proxies are ignored: the server is on this machine.
-
-        Raises TargetError, with the end of the log in the message, if the server ends first or time runs out. The
-        server is left as it is.
-        """
-        import httpx  # not at the top: the guard does without
-
-        deadline = time.monotonic() + timeout_s
-        with httpx.Client(trust_env=False, timeout=min(5.0, timeout_s)) as client:
-            while True:
-                status = 0
-                with contextlib.suppress(httpx.TransportError):
-                    status = client.get(url).status_code
-                # Asked after the answer: on a port that something else holds, the 200 is not this server's.
-                code = self.exit_code()
-                if code is not None:
-                    raise TargetError(
-                        f"{self._name} ended with exit code {code} before it was ready: {self._log_tail()}"
-                    )
-                if status == 200:
-                    return
-                if time.monotonic() >= deadline:
-                    raise TargetError(f"{self._name} was not ready after {timeout_s:g} s: {self._log_tail()}")
-                time.sleep(_POLL_S)
 
     def stop(self) -> None:
         """End the server and everything in its process group; returns when they are gone. May be called again."""
