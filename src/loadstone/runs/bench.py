@@ -23,7 +23,7 @@ from loadstone.measure.client.protocol import Progress, StepDone
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter
 from loadstone.measure.engines.server import HttpServer
-from loadstone.runs import execution, preflight, worker_jobs
+from loadstone.runs import execution, launched, preflight, worker_jobs
 from loadstone.runs.preflight import Server
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
@@ -56,12 +56,13 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
     draft = planner.plan()
     bounds = execution.bounds_of(options)
     preflight.check_options(options)
+    launched.check_options(options)
     deployment = preflight.declared_deployment(options)
     headers = preflight.headers_of(options.headers)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        urls, engine_log = preflight.target_urls(options, draft, stack)
-        server = preflight.probe(options, draft, urls, headers)
+        started = preflight.target_of(options, draft, stack, lambda text: on_event(Event(kind="note", text=text)))
+        server = preflight.probe(options, draft, started.urls, headers)
         plan, expected_s = preflight.plan_for(planner, draft, server)
         del planner, draft  # a plan may take a gigabyte
         salt = preflight.salt_of(options)
@@ -78,9 +79,10 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
         )
         info.selftest = msgspec.to_builtins(load_selftest())
         doubts = []
-        if deployment is not None and options.deployment is not None:
+        stated = options.launch or options.deployment
+        if deployment is not None and stated is not None:
             doubts = preflight.doubts(deployment, server.target)
-            declared = preflight.deployment_record(options.deployment, deployment, server.target)
+            declared = preflight.deployment_record(stated, deployment, server.target)
             info.settings["deployment"] = declared | ({"doubts": doubts} if doubts else {})
         elif (simulated := preflight.simulated_record(server.target)) is not None:
             info.settings["deployment"] = simulated
@@ -91,15 +93,18 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
 
         def run() -> str | None:
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
-            check = f"--deployment {options.deployment}: please check: {{}}; reports rely on it"
+            check = (
+                f"--{'launch' if options.launch else 'deployment'} {stated}: please check: {{}}; reports rely on it"
+            )
             for text in [*server.notes, *map(check.format, doubts)]:
                 on_event(Event(kind="note", text=text))
             try:
-                return _measure(options, plan, info, folder, server, gpus, signals, on_event)
+                failure = _measure(options, plan, info, folder, server, gpus, signals, on_event)
             finally:
-                if engine_log is not None:
+                if started.log is not None:
                     with contextlib.suppress(OSError):
-                        shutil.copyfile(engine_log, folder / "engine.log")
+                        shutil.copyfile(started.log, folder / "engine.log")
+            return launched.ended(started.engine, folder / "engine.log") or failure
 
         return execution.execute(folder, info, plan, signals, run)
 
@@ -249,7 +254,9 @@ def _flush(options: Options, server: Server, info: RunInfo) -> Callable[[], None
 
 def _gpus(options: Options, server: Server, info: RunInfo, stack: contextlib.ExitStack) -> Gpus | None:
     """This machine's GPUs, where they are to be watched; `info` tells which they are."""
-    shared = bool(options.urls or options.engine) and any(_is_here(parts.hostname) for parts, _ in server.addresses)
+    shared = bool(options.urls or options.engine or options.launch) and any(
+        _is_here(parts.hostname) for parts, _ in server.addresses
+    )
     if options.gpu_telemetry is False or (options.gpu_telemetry is None and (options.gpu_metrics or not shared)):
         return None
     try:

@@ -121,6 +121,27 @@ def headers(value: Any, flag: str) -> list[tuple[str, str]]:
     return pairs
 
 
+def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:
+    """Flags of an engine's own, with their values where they have one, from `FLAG=VALUE`, pairs, or a mapping."""
+    pairs = []
+    for each in value.items() if isinstance(value, Mapping) else texts(value, flag):
+        name, sign, content = each.partition("=") if isinstance(each, str) else ("", "", "")
+        pair = each if not isinstance(each, str) else (name, content if sign else None)
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InputError(f"{flag}: write FLAG, or FLAG=VALUE")
+        pairs.append((str(pair[0]), None if pair[1] is None else str(pair[1])))
+    return pairs
+
+
+def variables(value: Any, flag: str) -> list[tuple[str, str]]:
+    """Variables of an environment, from `NAME=VALUE`, pairs, or a mapping."""
+    pairs = engine_flags(value, flag)
+    for name, content in pairs:
+        if content is None or not name.isidentifier():
+            raise InputError(f"{flag} {name}: write NAME=VALUE")
+    return [(name, content or "") for name, content in pairs]
+
+
 def json_object(value: Any, flag: str) -> dict[str, Any]:
     try:
         fields = msgspec.json.decode(value) if isinstance(value, str) else value

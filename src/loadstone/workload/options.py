@@ -104,7 +104,31 @@ class Options(Flags):
         TARGET, "what the server or fleet runs, for prices, roofline, calibrate: llama-3.1-70b@8xh200/tp8"
     )
     engine: Literal["llama.cpp"] | None = flag(TARGET, "start this engine with a small random model and measure it")
-    model: str | None = flag(TARGET, "model name to request [default: the server's first]")
+    launch: str | None = flag(
+        TARGET, "start this deployment here, measure it, and stop it: llama-3.1-8b@1xh100/engine=vllm"
+    )
+    model: str | None = flag(
+        TARGET,
+        "model name to request [default: the server's first]; with --launch: what the engine loads, a path or an id",
+    )
+    arguments: Sequence[tuple[str, str | None]] = flag(
+        TARGET,
+        "with --launch: a flag of the engine's own, FLAG or FLAG=VALUE",
+        (),
+        values.engine_flags,
+        name="argument",
+    )
+    environment: Sequence[tuple[str, str]] = flag(
+        TARGET, "with --launch: NAME=VALUE in the engine's environment", (), values.variables, name="env"
+    )
+    program: str | None = flag(TARGET, "with --launch: path of the engine's program [default: found on PATH]")
+    container: Literal["docker", "podman", "enroot"] | None = flag(
+        TARGET, "with --launch: start it in a container, run by this"
+    )
+    image: str | None = flag(TARGET, "with --launch: image of the container, e.g. vllm/vllm-openai:v0.33.0")
+    timeout_ready_s: float = flag(
+        TARGET, "with --launch: longest time until the engine serves", "30m", values.seconds, limits=_ABOVE_0
+    )
     endpoint: Endpoint | None = flag(TARGET, "API to use [default: what the server offers, completions first]")
     route: Route | None = flag(
         TARGET, "how to spread requests over a fleet [default: round-robin; for sessions: sticky]"
