@@ -145,7 +145,7 @@ def variables(value: Any, flag: str) -> list[tuple[str, str]]:
 def json_object(value: Any, flag: str) -> dict[str, Any]:
     try:
         fields = msgspec.json.decode(value) if isinstance(value, str) else value
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InputError(f"{flag}: no JSON ({error}); write e.g. '{{\"top_k\": 40}}'") from None
     if not isinstance(fields, Mapping):
         raise InputError(f"{flag}: not a JSON object; write e.g. '{{\"top_k\": 40}}'")
@@ -181,6 +181,6 @@ def parse_structured(option: str) -> Structured:
         return Structured("grammar", content)
     try:
         schema = msgspec.json.decode(content, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InputError(f"--structured: not a JSON schema ({error}); give a JSON object") from error
     return Structured("json_schema", schema)
