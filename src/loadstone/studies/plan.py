@@ -112,8 +112,8 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
             known.append(f"{plain}={text}")
         else:
             own.append((key.lstrip("-"), text))
-    embedded = kind == "llama.cpp" and not (model or engine.model or engine.url)
-    if not model and not embedded and engine.url is None:
+    model = model or engine.model or ""
+    if not model and kind != "llama.cpp" and engine.url is None:
         raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
     deployment = None
     if model and layout and kind is not None:
