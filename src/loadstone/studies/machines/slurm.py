@@ -23,6 +23,7 @@ from loadstone.measure.engines.launch import Engine as Ranks
 from loadstone.measure.engines.launch import LaunchError, first_error
 from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.predict.engine_rules.launch import Launch as Commands
+from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of
 from loadstone.studies.file import Engine, Limits, Machine
 from loadstone.studies.journal import Handle, Journal
@@ -111,7 +112,8 @@ class SlurmMachine:
             with SlurmRanks(_at(commands, job.addresses), folder, job) as ranks:
                 ranks.wait_ready(self._limits.ready, look=ranks.check_job)
                 with self._client(job, folder, ranks.check) as sender:
-                    yield Running(ranks.url, handle | {"job": job.id, "url": ranks.url}, ranks.check, sender)
+                    made = provenance.of_launch(ranks.launch, here=False)
+                    yield Running(ranks.url, handle | {"job": job.id, "url": ranks.url}, ranks.check, sender, made)
         finally:
             cancel(name)
 
