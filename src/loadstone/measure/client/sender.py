@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from loadstone.core.plan import Plan, PlannedRequest
-from loadstone.core.record import Status
+from loadstone.core.record import Status, WatchedRequest
 from loadstone.core.secrets import blank
 from loadstone.measure.client.clock import Clock, Pacer
 from loadstone.measure.client.fleet import AnyConnection, Fleet
@@ -52,6 +52,8 @@ class Sender:
         self.clock = clock
         self.held_limit_bytes = job.held_limit_bytes
         self.progress = Progress(0, 0, 0, 0, 0)
+        self.watched: list[WatchedRequest] = []
+        """Those that nobody was told of yet."""
         self._job = job
         self._keys = job.destinations[0].secrets
         self._plan = plan
@@ -152,7 +154,7 @@ class Sender:
     def _end_grace(self, load: StepLoad) -> None:
         if load is self._step:
             self._feed.end()
-            self._cancel_all("not ended within the grace period after the duration")
+            self._cancel_all("not ended within the grace period after the cell's end")
             self._settle()
 
     def _launch(self, stream: Stream, now_ns: int, *, fresh: bool = False) -> None:
@@ -284,11 +286,16 @@ class Sender:
         if stream.request.phase == "measure":
             is_closed = self._plan.cells[stream.request.cell].is_closed
             begin_ns = stream.sent_ns if is_closed and stream.sent_ns is not None else stream.intended_ns
+            begin_s, tpot_s = self.clock.since_origin_s(begin_ns), None
             progress.ttfts += 1
-            progress.ttft_s += first_s - self.clock.since_origin_s(begin_ns)
+            progress.ttft_s += first_s - begin_s
             if (tokens := stream.output_tokens()) > 1:
+                tpot_s = (last_s - first_s) / (tokens - 1)
                 progress.tpots += 1
-                progress.tpot_s += (last_s - first_s) / (tokens - 1)
+                progress.tpot_s += tpot_s
+            if self._job.watched and stream.sent_ns is not None:
+                sent_s = self.clock.since_origin_s(stream.sent_ns)
+                self.watched.append(WatchedRequest(sent_s, last_s, first_s - begin_s, tpot_s, last_s - begin_s))
 
     # --- meanwhile, and at the end ----------------------------------------------------------------------------
 
@@ -327,6 +334,15 @@ class Sender:
         elif not stream.part_ns or len(stream.arrival_s) >= _PART_EVENTS or now > stream.part_ns + _PART_NS:
             stream.part_ns = now
             self._fragments.add_part(stream)
+
+    def end_step(self) -> None:
+        """Send nothing more of the step; what is under way has the grace period to end."""
+        load = self._step
+        if load is not None:
+            load.cut = True
+            self._feed.end()
+            self.loop.call_later(self._job.grace_s, self._end_grace, load)
+            self._settle()
 
     def stop(self, reason: str) -> None:
         """Send nothing more, cancel what is under way."""
