@@ -275,7 +275,7 @@ def _own(folder: Path) -> Iterator[None]:
 def is_owned(folder: Path) -> bool:
     """Whether a process runs this study now."""
     try:
-        file = os.open(folder / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = os.open(folder / _LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
