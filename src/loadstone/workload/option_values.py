@@ -62,6 +62,15 @@ def seconds(value: Any, flag: str) -> float:
     return parse_seconds(str(value), flag)
 
 
+def share(value: Any, flag: str) -> float:
+    """A part of a whole: `5%`, or 0.05."""
+    text = str(value).strip()
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise InputError(f"{flag}: {text!r} is no share; write e.g. 5%") from None
+
+
 def tokens(value: Any, flag: str) -> int:
     return parse_tokens(str(value), flag)
 

@@ -25,7 +25,7 @@ DEPLOYMENT, ENGINE = "Deployment", "Engine"
 """Headings of a help text, in their order there; ARGUMENT: of what stands without a flag."""
 _OF_A_SERVER = frozenset((
     "url", "salt", "flush_cache", "sampling_seed", "stop", "structured", "stream", "workers", "ray", "gpu_telemetry",
-    "gpu_metrics",
+    "gpu_metrics", "stop_when", "max_errors", "min_duration_s", "max_duration_s",
 ))  # fmt: skip
 """Options, beside those under TARGET, that a simulation takes and that do nothing there."""
 HEADINGS = (ARGUMENT, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN)
@@ -244,6 +244,23 @@ class Options(Flags):
         LOAD, "measure each cell for this long instead, e.g. 60s", read=values.seconds, limits=_ABOVE_0
     )
     grace_s: float = flag(LOAD, "after --duration: time for requests under way to end", "30s", values.seconds)
+    stop_when: str | None = flag(
+        LOAD,
+        "end a cell once all of these are known so well, with 95 % confidence: tpot_p50±2%,ttft_p99±10%; without "
+        "--requests or --duration it goes on until then, or for --max-duration",
+    )
+    max_errors: float | None = flag(
+        LOAD,
+        "end a cell once more than this share of its requests fails, e.g. 5%",
+        read=values.share,
+        limits=Limits("must be from 0 to below 1", 0, most=0.999),
+    )
+    min_duration_s: float | None = flag(
+        LOAD, "shortest time of a cell before --stop-when ends it", read=values.seconds, limits=_ABOVE_0
+    )
+    max_duration_s: float | None = flag(
+        LOAD, "longest time of a cell [default: 10m with --stop-when alone]", read=values.seconds, limits=_ABOVE_0
+    )
     warmup: int | None = flag(
         LOAD,
         "requests before the measured ones, or 0 [default: the concurrency; a second of the rate, at most a tenth]",
