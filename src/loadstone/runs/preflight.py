@@ -380,6 +380,8 @@ def headers_of(named: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     for name, value in headers:
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(r"[\t -~]*", value):
             raise InputError("--header: not an HTTP header (name and value in plain ASCII); write 'Name: value'")
+        if name.lower() in ("content-length", "transfer-encoding"):
+            raise InputError(f"--header: {name} follows from the request; leave it out")
     key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
     if key is not None and not any(name.lower() == "authorization" for name, _ in headers):
         if not re.fullmatch("[!-~]+", key):

@@ -367,6 +367,8 @@ class HttpServer(Server):
     def _failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str, limit_s: float) -> str:
         """Why there is no answer, in one line. Raises TargetError where the URL should begin by the other scheme."""
         reason, text, where = _reason(error), str(error), self.url + path
+        if self._proxy is not None:
+            where += f" through --proxy {self._proxy}"
         match error:
             case httpx.ConnectError() if "CERTIFICATE_VERIFY" in text:
                 return f"{self.origin}: its certificate is not trusted ({reason}); {_cure(text)}"
@@ -508,8 +510,8 @@ def check_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         port = parts.port
-        (parts.hostname or "").encode("idna")
-    except ValueError:
+        _ = (parts.hostname or "").encode("idna"), httpx.URL(url).host
+    except (ValueError, httpx.InvalidURL):
         # The reason would repeat a piece, which may be one of a password.
         raise InputError(f"{shown(url)}: no host and port; write e.g. http://localhost:8000") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
