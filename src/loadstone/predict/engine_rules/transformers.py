@@ -8,7 +8,7 @@ from loadstone.predict.engine_rules.rules import EngineRules
 
 class Transformers(EngineRules):
     def command(self, site: Site) -> Command:
-        """It serves under the name that it loads, whatever `served_name` says; /v1/models tells of its cache alone."""
+        """It serves under the name that it loads, whatever `served_name` says; /v1/models lists its cache."""
         self.refuse_simulated()
         model = self.model_name(site)
         program = [site.program or "transformers", "serve", model]
