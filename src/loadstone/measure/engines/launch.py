@@ -155,14 +155,20 @@ class RunningEngine:
             rank.stop()
 
     def _cause(self, rank: ServerProcess, code: int | None = None) -> str:
-        with rank.log_path.open("rb") as file:
-            text = file.read(_MOST_LOG_BYTES).decode(errors="replace")
-        known = cause_of(text, self.launch.engine)
-        if known is not None:
-            return f"{known.cause}; {known.remedy}"
-        if code == 137:
-            return "it was killed, which is what a full memory does (of the machine, or the container's limit)"
-        return first_error(text)
+        return cause_in(rank.log_path, self.launch.engine, code)
+
+
+def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
+    """Why an engine failed, by its log from byte `start` on, in a line. `code`: with which it ended, if it did."""
+    with log.open("rb") as file:
+        file.seek(start)
+        text = file.read(_MOST_LOG_BYTES).decode(errors="replace")
+    known = cause_of(text, engine)
+    if known is not None:
+        return f"{known.cause}; {known.remedy}"
+    if code == 137:
+        return "it was killed, which is what a full memory does (of the machine, or the container's limit)"
+    return first_error(text)
 
 
 class Cause(NamedTuple):
