@@ -46,7 +46,7 @@ def test_ranks_start_and_end_together(tmp_path: Path) -> None:
     port = free_port()
     with RunningEngine(launch(python(SERVE, str(port)), python(WAIT), port=port), tmp_path) as engine:
         engine.wait_ready(20)
-        pids = [rank.pid for rank in engine.ranks]
+        pids = engine.processes
         assert all(map(is_alive, pids))
         engine.check()
     assert not any(map(is_alive, pids))
@@ -55,7 +55,7 @@ def test_ranks_start_and_end_together(tmp_path: Path) -> None:
 def test_a_rank_that_ends_ends_the_wait_and_is_named(tmp_path: Path) -> None:
     ranks = python(WAIT), python("raise ValueError('no such GPU')")
     with RunningEngine(launch(*ranks, port=free_port()), tmp_path) as engine:
-        pid = engine.ranks[0].pid
+        pid = engine.processes[0]
         with pytest.raises(LaunchError, match="rank 1 of vllm ended with exit code 1: ValueError: no such GPU"):
             engine.wait_ready(20)
     assert not is_alive(pid)

@@ -64,6 +64,8 @@ def test_a_study_is_read(path: Path) -> None:
         ('layout: "16x', 'layout: "17x', "9:27", "none of this study's"),
         ("concurrency", "concurency", "13:9", "write concurrency"),
         ("{local: true}", "{local: true, ssh: [a]}", "20:3", "write one"),
+        ("[gpu1, gpu2]}", "[gpu1, gpu2], qos: high}", "21:30", "qos: a machine of kind ssh has none"),
+        ("{local: true}", "{local: true, client: gpu1}", "20:24", "client: a machine of kind local has none"),
         ("repeats: 3", "repeats: 3\nrepeats: 4", "15:1", "repeats is given twice"),
         ("order: interleaved", "order: random", "15:1", "invalid enum value 'random'"),
         ("chat: {", "chat: [", "11:49", "no YAML"),

@@ -19,10 +19,15 @@ _EMBEDDED_SLOTS = 16
 _EMBEDDED_CONTEXT = 4096
 
 
-def commands_of(launch: Launch, engine: Engine, nodes: tuple[str, ...], port: int | None) -> Commands:
-    """The commands of all ranks. Raises InputError where the engine cannot be started so."""
+def commands_of(
+    launch: Launch, engine: Engine, nodes: tuple[str, ...], port: int | None, host: str = "127.0.0.1"
+) -> Commands:
+    """The commands of all ranks. `host`: where the only one of them listens. Raises InputError where the engine
+    cannot be started so.
+    """
     site = Site(
         model=engine.model,
+        host=host,
         port=port,
         nodes=nodes,
         program=engine.program,
@@ -47,11 +52,12 @@ def _embedded(site: Site) -> Commands:
         port=site.port,
         slots=_EMBEDDED_SLOTS,
         context_tokens=_EMBEDDED_CONTEXT,
+        host=site.host,
     )
     return Commands(
         engine="llama.cpp",
         ranks=(RankCommand("127.0.0.1", tuple(words), dict(site.environment)),),
-        url=f"http://127.0.0.1:{site.port}",
+        url=f"http://{site.host}:{site.port}",
         container=None,
         notes=(),
     )

@@ -99,10 +99,12 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ray: str | None = None
     parallel: int = 1
     client: str | None = None
+    python: str | None = None
+    setup: tuple[str, ...] = ()
     account: str | None = None
     qos: str | None = None
     time: Seconds | None = None
-    setup: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     user: str | None = None
     port: int | None = None
     key: str | None = None
@@ -285,6 +287,8 @@ _OF_A_REQUEST = (
     "timeout_total_s",
 )
 _OF_THE_STUDY = ("seed", "salt", "flush_cache", "plan")
+_OF_SLURM = ("account", "qos", "time", "options")
+_OF_OTHER_MACHINES = {"ssh": _OF_SLURM, "local": (*_OF_SLURM, "user", "port", "key", "client", "python", "setup")}
 _WORKLOAD_FLAGS = {
     each.name.replace("_", "-")
     for field, each in flags_of(Options).items()
@@ -317,6 +321,9 @@ def _check(read: StudyFile) -> None:
     for name, machine in study.machines.items():
         if (kinds := machine.local + bool(machine.ssh) + bool(machine.partition) + bool(machine.ray)) != 1:
             raise read.error(f"$.machines.{name}", f"{name}: {kinds} of local, ssh, partition and ray; write one")
+        for key in _OF_OTHER_MACHINES.get(machine.kind, ()):
+            if getattr(machine, key):
+                raise read.error(f"$.machines.{name}.{key}", f"{key}: a machine of kind {machine.kind} has none")
     for name, workload in study.workloads.items():
         for key in workload:
             if key not in _WORKLOAD_FLAGS:

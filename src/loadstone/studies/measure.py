@@ -16,7 +16,6 @@ from loadstone.runs.bench import Event, bench
 from loadstone.runs.simulate import simulate
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import Handle, Journal
-from loadstone.studies.machines.local import Attached
 from loadstone.studies.plan import Cell, Launch
 from loadstone.studies.status import name_of
 from loadstone.studies.supervise import Measure, Running
@@ -34,7 +33,7 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
         run = next((run for run in out.iterdir() if (run / "summary.json").is_file()), None)
         if run is None:
             raise TargetError(f"{out}: the client has left no run here")
-        return read_run(run).summary
+        return msgspec.structs.replace(read_run(run).summary, run_dir=str(run))
 
     return measure
 
@@ -60,7 +59,7 @@ class Simulation:
     def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
         """See supervise.Machine."""
         journal.write("launch", launch=launch.id)
-        yield Attached("simulated")
+        yield Running("simulated", {})
 
     def release(self, left: Handle) -> None:
         """Nothing: there is nothing."""

@@ -38,20 +38,19 @@ class Client(Protocol):
     def bench(self, words: Sequence[str], out: Path) -> None: ...
 
 
-class Running(Protocol):
-    """A launch that answers. `url`: where, as the client sees it; `client`: who sends the load, None for this
-    process; `handle`: what the journal keeps of it, such as its processes; `check` raises TargetError once a rank of
-    it has ended."""
+class Running(NamedTuple):
+    """A launch that answers.
+
+    url     where, as the client sees it
+    handle  what the journal keeps of it, such as its processes
+    check   raises TargetError once a rank of it has ended
+    client  who sends the load; None: this process
+    """
 
     url: str
-
-    @property
-    def client(self) -> Client | None: ...
-
-    @property
-    def handle(self) -> Handle: ...
-
-    def check(self) -> None: ...
+    handle: Handle
+    check: Callable[[], None] = lambda: None
+    client: Client | None = None
 
 
 class Machine(Protocol):

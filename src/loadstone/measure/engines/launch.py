@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
 
 import msgspec
@@ -55,52 +55,30 @@ class LaunchError(TargetError):
         self.log = log
 
 
-class RunningEngine:
-    """Ranks that were started together and end together."""
+class Rank(Protocol):
+    """One node's part of an engine, wherever it runs. `exit_code`: None while it runs, and where it was ended since
+    another had; `log_path`: what it has written so far."""
 
-    client = None
+    log_path: Path
 
-    def __init__(self, launch: Launch, folder: Path) -> None:
-        """Start every rank, with its log `rank-N.log` and the launch's files in `folder`.
+    def exit_code(self) -> int | None: ...
 
-        Raises LaunchError where something listens on its port already, which would answer in its place, and
-        TargetError where a program cannot be started.
-        """
+    def stop(self) -> None: ...
+
+
+class Engine:
+    """Ranks that were started together and end together. `url`: where they are asked whether they are ready."""
+
+    def __init__(self, launch: Launch, url: str) -> None:
         self.launch = launch
-        self.url = launch.url
-        self.ranks: list[ServerProcess] = []
-        address = urlsplit(launch.url)
-        with contextlib.suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=1):
-            problem = f"{launch.engine} cannot be started at {launch.url}"
-            raise LaunchError(problem, "the port is in use; give another one with --port", folder)
-        for program in {rank.argv[0] for rank in launch.ranks}:
-            if shutil.which(program) is None:
-                remedy = "install the engine, give its path with --program, or start it in a container"
-                raise LaunchError(
-                    f"{launch.engine} cannot be started", f"no program {program} here; {remedy}", folder
-                )
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in launch.files.items():
-            (folder / name).write_text(content, "utf-8")
-        try:
-            for i, rank in enumerate(launch.ranks):
-                argv = [str(folder.absolute() / word) if word in launch.files else word for word in rank.argv]
-                log, env = folder / f"rank-{i}.log", {**os.environ, **rank.env}
-                self.ranks.append(ServerProcess(argv, log_path=log, url=launch.url, env=env))
-        except BaseException:
-            self.stop()
-            raise
+        self.url = url
+        self.ranks: list[Rank] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    @property
-    def handle(self) -> dict[str, str | int | list[str | int]]:
-        """What tells its processes from others': where it answers, and the process of every rank."""
-        return {"url": self.url, "processes": [rank.pid for rank in self.ranks]}
 
     def check(self) -> None:
         """Raises LaunchError where a rank has ended: the others then wait for it in vain."""
@@ -154,7 +132,7 @@ class RunningEngine:
         for rank in reversed(self.ranks):
             rank.stop()
 
-    def _cause(self, rank: ServerProcess, code: int | None = None) -> str:
+    def _cause(self, rank: Rank, code: int | None = None) -> str:
         return cause_in(rank.log_path, self.launch.engine, code)
 
 
@@ -169,6 +147,47 @@ def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
     if code == 137:
         return "it was killed, which is what a full memory does (of the machine, or the container's limit)"
     return first_error(text)
+
+
+class RunningEngine(Engine):
+    """An engine whose ranks are children of this process."""
+
+    def __init__(self, launch: Launch, folder: Path) -> None:
+        """Start every rank, with its log `rank-N.log` and the launch's files in `folder`.
+
+        Raises LaunchError where something listens on its port already, which would answer in its place, and
+        TargetError where a program cannot be started.
+        """
+        super().__init__(launch, launch.url)
+        address = urlsplit(launch.url)
+        with contextlib.suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=1):
+            problem = f"{launch.engine} cannot be started at {launch.url}"
+            raise LaunchError(problem, "the port is in use; give another one with --port", folder)
+        for program in {rank.argv[0] for rank in launch.ranks}:
+            if shutil.which(program) is None:
+                remedy = "install the engine, give its path with --program, or start it in a container"
+                raise LaunchError(
+                    f"{launch.engine} cannot be started", f"no program {program} here; {remedy}", folder
+                )
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in launch.files.items():
+            (folder / name).write_text(content, "utf-8")
+        self.processes: list[int] = []
+        try:
+            for i, rank in enumerate(launch.ranks):
+                argv = [str(folder.absolute() / word) if word in launch.files else word for word in rank.argv]
+                log, env = folder / f"rank-{i}.log", {**os.environ, **rank.env}
+                process = ServerProcess(argv, log_path=log, url=launch.url, env=env)
+                self.ranks.append(process)
+                self.processes.append(process.pid)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def handle(self) -> dict[str, str | int | list[str | int]]:
+        """What tells its processes from others': where it answers, and the process of every rank."""
+        return {"url": self.url, "processes": list(self.processes)}
 
 
 class Cause(NamedTuple):

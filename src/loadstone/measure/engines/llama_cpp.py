@@ -119,11 +119,12 @@ def command(
     context_tokens: int,
     connections: int = 0,
     cache_prompt: bool = True,
+    host: str = "127.0.0.1",
 ) -> list[str]:
-    """The words that start `server` as launch() does, on a port of this machine. Raises InputError."""
+    """The words that start `server` as launch() does, on a port of `host`. Raises InputError."""
     return [
         *(str(server), "--model", str(model or _tiny_model()), "--alias", model.stem if model else "tiny"),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", host, "--port", str(port)),
         *("--parallel", str(slots), "--ctx-size", str(slots * context_tokens)),
         # More than one thread suffers badly where anything else uses the cores.
         *("--threads", "1", "--threads-batch", "1"),

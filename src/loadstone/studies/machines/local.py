@@ -16,23 +16,6 @@ from loadstone.studies.plan import Launch
 from loadstone.studies.supervise import Running
 
 
-class Attached:
-    """A server that somebody else started: it is neither started nor stopped."""
-
-    client = None
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    @property
-    def handle(self) -> Handle:
-        """Where it answers."""
-        return {"url": self.url}
-
-    def check(self) -> None:
-        """Whether it is gone is seen by who measures it."""
-
-
 class LocalMachine:
     """Starts one launch at a time on this machine. `ready_s`: how long an engine may take until it answers."""
 
@@ -48,7 +31,7 @@ class LocalMachine:
         engine = self._engines.get(launch.engine, Engine())
         journal.write("launch", launch=launch.id)
         if engine.url is not None:
-            yield Attached(engine.url)
+            yield Running(engine.url, {"url": engine.url})
             return
         commands = commands_of(launch, engine, (), free_port())
         if len(commands.ranks) > 1:
@@ -57,7 +40,7 @@ class LocalMachine:
             )
         with RunningEngine(commands, folder) as running:
             running.wait_ready(self._ready_s)
-            yield running
+            yield Running(running.url, running.handle, running.check)
 
     def release(self, left: Handle) -> None:
         """Nothing: what was started here has ended with its supervisor."""
