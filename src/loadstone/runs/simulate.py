@@ -86,7 +86,8 @@ def _simulate(options: SimulateOptions) -> dict[str, Any]:
     deployment = parse_deployment(options.deployment)
     fleet = fleet_of(deployment, acceptance=options.acceptance, profile=options.profile, offline=options.offline)
     longest, limit = longest_request(deployment, fleet.policy)
-    planner = Planner(options)
+    # What ends a measured cell early does nothing here: a simulation takes no hour, and draws no errors.
+    planner = Planner(dataclasses.replace(options, stop_when=None, min_duration_s=None))
     plan = planner.plan(longest if options.trace is not None else None)
     if options.offline:
         if not all(load.is_burst for load in plan.cells):

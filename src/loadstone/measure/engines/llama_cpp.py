@@ -15,6 +15,7 @@ from pathlib import Path
 from loadstone.core.errors import InputError
 from loadstone.core.host import cache_folder
 from loadstone.measure.engines import tiny_gguf
+from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
 
 _INSTALL = "put llama-server on PATH (brew install llama.cpp, or a build from the llama.cpp releases page on GitHub)"
@@ -101,13 +102,7 @@ def launch(
     )
     # The user's LLAMA_ARG_… settings would change what is measured and be recorded nowhere.
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
-    process = ServerProcess(words, log_path=log_path, url=url, env=env)
-    try:
-        process.wait_ready(f"{url}/health", _READY_TIMEOUT_S)
-    except BaseException:
-        process.stop()
-        raise
-    return process
+    return serve(words, "llama.cpp", log_path=log_path, url=url, env=env, timeout_s=_READY_TIMEOUT_S)
 
 
 def command(

@@ -142,7 +142,7 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
     ranks = []
     for i, address in enumerate(addresses):
         flags = [*command.flags, *listening, *(command.nodes[i] if command.nodes else [])]
-        words = _words(flags, command.underscores) + _own_words(site, command.underscores)
+        words = _words(flags, command.underscores) + own_words(site, command.underscores)
         argv = [*command.program, *words]
         if container is not None:
             argv = _contained(container, command, argv, environment, f"loadstone-{port}-{i}")
@@ -174,7 +174,8 @@ def _words(flags: Flags, underscores: bool) -> list[str]:
     return words
 
 
-def _own_words(site: Site, underscores: bool) -> list[str]:
+def own_words(site: Site, underscores: bool = False) -> list[str]:
+    """The user's own flags and values as words. Raises InputError for what is no flag."""
     for flag, _ in site.arguments:
         if not _FLAG.fullmatch(flag):
             raise InputError(f"{flag!r} is no flag; write e.g. max_model_len=8192")

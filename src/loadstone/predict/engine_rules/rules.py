@@ -121,7 +121,7 @@ class EngineRules:
             return own
         try:
             overrides = msgspec.json.decode(text, type=_Overrides)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             raise InputError(
                 f"--{self.overrides.replace('_', '-')}: {error}; its JSON may have rope_parameters, rope_scaling and "
                 f'max_position_embeddings here, e.g. {{"max_position_embeddings": 65536}}'
