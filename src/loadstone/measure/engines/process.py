@@ -8,6 +8,7 @@ process group gets SIGTERM and, five seconds later, SIGKILL. So a kill −9 of t
 
 import contextlib
 import os
+import random
 import select
 import signal
 import socket
@@ -22,6 +23,7 @@ from loadstone.core.errors import TargetError
 KILL_AFTER_S = 5.0
 _TAIL_BYTES = 4096
 _TAIL_LINES = 3
+_PORTS = (20_000, 32_000)
 
 
 class ServerProcess:
@@ -79,11 +81,16 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of 127.0.0.1 that nothing listens on at this moment.
+
+    Not one of those that the kernel gives to outgoing connections: one of these could be taken in the minutes until
+    an engine listens, or the hours until a job starts.
+    """
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
