@@ -10,6 +10,7 @@ import pytest
 
 from conftest import eventually, gone
 from loadstone.core.errors import TargetError
+from loadstone.measure.engines import process
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
 
@@ -129,3 +130,59 @@ def test_kill_9_of_the_owner_ends_the_server(tmp_path: Path, fork: bool) -> None
         if fork:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(written_pid(tmp_path / "forked"), signal.SIGKILL)
+
+
+AWAY = """
+import os, signal, sys, time
+if not os.fork():
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with open(sys.argv[1], "w") as file:
+        print(os.getpid(), file=file)
+    time.sleep(600)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize("then", ["", "time.sleep(600)"])
+def test_what_the_server_sent_away_from_itself_ends_too(tmp_path: Path, then: str) -> None:
+    pid_path = tmp_path / "pid"
+    with ServerProcess(python(AWAY + then, str(pid_path)), log_path=tmp_path / "log") as server:
+        pid = written_pid(pid_path)
+        assert eventually(lambda: server.exit_code() == 0) if not then else not gone(pid)
+    assert eventually(lambda: gone(pid))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_server_that_strikes_its_guard_ends_all_the_same(tmp_path: Path, number: signal.Signals) -> None:
+    code = f"import os, time; os.kill(os.getppid(), {int(number)}); time.sleep(600)"
+    server = ServerProcess(python(code), log_path=tmp_path / "log")
+    if number == signal.SIGKILL:
+        assert eventually(lambda: server.exit_code() is not None)
+    server.stop()
+    server.stop()
+    assert eventually(lambda: gone(server.pid))
+
+
+def test_a_log_without_end_keeps_its_beginning_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = (tmp_path / "log").open("a+b")
+    monkeypatch.setattr(process, "_MOST_LOG_BYTES", 1000)
+    monkeypatch.setattr(process, "_LOG_BEGIN_BYTES", 100)
+    monkeypatch.setattr(process, "_LOG_END_BYTES", 50)
+    with log:
+        os.write(log.fileno(), b"a" * 1000)
+        process._bound(log.fileno())
+        assert (tmp_path / "log").stat().st_size == 1000
+        os.write(log.fileno(), b"z" * 60)
+        process._bound(log.fileno())
+        os.write(log.fileno(), b"more")
+    assert (tmp_path / "log").read_bytes() == b"a" * 100 + process._CUT + b"z" * 50 + b"more"
+
+
+def test_the_log_of_a_server_is_bounded(tmp_path: Path) -> None:
+    code = "import os, time\nfor _ in range(160): os.write(2, bytes(1 << 20))\ntime.sleep(600)"
+    with ServerProcess(python(code), log_path=tmp_path / "log"):
+        assert eventually(lambda: (tmp_path / "log").stat().st_size > 100 << 20)
+        assert eventually(lambda: (tmp_path / "log").stat().st_size < 80 << 20)

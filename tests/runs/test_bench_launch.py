@@ -13,6 +13,7 @@ import pytest
 from conftest import eventually, gone
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.provenance import Provenance
 from loadstone.measure.engines import llama_cpp
 from loadstone.measure.engines.launch import LaunchError
 from loadstone.runs.bench import Event, bench
@@ -57,6 +58,10 @@ def test_a_deployment_is_started_measured_and_stopped(program: Path) -> None:
     info = run_folder.read_info(folder)
     assert info.settings["deployment"]["stated"] == DEPLOYMENT
     assert info.settings["deployment"]["engine"] == "llama.cpp"
+    made = Provenance.of(info)
+    assert made.commands[0][0] == str(program)
+    assert made.flags["threads"] == "1"
+    assert made.flags["ctx_size"] == "2048"
     assert "listening" in (folder / "engine.log").read_text(errors="replace")
     log = re.search(r"starting llama.cpp; log: (\S+)", " ".join(told))
     assert log is not None

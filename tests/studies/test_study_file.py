@@ -72,6 +72,8 @@ def test_a_study_is_read(path: Path) -> None:
         ("repeats: 3", "repeats: *r", "14:10", "aliases are not read"),
         ("{input: 8k, output: 1k}", "&a {input: 8k}\n  same: *a", "13:9", "aliases are not read"),
         ("study: r1", "study: ../r1", "1:1", "is no name"),
+        ("{image: \"vllm", "{env: {A=B: x}, image: \"vllm", "4:12", "'A=B' is no name of a variable"),
+        ("{image: \"vllm", "{url: \"http://me:Secret@x/\", image: \"vllm", "4:12", "give keys in LOADSTONE_API_KEY"),
         ("machines:", "machines: []\nothers:", "19:1", "machines: expected `object`"),
     ],
 )  # fmt: skip
@@ -100,6 +102,13 @@ def test_an_error_says_where_and_what(path: Path, before: str, after: str, place
         b"1: 2",
         b"study: 2026-01-01\ndeployments: {engine: [vllm]}\nworkloads: {a: 3}",
         b"x" * (2 << 20),
+        b"seed: !!timestamp x",
+        b"seed: !!bool x",
+        b"seed: !!int ''",
+        b"seed: 1" + b":1" * 400_000,
+        b"seed: 1" + b":1" * 400_000 + b".5",
+        b"seed: 0x" + b"f" * 9000,
+        b'model: "a\\0b"',
     ],
 )  # fmt: skip
 def test_whatever_lies_there_is_one_line(path: Path, content: bytes) -> None:

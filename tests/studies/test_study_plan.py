@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadstone.core.errors import InputError
+from loadstone.studies.commands import commands_of
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import EMBEDDED_MODEL, Launch, plan_study
 from test_study_file import STUDY
@@ -136,9 +137,28 @@ def test_llama_cpp_without_a_model_serves_the_small_one(tmp_path: Path) -> None:
         (STUDY.replace("[4, 16, 64, 256]", "[4, 0]"), ":13:9: "),
         (STUDY.replace("16xh200/tp16,nodes=2", "16xh200/tp16,nodes=2,eager"), "unknown option 'eager'"),
         (ALL_EXCLUDED, ":9:3: nothing is left"),
+        (STUDY.replace("[4, 16, 64, 256]", "[]"), ":13:1: this leaves nothing to measure"),
+        (STUDY.replace("repeats: 3", "repeats: 1000000000"), " cells, more than 20,000; make several studies"),
+        (STUDY.replace("[4, 16, 64, 256]", f"{list(range(1, 20_000))}"), " cells, more than 20,000; make"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_says_where(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(InputError) as caught:
         planned(tmp_path, text)
     assert problem in str(caught.value)
+
+
+def test_the_small_model_gets_the_arguments_of_its_engine(tmp_path: Path) -> None:
+    engine = "{engine: llama.cpp, args: {ubatch_size: 64}, IMAGE}"
+    text = f"study: s\nengines: {{e: {engine}}}\nloads: {{concurrency: 1}}\ndeployments: {{}}\n"
+    path = tmp_path / "s.yaml"
+    for image in ("", "image: x"):
+        path.write_text(text.replace("IMAGE", image).replace(", }", "}"))
+        read = read_study(path)
+        (launch,) = plan_study(read)
+        if image:
+            with pytest.raises(InputError, match="runs in no container"):
+                commands_of(launch, read.study.engines["e"], (), 1)
+        else:
+            words = commands_of(launch, read.study.engines["e"], (), 1).ranks[0].argv
+            assert words[-2:] == ("--ubatch-size", "64")

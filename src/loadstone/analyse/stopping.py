@@ -23,7 +23,7 @@ from loadstone.core.units import show_seconds
 
 _ERROR = 0.05
 """Probability that an interval is ever wrong."""
-_TUNED_REQUESTS = 128.0
+_TUNED_REQUESTS = 32.0
 """Weight of the mixture's prior, in requests: bounds are tightest at about eight times as many."""
 _LOOK_AGAIN = 1.05
 """Times as many requests as at the last look: a look sorts all of them."""

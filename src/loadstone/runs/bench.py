@@ -19,6 +19,7 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.nvml import Gpus
 from loadstone.core.plan import Plan
+from loadstone.core.provenance import Provenance
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
 from loadstone.measure.client.pool import Pool
@@ -27,7 +28,7 @@ from loadstone.measure.engines import attach
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.observe import Observer, exporter
 from loadstone.measure.engines.server import HttpServer
-from loadstone.runs import execution, launched, preflight, worker_jobs
+from loadstone.runs import execution, launched, preflight, provenance, worker_jobs
 from loadstone.runs.preflight import Server
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
@@ -50,8 +51,11 @@ class Event(msgspec.Struct, kw_only=True):
 Listener = Callable[[Event], None]
 
 
-def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str, Any]:
-    """Measure a live engine; returns the summary (the `--json` document), whose `run_dir` holds the run.
+def bench(
+    options: Options, on_event: Listener = lambda event: None, made_with: Provenance | None = None
+) -> dict[str, Any]:
+    """Measure a live engine; returns the summary (the `--json` document), whose `run_dir` holds the run. `made_with`:
+    what is known of how the server at a URL was started.
 
     Raises InputError (TargetError, DiskFullError) with one line where it cannot be done, and Interrupted, after
     saving, when a signal ended it. Requests that fail during the run are records, not exceptions.
@@ -67,7 +71,7 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         started = preflight.target_of(options, draft, stack, lambda text: on_event(Event(kind="note", text=text)))
-        server = preflight.probe(options, draft, started.urls, headers)
+        server = preflight.probe(options, draft, started, headers)
         plan, expected_s = preflight.plan_for(planner, draft, server)
         del planner, draft  # a plan may take a gigabyte
         salt = preflight.salt_of(options)
@@ -92,6 +96,9 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
         elif (simulated := preflight.simulated_record(server.target)) is not None:
             info.settings["deployment"] = simulated
         gpus = _gpus(options, server, info, stack)
+        if started.engine is not None:
+            made_with = provenance.of_launch(started.engine.launch)
+        info.settings["provenance"] = _made_with(made_with or Provenance(), info)
         folder = run_folder.create(options.out, info.run_id)
         info.run_id = folder.name
         execution.check_room(folder, plan, 2 * _EVENT_BYTES)  # journals, then records beside them
@@ -283,6 +290,16 @@ def _settings(options: Options, plan: Plan, expected_s: list[float]) -> dict[str
     if options.gpu_metrics:
         settings["gpu_metrics"] = [exporter(url, options.proxy) for url in options.gpu_metrics]
     return settings
+
+
+def _made_with(known: Provenance, info: RunInfo) -> dict[str, Any]:
+    """RunInfo.settings["provenance"]: with the GPUs that are watched, and the folder's state."""
+    gpus = info.settings.get("gpus", [])
+    driver = gpus[0]["driver"] if gpus else None
+    names = tuple(gpu["name"] for gpu in gpus)
+    whole = msgspec.structs.replace(known, driver=driver, gpus=names, git=provenance.git_state())
+    built: dict[str, Any] = msgspec.to_builtins(whole)
+    return built
 
 
 def _flush(options: Options, server: Server, info: RunInfo) -> Callable[[], None]:

@@ -142,10 +142,11 @@ def _longest_tokens(plan: Plan) -> int:
     return int(np.bincount(session, tokens + 16).max())
 
 
-def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Server:
+def probe(options: Options, plan: Plan, measured: Measured, headers: list[tuple[str, str]]) -> Server:
     """Probe the first server; the others of a fleet must offer the same."""
+    urls = measured.urls
     needs = Requirements(
-        model=options.model if options.launch is None else None,
+        model=options.model if measured.engine is None else measured.engine.launch.model,
         endpoint=options.endpoint,
         tokenizer=options.tokenizer,
         sampling=sampling_of(options),
@@ -380,6 +381,8 @@ def headers_of(named: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     for name, value in headers:
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(r"[\t -~]*", value):
             raise InputError("--header: not an HTTP header (name and value in plain ASCII); write 'Name: value'")
+        if name.lower() in ("content-length", "transfer-encoding"):
+            raise InputError(f"--header: {name} follows from the request; leave it out")
     key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
     if key is not None and not any(name.lower() == "authorization" for name, _ in headers):
         if not re.fullmatch("[!-~]+", key):

@@ -12,7 +12,7 @@ from loadstone.core.errors import InputError
 from loadstone.measure.engines import llama_cpp
 from loadstone.predict.engine_rules import launch_named
 from loadstone.predict.engine_rules.launch import Launch as Commands
-from loadstone.predict.engine_rules.launch import RankCommand, Site
+from loadstone.predict.engine_rules.launch import RankCommand, Site, own_words
 from loadstone.studies.file import Engine
 from loadstone.studies.plan import EMBEDDED_MODEL, Launch
 
@@ -51,6 +51,8 @@ def _embedded(site: Site) -> Commands:
     """llama.cpp with the small model that comes with Loadstone."""
     if site.port is None:
         raise InputError("the embedded llama.cpp needs a port")
+    if site.image is not None:
+        raise InputError("the small model runs in no container; name a model, or leave out image")
     words = llama_cpp.command(
         Path(site.program) if site.program else llama_cpp.find() or llama_cpp.fetch(),
         port=site.port,
@@ -60,7 +62,7 @@ def _embedded(site: Site) -> Commands:
     )
     return Commands(
         engine="llama.cpp",
-        ranks=(RankCommand("127.0.0.1", tuple(words), dict(site.environment)),),
+        ranks=(RankCommand("127.0.0.1", (*words, *own_words(site)), dict(site.environment)),),
         url=f"http://{site.host}:{site.port}",
         container=None,
         notes=(),

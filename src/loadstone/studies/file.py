@@ -19,11 +19,14 @@ import yaml  # type: ignore[import-untyped]
 from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
+from loadstone.core.text import excerpt
 from loadstone.core.units import parse_seconds
 from loadstone.workload.options import LOAD, WORKLOAD, Options, flags_of
 
 _MOST_BYTES = 1 << 20
 _MOST_DEPTH = 20
+_LONGEST_NUMBER = 100
+_TEXT = "tag:yaml.org,2002:str"
 _DOCS = "docs/studies.md"
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
@@ -281,7 +284,14 @@ def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, 
             marks[f"{at}.{name}"] = _mark(key)
             result[name] = _value(loader, content, f"{at}.{name}", marks)
         return result
-    value = loader.construct_object(node)
+    if "\0" in node.value:
+        raise _Refused(node, "a NUL, which no program takes")
+    if node.tag != _TEXT and len(node.value) > _LONGEST_NUMBER:
+        raise _Refused(node, f"a number of {len(node.value):,} digits")
+    try:
+        value = loader.construct_object(node)
+    except (ValueError, LookupError, AttributeError, ArithmeticError):  # as PyYAML says it
+        raise _Refused(node, f"{excerpt(node.value, 40)!r} does not fit its tag") from None
     if not isinstance(value, str | int | float | bool | None):
         return node.value  # a date is text here
     return value
@@ -291,6 +301,7 @@ def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names become parts of paths, labels and job names."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_A_REQUEST = (
     "endpoint",
     "extra_body",
@@ -331,6 +342,11 @@ def _check(read: StudyFile) -> None:
     if study.repeats < 1:
         raise read.error("$.repeats", f"repeats: {study.repeats}; write at least 1")
     for name, engine in study.engines.items():
+        for variable in engine.env:
+            if not _VARIABLE.fullmatch(variable):
+                raise read.error(f"$.engines.{name}.env", f"{variable!r} is no name of a variable; write NAME: value")
+        if engine.url is not None:
+            _check_url(read, f"$.engines.{name}.url", engine.url)
         if engine.url is None and engine_key(engine.engine or name) is None:
             known = ", ".join(ENGINES)
             raise read.error(f"$.engines.{name}", f"{engine.engine or name}: no engine; known are {known}")
@@ -353,6 +369,16 @@ def _check(read: StudyFile) -> None:
         for key in load:
             if key not in _LOAD_FLAGS:
                 raise _no_such_flag(read, f"{at}.{key}", key, _LOAD_FLAGS)
+
+
+def _check_url(read: StudyFile, at: str, url: str) -> None:
+    """Before the journal has it: a password or a key in it is for nobody to read."""
+    from loadstone.measure.engines.server import check_url
+
+    try:
+        check_url(url)
+    except InputError as error:
+        raise read.error(at, str(error)) from None
 
 
 def _no_such_flag(read: StudyFile, at: str, key: str, known: Collection[str]) -> InputError:

@@ -28,6 +28,8 @@ EMBEDDED_MODEL = "tiny"
 """What llama.cpp serves where the study names no model: the small random one that comes with Loadstone."""
 _AXES = ("concurrency", "rate", "time-scale")
 _ID_LENGTH = 12
+_MOST_CELLS = 20_000
+"""Of a study; at a minute each they take a fortnight."""
 _COUNT = re.compile(r"\b(tp|pp|dp|ep|nodes)=([0-9])")
 
 
@@ -66,12 +68,26 @@ class Launch(NamedTuple):
 def plan_study(read: StudyFile) -> tuple[Launch, ...]:
     """All launches, in the order in which they run. Raises InputError, with line and column."""
     study = read.study
+    _check_size(read)
     loads = _cells(read)
     setups = [_setup(read, *each) for each in _combinations(read)]
     repeats = range(1, study.repeats + 1)
     interleaved = study.order == "interleaved"
     order = itertools.product(repeats, setups) if interleaved else ((r, s) for s in setups for r in repeats)
     return tuple(_launch(read, setup, repeat, loads) for repeat, setup in order)
+
+
+def _check_size(read: StudyFile) -> None:
+    """Raises InputError where there is no cell, or so many that planning them would take all memory."""
+    study, axes = read.study, read.study.deployments
+    loads = sum(len(list(_single_loads(entry))) for _, entry in load_entries(study))
+    if not loads * len(study.workloads):
+        raise read.error(
+            "$.loads" if not loads else "$.workloads", "this leaves nothing to measure; name one at least"
+        )
+    setups = max(1, len(axes.engine) or len(study.engines)) * max(1, len(axes.model)) * max(1, len(axes.layout))
+    if (cells := study.repeats * setups * len(study.workloads) * loads) > _MOST_CELLS:
+        raise read.error("$.study", f"{cells:,} cells, more than {_MOST_CELLS:,}; make several studies of it")
 
 
 class _Setup(NamedTuple):
@@ -112,8 +128,8 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
             known.append(f"{plain}={text}")
         else:
             own.append((key.lstrip("-"), text))
-    embedded = kind == "llama.cpp" and not (model or engine.model or engine.url)
-    if not model and not embedded and engine.url is None:
+    model = model or engine.model or ""
+    if not model and kind != "llama.cpp" and engine.url is None:
         raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
     deployment = None
     if model and layout and kind is not None:

@@ -26,6 +26,8 @@ _SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS 
 _LATENESS = 0.1
 """Of the shortest timeout: so late, and _SWEEP_S, a request may be cut."""
 _RECONNECT_S = 0.05
+_QUIET_NS = 500_000_000
+"""A connection of which nothing was heard for so long is asked."""
 _PROFILE_S = 0.01
 """How often a closed loop that ramps looks how many places it has."""
 _RACE_NS = 2_000_000_000
@@ -311,10 +313,12 @@ class Sender:
         connection = self._active[stream]
         if connection is None:
             return
+        now = time.monotonic_ns()
+        if now - stream.last_output_ns > _QUIET_NS:
+            connection.ask()
         connection.decode()
         if stream not in self._active:
             return
-        now = time.monotonic_ns()
         reason = stream.overdue(self._job.timeouts, now) or stream.exceeded(self._job.timeouts, self.clock)
         if reason is not None:
             connection.stream = None

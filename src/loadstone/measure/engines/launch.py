@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadstone.core.errors import TargetError
+from loadstone.core.files import open_regular
 from loadstone.measure.engines.process import ServerProcess
 from loadstone.predict.engine_rules.launch import Launch
 
@@ -31,7 +32,9 @@ SILENT_S = 900.0
 """An engine that is loading writes; one that has written nothing for so long hangs."""
 _FIRST_POLL_S, _POLL_S = 0.02, 0.2
 """llama.cpp serves after a tenth of a second, others after minutes."""
+_ANSWER_S = 5.0
 _MOST_LOG_BYTES = 4 << 20
+"""Of each end of a log."""
 _TAIL_LINES = 3
 _TRACEBACK = "Traceback (most recent call last)"
 _PREFIX = re.compile(r"^(?:\x1b\[[0-9;]*m|\([^)]*\) ?|\[[^\]]*\] ?|[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S+\] ?)?)+")
@@ -100,19 +103,19 @@ class Engine:
         """
         import httpx
 
+        from loadstone.measure.engines.server import status_of
+
         begun = changed = time.monotonic()
         size = -1
-        with httpx.Client(trust_env=False, timeout=5.0) as client:
+        with httpx.Client(trust_env=False, timeout=_ANSWER_S) as client:
             while True:
-                status = 0
-                with contextlib.suppress(httpx.TransportError):
-                    status = client.get(self.url + self.launch.ready).status_code
+                status = status_of(client, self.url + self.launch.ready, _ANSWER_S)
                 self.check()  # after the answer: on a port that something else holds, it is not this server's
                 if status == 200:
                     return
                 look()
                 now = time.monotonic()
-                written = sum(rank.log_path.stat().st_size for rank in self.ranks)
+                written = sum(_size(rank.log_path) for rank in self.ranks)
                 if written != size:
                     size, changed = written, now
                 if now - begun > timeout_s or now - changed > silent_s:
@@ -134,14 +137,18 @@ class Engine:
             rank.stop()
 
     def _cause(self, rank: Rank, code: int | None = None) -> str:
-        with rank.log_path.open("rb") as file:
-            text = file.read(_MOST_LOG_BYTES).decode(errors="replace")
-        known = cause_of(text, self.launch.engine)
-        if known is not None:
-            return f"{known.cause}; {known.remedy}"
-        if code == 137:
-            return "it was killed, which is what a full memory does (of the machine, or the container's limit)"
-        return first_error(text)
+        return cause_in(rank.log_path, self.launch.engine, code)
+
+
+def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
+    """Why an engine failed, by its log from byte `start` on, in a line. `code`: with which it ended, if it did."""
+    text = _text_of(log, start)
+    known = cause_of(text, engine)
+    if known is not None:
+        return f"{known.cause}; {known.remedy}"
+    if code == 137:
+        return "it was killed, which is what a full memory does (of the machine, or the container's limit)"
+    return first_error(text)
 
 
 class RunningEngine(Engine):
@@ -216,6 +223,24 @@ def _check_port(launch: Launch, folder: Path) -> None:
     with contextlib.suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=1):
         problem = f"{launch.engine} cannot be started at {launch.url}"
         raise LaunchError(problem, "the port is in use; give another one with --port", folder)
+
+
+def _size(log: Path) -> int:
+    with contextlib.suppress(OSError):
+        return log.stat().st_size
+    return 0
+
+
+def _text_of(log: Path, start: int) -> str:
+    """Both ends of a log from byte `start` on, whatever stands in its place by now."""
+    try:
+        with open_regular(log) as file:
+            file.seek(start)
+            begin = file.read(_MOST_LOG_BYTES)
+            file.seek(max(start + len(begin), os.fstat(file.fileno()).st_size - _MOST_LOG_BYTES))
+            return (begin + file.read(_MOST_LOG_BYTES)).decode(errors="replace")
+    except OSError as error:
+        return f"its log cannot be read ({error.strerror or error})"
 
 
 class Cause(NamedTuple):

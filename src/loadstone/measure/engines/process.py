@@ -3,10 +3,12 @@
 Between the two stands a guard, this module run as a program: it holds the read end of a pipe from the owner and is
 the server's parent. When the pipe closes, or the guard is told to stop, or its own parent changes, the server's
 process group gets SIGTERM and, five seconds later, SIGKILL. So a kill −9 of the owner ends the server too, which no
-`atexit` can do and which Linux's parent-death signal does unreliably where the owner has threads.
+`atexit` can do and which Linux's parent-death signal does unreliably where the owner has threads. On Linux, processes
+that the server has sent away from itself become the guard's children, and end as well.
 """
 
 import contextlib
+import ctypes
 import os
 import random
 import select
@@ -24,6 +26,11 @@ KILL_AFTER_S = 5.0
 _TAIL_BYTES = 4096
 _TAIL_LINES = 3
 _PORTS = (20_000, 32_000)
+_MOST_LOG_BYTES, _LOG_BEGIN_BYTES, _LOG_END_BYTES = 128 << 20, 64 << 20, 1 << 20
+"""A log that grows beyond the first keeps its beginning and its end."""
+_CUT = b"\n[loadstone: what stood here was cut out, as this log had grown too large]\n"
+_SET_CHILD_SUBREAPER = 36
+"""Of Linux's prctl(2)."""
 
 
 class ServerProcess:
@@ -39,11 +46,12 @@ class ServerProcess:
         """Start `command`, with `env` as its whole environment (default: this process's). Raises TargetError."""
         self.url = url
         self.log_path = log_path
-        self._name = Path(command[0]).name
+        self._group = 0
         log_path.parent.mkdir(parents=True, exist_ok=True)
         # -P: a file called signal.py in the current folder must not be taken for the library's.
         guard = [sys.executable, "-P", "-m", __name__, str(os.getpid()), *command]
-        with log_path.open("wb") as log:
+        log_path.unlink(missing_ok=True)  # what an earlier server may have put in its place is not followed
+        with log_path.open("a+b") as log:
             self._guard = subprocess.Popen(
                 guard, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, process_group=0
             )
@@ -52,7 +60,7 @@ class ServerProcess:
         if not line.isdecimal():
             self.stop()
             raise TargetError(f"cannot start {command[0]}: {line or self._log_tail()}")
-        self.pid = int(line)
+        self.pid = self._group = int(line)
 
     def __enter__(self) -> Self:
         return self
@@ -68,8 +76,11 @@ class ServerProcess:
         """End the server and everything in its process group; returns when they are gone. May be called again."""
         # The signal as well as the closed pipe: a process forked off the owner may hold the pipe open.
         self._guard.terminate()
+        self._guard.send_signal(signal.SIGCONT)
         _pipe(self._guard.stdin).close()
-        self._guard.wait()
+        orphans, self._group = self._group, 0
+        if self._guard.wait() < 0 and orphans:  # somebody killed it, and it ended nothing
+            _signal_group(orphans, signal.SIGKILL)
 
     def _log_tail(self) -> str:
         """The last lines of the log as one."""
@@ -119,6 +130,8 @@ def _guard(owner_pid: int, command: list[str]) -> int:
         signal.signal(number, stop)
 
     log = sys.stderr.fileno()
+    with contextlib.suppress(AttributeError):  # elsewhere than on Linux
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
     except OSError as error:
@@ -135,12 +148,36 @@ def _guard(owner_pid: int, command: list[str]) -> int:
             break
         if wake in readable:
             os.read(wake, 512)
+        for other in _children({server.pid}):
+            os.waitpid(other, os.WNOHANG)
+        with contextlib.suppress(OSError):
+            _bound(log)
     _signal_group(server.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.wait(KILL_AFTER_S)
     _signal_group(server.pid, signal.SIGKILL)  # also what a server that ended by itself has left behind
     code = server.wait()
+    while others := _children(set()):
+        for other in others:
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
     return code if code >= 0 else 128 - code
+
+
+def _children(but: set[int]) -> set[int]:
+    """This process's, as Linux tells them."""
+    with contextlib.suppress(OSError):
+        return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())) - but
+    return set()
+
+
+def _bound(log: int) -> None:
+    """Cut the middle out of a log that is too large; who writes to it appends."""
+    size = os.fstat(log).st_size
+    if size > _MOST_LOG_BYTES:
+        end = os.pread(log, _LOG_END_BYTES, size - _LOG_END_BYTES)
+        os.ftruncate(log, _LOG_BEGIN_BYTES)
+        os.write(log, _CUT + end)
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

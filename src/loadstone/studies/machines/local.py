@@ -9,6 +9,7 @@ from pathlib import Path
 from loadstone.core.errors import InputError
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.process import free_port
+from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of
 from loadstone.studies.file import Engine
 from loadstone.studies.journal import Handle, Journal
@@ -40,7 +41,8 @@ class LocalMachine:
             )
         with RunningEngine(commands, folder) as running:
             running.wait_ready(self._ready_s)
-            yield Running(running.url, running.handle, running.check)
+            made = provenance.of_launch(commands)
+            yield Running(running.url, running.handle, running.check, None, made, commands.model)
 
     def release(self, left: Handle) -> None:
         """Nothing: what was started here has ended with its supervisor."""

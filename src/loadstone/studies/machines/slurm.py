@@ -22,6 +22,7 @@ from loadstone.measure.engines.launch import Engine as Ranks
 from loadstone.measure.engines.launch import LaunchError, first_error
 from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.predict.engine_rules.launch import Launch as Commands
+from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word, with_address
 from loadstone.studies.file import Engine, Limits, Machine
 from loadstone.studies.journal import Handle, Journal
@@ -94,9 +95,9 @@ class SlurmMachine:
             raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
         folder = folder.absolute()
         name = self._name(launch, folder)
-        old = find_job(str(left["job_name"])) if left else None
+        old = find_job(_job_name(left)) if left else None
         taken_up = old is not None and old.state in (*_WAITS, *_RUNS)
-        port = int(str(left["port"])) if taken_up else free_port()
+        port = int(str(left.get("port"))) if taken_up else free_port()
         handle: Handle = {"kind": self.kind, "job_name": name, "port": port}
         journal.write("launch", launch=launch.id, handle=handle)
         try:
@@ -107,13 +108,21 @@ class SlurmMachine:
             with SlurmRanks(_at(commands, job.addresses), folder, job) as ranks:
                 ranks.wait_ready(self._limits.ready, look=ranks.check_job)
                 with self._client(job, folder, ranks.check) as sender:
-                    yield Running(ranks.url, handle | {"job": job.id, "url": ranks.url}, ranks.check, sender)
+                    made = provenance.of_launch(ranks.launch, here=False)
+                    yield Running(
+                        ranks.url,
+                        handle | {"job": job.id, "url": ranks.url},
+                        ranks.check,
+                        sender,
+                        made,
+                        commands.model,
+                    )
         finally:
             cancel(name)
 
     def release(self, left: Handle) -> None:
         """Cancel the job, if there is one still."""
-        cancel(str(left["job_name"]))
+        cancel(_job_name(left))
 
     def render(self, launch: Launch, folder: Path, port: int) -> str:
         """The script that would be submitted, where `port` is the one that is free."""
@@ -315,6 +324,14 @@ def cancel(name: str) -> None:
                 f"job {job.id} is {job.state} {_END_S:.0f} s after it was cancelled; see scancel {job.id}"
             )
         time.sleep(_FIRST_POLL_S)
+
+
+def _job_name(left: Handle) -> str:
+    """Of a job that a study submitted. Raises InputError for another: nothing else is ever cancelled."""
+    name = left.get("job_name")
+    if not isinstance(name, str) or not name.startswith("loadstone-") or not str(left.get("port")).isdecimal():
+        raise InputError(f"journal.jsonl names {name!r}, which is no job of a study; end what is left of it by hand")
+    return name
 
 
 def _submit(script: str, folder: Path, count: int) -> None:

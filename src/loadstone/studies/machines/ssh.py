@@ -22,6 +22,7 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.measure.engines.launch import Engine as Ranks
 from loadstone.predict.engine_rules.launch import SECRETS
 from loadstone.predict.engine_rules.launch import Launch as Commands
+from loadstone.runs import provenance
 from loadstone.runs.preflight import KEY_VARIABLES
 from loadstone.studies.commands import commands_of
 from loadstone.studies.file import Engine, Limits, Machine
@@ -108,7 +109,15 @@ class SshMachine:
             with SshRanks(commands, ranks, folder, self._machine.setup) as running:
                 running.wait_ready(self._limits.ready)
                 sends = SshClient(sender, self._machine, folder, running.check) if sender else None
-                yield Running(commands.url, {"url": commands.url, "hosts": list(names)}, running.check, sends)
+                made = provenance.of_launch(commands, here=False)
+                yield Running(
+                    commands.url,
+                    {"url": commands.url, "hosts": list(names)},
+                    running.check,
+                    sends,
+                    made,
+                    commands.model,
+                )
 
     def release(self, left: Handle) -> None:
         """Nothing: what was started here has ended with its supervisor."""
