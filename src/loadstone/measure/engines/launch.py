@@ -84,7 +84,7 @@ class RunningEngine:
             (folder / name).write_text(content, "utf-8")
         try:
             for i, rank in enumerate(launch.ranks):
-                argv = [str(folder.absolute() / word) if word in launch.files else word for word in rank.argv]
+                argv = launch.words(rank, str(folder.absolute()))
                 log, env = folder / f"rank-{i}.log", {**os.environ, **rank.env}
                 self.ranks.append(ServerProcess(argv, log_path=log, url=launch.url, env=env))
         except BaseException:

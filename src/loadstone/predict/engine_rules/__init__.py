@@ -6,8 +6,10 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import checkpoint_of, parse_deployment
+from loadstone.predict.engine_rules import triton
 from loadstone.predict.engine_rules.launch import Launch, Site, launch_command
 from loadstone.predict.engine_rules.llama_cpp import LlamaCpp
+from loadstone.predict.engine_rules.mlx_lm import MlxLm
 from loadstone.predict.engine_rules.rules import EngineRules
 from loadstone.predict.engine_rules.sglang import Sglang
 from loadstone.predict.engine_rules.tensorrt_llm import TensorrtLlm
@@ -22,7 +24,7 @@ ENGINES: dict[str, type[EngineRules]] = {
     "llama.cpp": LlamaCpp,
 }
 """Those whose memory and scheduling are known."""
-_STARTED_ONLY: dict[str, type[EngineRules]] = {"transformers": Transformers}
+_STARTED_ONLY: dict[str, type[EngineRules]] = {"mlx-lm": MlxLm, "transformers": Transformers}
 
 OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.eras if era.old)
 
@@ -33,7 +35,11 @@ def rules_of(deployment: Deployment) -> EngineRules:
 
 def launch_of(deployment: Deployment, site: Site) -> Launch:
     """The commands that start a deployment. Raises InputError where its engine cannot be started so."""
-    return launch_command(deployment, rules_of(deployment).command(site), site)
+    rules = rules_of(deployment)
+    if deployment.argument("server") is not None:
+        return launch_command(deployment, triton.command(deployment, site), site)
+    rules.check_launch()
+    return launch_command(deployment, rules.command(site), site)
 
 
 def launch_named(text: str, site: Site) -> Launch:

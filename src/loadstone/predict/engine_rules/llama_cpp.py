@@ -77,7 +77,6 @@ class LlamaCpp(EngineRules):
 
     def command(self, site: Site) -> Command:
         """`llama-server` with a GGUF file."""
-        self.refuse_simulated()
         if site.model is None:
             raise InputError("llama.cpp loads a GGUF file; name one with --model")
         flags: Flags = [

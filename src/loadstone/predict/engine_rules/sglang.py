@@ -244,7 +244,6 @@ class Sglang(EngineRules):
     def command(self, site: Site) -> Command:
         """`sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m sglang.launch_server`. Short forms such as
         --tp are prefixes that a later release may find ambiguous, so names are written in full."""
-        self.refuse_simulated()
         deployment = self.deployment
         weights, notes = weights_flags(deployment, site)
         new, apart = self.version >= _NEW_SPELLINGS_SINCE, deployment.attention_dp

@@ -99,7 +99,6 @@ class TensorrtLlm(EngineRules):
     def command(self, site: Site) -> Command:
         """`trtllm-serve serve`, as 1.3.0rc3 spells it: flags have underscores, and what has no flag is in a file of
         YAML, which overrides them."""
-        self.refuse_simulated()
         deployment = self.deployment
         if deployment.dp > 1 and not deployment.attention_dp:
             raise InputError(

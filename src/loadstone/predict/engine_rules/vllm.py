@@ -242,7 +242,6 @@ class Vllm(EngineRules):
     def command(self, site: Site) -> Command:
         """`vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own processes where ranks
         reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
-        self.refuse_simulated()
         deployment, model = self.deployment, self.deployment.model
         weights, notes = weights_flags(deployment, site)
         chunks, prefixes = switched(deployment, "enable_chunked_prefill"), switched(deployment, "prefix_caching")

@@ -142,7 +142,9 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
         why=_why(deployment, memory, wrong, fits, taken, batch, longest, seqs),
-        assumed="; ".join([*model.assumed, *_draft_assumed(deployment)]),
+        assumed="; ".join(
+            [*model.assumed, *_draft_assumed(deployment), *not_simulated(deployment.engine, deployment.arguments)]
+        ),
     )
 
 
