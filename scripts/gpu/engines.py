@@ -28,7 +28,8 @@ import model_folder
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError, LoadstoneError
 from loadstone.core.nvml import Gpus
-from loadstone.measure.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.launch import serve
+from loadstone.measure.engines.process import free_port
 from loadstone.predict.calibrate.gpu import gpu_of
 from loadstone.predict.sizing.size import size
 
@@ -161,8 +162,8 @@ def run(given: argparse.Namespace, case: Case) -> bool:
         left_s = given.until_s - time.monotonic()
         subprocess.run(making, env=env, check=True, stdout=sys.stderr, timeout=left_s if left_s < math.inf else None)
     log, complete = given.out / f"{case.name}.log", True
-    with ServerProcess(start, log_path=log, url=url, env=env) as server:
-        server.wait_ready(f"{url}/health", max(1.0, min(given.ready, given.until_s - time.monotonic())))
+    ready_s = max(1.0, min(given.ready, given.until_s - time.monotonic()))
+    with serve(start, case.engine, log_path=log, url=url, env=env, timeout_s=ready_s):
         told(f"{case.name}: ready after {time.monotonic() - begun:.0f} s")
         for lengths, ask in zip(sweeps, asks, strict=True):
             status, said = measure(ask, given.until_s - time.monotonic())

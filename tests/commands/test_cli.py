@@ -506,3 +506,15 @@ def test_a_server_of_ours_that_does_not_start_is_no_verdict(
     monkeypatch.setattr(sys, "executable", "/bin/true")
     said = loadstone("bench", "--sim", "ttft=1ms,itl=1ms", *QUICK).line()
     assert said.startswith("the timing server did not start")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("http://xn--a:1",), "no host and port"),
+        (("http://127.0.0.1:1", "-H", "Content-Length: 5"), "Content-Length follows from the request"),
+        (("http://127.0.0.1:1", "-H", "transfer-encoding: chunked"), "follows from the request"),
+    ],
+)
+def test_what_no_request_can_be_made_of_is_one_line(loadstone: Loadstone, words: tuple[str, ...], said: str) -> None:
+    assert said in loadstone("bench", *words).line()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conftest import LAST_CHUNK, QUICK, SSE, Ask, Hangup, Loadstone, ScriptedServer, Send, chunk, token
+from conftest import LAST_CHUNK, QUICK, SSE, Ask, Hangup, Loadstone, Reset, ScriptedServer, Send, chunk, token
 
 
 def event(**fields: Any) -> bytes:
@@ -134,3 +134,29 @@ def test_an_answer_that_no_server_should_give(loadstone: Loadstone, name: str) -
         if status == "ok":
             assert (len(record["arrival_s"]), record["output_tokens"]) == (4, 4)
     assert "\x1b" not in outcome.err + json.dumps(records, ensure_ascii=False)
+
+
+def test_a_reset_right_behind_a_token_is_no_silence(loadstone: Loadstone) -> None:
+    def reply(ask: Ask, send: Send) -> None:
+        send(SSE + TOKENS)
+        raise Reset
+
+    words = ("--concurrency", "8", "--requests", "400", "--timeout-idle", "4s", "--json")
+    with ScriptedServer(reply) as server:
+        outcome = loadstone("bench", server.url, *QUICK, *words)
+    assert {record["status"] for record in outcome.records} == {"error"}
+    assert {len(record["arrival_s"]) for record in outcome.records} <= {0, 4}
+
+
+def test_an_answer_cut_at_each_of_its_bytes(loadstone: Loadstone) -> None:
+    whole = SSE + TOKENS + STOP + DONE + LAST_CHUNK
+
+    def reply(ask: Ask, send: Send) -> None:
+        send(whole[: ask.number % len(whole)])
+        raise Hangup
+
+    words = ("--concurrency", "8", "--requests", str(len(whole)), "--json")
+    with ScriptedServer(reply) as server:
+        outcome = loadstone("bench", server.url, *QUICK, *words)
+    assert [record["status"] for record in outcome.records] == ["error"] * len(whole)
+    assert sorted({len(record["arrival_s"]) for record in outcome.records}) == [0, 1, 2, 3, 4]

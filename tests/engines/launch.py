@@ -15,6 +15,7 @@ from typing import NamedTuple
 from engines import tiny_model
 from loadstone.core.errors import InputError
 from loadstone.measure.engines import llama_cpp
+from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
 
 ENGINES = ("llama.cpp", "vLLM", "SGLang", "transformers", "mlx-lm")
@@ -120,7 +121,8 @@ def _installed(name: str, folder: Path) -> Iterator[Engine]:
     # One thread each: with more they wait for each other actively, on cores that the client needs.
     env |= {"HF_HOME": str(cache), "OMP_NUM_THREADS": "1", **recipe.environment}
     url = f"http://127.0.0.1:{port}"
-    with ServerProcess(command, log_path=folder / "server.log", url=url, env=env) as process:
-        # /v1/models may answer sooner: SGLang's does while it tries itself out.
-        process.wait_ready(f"{url}/health", _READY_TIMEOUT_S)
+    # /v1/models may answer sooner: SGLang's does while it tries itself out.
+    with serve(
+        command, recipe.home, log_path=folder / "server.log", url=url, env=env, timeout_s=_READY_TIMEOUT_S
+    ) as process:
         yield Engine(name, url, recipe.named or str(model), process)

@@ -18,7 +18,8 @@ import pytest
 from engines import tiny_model
 from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.measure.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.launch import serve
+from loadstone.measure.engines.process import free_port
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
 from loadstone.predict.scheduler.policy import policy_of
 
@@ -76,8 +77,9 @@ def sglang(folder: Path) -> Iterator[tuple[str, Path]]:
     ]  # fmt: skip
     env = environment()
     log = folder / "server.log"
-    with ServerProcess(command, log_path=log, url=url, env=env) as process:
-        process.wait_ready(f"{url}/health_generate", _READY_TIMEOUT_S)
+    with serve(
+        command, "sglang", log_path=log, url=url, ready="/health_generate", env=env, timeout_s=_READY_TIMEOUT_S
+    ):
         yield url, log
 
 

@@ -17,7 +17,8 @@ from engines import tiny_model
 from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone import catalogue
 from loadstone.catalogue import Deployment
-from loadstone.measure.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.launch import serve
+from loadstone.measure.engines.process import free_port
 from loadstone.predict.engine_rules import ranks, rules_of
 
 MIB = 1 << 20
@@ -98,8 +99,8 @@ def vllm_says(setting: Setting, folder: Path) -> tuple[str, dict[str, str]]:
     env |= {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
     if setting.space_gib:
         env["VLLM_CPU_KVCACHE_SPACE"] = str(setting.space_gib)
-    with ServerProcess(command, log_path=folder / "server.log", url=url, env=env) as process:
-        process.wait_ready(f"{url}/health", _READY_TIMEOUT_S)
+    log = folder / "server.log"
+    with serve(command, "vllm", log_path=log, url=url, env=env, timeout_s=_READY_TIMEOUT_S):
         metrics = httpx.get(f"{url}/metrics", trust_env=False).text
     line = find(r"vllm:cache_config_info\{([^}]*)\}", metrics)
     return (folder / "server.log").read_text(errors="replace"), dict(re.findall(r'(\w+)="([^"]*)"', line))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
 
 PROGRAM = Path(__file__).resolve().parents[2] / ".cache" / "engines" / "triton" / "tritonserver"
@@ -45,6 +46,6 @@ def triton(log_path: Path, *extra: str) -> Iterator[TritonServer]:
     words = COMMAND.split()[1:]
     given = [word.format(models=MODELS, http=http, grpc=grpc, metrics=metrics) for word in words]
     url = f"http://127.0.0.1:{http}"
-    with ServerProcess([str(PROGRAM), *given, *extra], log_path=log_path, url=url) as process:
-        process.wait_ready(f"{url}/v2/health/ready", _READY_TIMEOUT_S)
+    command, ready = [str(PROGRAM), *given, *extra], "/v2/health/ready"
+    with serve(command, "triton", log_path=log_path, url=url, ready=ready, timeout_s=_READY_TIMEOUT_S) as process:
         yield TritonServer(process, url, f"http://127.0.0.1:{grpc}", f"http://127.0.0.1:{metrics}")

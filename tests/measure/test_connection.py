@@ -15,7 +15,7 @@ import pytest
 from conftest import LAST_CHUNK, SSE, Ask, Hangup, ScriptedServer, Send, chunk, token, whole
 from conftest import event as sse_event
 from loadstone.core.plan import PlannedRequest
-from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.clock import Clock, new_event_loop
 from loadstone.measure.client.connection import Address, Connection
 from loadstone.measure.client.fleet import Fleet
 from loadstone.measure.client.protocol import Destination
@@ -259,3 +259,34 @@ def test_an_sglang_stream() -> None:
     heard, told, kept = exchange(SSE, first, last, LAST_CHUNK, endpoint="sglang", stream=True)
     assert (told, heard.status, heard.error, kept) == ("ended", "ok", None, True)
     assert (heard.output_tokens(), heard.token_source(), len(heard.arrival_s)) == (2, "running usage", 2)
+
+
+def test_a_reset_is_noticed_though_data_lie_before_it() -> None:
+    """uvloop tells of both once, and not again."""
+    owner = Owner()
+    owner.loop.close()
+    owner.loop = new_event_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        stream = Stream(
+            PlannedRequest(0, 0, "measure", 0.0, 3, 2, None, 0, None),
+            b"POST / HTTP/1.1\r\n\r\n",
+            owner.clock.origin_ns,
+            new_answer("completions", stream=True),
+        )
+        address = Address(socket.AF_INET, listener.getsockname(), None)
+        connection = Connection(owner, address, None)
+        connection.open(address, stream)
+        owner.loop.call_later(0.05, owner.loop.stop)
+        owner.loop.run_forever()
+        server, _ = listener.accept()
+        server.recv(4096)
+        server.sendall(SSE + chunk(token()))
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        server.close()
+        time.sleep(0.05)
+        owner.loop.call_later(0.05, connection.ask)
+        owner.loop.call_later(5, owner.loop.stop)
+        owner.loop.run_forever()
+    assert owner.told == ["connection lost: Connection reset by peer"]
+    assert len(stream.arrival_s) == 1
+    owner.loop.close()

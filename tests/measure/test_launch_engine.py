@@ -46,7 +46,7 @@ def test_ranks_start_and_end_together(tmp_path: Path) -> None:
     port = free_port()
     with RunningEngine(launch(python(SERVE, str(port)), python(WAIT), port=port), tmp_path) as engine:
         engine.wait_ready(20)
-        pids = [rank.pid for rank in engine.ranks]
+        pids = engine.processes
         assert all(map(is_alive, pids))
         engine.check()
     assert not any(map(is_alive, pids))
@@ -55,7 +55,7 @@ def test_ranks_start_and_end_together(tmp_path: Path) -> None:
 def test_a_rank_that_ends_ends_the_wait_and_is_named(tmp_path: Path) -> None:
     ranks = python(WAIT), python("raise ValueError('no such GPU')")
     with RunningEngine(launch(*ranks, port=free_port()), tmp_path) as engine:
-        pid = engine.ranks[0].pid
+        pid = engine.processes[0]
         with pytest.raises(LaunchError, match="rank 1 of vllm ended with exit code 1: ValueError: no such GPU"):
             engine.wait_ready(20)
     assert not is_alive(pid)
@@ -186,3 +186,63 @@ def test_llama_cpp_says_why_it_does_not_start(tmp_path: Path) -> None:
         pytest.raises(LaunchError, match="model's file cannot be loaded"),
     ):
         engine.wait_ready(30)
+
+
+ANSWER = """
+import socket, sys, zlib
+head = b"HTTP/1.1 200 OK\\r\\n"
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+    while True:
+        client, _ = listener.accept()
+        client.recv(65536)
+        try:
+            if sys.argv[2] == "gzip":
+                client.sendall(head + b"Content-Encoding: gzip\\r\\nContent-Length: 5\\r\\n\\r\\nhello")
+            elif sys.argv[2] == "interim":
+                while True:
+                    client.sendall(b"HTTP/1.1 103 Early Hints\\r\\n\\r\\n")
+            else:
+                client.sendall(head + b"\\r\\n")
+                while True:
+                    client.sendall(bytes(65536))
+        except OSError:
+            client.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["gzip", "endless", "interim"])
+def test_of_what_answers_there_nothing_but_the_status_is_read(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadstone.measure.engines.launch._ANSWER_S", 0.5)
+    port = free_port()
+    with RunningEngine(launch(python(ANSWER, str(port), kind), port=port), tmp_path) as engine:
+        begun = time.monotonic()
+        if kind == "interim":
+            with pytest.raises(LaunchError, match="not ready after"):
+                engine.wait_ready(1)
+        else:
+            engine.wait_ready(20)
+        assert time.monotonic() - begun < 15
+
+
+@pytest.mark.parametrize("what", ["gone", "pipe", "link"])
+def test_a_log_that_is_none_any_more_is_told(tmp_path: Path, what: str) -> None:
+    log = tmp_path / "rank-0.log"
+    instead = {"gone": "pass", "pipe": f"os.mkfifo({str(log)!r})", "link": f"os.symlink('/dev/zero', {str(log)!r})"}
+    code = f"import os; os.unlink({str(log)!r}); {instead[what]}; raise SystemExit(1)"
+    for words, cause in ((code, "its log cannot be read"), ("print('written here')", "written here")):
+        with (
+            RunningEngine(launch(python(words), port=free_port()), tmp_path) as engine,
+            pytest.raises(LaunchError, match=cause),
+        ):
+            engine.wait_ready(20)
+
+
+def test_the_cause_may_stand_at_the_end_of_a_long_log(tmp_path: Path) -> None:
+    code = "print('INFO\\n' * 2_000_000); raise SystemExit('torch.OutOfMemoryError: CUDA out of memory. Tried')"
+    with (
+        RunningEngine(launch(python(code), port=free_port()), tmp_path) as engine,
+        pytest.raises(LaunchError, match="memory is full"),
+    ):
+        engine.wait_ready(20)

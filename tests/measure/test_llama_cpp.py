@@ -145,7 +145,7 @@ def test_a_file_that_is_no_model_is_one_line(binary: Path, tmp_path: Path) -> No
     model.write_bytes(b"not a model")
     with pytest.raises(TargetError) as caught:
         llama_cpp.launch(model, log_path=tmp_path / "log")
-    assert "before it was ready" in str(caught.value)
+    assert "ended with exit code 1" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

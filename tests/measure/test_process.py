@@ -10,6 +10,8 @@ import pytest
 
 from conftest import eventually, gone
 from loadstone.core.errors import TargetError
+from loadstone.measure.engines import process
+from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
 
 SERVE = (
@@ -33,8 +35,7 @@ def test_a_server_is_ready_and_then_gone(tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     log = tmp_path / "made" / "server.log"
-    with ServerProcess(python(SERVE, str(port)), log_path=log, url=url) as server:
-        server.wait_ready(f"{url}/", 20)
+    with serve(python(SERVE, str(port)), "x", log_path=log, url=url, ready="/", timeout_s=20) as server:
         assert server.url == url
         assert server.exit_code() is None
         assert os.getpgid(server.pid) == server.pid  # Ctrl-C in the owner's terminal goes elsewhere
@@ -56,30 +57,28 @@ def test_a_server_that_ends_at_once_is_one_line_with_the_end_of_its_log(tmp_path
     code = (
         "import sys; print('starting'); print(); print('no   such model', file=sys.stderr, flush=True); sys.exit(3)"
     )
-    with ServerProcess(python(code), log_path=tmp_path / "log") as server, pytest.raises(TargetError) as caught:
-        server.wait_ready(f"http://127.0.0.1:{free_port()}/health", 20)
+    with pytest.raises(TargetError) as caught:
+        serve(python(code), "x", log_path=tmp_path / "server.log", url=f"http://127.0.0.1:{free_port()}")
     message = str(caught.value)
-    assert "exit code 3 before it was ready" in message
+    assert "x ended with exit code 3" in message
     assert "no such model" in message
-    assert str(tmp_path / "log") in message
+    assert str(tmp_path / "server.log") in message
     assert "\n" not in message
 
 
 def test_another_server_on_the_port_is_not_taken_for_this_one(tmp_path: Path) -> None:
-    port = free_port()
-    with ServerProcess(python(SERVE, str(port)), log_path=tmp_path / "first") as first:
-        first.wait_ready(f"http://127.0.0.1:{port}/", 20)
-        with ServerProcess(python("raise SystemExit(1)"), log_path=tmp_path / "second") as second:
-            assert eventually(lambda: second.exit_code() is not None)
-            with pytest.raises(TargetError, match="exit code 1"):
-                second.wait_ready(f"http://127.0.0.1:{port}/", 20)
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with (
+        serve(python(SERVE, str(port)), "x", log_path=tmp_path / "first", url=url, ready="/", timeout_s=20),
+        pytest.raises(TargetError, match="the port is in use"),
+    ):
+        serve(python(SLEEP), "y", log_path=tmp_path / "second", url=url, ready="/")
 
 
 def test_a_server_that_never_answers_is_reported_after_the_time_given(tmp_path: Path) -> None:
-    with ServerProcess(python(SLEEP), log_path=tmp_path / "log") as server:
-        with pytest.raises(TargetError, match=r"not ready after 0\.2 s: it wrote nothing"):
-            server.wait_ready(f"http://127.0.0.1:{free_port()}/", 0.2)
-        assert server.exit_code() is None
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(TargetError, match=r"not ready after .* it wrote nothing"):
+        serve(python(SLEEP), "x", log_path=tmp_path / "log", url=url, timeout_s=0.2)
 
 
 def test_a_command_that_does_not_exist_is_reported(tmp_path: Path) -> None:
@@ -131,3 +130,59 @@ def test_kill_9_of_the_owner_ends_the_server(tmp_path: Path, fork: bool) -> None
         if fork:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(written_pid(tmp_path / "forked"), signal.SIGKILL)
+
+
+AWAY = """
+import os, signal, sys, time
+if not os.fork():
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with open(sys.argv[1], "w") as file:
+        print(os.getpid(), file=file)
+    time.sleep(600)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize("then", ["", "time.sleep(600)"])
+def test_what_the_server_sent_away_from_itself_ends_too(tmp_path: Path, then: str) -> None:
+    pid_path = tmp_path / "pid"
+    with ServerProcess(python(AWAY + then, str(pid_path)), log_path=tmp_path / "log") as server:
+        pid = written_pid(pid_path)
+        assert eventually(lambda: server.exit_code() == 0) if not then else not gone(pid)
+    assert eventually(lambda: gone(pid))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_server_that_strikes_its_guard_ends_all_the_same(tmp_path: Path, number: signal.Signals) -> None:
+    code = f"import os, time; os.kill(os.getppid(), {int(number)}); time.sleep(600)"
+    server = ServerProcess(python(code), log_path=tmp_path / "log")
+    if number == signal.SIGKILL:
+        assert eventually(lambda: server.exit_code() is not None)
+    server.stop()
+    server.stop()
+    assert eventually(lambda: gone(server.pid))
+
+
+def test_a_log_without_end_keeps_its_beginning_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = (tmp_path / "log").open("a+b")
+    monkeypatch.setattr(process, "_MOST_LOG_BYTES", 1000)
+    monkeypatch.setattr(process, "_LOG_BEGIN_BYTES", 100)
+    monkeypatch.setattr(process, "_LOG_END_BYTES", 50)
+    with log:
+        os.write(log.fileno(), b"a" * 1000)
+        process._bound(log.fileno())
+        assert (tmp_path / "log").stat().st_size == 1000
+        os.write(log.fileno(), b"z" * 60)
+        process._bound(log.fileno())
+        os.write(log.fileno(), b"more")
+    assert (tmp_path / "log").read_bytes() == b"a" * 100 + process._CUT + b"z" * 50 + b"more"
+
+
+def test_the_log_of_a_server_is_bounded(tmp_path: Path) -> None:
+    code = "import os, time\nfor _ in range(160): os.write(2, bytes(1 << 20))\ntime.sleep(600)"
+    with ServerProcess(python(code), log_path=tmp_path / "log"):
+        assert eventually(lambda: (tmp_path / "log").stat().st_size > 100 << 20)
+        assert eventually(lambda: (tmp_path / "log").stat().st_size < 80 << 20)

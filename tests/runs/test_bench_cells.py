@@ -32,6 +32,7 @@ class Workers:
 
     def __init__(self) -> None:
         self.failures: list[str] = []
+        self.clocks: dict[int, object] = {}
         self.steps: list[tuple[int, int | None]] = []
 
     def __enter__(self) -> "Workers":

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from loadstone.analyse.verdict.client import clocks_apart
@@ -18,10 +19,12 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
+from loadstone.measure.client.protocol import Job
 from loadstone.measure.simulated_server import Law, start
 from loadstone.runs.bench import bench
 from loadstone.runs.preflight import check_options
 from loadstone.workload.options import Options
+from loadstone.workload.prompts import Vocabulary
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "clusters" / "ray"
 
@@ -105,6 +108,28 @@ def workers_there() -> list[int]:
             if any("/loadstone-worker-" in file and "journal" in file for file in files):
                 pids.append(int(process.name))
     return pids
+
+
+@pytest.mark.slow
+def test_a_process_that_still_connects_ends_with_its_owner(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    job = Job(
+        folder=str(tmp_path), worker=0, origin_ns=0, destinations=[], route="round-robin", endpoint="completions",
+        streams=True, body={}, vocabulary=Vocabulary(kind="text"), salt=None, request_tag="",
+        timeouts=Options().timeouts, grace_s=1.0, held_limit_bytes=1, ray="127.0.0.1:9",
+    )  # fmt: skip
+    command = [sys.executable, "-P", "-m", "loadstone.measure.client.ray_worker"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(msgspec.json.encode(job) + b"\n")
+            process.stdin.flush()
+            time.sleep(8)  # Ray is loaded by then, and tries for minutes
+            assert process.poll() is None
+            process.stdin.close()
+            assert process.wait(10) == 2
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "nonsense", "127.0.0.1:99999", "127.0.0.1:"])

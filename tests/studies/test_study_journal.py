@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from loadstone.core.errors import InputError
 from loadstone.studies.journal import FILE_NAME, Journal, entries, left
+from loadstone.studies.supervise import is_owned
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -50,3 +52,18 @@ def test_what_may_still_run_is_what_was_begun_and_not_ended(tmp_path: Path) -> N
     journal.write("end", launch="ended", why="interrupted")
     journal.close()
     assert left(tmp_path) == {"lost": {"kind": "slurm", "job": "lost"}}
+
+
+def test_no_pipe_and_no_device_is_read_in_its_place(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / FILE_NAME)
+    with pytest.raises(InputError, match="a pipe, not a file"):
+        list(entries(tmp_path))
+    (tmp_path / FILE_NAME).unlink()
+    (tmp_path / FILE_NAME).symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="a device, not a file"):
+        list(entries(tmp_path))
+
+
+def test_a_pipe_in_place_of_the_owner_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".owner")
+    assert not is_owned(tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadstone.core.errors import InputError
+from loadstone.studies.commands import commands_of
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import EMBEDDED_MODEL, Launch, plan_study
 from test_study_file import STUDY
@@ -84,6 +85,43 @@ def test_ids_follow_what_matters(tmp_path: Path, before: str, after: str, same: 
     assert (ids[0] == ids[1]) == same
 
 
+REWRITTEN = "study: s\nmodel: llama-3.1-8b\ndeployments: {engine: [vllm], layout: [8xh200/tp8]}\n" + (
+    "workloads: {chat: {input: 1k, output: 16}}\nloads: {concurrency: [1, 4], requests: 16}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("input: 1k", "input: 1024", True),
+        ("input: 1k", "input: 1000", False),
+        ("input: 1k", "input: 1k, range-ratio: 1", True),
+        ("input: 1k", "input: 1k, range-ratio: 0.8", False),
+        ("[1, 4]", '"1, 4"', True),
+        ("requests: 16", "requests: [16]", True),
+        ("requests: 16", "requests: 17", False),
+        ("8xh200/tp8", "8xh200/tp=8", True),
+        ("8xh200/tp8", "8xh200/tp4", False),
+        ("concurrency: [1, 4]", "rate: [1, 4]", False),
+    ],
+)  # fmt: skip
+def test_what_means_the_same_has_the_same_ids(tmp_path: Path, before: str, after: str, same: bool) -> None:
+    assert before in REWRITTEN
+    ids = [
+        [[cell.id for cell in launch.cells] for launch in planned(tmp_path, text)]
+        for text in (REWRITTEN, REWRITTEN.replace(before, after))
+    ]
+    assert (ids[0] == ids[1]) == same
+
+
+@pytest.mark.parametrize("rate", ["inf", ".inf", "[inf]", "[.inf]", "Infinity"])
+def test_an_endless_rate_sends_all_requests_at_once(tmp_path: Path, rate: str) -> None:
+    text = REWRITTEN.replace("concurrency: [1, 4], requests: 16", f"rate: {rate}, requests: [1, 8]")
+    cells = planned(tmp_path, text)[0].cells
+    assert [cell.load for cell in cells] == ["requests 1", "requests 8"]
+    assert len({cell.id for cell in cells}) == 2
+
+
 def test_llama_cpp_without_a_model_serves_the_small_one(tmp_path: Path) -> None:
     text = "study: s\ndeployments: {engine: [llama.cpp]}\nloads: {concurrency: 1}\n"
     (launch,) = planned(tmp_path, text)
@@ -99,9 +137,28 @@ def test_llama_cpp_without_a_model_serves_the_small_one(tmp_path: Path) -> None:
         (STUDY.replace("[4, 16, 64, 256]", "[4, 0]"), ":13:9: "),
         (STUDY.replace("16xh200/tp16,nodes=2", "16xh200/tp16,nodes=2,eager"), "unknown option 'eager'"),
         (ALL_EXCLUDED, ":9:3: nothing is left"),
+        (STUDY.replace("[4, 16, 64, 256]", "[]"), ":13:1: this leaves nothing to measure"),
+        (STUDY.replace("repeats: 3", "repeats: 1000000000"), " cells, more than 20,000; make several studies"),
+        (STUDY.replace("[4, 16, 64, 256]", f"{list(range(1, 20_000))}"), " cells, more than 20,000; make"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_says_where(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(InputError) as caught:
         planned(tmp_path, text)
     assert problem in str(caught.value)
+
+
+def test_the_small_model_gets_the_arguments_of_its_engine(tmp_path: Path) -> None:
+    engine = "{engine: llama.cpp, args: {ubatch_size: 64}, IMAGE}"
+    text = f"study: s\nengines: {{e: {engine}}}\nloads: {{concurrency: 1}}\ndeployments: {{}}\n"
+    path = tmp_path / "s.yaml"
+    for image in ("", "image: x"):
+        path.write_text(text.replace("IMAGE", image).replace(", }", "}"))
+        read = read_study(path)
+        (launch,) = plan_study(read)
+        if image:
+            with pytest.raises(InputError, match="runs in no container"):
+                commands_of(launch, read.study.engines["e"], (), 1)
+        else:
+            words = commands_of(launch, read.study.engines["e"], (), 1).ranks[0].argv
+            assert words[-2:] == ("--ubatch-size", "64")

@@ -131,7 +131,7 @@ def test_a_launch_that_fails_says_why_and_the_rest_goes_on(path: Path) -> None:
     [
         ("repeats: 2", "restart: never", "6:1"),
         ("repeats: 2", "limits: {cell: 20m}", "6:10"),
-        ("repeats: 2", "machines: {far: {ssh: [a]}}", "6:12"),
+        ("repeats: 2", "machines: {far: {ray: auto}}", "6:12"),
     ],
 )  # fmt: skip
 def test_what_this_version_does_not_run_is_refused(path: Path, before: str, after: str, place: str) -> None:

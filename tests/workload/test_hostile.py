@@ -200,6 +200,8 @@ VALUES = (
 
 @settings(max_examples=1500, deadline=None)
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=2))
+@example({"extra_body": "\ud800"})
+@example({"structured": 'json-schema:{"a": "\ud800"}'})
 def test_no_value_of_an_option_ends_in_a_traceback(given_options: dict[str, Any]) -> None:
     outcome(lambda: options_of({"deployment": "llama-3.1-8b@1xh100", **given_options}, SimulateOptions))
 

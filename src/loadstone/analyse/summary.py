@@ -162,10 +162,11 @@ def run_summary(
 def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
     """Writes run.json, the plan and the summary of a run whose records are there; returns the summary.
 
-    What ran by time is written as what was issued, so that it can be replayed.
+    What ran by time, or was stopped, is written as what was issued, so that it can be replayed.
     """
-    if any(plan.cyclic(cell) for cell in range(len(plan.cells))):
-        plan = run_folder.issued(folder, plan)
+    cut = {number for number, cell in enumerate(info.cells) if cell.stopped is not None}
+    if cut or any(plan.cyclic(cell) for cell in range(len(plan.cells))):
+        plan = run_folder.issued(folder, plan, cut)
         run_folder.write_plan(folder / "plan.parquet", plan)
         info.plan_id = plan.plan_id
     run_folder.write_info(folder, info)
@@ -223,6 +224,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
         ),
         verdict=verdict.judge([]),
         slo_per_request_s={name: limit_s for name, limit_s in bounds if name in SLO_KEYS},
+        stopped=info.cells[cell].stopped,
     )
     _add_server(summary, run, cell)
     if summary.gpu is not None and run.readings is not None:

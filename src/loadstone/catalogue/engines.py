@@ -83,7 +83,7 @@ def owners_of(flag: str) -> list[str]:
 
 
 def is_taken(engine: str, name: str) -> bool:
-    """Whether the shorthand takes an engine's argument by that name, `_` for `-`: of what is simulated, or launched."""
+    """Whether the shorthand takes an engine's argument by that name, `_` for `-`: to simulate it, or to start it."""
     return name in ARGUMENTS or (engine in ENGINES and name in ENGINES[engine].launch)
 
 

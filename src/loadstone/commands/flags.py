@@ -15,7 +15,7 @@ from loadstone.workload.options import RUN, Flag, Flags, Options, SimulateOption
 
 Command = Callable[..., None]
 Kind = TypeVar("Kind", bound=Flags)
-_REPEATED = (Sequence[str], Sequence[tuple[str, str]])
+_REPEATED = (Sequence[str], Sequence[tuple[str, str]], Sequence[tuple[str, str | None]])
 """Options of these types are flags that may be repeated."""
 
 

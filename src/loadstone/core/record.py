@@ -5,7 +5,7 @@ A record's times count from the run's origin on one monotonic clock.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,28 @@ Status = Literal["ok", "error", "timeout", "cancelled", "short"]
 Clock = Literal["kernel", "user"]
 Source = Literal["measured", "simulated", "imported"]
 RunStatus = Literal["running", "done", "interrupted", "failed"]
+
+
+StopRule = Literal["precise", "imprecise", "errors", "time"]
+
+
+class WatchedRequest(NamedTuple):
+    """What a worker tells of a measured request that ended well, while the run goes on; seconds, times from the run's
+    origin. `tpot_s`: None of a single token."""
+
+    sent_s: float
+    end_s: float
+    ttft_s: float
+    tpot_s: float | None
+    e2e_s: float
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """What ended a cell before all of it was sent: the precision that was asked for is reached, too many errors, its
+    longest time. imprecise: it ended before that precision was reached."""
+
+    rule: StopRule
+    evidence: str
 
 
 class RequestRecord(msgspec.Struct, kw_only=True):
@@ -113,6 +135,8 @@ class CellInfo(msgspec.Struct, kw_only=True):
     """Different requests, of the first that were measured, whose answers were compared by their text."""
     texts_compared: int | None = None
     """Different texts among these answers."""
+    stopped: Stop | None = None
+    """By which rule it ended, where one was set."""
 
 
 class JournalDamage(msgspec.Struct, kw_only=True):

@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
 from loadstone.core.plan import Load
-from loadstone.core.record import Clock, RunStatus, Source, Target
+from loadstone.core.record import Clock, RunStatus, Source, Stop, Target
 
 if TYPE_CHECKING:
     from loadstone.core.statistics import Distribution
@@ -439,6 +439,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     stated             what an imported file states otherwise than its requests give it
     slo_per_request_s  bounds on each request: `ttft`, `tpot`, `e2e` to seconds
     dialect            the numbers by another tool's definitions, where these were asked for
+    stopped            by which rule it ended, where one was set (--stop-when, --max-errors, --max-duration)
     roofline           printed as `light`: what the hardware allows beside the numbers; None where nobody knows it
     """
 
@@ -459,6 +460,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     slo_per_request_s: dict[str, float] = {}
     slo: list[SloBound] = []
     dialect: ToolNumbers | None = None
+    stopped: Stop | None = None
     roofline: Roofline | None = msgspec.field(name="light", default_factory=_unknown)
 
     @property

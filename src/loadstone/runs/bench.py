@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import math
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -12,18 +14,21 @@ from typing import Any, Literal
 import msgspec
 
 from loadstone.analyse.client_accuracy import load as load_selftest
+from loadstone.analyse.stopping import Stopping, Watch, parse_rules
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.nvml import Gpus
 from loadstone.core.plan import Plan
+from loadstone.core.provenance import Provenance
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
 from loadstone.measure.client.pool import Pool
-from loadstone.measure.client.protocol import Progress, StepDone
+from loadstone.measure.client.protocol import NOTHING_YET, Progress, StepDone
 from loadstone.measure.engines import attach
+from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.observe import Observer, exporter
 from loadstone.measure.engines.server import HttpServer
-from loadstone.runs import execution, preflight, worker_jobs
+from loadstone.runs import execution, launched, preflight, provenance, worker_jobs
 from loadstone.runs.preflight import Server
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
@@ -46,8 +51,11 @@ class Event(msgspec.Struct, kw_only=True):
 Listener = Callable[[Event], None]
 
 
-def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str, Any]:
-    """Measure a live engine; returns the summary (the `--json` document), whose `run_dir` holds the run.
+def bench(
+    options: Options, on_event: Listener = lambda event: None, made_with: Provenance | None = None
+) -> dict[str, Any]:
+    """Measure a live engine; returns the summary (the `--json` document), whose `run_dir` holds the run. `made_with`:
+    what is known of how the server at a URL was started.
 
     Raises InputError (TargetError, DiskFullError) with one line where it cannot be done, and Interrupted, after
     saving, when a signal ended it. Requests that fail during the run are records, not exceptions.
@@ -56,12 +64,14 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
     draft = planner.plan()
     bounds = execution.bounds_of(options)
     preflight.check_options(options)
+    launched.check_options(options)
     deployment = preflight.declared_deployment(options)
+    stopping = _stopping(planner.options)
     headers = preflight.headers_of(options.headers)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        urls, engine_log = preflight.target_urls(options, draft, stack)
-        server = preflight.probe(options, draft, urls, headers)
+        started = preflight.target_of(options, draft, stack, lambda text: on_event(Event(kind="note", text=text)))
+        server = preflight.probe(options, draft, started, headers)
         plan, expected_s = preflight.plan_for(planner, draft, server)
         del planner, draft  # a plan may take a gigabyte
         salt = preflight.salt_of(options)
@@ -78,28 +88,37 @@ def bench(options: Options, on_event: Listener = lambda event: None) -> dict[str
         )
         info.selftest = msgspec.to_builtins(load_selftest())
         doubts = []
-        if deployment is not None and options.deployment is not None:
+        stated = options.launch or options.deployment
+        if deployment is not None and stated is not None:
             doubts = preflight.doubts(deployment, server.target)
-            declared = preflight.deployment_record(options.deployment, deployment, server.target)
+            declared = preflight.deployment_record(stated, deployment, server.target)
             info.settings["deployment"] = declared | ({"doubts": doubts} if doubts else {})
         elif (simulated := preflight.simulated_record(server.target)) is not None:
             info.settings["deployment"] = simulated
         gpus = _gpus(options, server, info, stack)
+        if started.engine is not None:
+            made_with = provenance.of_launch(started.engine.launch)
+        info.settings["provenance"] = _made_with(made_with or Provenance(), info)
         folder = run_folder.create(options.out, info.run_id)
         info.run_id = folder.name
         execution.check_room(folder, plan, 2 * _EVENT_BYTES)  # journals, then records beside them
 
         def run() -> str | None:
             on_event(Event(kind="attached", info=info, plan=plan, folder=folder))
-            check = f"--deployment {options.deployment}: please check: {{}}; reports rely on it"
+            check = (
+                f"--{'launch' if options.launch else 'deployment'} {stated}: please check: {{}}; reports rely on it"
+            )
             for text in [*server.notes, *map(check.format, doubts)]:
                 on_event(Event(kind="note", text=text))
             try:
-                return _measure(options, plan, info, folder, server, gpus, signals, on_event)
+                failure = _measure(
+                    options, plan, info, folder, server, gpus, signals, on_event, stopping, started.engine
+                )
             finally:
-                if engine_log is not None:
+                if started.log is not None:
                     with contextlib.suppress(OSError):
-                        shutil.copyfile(engine_log, folder / "engine.log")
+                        shutil.copyfile(started.log, folder / "engine.log")
+            return launched.ended(started.engine, folder / "engine.log") or failure
 
         return execution.execute(folder, info, plan, signals, run)
 
@@ -116,6 +135,8 @@ def _measure(
     gpus: Gpus | None,
     signals: Signals,
     on_event: Listener,
+    stopping: Stopping,
+    engine: RunningEngine | None,
 ) -> str | None:
     """All cells, by workers, with the servers' metrics beside them; why it failed, where it did."""
     flush = _flush(options, server, info)
@@ -131,7 +152,18 @@ def _measure(
     )
     with observer:
         pool = Pool(jobs, folder / "log.txt")
-        measure_cells(pool, plan, info, folder, signals, on_event, before_cell=flush, look=observer.look)
+        measure_cells(
+            pool,
+            plan,
+            info,
+            folder,
+            signals,
+            on_event,
+            before_cell=flush,
+            look=observer.look,
+            stopping=stopping,
+            engine_ended=lambda: launched.ended(engine, folder / "engine.log"),
+        )
     failure = "; ".join(pool.failures) if pool.failures and not signals.count else None
     for note in [*([failure] if failure else []), *observer.notes]:
         on_event(Event(kind="note", text=note))
@@ -148,10 +180,13 @@ def measure_cells(
     *,
     before_cell: Callable[[], None] = lambda: None,
     look: Callable[[], None] = lambda: None,
+    stopping: Stopping = Stopping(),  # noqa: B008 - immutable
+    engine_ended: Callable[[], str | None] = lambda: None,
 ) -> None:
     """All cells, one after another, until a signal or a worker's failure; `info` is kept up to date on disk.
 
-    `look` samples the servers' metrics at the beginning and end of each cell.
+    `look` samples the servers' metrics at the beginning and end of each cell; `engine_ended` says why an engine that
+    was started for the run is gone, if it is.
     """
     info.origin_ns = pool.origin_ns
     with pool:
@@ -169,7 +204,7 @@ def measure_cells(
             before_cell()
             look()
             on_event(Event(kind="cell", cell=cell, info=info, plan=plan))
-            measured = _cell(pool, plan, cell, info, signals, on_event)
+            measured = _cell(pool, plan, cell, info, signals, on_event, stopping, engine_ended)
             if measured is not None:
                 info.cells[cell] = measured
                 look()
@@ -179,16 +214,36 @@ def measure_cells(
         signals.on_first = lambda: None
 
 
-def _cell(pool: Pool, plan: Plan, cell: int, info: RunInfo, signals: Signals, on_event: Listener) -> CellInfo | None:
+def _cell(
+    pool: Pool,
+    plan: Plan,
+    cell: int,
+    info: RunInfo,
+    signals: Signals,
+    on_event: Listener,
+    stopping: Stopping,
+    engine_ended: Callable[[], str | None],
+) -> CellInfo | None:
     """The steps of one cell; times are those of the last, after the warm-up. None where it was cut short."""
-    resent, stopped = 0, False
-    for first, last in plan.steps(cell):
+    resent, stopped, stop = 0, False, None
+    steps, watched = plan.steps(cell), stopping != Stopping()
+    watch = Watch(stopping, plan.cells[cell].places)
+    for first, last in steps:
+        begun_s, before = time.monotonic(), pool.progress if watched else NOTHING_YET
         for message in pool.run_step(cell, plan.cells[cell], first, last):
             if isinstance(message, StepDone):
                 step = message
                 resent += step.resent
             else:
                 on_event(Event(kind="progress", cell=cell, progress=message, info=info, plan=plan))
+                if watched and stop is None and (first, last) == steps[-1]:
+                    so_far = message - before
+                    took_s = time.monotonic() - begun_s
+                    stop = watch.look(took_s, so_far.ended, so_far.failed, pool.watched)
+                    if stop is not None:
+                        pool.end_step()
+                if not pool.failures and (why := engine_ended()) is not None:
+                    pool.failures.append(why)
             if signals.count > 1:
                 break
             if pool.failures and not stopped:
@@ -208,7 +263,16 @@ def _cell(pool: Pool, plan: Plan, cell: int, info: RunInfo, signals: Signals, on
         models=dict(step.models),
         prompts_compared=len(step.texts),
         texts_compared=len(set(step.texts.values())),
+        stopped=stop or (watch.over(pool.watched) if watched else None),
     )
+
+
+def _stopping(options: Options) -> Stopping:
+    """What ends cells early. Raises InputError."""
+    rules = parse_rules(options.stop_when) if options.stop_when is not None else ()
+    if not options.stream and (rule := next((rule for rule in rules if rule.metric != "e2e"), None)):
+        raise InputError(f"--stop-when {rule.text}: with --no-stream there is e2e alone; write e.g. e2e_p50±2%")
+    return Stopping(rules, options.max_errors, options.min_duration_s or 0.0, options.max_duration_s or math.inf)
 
 
 def _settings(options: Options, plan: Plan, expected_s: list[float]) -> dict[str, Any]:
@@ -226,6 +290,16 @@ def _settings(options: Options, plan: Plan, expected_s: list[float]) -> dict[str
     if options.gpu_metrics:
         settings["gpu_metrics"] = [exporter(url, options.proxy) for url in options.gpu_metrics]
     return settings
+
+
+def _made_with(known: Provenance, info: RunInfo) -> dict[str, Any]:
+    """RunInfo.settings["provenance"]: with the GPUs that are watched, and the folder's state."""
+    gpus = info.settings.get("gpus", [])
+    driver = gpus[0]["driver"] if gpus else None
+    names = tuple(gpu["name"] for gpu in gpus)
+    whole = msgspec.structs.replace(known, driver=driver, gpus=names, git=provenance.git_state())
+    built: dict[str, Any] = msgspec.to_builtins(whole)
+    return built
 
 
 def _flush(options: Options, server: Server, info: RunInfo) -> Callable[[], None]:
@@ -249,7 +323,9 @@ def _flush(options: Options, server: Server, info: RunInfo) -> Callable[[], None
 
 def _gpus(options: Options, server: Server, info: RunInfo, stack: contextlib.ExitStack) -> Gpus | None:
     """This machine's GPUs, where they are to be watched; `info` tells which they are."""
-    shared = bool(options.urls or options.engine) and any(_is_here(parts.hostname) for parts, _ in server.addresses)
+    shared = bool(options.urls or options.engine or options.launch) and any(
+        _is_here(parts.hostname) for parts, _ in server.addresses
+    )
     if options.gpu_telemetry is False or (options.gpu_telemetry is None and (options.gpu_metrics or not shared)):
         return None
     try:

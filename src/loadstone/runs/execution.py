@@ -14,6 +14,7 @@ from loadstone.core import host, run_folder
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
+from loadstone.core.secrets import words_without_keys
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.version import __version__
 from loadstone.workload.options import Options
@@ -65,7 +66,7 @@ def describe(
 
 
 def _without_secrets(command: Sequence[str]) -> list[str]:
-    shown = list(command)
+    shown = words_without_keys(command)
     for i, part in enumerate(shown):
         for flag in _SECRET_FLAGS:
             if part == flag and i + 1 < len(shown):

@@ -11,7 +11,7 @@ import resource
 import socket
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,10 +31,12 @@ from loadstone.core.secrets import blank, blank_bytes, keys_in
 from loadstone.core.text import excerpt
 from loadstone.measure.client.pool import workers_for
 from loadstone.measure.engines import attach
+from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.probe import Requirements, token_counter
 from loadstone.measure.engines.server import HttpServer, check_proxy, shown
 from loadstone.measure.wire.request import RequestBody, body, path
 from loadstone.predict.sharding.limits import count
+from loadstone.runs.launched import launched
 from loadstone.workload.option_values import DEFAULT_SIM, parse_structured
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Beyond, Planner
@@ -72,17 +74,32 @@ class Server(NamedTuple):
     notes: list[str]
 
 
-def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tuple[list[str], Path | None]:
-    """The URLs to measure, starting an engine of our own where none is given; and its log. Raises InputError."""
+class Measured(NamedTuple):
+    """What is measured. `engine`: started for it; `log`: where that writes, which is kept with the run."""
+
+    urls: list[str]
+    engine: RunningEngine | None = None
+    log: Path | None = None
+
+
+def target_of(options: Options, plan: Plan, stack: contextlib.ExitStack, tell: Callable[[str], None]) -> Measured:
+    """The servers to measure, starting an engine of our own, which ends with `stack`, where no URL is given. Raises
+    InputError.
+    """
+    flags = {"--engine": options.engine, "--sim": options.sim, "--launch": options.launch}
+    own = [flag for flag, value in flags.items() if value is not None]
     if options.urls:
-        if options.engine is not None or options.sim is not None:
-            raise InputError("a URL and --engine or --sim: measure a running server, or one of our own; give one")
+        if own:
+            raise InputError(f"a URL and {own[0]}: measure a running server, or one of our own; give one")
         twice = [url for i, url in enumerate(options.urls) if url in options.urls[:i]]
         if twice:
             raise InputError(f"{shown(twice[0])}: given twice; name each server of a fleet once")
-        return options.urls, None
-    if options.engine is not None and options.sim is not None:
-        raise InputError("--engine and --sim: one engine is measured; give one")
+        return Measured(options.urls)
+    if len(own) > 1:
+        raise InputError(f"{own[0]} and {own[1]}: one engine is measured; give one")
+    if options.launch is not None:
+        engine = stack.enter_context(launched(options, options.launch, tell))
+        return Measured([engine.url], engine, engine.ranks[0].log_path)
     if options.engine is None:
         from loadstone.measure import simulated_server
 
@@ -97,18 +114,20 @@ def target_urls(options: Options, plan: Plan, stack: contextlib.ExitStack) -> tu
             fleet_of(parse_deployment(simulated))  # an error in it is one line, before a server starts
         else:
             law = simulated_server.Law.parse(simulated, "--sim", f"{DEFAULT_SIM}, or a law, ")
-        return [stack.enter_context(simulated_server.start(law)).url], None
+        return Measured([stack.enter_context(simulated_server.start(law)).url])
     from loadstone.measure.engines import llama_cpp
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadstone-")))
     most = max((int(load.value) for load in plan.cells if not load.is_open), default=8)
-    engine = llama_cpp.launch(
-        slots=min(64, max(1, most)),
-        connections=min(1024, most),
-        context_tokens=_longest_tokens(plan) + 64,
-        log_path=folder / "engine.log",
+    process = stack.enter_context(
+        llama_cpp.launch(
+            slots=min(64, max(1, most)),
+            connections=min(1024, most),
+            context_tokens=_longest_tokens(plan) + 64,
+            log_path=folder / "engine.log",
+        )
     )
-    return [stack.enter_context(engine).url], folder / "engine.log"
+    return Measured([process.url], None, process.log_path)
 
 
 def _longest_tokens(plan: Plan) -> int:
@@ -123,10 +142,11 @@ def _longest_tokens(plan: Plan) -> int:
     return int(np.bincount(session, tokens + 16).max())
 
 
-def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Server:
+def probe(options: Options, plan: Plan, measured: Measured, headers: list[tuple[str, str]]) -> Server:
     """Probe the first server; the others of a fleet must offer the same."""
+    urls = measured.urls
     needs = Requirements(
-        model=options.model,
+        model=options.model if measured.engine is None else measured.engine.launch.model,
         endpoint=options.endpoint,
         tokenizer=options.tokenizer,
         sampling=sampling_of(options),
@@ -237,6 +257,10 @@ def declared_deployment(options: Options) -> Deployment | None:
     """What the server runs on, where the user says it. Raises InputError: no such deployment, or no server to say it
     of.
     """
+    if options.launch is not None:
+        if options.deployment is not None:
+            raise InputError("--deployment beside --launch, which has one of its own; leave --deployment out")
+        return parse_deployment(options.launch)
     if options.deployment is None:
         return None
     if options.sim is not None:
@@ -357,6 +381,8 @@ def headers_of(named: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     for name, value in headers:
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(r"[\t -~]*", value):
             raise InputError("--header: not an HTTP header (name and value in plain ASCII); write 'Name: value'")
+        if name.lower() in ("content-length", "transfer-encoding"):
+            raise InputError(f"--header: {name} follows from the request; leave it out")
     key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
     if key is not None and not any(name.lower() == "authorization" for name, _ in headers):
         if not re.fullmatch("[!-~]+", key):

@@ -105,6 +105,7 @@ def jobs(options: Options, plan: Plan, info: RunInfo, server: Server, folder: Pa
             timeouts=options.timeouts,
             grace_s=options.grace_s,
             held_limit_bytes=int(min(65_536, max(2048, _HELD_BYTES / streams))),
+            watched=options.stop_when is not None,
             ray=options.ray,
         )
         for worker in range(options.workers or workers_for(plan.cells))

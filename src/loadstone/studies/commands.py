@@ -9,7 +9,7 @@ from loadstone.core.errors import InputError
 from loadstone.measure.engines import llama_cpp
 from loadstone.predict.engine_rules import launch_named
 from loadstone.predict.engine_rules.launch import Launch as Commands
-from loadstone.predict.engine_rules.launch import RankCommand, Site
+from loadstone.predict.engine_rules.launch import RankCommand, Site, own_words
 from loadstone.studies.file import Engine
 from loadstone.studies.plan import EMBEDDED_MODEL, Launch
 
@@ -19,10 +19,15 @@ _EMBEDDED_SLOTS = 16
 _EMBEDDED_CONTEXT = 4096
 
 
-def commands_of(launch: Launch, engine: Engine, nodes: tuple[str, ...], port: int | None) -> Commands:
-    """The commands of all ranks. Raises InputError where the engine cannot be started so."""
+def commands_of(
+    launch: Launch, engine: Engine, nodes: tuple[str, ...], port: int | None, host: str = "127.0.0.1"
+) -> Commands:
+    """The commands of all ranks. `host`: where the only one of them listens. Raises InputError where the engine
+    cannot be started so.
+    """
     site = Site(
         model=engine.model,
+        host=host,
         port=port,
         nodes=nodes,
         program=engine.program,
@@ -42,16 +47,19 @@ def _embedded(site: Site) -> Commands:
     """llama.cpp with the small model that comes with Loadstone."""
     if site.port is None:
         raise InputError("the embedded llama.cpp needs a port")
+    if site.image is not None:
+        raise InputError("the small model runs in no container; name a model, or leave out image")
     words = llama_cpp.command(
         Path(site.program) if site.program else llama_cpp.find() or llama_cpp.fetch(),
         port=site.port,
         slots=_EMBEDDED_SLOTS,
         context_tokens=_EMBEDDED_CONTEXT,
+        host=site.host,
     )
     return Commands(
         engine="llama.cpp",
-        ranks=(RankCommand("127.0.0.1", tuple(words), dict(site.environment)),),
-        url=f"http://127.0.0.1:{site.port}",
+        ranks=(RankCommand("127.0.0.1", (*words, *own_words(site)), dict(site.environment)),),
+        url=f"http://{site.host}:{site.port}",
         container=None,
         notes=(),
     )

@@ -19,11 +19,14 @@ import yaml  # type: ignore[import-untyped]
 from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
+from loadstone.core.text import excerpt
 from loadstone.core.units import parse_seconds
 from loadstone.workload.options import LOAD, WORKLOAD, Options, flags_of
 
 _MOST_BYTES = 1 << 20
 _MOST_DEPTH = 20
+_LONGEST_NUMBER = 100
+_TEXT = "tag:yaml.org,2002:str"
 _DOCS = "docs/studies.md"
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
@@ -99,10 +102,12 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ray: str | None = None
     parallel: int = 1
     client: str | None = None
+    python: str | None = None
+    setup: tuple[str, ...] = ()
     account: str | None = None
     qos: str | None = None
     time: Seconds | None = None
-    setup: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     user: str | None = None
     port: int | None = None
     key: str | None = None
@@ -266,7 +271,14 @@ def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, 
             marks[f"{at}.{name}"] = _mark(key)
             result[name] = _value(loader, content, f"{at}.{name}", marks)
         return result
-    value = loader.construct_object(node)
+    if "\0" in node.value:
+        raise _Refused(node, "a NUL, which no program takes")
+    if node.tag != _TEXT and len(node.value) > _LONGEST_NUMBER:
+        raise _Refused(node, f"a number of {len(node.value):,} digits")
+    try:
+        value = loader.construct_object(node)
+    except (ValueError, LookupError, AttributeError, ArithmeticError):  # as PyYAML says it
+        raise _Refused(node, f"{excerpt(node.value, 40)!r} does not fit its tag") from None
     if not isinstance(value, str | int | float | bool | None):
         return node.value  # a date is text here
     return value
@@ -276,6 +288,7 @@ def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, 
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names become parts of paths, labels and job names."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_A_REQUEST = (
     "endpoint",
     "extra_body",
@@ -285,6 +298,8 @@ _OF_A_REQUEST = (
     "timeout_total_s",
 )
 _OF_THE_STUDY = ("seed", "salt", "flush_cache", "plan")
+_OF_SLURM = ("account", "qos", "time", "options")
+_OF_OTHER_MACHINES = {"ssh": _OF_SLURM, "local": (*_OF_SLURM, "user", "port", "key", "client", "python", "setup")}
 _WORKLOAD_FLAGS = {
     each.name.replace("_", "-")
     for field, each in flags_of(Options).items()
@@ -306,6 +321,11 @@ def _check(read: StudyFile) -> None:
     if study.repeats < 1:
         raise read.error("$.repeats", f"repeats: {study.repeats}; write at least 1")
     for name, engine in study.engines.items():
+        for variable in engine.env:
+            if not _VARIABLE.fullmatch(variable):
+                raise read.error(f"$.engines.{name}.env", f"{variable!r} is no name of a variable; write NAME: value")
+        if engine.url is not None:
+            _check_url(read, f"$.engines.{name}.url", engine.url)
         if engine.url is None and engine_key(engine.engine or name) is None:
             known = ", ".join(ENGINES)
             raise read.error(f"$.engines.{name}", f"{engine.engine or name}: no engine; known are {known}")
@@ -317,6 +337,9 @@ def _check(read: StudyFile) -> None:
     for name, machine in study.machines.items():
         if (kinds := machine.local + bool(machine.ssh) + bool(machine.partition) + bool(machine.ray)) != 1:
             raise read.error(f"$.machines.{name}", f"{name}: {kinds} of local, ssh, partition and ray; write one")
+        for key in _OF_OTHER_MACHINES.get(machine.kind, ()):
+            if getattr(machine, key):
+                raise read.error(f"$.machines.{name}.{key}", f"{key}: a machine of kind {machine.kind} has none")
     for name, workload in study.workloads.items():
         for key in workload:
             if key not in _WORKLOAD_FLAGS:
@@ -325,6 +348,16 @@ def _check(read: StudyFile) -> None:
         for key in load:
             if key not in _LOAD_FLAGS:
                 raise _no_such_flag(read, f"{at}.{key}", key, _LOAD_FLAGS)
+
+
+def _check_url(read: StudyFile, at: str, url: str) -> None:
+    """Before the journal has it: a password or a key in it is for nobody to read."""
+    from loadstone.measure.engines.server import check_url
+
+    try:
+        check_url(url)
+    except InputError as error:
+        raise read.error(at, str(error)) from None
 
 
 def _no_such_flag(read: StudyFile, at: str, key: str, known: Collection[str]) -> InputError:

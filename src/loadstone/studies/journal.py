@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from loadstone.core.errors import InputError
+from loadstone.core.files import read_bytes
 from loadstone.core.run_folder.folder import unwritable
 
 FILE_NAME = "journal.jsonl"
@@ -82,14 +82,9 @@ class Journal:
 def entries(folder: Path) -> Iterator[Entry]:
     """What the journal says, in order; lines that a crash tore are passed over. Raises InputError."""
     path = folder / FILE_NAME
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path}: more than {_MOST_BYTES >> 20} MiB; that is no study's journal")
-        content = path.read_bytes()
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
+    content = read_bytes(path, _MOST_BYTES, "give the folder of a study")
     decoder = msgspec.json.Decoder(Entry)
     for line in content.splitlines():
         with contextlib.suppress(msgspec.DecodeError):

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse.stored_run import read_run
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.summary import Summary
 from loadstone.runs.bench import Event, bench
 from loadstone.runs.simulate import simulate
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import Handle, Journal
-from loadstone.studies.machines.local import Attached
 from loadstone.studies.plan import Cell, Launch
 from loadstone.studies.status import name_of
 from loadstone.studies.supervise import Measure, Running
@@ -28,13 +28,19 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
 
     def measure(launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
         options = _options(read, launch, cell, out) | {"url": engine.url, "deployment": launch.deployment}
+        if engine.model is not None:
+            options["model"] = engine.model
         if engine.client is None:
-            return Summary.of(bench(options_of(options, Options), on_event))
+            return Summary.of(bench(options_of(options, Options), on_event, engine.made_with))
         engine.client.bench(words_of({name: value for name, value in options.items() if name != "out"}), out)
         run = next((run for run in out.iterdir() if (run / "summary.json").is_file()), None)
         if run is None:
             raise TargetError(f"{out}: the client has left no run here")
-        return read_run(run).summary
+        info = run_folder.read_info(run)
+        there = info.settings.get("provenance") or {}
+        info.settings["provenance"] = msgspec.to_builtins(engine.made_with) | there
+        run_folder.write_info(run, info)
+        return msgspec.structs.replace(read_run(run).summary, run_dir=str(run))
 
     return measure
 
@@ -60,7 +66,7 @@ class Simulation:
     def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
         """See supervise.Machine."""
         journal.write("launch", launch=launch.id)
-        yield Attached("simulated")
+        yield Running("simulated", {})
 
     def release(self, left: Handle) -> None:
         """Nothing: there is nothing."""

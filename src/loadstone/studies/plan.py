@@ -6,8 +6,11 @@ study whose file changes measures again what changed, and nothing else.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
+import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -17,6 +20,7 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import ARGUMENTS, engine_key
 from loadstone.core.errors import InputError
 from loadstone.studies.file import Engine, StudyFile, load_entries
+from loadstone.workload.lengths import parse_length
 from loadstone.workload.options import Options, options_of
 from loadstone.workload.planning import Planner
 
@@ -24,12 +28,15 @@ EMBEDDED_MODEL = "tiny"
 """What llama.cpp serves where the study names no model: the small random one that comes with Loadstone."""
 _AXES = ("concurrency", "rate", "time-scale")
 _ID_LENGTH = 12
+_MOST_CELLS = 20_000
+"""Of a study; at a minute each they take a fortnight."""
+_COUNT = re.compile(r"\b(tp|pp|dp|ep|nodes)=([0-9])")
 
 
 class Cell(NamedTuple):
     """One workload at one load of one launch: a run folder of its own.
 
-    options   of `bench`, by their flags' names
+    options   of `bench`, by their flags' names, as the file has them
     """
 
     id: str
@@ -61,12 +68,26 @@ class Launch(NamedTuple):
 def plan_study(read: StudyFile) -> tuple[Launch, ...]:
     """All launches, in the order in which they run. Raises InputError, with line and column."""
     study = read.study
+    _check_size(read)
     loads = _cells(read)
     setups = [_setup(read, *each) for each in _combinations(read)]
     repeats = range(1, study.repeats + 1)
     interleaved = study.order == "interleaved"
     order = itertools.product(repeats, setups) if interleaved else ((r, s) for s in setups for r in repeats)
     return tuple(_launch(read, setup, repeat, loads) for repeat, setup in order)
+
+
+def _check_size(read: StudyFile) -> None:
+    """Raises InputError where there is no cell, or so many that planning them would take all memory."""
+    study, axes = read.study, read.study.deployments
+    loads = sum(len(list(_single_loads(entry))) for _, entry in load_entries(study))
+    if not loads * len(study.workloads):
+        raise read.error(
+            "$.loads" if not loads else "$.workloads", "this leaves nothing to measure; name one at least"
+        )
+    setups = max(1, len(axes.engine) or len(study.engines)) * max(1, len(axes.model)) * max(1, len(axes.layout))
+    if (cells := study.repeats * setups * len(study.workloads) * loads) > _MOST_CELLS:
+        raise read.error("$.study", f"{cells:,} cells, more than {_MOST_CELLS:,}; make several studies of it")
 
 
 class _Setup(NamedTuple):
@@ -107,8 +128,8 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
             known.append(f"{plain}={text}")
         else:
             own.append((key.lstrip("-"), text))
-    embedded = kind == "llama.cpp" and not (model or engine.model or engine.url)
-    if not model and not embedded and engine.url is None:
+    model = model or engine.model or ""
+    if not model and kind != "llama.cpp" and engine.url is None:
         raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
     deployment = None
     if model and layout and kind is not None:
@@ -123,52 +144,80 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
     return _Setup(name, engine, model or EMBEDDED_MODEL, layout, deployment, tuple(own))
 
 
-def _cells(read: StudyFile) -> list[tuple[str, str, dict[str, Any]]]:
-    """(workload, load, options) of each cell of a launch."""
+class _Cell(NamedTuple):
+    """A cell before it belongs to a launch. `identity`: what its options mean, however they are written."""
+
+    workload: str
+    load: str
+    options: dict[str, Any]
+    identity: dict[str, Any]
+
+
+def _cells(read: StudyFile) -> list[_Cell]:
     cells = []
     for name, workload in read.study.workloads.items():
         for at, entry in load_entries(read.study):
             for label, load in _single_loads(entry):
                 options = workload | load | {"seed": read.study.seed}
                 try:
-                    Planner(options_of({key.replace("-", "_"): value for key, value in options.items()}, Options))
+                    meant = options_of({key.replace("-", "_"): value for key, value in options.items()}, Options)
+                    Planner(meant)
+                    identity = _identity(meant)
                 except InputError as error:
                     key = str(error).partition(":")[0].lstrip("-")
                     where = f"$.workloads.{name}.{key}" if key in workload else f"{at}.{key}"
                     raise read.error(where, str(error)) from None
-                cells.append((name, label, options))
+                cells.append(_Cell(name, label, options, identity))
     return cells
+
+
+def _identity(meant: Options) -> dict[str, Any]:
+    """The options that are not the defaults, as values: `1k` and 1024 are one length, `4` and [4] one load."""
+    default = options_of({}, Options)
+    names = [field.name for field in dataclasses.fields(Options)]
+    values = {name: getattr(meant, name) for name in names if getattr(meant, name) != getattr(default, name)}
+    for name in ("input", "output"):
+        if name in values:
+            values[name] = repr(parse_length(values[name], meant.range_ratio, f"--{name}"))
+    return values
 
 
 def _single_loads(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """An entry of `loads` cut into single loads, each with its name."""
     axis = next((axis for axis in _AXES if axis in entry), None)
-    if axis == "rate" and str(entry[axis]).strip("[]' .") == "inf":
+    if axis == "rate" and _is_burst(entry[axis]):
         axis = "requests"
     if axis is None or axis not in entry:
         yield (entry.get("ramp") and f"ramp {entry['ramp']}") or "default", entry
         return
-    values = entry[axis] if isinstance(entry[axis], list) else str(entry[axis]).split(",")
-    for value in values:
+    for value in entry[axis] if isinstance(entry[axis], list) else str(entry[axis]).split(","):
         yield f"{axis} {value}", entry | {axis: value}
 
 
-def _launch(read: StudyFile, setup: _Setup, repeat: int, loads: list[tuple[str, str, dict[str, Any]]]) -> Launch:
+def _is_burst(rate: Any) -> bool:
+    """Whether all requests are sent at once; a rate that is no number is refused later, with its place."""
+    try:
+        return float(rate[0] if isinstance(rate, list) and len(rate) == 1 else rate) == math.inf
+    except (TypeError, ValueError):
+        return False
+
+
+def _launch(read: StudyFile, setup: _Setup, repeat: int, loads: list[_Cell]) -> Launch:
     identity = {
         "engine": engine_key(setup.engine.engine or setup.name) or setup.name,
         "settings": msgspec.to_builtins(setup.engine),
         "model": setup.model,
-        "layout": setup.layout,
+        "layout": _COUNT.sub(r"\1\2", setup.layout.replace(" ", "")),
         "repeat": repeat,
     }
     launch = _hash(identity)
     cells = tuple(
-        Cell(_hash({"launch": launch, "options": options}), workload, load, options)
-        for workload, load, options in loads
+        Cell(_hash({"launch": launch, "options": each.identity}), each.workload, each.load, each.options)
+        for each in loads
     )
     name, _, model, layout, deployment, arguments = setup
     return Launch(launch, name, model, layout, deployment, arguments, repeat, cells)
 
 
 def _hash(value: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()[:_ID_LENGTH]
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted", enc_hook=str)).hexdigest()[:_ID_LENGTH]

@@ -19,6 +19,7 @@ import msgspec
 
 from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, InputError, LoadstoneError
+from loadstone.core.provenance import Provenance
 from loadstone.core.run_folder.owner import lock
 from loadstone.core.signals import Interrupted
 from loadstone.core.summary import Summary
@@ -38,20 +39,23 @@ class Client(Protocol):
     def bench(self, words: Sequence[str], out: Path) -> None: ...
 
 
-class Running(Protocol):
-    """A launch that answers. `url`: where, as the client sees it; `client`: who sends the load, None for this
-    process; `handle`: what the journal keeps of it, such as its processes; `check` raises TargetError once a rank of
-    it has ended."""
+class Running(NamedTuple):
+    """A launch that answers.
+
+    url     where, as the client sees it
+    handle  what the journal keeps of it, such as its processes
+    check   raises TargetError once a rank of it has ended
+    client  who sends the load; None: this process
+    made_with  what is known of how it was started
+    model   name that requests must use, where the server itself may not say it
+    """
 
     url: str
-
-    @property
-    def client(self) -> Client | None: ...
-
-    @property
-    def handle(self) -> Handle: ...
-
-    def check(self) -> None: ...
+    handle: Handle
+    check: Callable[[], None] = lambda: None
+    client: Client | None = None
+    made_with: Provenance = Provenance()
+    model: str | None = None
 
 
 class Machine(Protocol):
@@ -273,7 +277,7 @@ def _own(folder: Path) -> Iterator[None]:
 def is_owned(folder: Path) -> bool:
     """Whether a process runs this study now."""
     try:
-        file = os.open(folder / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        file = os.open(folder / _LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -11,7 +11,7 @@ _OTHERS = {
     "--requests": "num-prompts max-requests request-count num-requests",
     "--rate": "request-rate requests-per-second",
     "--concurrency": "num-concurrent-requests",
-    "--duration": "max-seconds max-duration benchmark-duration",
+    "--duration": "max-seconds benchmark-duration",
     "--warmup": "num-warmups warmup-requests warmup-request-count",
     "--ramp": "ramp-up-strategy",
     "--input": "random-input-len random-input input-len isl synthetic-input-tokens-mean prompt-input-tokens-mean",

@@ -62,6 +62,15 @@ def seconds(value: Any, flag: str) -> float:
     return parse_seconds(str(value), flag)
 
 
+def share(value: Any, flag: str) -> float:
+    """A part of a whole: `5%`, or 0.05."""
+    text = str(value).strip()
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise InputError(f"{flag}: {text!r} is no share; write e.g. 5%") from None
+
+
 def tokens(value: Any, flag: str) -> int:
     return parse_tokens(str(value), flag)
 
@@ -121,10 +130,31 @@ def headers(value: Any, flag: str) -> list[tuple[str, str]]:
     return pairs
 
 
+def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:
+    """Flags of an engine's own, with their values where they have one, from `FLAG=VALUE`, pairs, or a mapping."""
+    pairs = []
+    for each in value.items() if isinstance(value, Mapping) else texts(value, flag):
+        name, sign, content = each.partition("=") if isinstance(each, str) else ("", "", "")
+        pair = each if not isinstance(each, str) else (name, content if sign else None)
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InputError(f"{flag}: write FLAG, or FLAG=VALUE")
+        pairs.append((str(pair[0]), None if pair[1] is None else str(pair[1])))
+    return pairs
+
+
+def variables(value: Any, flag: str) -> list[tuple[str, str]]:
+    """Variables of an environment, from `NAME=VALUE`, pairs, or a mapping."""
+    pairs = engine_flags(value, flag)
+    for name, content in pairs:
+        if content is None or not name.isidentifier():
+            raise InputError(f"{flag} {name}: write NAME=VALUE")
+    return [(name, content or "") for name, content in pairs]
+
+
 def json_object(value: Any, flag: str) -> dict[str, Any]:
     try:
         fields = msgspec.json.decode(value) if isinstance(value, str) else value
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InputError(f"{flag}: no JSON ({error}); write e.g. '{{\"top_k\": 40}}'") from None
     if not isinstance(fields, Mapping):
         raise InputError(f"{flag}: not a JSON object; write e.g. '{{\"top_k\": 40}}'")
@@ -160,6 +190,6 @@ def parse_structured(option: str) -> Structured:
         return Structured("grammar", content)
     try:
         schema = msgspec.json.decode(content, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise InputError(f"--structured: not a JSON schema ({error}); give a JSON object") from error
     return Structured("json_schema", schema)

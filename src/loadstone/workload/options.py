@@ -25,7 +25,7 @@ DEPLOYMENT, ENGINE = "Deployment", "Engine"
 """Headings of a help text, in their order there; ARGUMENT: of what stands without a flag."""
 _OF_A_SERVER = frozenset((
     "url", "salt", "flush_cache", "sampling_seed", "stop", "structured", "stream", "workers", "ray", "gpu_telemetry",
-    "gpu_metrics",
+    "gpu_metrics", "stop_when", "max_errors", "min_duration_s", "max_duration_s",
 ))  # fmt: skip
 """Options, beside those under TARGET, that a simulation takes and that do nothing there."""
 HEADINGS = (ARGUMENT, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN)
@@ -104,7 +104,31 @@ class Options(Flags):
         TARGET, "what the server or fleet runs, for prices, roofline, calibrate: llama-3.1-70b@8xh200/tp8"
     )
     engine: Literal["llama.cpp"] | None = flag(TARGET, "start this engine with a small random model and measure it")
-    model: str | None = flag(TARGET, "model name to request [default: the server's first]")
+    launch: str | None = flag(
+        TARGET, "start this deployment here, measure it, and stop it: llama-3.1-8b@1xh100/engine=vllm"
+    )
+    model: str | None = flag(
+        TARGET,
+        "model name to request [default: the server's first]; with --launch: what the engine loads, a path or an id",
+    )
+    arguments: Sequence[tuple[str, str | None]] = flag(
+        TARGET,
+        "with --launch: a flag of the engine's own, FLAG or FLAG=VALUE",
+        (),
+        values.engine_flags,
+        name="argument",
+    )
+    environment: Sequence[tuple[str, str]] = flag(
+        TARGET, "with --launch: NAME=VALUE in the engine's environment", (), values.variables, name="env"
+    )
+    program: str | None = flag(TARGET, "with --launch: path of the engine's program [default: found on PATH]")
+    container: Literal["docker", "podman", "enroot"] | None = flag(
+        TARGET, "with --launch: start it in a container, run by this"
+    )
+    image: str | None = flag(TARGET, "with --launch: image of the container, e.g. vllm/vllm-openai:v0.33.0")
+    timeout_ready_s: float = flag(
+        TARGET, "with --launch: longest time until the engine serves", "30m", values.seconds, limits=_ABOVE_0
+    )
     endpoint: Endpoint | None = flag(TARGET, "API to use [default: what the server offers, completions first]")
     route: Route | None = flag(
         TARGET, "how to spread requests over a fleet [default: round-robin; for sessions: sticky]"
@@ -220,6 +244,23 @@ class Options(Flags):
         LOAD, "measure each cell for this long instead, e.g. 60s", read=values.seconds, limits=_ABOVE_0
     )
     grace_s: float = flag(LOAD, "after --duration: time for requests under way to end", "30s", values.seconds)
+    stop_when: str | None = flag(
+        LOAD,
+        "end a cell once all of these are known so well, with 95 % confidence: tpot_p50±2%,ttft_p99±10%; without "
+        "--requests or --duration it goes on until then, or for --max-duration",
+    )
+    max_errors: float | None = flag(
+        LOAD,
+        "end a cell once more than this share of its requests fails, e.g. 5%",
+        read=values.share,
+        limits=Limits("must be from 0 to below 1", 0, most=0.999),
+    )
+    min_duration_s: float | None = flag(
+        LOAD, "shortest time of a cell before --stop-when ends it", read=values.seconds, limits=_ABOVE_0
+    )
+    max_duration_s: float | None = flag(
+        LOAD, "longest time of a cell [default: 10m with --stop-when alone]", read=values.seconds, limits=_ABOVE_0
+    )
     warmup: int | None = flag(
         LOAD,
         "requests before the measured ones, or 0 [default: the concurrency; a second of the rate, at most a tenth]",
@@ -274,6 +315,9 @@ class SimulateOptions(Options):
         SIMULATOR,
         "coefficients made by `calibrate`, by name or file [default: the shipped ones]",
         read=values.name_or_path,
+    )
+    offline: bool = flag(
+        SIMULATOR, "batches through the engine's own interface, without server and client; with --rate inf", False
     )
     acceptance: float | None = flag(
         SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ from loadstone.workload.schedule import Workload, make_plan
 _DEFAULT_INPUT, _DEFAULT_OUTPUT = "1024", "128"
 _MOST_REQUESTS = 20_000_000
 """In one run: a plan of more would not fit into memory, and its run would take days."""
+_LONGEST_S = 600.0
+"""Of a cell that ends by its precision."""
 _BESIDE_A_PLAN = ("plan", "temperature", "top-p", "grace")
 _OF_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale")
 
@@ -40,8 +43,8 @@ class Planner:
     """
 
     def __init__(self, options: Options) -> None:
-        self.options = options
         check_limits(options)
+        self.options = options = _until_precise(options)
         self._plan: Plan | None = None
         if options.plan is not None:
             self._plan = _given_plan(options, options.plan)
@@ -120,6 +123,25 @@ class Planner:
             _check_prompts(options, plan, beyond)
         plan.workload.update({name: value for name, value in cut.items() if value})
         return plan
+
+
+def _until_precise(options: Options) -> Options:
+    """A cell that ends by its precision has no number of requests where none is said: it may take its longest time.
+    Raises InputError.
+    """
+    if options.stop_when is None:
+        if options.min_duration_s is not None:
+            raise InputError("--min-duration: says how soon --stop-when may end a cell, and goes with it")
+        return options
+    if math.inf in options.rate:
+        raise InputError("--stop-when: a burst sends all of its requests at once; leave it out")
+    longest_s = options.max_duration_s or _LONGEST_S
+    if (options.min_duration_s or 0) > longest_s:
+        raise InputError(f"--min-duration {options.min_duration_s:g}: is longer than --max-duration, {longest_s:g} s")
+    said = options.requests or options.requests_per_rate is not None or options.duration_s is not None
+    if said or options.ramp is not None or options.trace is not None or options.plan is not None:
+        return options
+    return dataclasses.replace(options, duration_s=longest_s, max_duration_s=longest_s)
 
 
 def plan_of(options: Options) -> Plan:

@@ -38,7 +38,7 @@ Sides = tuple[list[Run], list[Run]]
 MOST_RUNS = repeats.MOST_RUNS
 MOST_STATED = 4
 """Numbers of files that one finding has."""
-_OF_REPEATS = ("seed", "plan", "client host", "loadstone")
+_OF_REPEATS = ("seed", "plan", "client host", "loadstone", "git commit", "engine environment")
 """What repeats of one run may differ in."""
 
 

@@ -12,6 +12,7 @@ from loadstone.analyse.compare.sides import Place, Run, load_key
 from loadstone.analyse.run_facts import mapping
 from loadstone.core import run_folder
 from loadstone.core.plan import Load
+from loadstone.core.provenance import Provenance
 
 _FACTS = (
     "source", "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep",
@@ -57,6 +58,18 @@ _COMPARED: dict[str, Callable[[Run], Any]] = {
 """What is compared of two runs, in the order in which it is shown."""
 
 
+MADE_WITH: dict[str, Callable[[Provenance], Any]] = {
+    "engine flags": lambda made: made.flags if made.commands else None,
+    "image": lambda made: made.image_digest or made.image,
+    "engine python": lambda made: made.python,
+    "engine packages": lambda made: made.packages or None,
+    "engine environment": lambda made: made.environment if made.commands else None,
+    "driver": lambda made: made.driver,
+    "git commit": lambda made: made.git and f"{made.git.commit[:12]}{', changed' if made.git.changed else ''}",
+}
+"""What a run was made with, as far as it is known."""
+
+
 def differences(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
     """Everything that is not the same on both sides."""
     rows: list[Difference] = []
@@ -64,8 +77,19 @@ def differences(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
         sides = [_distinct([value(run) for run in runs]) for runs in (a, b)]
         if what != _CONFIG or [None] not in sides:  # a name tells apart what the catalogue has
             rows += _row(what, sides, only_differing=what in (_HARDWARE, _CONFIG))
+    rows += _made_with(a, b)
     rows += _workload(a, b)
     return rows + _plan(a, b, rows)
+
+
+def _made_with(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
+    """What engines were started with, where both sides know it."""
+    rows = []
+    for what, value in MADE_WITH.items():
+        sides = [_distinct([value(Provenance.of(run.info)) for run in runs]) for runs in (a, b)]
+        if all(None not in values for values in sides):
+            rows += _row(what, sides, only_differing=True)
+    return rows
 
 
 def _workload(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from loadstone.analyse.verdict.finding import finding, rule
 from loadstone.core.plan import Load, Plan
-from loadstone.core.record import JournalDamage, RunInfo, Target
+from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Target
 from loadstone.core.summary import Finding
 
 
@@ -134,7 +134,7 @@ def kept_findings(info: RunInfo, cell: int, records: int, planned: int) -> list[
         for damage in info.journals_damaged
         if damage.first_cell <= cell and (damage.last_cell is None or cell <= damage.last_cell)
     ]
-    findings = [_journal_damaged(damaged), _records_missing(info, cell, records, planned)]
+    findings = [_journal_damaged(damaged), _records_missing(info, cell, records, planned), _stopped(info.cells[cell])]
     return [each for each in findings if each is not None]
 
 
@@ -153,12 +153,23 @@ def _records_missing(info: RunInfo, cell: int, records: int, planned: int) -> Fi
     """A cell that ends by count has a record of each request, whatever became of it."""
     measured, by_time = info.cells[cell], info.cells[cell].load.duration_s is not None
     holds = info.source in rule("records_missing").sources
-    if not holds or measured.end_s is None or by_time or records >= planned:
+    if not holds or measured.end_s is None or by_time or measured.stopped or records >= planned:
         return None
     return finding(
         "records_missing",
         f"{planned - records:,} of the {planned:,} requests of this cell have no record, though it ran to its end",
     )
+
+
+def _stopped(cell: CellInfo) -> Finding | None:
+    stop = cell.stopped
+    if stop is None:
+        return None
+    if stop.rule == "errors":
+        return finding("stopped.errors", stop.evidence)
+    if stop.rule == "imprecise":
+        return finding("stopped.imprecise", f"not known as well as was requested: {stop.evidence}")
+    return finding("stopped.time" if stop.rule == "time" else "stopped", stop.evidence)
 
 
 # --- what a prediction rests on -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,8 +121,9 @@ def _blocks(table: pa.Table, tokens: int) -> Blocks:
     return Blocks(tokens, offsets - offsets[0], np.asarray(lists.flatten()).astype(np.int32))
 
 
-def issued(folder: Path, plan: Plan) -> Plan:
-    """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went, by count.
+def issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
+    """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went, by count; and those of
+    `cut`, that ended early, as far as they went.
 
     A cell that came to no measured request stays as it was planned: there is no lap to write, but one to repeat.
     """
@@ -130,14 +132,16 @@ def issued(folder: Path, plan: Plan) -> Plan:
     rows, cells = [], list(plan.cells)
     for cell, load in enumerate(plan.cells):
         planned = np.arange(plan.rows(cell).start, plan.rows(cell).stop)
-        if plan.cyclic(cell):
+        if plan.cyclic(cell) or cell in cut:
             names = read_columns(folder, ["request_id"], cell)["request_id"].to_pylist()
             numbers = [(name or "").rpartition("-")[2] for name in names]
             count = 1 + max((int(number) for number in numbers if _NUMBER.fullmatch(number)), default=-1)
             if count > _MOST_GAPS * (1 + len(names)):
                 raise InputError(f"{folder}: {len(names)} records with numbers up to {count} are of no run")
             warm = plan.warmup_count(cell)
-            if count > warm:
+            if count > warm and not plan.cyclic(cell):
+                planned = planned[:count]
+            elif count > warm:
                 cells[cell] = msgspec.structs.replace(load, duration_s=None)
                 lap = np.arange(count - warm) % (len(planned) - warm)
                 planned = np.concatenate([planned[:warm], planned[warm + lap]])

@@ -77,7 +77,8 @@ def distribution(values: Floats, dependence: Dependence | None = None) -> Distri
     if math.isfinite(reach):
         bounds["mean"] = [max(0.0, mean - reach) if ordered[0] >= 0 else mean - reach, mean + reach]
     for name, q in PERCENTILES.items():
-        bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in _ranks(n, worth[name], q)]
+        ranks = ranks_among(percentile_bounds(worth[name], q), n, worth[name])
+        bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in ranks]
     return Distribution(
         n=n,
         mean=mean,
@@ -105,10 +106,10 @@ def _worth(values: Floats, cut: float, q: float, n: int, dependence: Dependence,
     return int(n / max(least, effect))
 
 
-def _ranks(n: int, worth: int, q: float) -> tuple[int | None, int | None]:
-    """Ranks of bounds among n values that are worth fewer: each of these then stands for n/worth neighbours, and the
-    outermost of them is taken."""
-    low, high = percentile_bounds(worth, q)
+def ranks_among(ranks: tuple[int | None, int | None], n: int, worth: int) -> tuple[int | None, int | None]:
+    """Ranks of bounds among n values, of those among the `worth` values that they are worth: each of these stands for
+    n/worth neighbours, and the outermost of them is taken."""
+    low, high = ranks
     return (
         None if low is None else (low - 1) * n // worth + 1,
         None if high is None else -(-high * n // worth),

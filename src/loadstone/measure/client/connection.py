@@ -127,8 +127,9 @@ class Connection:
         if answer[:8] in (b"HTTP/1.1", b"HTTP/1.0") and answer[9:12] == b"200" and answer.endswith(b"\r\n\r\n"):
             self._begin()
         else:
-            reason = excerpt(answer.partition(b"\r")[0])
-            self._break(f"the proxy refused: {reason or 'it closed the connection'}")
+            reason = excerpt(answer.partition(b"\r")[0]) or "it closed the connection"
+            more = "; more follows its answer to CONNECT" if answer[9:12] == b"200" else ""
+            self._break(f"the proxy refused: {reason}{more}")
 
     def _begin(self) -> None:
         """The way to the server is open."""
@@ -175,7 +176,7 @@ class Connection:
         except OSError:  # nothing, as a rule; what is worse shows when the request is written
             return True
         if spoke:
-            (self._on_readable if self._tls is None else self._on_readable_tls)()
+            self.ask()
             self.decode()
         return not self.closed
 
@@ -305,6 +306,13 @@ class Connection:
         self.decode()
         if not self.closed:
             self._break(_broken(error), lost=True)
+
+    def ask(self) -> None:
+        """Read what the loop may not tell of: uvloop tells once of a socket that was reset, and no more of the reset
+        itself where data lay before it.
+        """
+        if self.connected and not self.closed:
+            (self._on_readable if self._tls is None else self._on_readable_tls)()
 
     # --- reading: later ---------------------------------------------------------------------------------------
 

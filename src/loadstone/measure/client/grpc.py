@@ -133,6 +133,9 @@ class GrpcConnection:
         """Always: a channel keeps its calls apart."""
         return True
 
+    def ask(self) -> None:
+        """Nothing: gRPC's own threads read its sockets."""
+
     def start(self, stream: Stream) -> None:
         """Send `stream` on this idle connection."""
         self.stream = stream

@@ -169,6 +169,8 @@ class StepLoad:
         self._cap = math.inf if load.max_concurrency is None else self._share(load.max_concurrency)
         self._places = 0
         self._measure_start_ns: int | None = None
+        self.cut = False
+        """It is to end now, though it has more to send."""
 
     @property
     def at_once(self) -> int:
@@ -240,6 +242,8 @@ class StepLoad:
 
     def over(self) -> bool:
         """The cell's time is up."""
+        if self.cut:
+            return True
         if not self.duration_s or self._measure_start_ns is None:
             return False
         return time.monotonic_ns() >= self._measure_start_ns + self.duration_s * 1e9

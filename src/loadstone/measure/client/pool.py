@@ -16,9 +16,12 @@ import msgspec
 from loadstone.core.errors import LoadstoneError
 from loadstone.core.host import processors
 from loadstone.core.plan import Load
+from loadstone.core.record import WatchedRequest
 from loadstone.measure.client.priority import needs_own_session
 from loadstone.measure.client.protocol import (
     NOTHING_YET,
+    Ended,
+    EndStep,
     Failed,
     FromWorker,
     Job,
@@ -60,6 +63,8 @@ class Pool:
         self.kernel_clock = True
         self.clocks: dict[int, Ready] = {}
         """Of each worker on another machine, how its clock relates to the one here."""
+        self.watched: list[WatchedRequest] = []
+        """Measured requests of the step that ended well, where the jobs say `watched`."""
         self.origin_ns = jobs[0].origin_ns
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
@@ -107,6 +112,7 @@ class Pool:
         connections = 0 if load.is_open else load.value / max(1, len(workers))
         start_ns = time.monotonic_ns() + round((self._lead_s + connections * _CONNECT_S) * 1e9)
         result = StepDone(start_ns, start_ns, start_ns)
+        self.watched = []
         busy = set()
         for part, worker in enumerate(workers):
             worker.tell(Step(cell=cell, first=first, last=last, part=part, parts=len(workers), start_ns=start_ns))
@@ -117,12 +123,19 @@ class Pool:
                     busy.discard(worker)
                     result.add(message)
             busy = {worker for worker in busy if worker.alive}
-            yield self._progress()
+            yield self.progress
         result.end_ns = max(result.end_ns, result.issue_end_ns)
         yield result
 
-    def _progress(self) -> Progress:
+    @property
+    def progress(self) -> Progress:
+        """Of all workers, and all steps so far."""
         return sum((worker.progress for worker in self._workers), NOTHING_YET)
+
+    def end_step(self) -> None:
+        """Have every worker send nothing more of its step, and wait for what is under way."""
+        for worker in self._workers:
+            worker.tell(EndStep())
 
     def stop(self, reason: str) -> None:
         """Have every worker cancel what is under way and send nothing more."""
@@ -140,6 +153,8 @@ class Pool:
             for message in messages or ():
                 if isinstance(message, Progress):
                     worker.progress = message
+                elif isinstance(message, Ended):
+                    self.watched += message.requests
                 elif isinstance(message, Failed):
                     worker.failed = not message.disk_full
                     if not (message.disk_full and self.disk_full):

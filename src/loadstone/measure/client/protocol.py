@@ -1,7 +1,9 @@
 """What the run's owner and its workers say to each other: one JSON object a line, over the workers' pipes.
 
-owner → worker (stdin)    Job once, then Step after Step, Stop to end early; Leave or the pipe's end: save and exit
-worker → owner (stdout)   Ready once, Progress four times a second, StepDone per step, Failed if it cannot go on
+owner → worker (stdin)    Job once, then Step after Step, EndStep or Stop to end early; Leave or the pipe's end: save
+                          and exit
+worker → owner (stdout)   Ready once, Progress (and Ended) four times a second, StepDone per step, Failed if it cannot
+                          go on
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from loadstone.core.record import WatchedRequest
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Endpoint, Route, Timeouts
 
@@ -51,6 +54,8 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     timeouts: Timeouts
     grace_s: float
     held_limit_bytes: int
+    watched: bool = False
+    """Whether to tell of each measured request that ended."""
     ray: str | None = None
     """Address of the Ray cluster on whose machines the worker runs; None: here."""
 
@@ -70,6 +75,10 @@ class Stop(msgspec.Struct, tag="stop"):
     """End now: what is under way becomes cancelled."""
 
     reason: str
+
+
+class EndStep(msgspec.Struct, tag="end"):
+    """Send nothing more of the step; what is under way has the grace period to end."""
 
 
 class Leave(msgspec.Struct, tag="leave"):
@@ -144,13 +153,19 @@ class StepDone(msgspec.Struct, tag="done"):
         self.texts.update(other.texts)
 
 
+class Ended(msgspec.Struct, tag="ended"):
+    """Measured requests that ended well, where the job says `watched`."""
+
+    requests: list[WatchedRequest]
+
+
 class Failed(msgspec.Struct, tag="failed"):
     message: str
     disk_full: bool = False
 
 
-ToWorker = Job | Step | Stop | Leave
-FromWorker = Ready | Progress | StepDone | Failed
+ToWorker = Job | Step | Stop | EndStep | Leave
+FromWorker = Ready | Progress | Ended | StepDone | Failed
 _Message = TypeVar("_Message")
 
 

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -161,10 +162,10 @@ def report(out: int, message: FromWorker) -> None:
 def _connect(address: str) -> None:
     """Raises InputError."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    try:
-        import ray
-    except ImportError as error:
-        raise InputError("--ray: Ray is not installed; pip install 'loadstone[ray]'") from error
+    import ray
+
+    connected = threading.Event()
+    threading.Thread(target=_end_with_owner, args=(connected,), daemon=True).start()
     try:
         ray.init(address=address, log_to_driver=False, logging_level="FATAL", configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -173,6 +174,17 @@ def _connect(address: str) -> None:
             f"--ray {address}: no Ray cluster is reached from here ({reason}); give the head's host:port, on a "
             "machine where ray start joined the cluster"
         ) from error
+    finally:
+        connected.set()
+
+
+def _end_with_owner(connected: threading.Event) -> None:
+    """Ray may try for minutes to connect, and hears nothing meanwhile: without an owner, this process just ends."""
+    poll = select.poll()
+    poll.register(0, select.POLLHUP)
+    while not connected.wait(_POLL_S):
+        if any(events & select.POLLHUP for _, events in poll.poll(0)):
+            os._exit(2)
 
 
 def main() -> int:

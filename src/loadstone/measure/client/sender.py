@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from loadstone.core.plan import Plan, PlannedRequest
-from loadstone.core.record import Status
+from loadstone.core.record import Status, WatchedRequest
 from loadstone.core.secrets import blank
 from loadstone.measure.client.clock import Clock, Pacer
 from loadstone.measure.client.fleet import AnyConnection, Fleet
@@ -26,6 +26,8 @@ _SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS 
 _LATENESS = 0.1
 """Of the shortest timeout: so late, and _SWEEP_S, a request may be cut."""
 _RECONNECT_S = 0.05
+_QUIET_NS = 500_000_000
+"""A connection of which nothing was heard for so long is asked."""
 _PROFILE_S = 0.01
 """How often a closed loop that ramps looks how many places it has."""
 _RACE_NS = 2_000_000_000
@@ -50,6 +52,8 @@ class Sender:
         self.clock = clock
         self.held_limit_bytes = job.held_limit_bytes
         self.progress = Progress(0, 0, 0, 0, 0)
+        self.watched: list[WatchedRequest] = []
+        """Those that nobody was told of yet."""
         self._job = job
         self._keys = job.destinations[0].secrets
         self._plan = plan
@@ -150,7 +154,7 @@ class Sender:
     def _end_grace(self, load: StepLoad) -> None:
         if load is self._step:
             self._feed.end()
-            self._cancel_all("not ended within the grace period after the duration")
+            self._cancel_all("not ended within the grace period after the cell's end")
             self._settle()
 
     def _launch(self, stream: Stream, now_ns: int, *, fresh: bool = False) -> None:
@@ -282,11 +286,16 @@ class Sender:
         if stream.request.phase == "measure":
             is_closed = self._plan.cells[stream.request.cell].is_closed
             begin_ns = stream.sent_ns if is_closed and stream.sent_ns is not None else stream.intended_ns
+            begin_s, tpot_s = self.clock.since_origin_s(begin_ns), None
             progress.ttfts += 1
-            progress.ttft_s += first_s - self.clock.since_origin_s(begin_ns)
+            progress.ttft_s += first_s - begin_s
             if (tokens := stream.output_tokens()) > 1:
+                tpot_s = (last_s - first_s) / (tokens - 1)
                 progress.tpots += 1
-                progress.tpot_s += (last_s - first_s) / (tokens - 1)
+                progress.tpot_s += tpot_s
+            if self._job.watched and stream.sent_ns is not None:
+                sent_s = self.clock.since_origin_s(stream.sent_ns)
+                self.watched.append(WatchedRequest(sent_s, last_s, first_s - begin_s, tpot_s, last_s - begin_s))
 
     # --- meanwhile, and at the end ----------------------------------------------------------------------------
 
@@ -304,10 +313,12 @@ class Sender:
         connection = self._active[stream]
         if connection is None:
             return
+        now = time.monotonic_ns()
+        if now - stream.last_output_ns > _QUIET_NS:
+            connection.ask()
         connection.decode()
         if stream not in self._active:
             return
-        now = time.monotonic_ns()
         reason = stream.overdue(self._job.timeouts, now) or stream.exceeded(self._job.timeouts, self.clock)
         if reason is not None:
             connection.stream = None
@@ -323,6 +334,15 @@ class Sender:
         elif not stream.part_ns or len(stream.arrival_s) >= _PART_EVENTS or now > stream.part_ns + _PART_NS:
             stream.part_ns = now
             self._fragments.add_part(stream)
+
+    def end_step(self) -> None:
+        """Send nothing more of the step; what is under way has the grace period to end."""
+        load = self._step
+        if load is not None:
+            load.cut = True
+            self._feed.end()
+            self.loop.call_later(self._job.grace_s, self._end_grace, load)
+            self._settle()
 
     def stop(self, reason: str) -> None:
         """Send nothing more, cancel what is under way."""

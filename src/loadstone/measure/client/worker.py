@@ -27,6 +27,8 @@ from loadstone.measure.client.clock import Clock, ask_for_stamps, new_event_loop
 from loadstone.measure.client.load import StepLoad
 from loadstone.measure.client.priority import rise
 from loadstone.measure.client.protocol import (
+    Ended,
+    EndStep,
     Failed,
     FromWorker,
     Job,
@@ -86,6 +88,8 @@ class Worker:
                 self._loop.stop()
             elif isinstance(order, Step):
                 self._sender.begin(order)
+            elif isinstance(order, EndStep):
+                self._sender.end_step()
             elif isinstance(order, Stop):
                 self._sender.stop(order.reason)
 
@@ -119,6 +123,9 @@ class Worker:
         progress.active = self._sender.under_way
         progress.tokens = self._fragments.events
         _say(progress)
+        if self._sender.watched:
+            _say(Ended(self._sender.watched))
+            self._sender.watched = []
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")

@@ -13,24 +13,28 @@ import shutil
 import socket
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
 from loadstone.core.errors import TargetError
+from loadstone.core.files import open_regular
 from loadstone.measure.engines.process import ServerProcess
 from loadstone.predict.engine_rules.launch import Launch
 
 READY_S = 1800.0
 SILENT_S = 900.0
 """An engine that is loading writes; one that has written nothing for so long hangs."""
-_POLL_S = 0.2
+_FIRST_POLL_S, _POLL_S = 0.02, 0.2
+"""llama.cpp serves after a tenth of a second, others after minutes."""
+_ANSWER_S = 5.0
 _MOST_LOG_BYTES = 4 << 20
+"""Of each end of a log."""
 _TAIL_LINES = 3
 _TRACEBACK = "Traceback (most recent call last)"
 _PREFIX = re.compile(r"^(?:\x1b\[[0-9;]*m|\([^)]*\) ?|\[[^\]]*\] ?|[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S+\] ?)?)+")
@@ -55,52 +59,30 @@ class LaunchError(TargetError):
         self.log = log
 
 
-class RunningEngine:
-    """Ranks that were started together and end together."""
+class Rank(Protocol):
+    """One node's part of an engine, wherever it runs. `exit_code`: None while it runs, and where it was ended since
+    another had; `log_path`: what it has written so far."""
 
-    client = None
+    log_path: Path
 
-    def __init__(self, launch: Launch, folder: Path) -> None:
-        """Start every rank, with its log `rank-N.log` and the launch's files in `folder`.
+    def exit_code(self) -> int | None: ...
 
-        Raises LaunchError where something listens on its port already, which would answer in its place, and
-        TargetError where a program cannot be started.
-        """
+    def stop(self) -> None: ...
+
+
+class Engine:
+    """Ranks that were started together and end together. `url`: where they are asked whether they are ready."""
+
+    def __init__(self, launch: Launch, url: str) -> None:
         self.launch = launch
-        self.url = launch.url
-        self.ranks: list[ServerProcess] = []
-        address = urlsplit(launch.url)
-        with contextlib.suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=1):
-            problem = f"{launch.engine} cannot be started at {launch.url}"
-            raise LaunchError(problem, "the port is in use; give another one with --port", folder)
-        for program in {rank.argv[0] for rank in launch.ranks}:
-            if shutil.which(program) is None:
-                remedy = "install the engine, give its path with --program, or start it in a container"
-                raise LaunchError(
-                    f"{launch.engine} cannot be started", f"no program {program} here; {remedy}", folder
-                )
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in launch.files.items():
-            (folder / name).write_text(content, "utf-8")
-        try:
-            for i, rank in enumerate(launch.ranks):
-                argv = launch.words(rank, str(folder.absolute()))
-                log, env = folder / f"rank-{i}.log", {**os.environ, **rank.env}
-                self.ranks.append(ServerProcess(argv, log_path=log, url=launch.url, env=env))
-        except BaseException:
-            self.stop()
-            raise
+        self.url = url
+        self.ranks: list[Rank] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    @property
-    def handle(self) -> dict[str, str | int | list[str | int]]:
-        """What tells its processes from others': where it answers, and the process of every rank."""
-        return {"url": self.url, "processes": [rank.pid for rank in self.ranks]}
 
     def check(self) -> None:
         """Raises LaunchError where a rank has ended: the others then wait for it in vain."""
@@ -121,19 +103,19 @@ class RunningEngine:
         """
         import httpx
 
+        from loadstone.measure.engines.server import status_of
+
         begun = changed = time.monotonic()
         size = -1
-        with httpx.Client(trust_env=False, timeout=5.0) as client:
+        with httpx.Client(trust_env=False, timeout=_ANSWER_S) as client:
             while True:
-                status = 0
-                with contextlib.suppress(httpx.TransportError):
-                    status = client.get(self.url + self.launch.ready).status_code
+                status = status_of(client, self.url + self.launch.ready, _ANSWER_S)
                 self.check()  # after the answer: on a port that something else holds, it is not this server's
                 if status == 200:
                     return
                 look()
                 now = time.monotonic()
-                written = sum(rank.log_path.stat().st_size for rank in self.ranks)
+                written = sum(_size(rank.log_path) for rank in self.ranks)
                 if written != size:
                     size, changed = written, now
                 if now - begun > timeout_s or now - changed > silent_s:
@@ -141,7 +123,7 @@ class RunningEngine:
                     quiet = f", the last {now - changed:.0f} s without a word" if now - changed > silent_s else ""
                     first = self.ranks[0]
                     raise LaunchError(f"{self.launch.engine}: {over}{quiet}", self._cause(first), first.log_path)
-                time.sleep(_POLL_S)
+                time.sleep(min(_POLL_S, _FIRST_POLL_S + (now - begun) / 10))
 
     def wait(self) -> None:
         """Return never: raises LaunchError once a rank ends, or what a signal raises."""
@@ -154,15 +136,111 @@ class RunningEngine:
         for rank in reversed(self.ranks):
             rank.stop()
 
-    def _cause(self, rank: ServerProcess, code: int | None = None) -> str:
-        with rank.log_path.open("rb") as file:
-            text = file.read(_MOST_LOG_BYTES).decode(errors="replace")
-        known = cause_of(text, self.launch.engine)
-        if known is not None:
-            return f"{known.cause}; {known.remedy}"
-        if code == 137:
-            return "it was killed, which is what a full memory does (of the machine, or the container's limit)"
-        return first_error(text)
+    def _cause(self, rank: Rank, code: int | None = None) -> str:
+        return cause_in(rank.log_path, self.launch.engine, code)
+
+
+def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
+    """Why an engine failed, by its log from byte `start` on, in a line. `code`: with which it ended, if it did."""
+    text = _text_of(log, start)
+    known = cause_of(text, engine)
+    if known is not None:
+        return f"{known.cause}; {known.remedy}"
+    if code == 137:
+        return "it was killed, which is what a full memory does (of the machine, or the container's limit)"
+    return first_error(text)
+
+
+class RunningEngine(Engine):
+    """An engine whose ranks are children of this process."""
+
+    def __init__(self, launch: Launch, folder: Path) -> None:
+        """Start every rank, with its log `rank-N.log` and the launch's files in `folder`.
+
+        Raises LaunchError where something listens on its port already, which would answer in its place, and
+        TargetError where a program cannot be started.
+        """
+        super().__init__(launch, launch.url)
+        _check_port(launch, folder)
+        for program in {rank.argv[0] for rank in launch.ranks}:
+            if shutil.which(program) is None:
+                remedy = "install the engine, give its path with --program, or start it in a container"
+                raise LaunchError(
+                    f"{launch.engine} cannot be started", f"no program {program} here; {remedy}", folder
+                )
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in launch.files.items():
+            (folder / name).write_text(content, "utf-8")
+        self.processes: list[int] = []
+        try:
+            for i, rank in enumerate(launch.ranks):
+                argv = launch.words(rank, str(folder.absolute()))
+                log, env = folder / f"rank-{i}.log", {**os.environ, **rank.env}
+                process = ServerProcess(argv, log_path=log, url=launch.url, env=env)
+                self.ranks.append(process)
+                self.processes.append(process.pid)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def handle(self) -> dict[str, str | int | list[str | int]]:
+        """What tells its processes from others': where it answers, and the process of every rank."""
+        return {"url": self.url, "processes": list(self.processes)}
+
+
+def serve(
+    command: Sequence[str],
+    engine: str,
+    *,
+    log_path: Path,
+    url: str,
+    ready: str = "/health",
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = READY_S,
+) -> ServerProcess:
+    """Start a server of `engine` by its command; returns it once GET `url` + `ready` answers 200.
+
+    Raises LaunchError as Engine.wait_ready() does and where its port is taken, and TargetError where it cannot be
+    started; nothing is left then.
+    """
+    launch = Launch(engine=engine, ranks=(), url=url, container=None, notes=(), ready=ready)
+    _check_port(launch, log_path.parent)
+    process = ServerProcess(command, log_path=log_path, url=url, env=env)
+    try:
+        waiting = Engine(launch, url)
+        waiting.ranks.append(process)
+        waiting.wait_ready(timeout_s)
+    except BaseException:
+        process.stop()
+        raise
+    return process
+
+
+def _check_port(launch: Launch, folder: Path) -> None:
+    """Raises LaunchError where something listens there already, which would answer in the engine's place."""
+    address = urlsplit(launch.url)
+    with contextlib.suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=1):
+        problem = f"{launch.engine} cannot be started at {launch.url}"
+        raise LaunchError(problem, "the port is in use; give another one with --port", folder)
+
+
+def _size(log: Path) -> int:
+    with contextlib.suppress(OSError):
+        return log.stat().st_size
+    return 0
+
+
+def _text_of(log: Path, start: int) -> str:
+    """Both ends of a log from byte `start` on, whatever stands in its place by now."""
+    try:
+        with open_regular(log) as file:
+            file.seek(start)
+            begin = file.read(_MOST_LOG_BYTES)
+            file.seek(max(start + len(begin), os.fstat(file.fileno()).st_size - _MOST_LOG_BYTES))
+            return (begin + file.read(_MOST_LOG_BYTES)).decode(errors="replace")
+    except OSError as error:
+        return f"its log cannot be read ({error.strerror or error})"
 
 
 class Cause(NamedTuple):

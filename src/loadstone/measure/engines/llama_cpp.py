@@ -15,6 +15,7 @@ from pathlib import Path
 from loadstone.core.errors import InputError
 from loadstone.core.host import cache_folder
 from loadstone.measure.engines import tiny_gguf
+from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
 
 _INSTALL = "put llama-server on PATH (brew install llama.cpp, or a build from the llama.cpp releases page on GitHub)"
@@ -101,13 +102,7 @@ def launch(
     )
     # The user's LLAMA_ARG_… settings would change what is measured and be recorded nowhere.
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
-    process = ServerProcess(words, log_path=log_path, url=url, env=env)
-    try:
-        process.wait_ready(f"{url}/health", _READY_TIMEOUT_S)
-    except BaseException:
-        process.stop()
-        raise
-    return process
+    return serve(words, "llama.cpp", log_path=log_path, url=url, env=env, timeout_s=_READY_TIMEOUT_S)
 
 
 def command(
@@ -119,11 +114,12 @@ def command(
     context_tokens: int,
     connections: int = 0,
     cache_prompt: bool = True,
+    host: str = "127.0.0.1",
 ) -> list[str]:
-    """The words that start `server` as launch() does, on a port of this machine. Raises InputError."""
+    """The words that start `server` as launch() does, on a port of `host`. Raises InputError."""
     return [
         *(str(server), "--model", str(model or _tiny_model()), "--alias", model.stem if model else "tiny"),
-        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--host", host, "--port", str(port)),
         *("--parallel", str(slots), "--ctx-size", str(slots * context_tokens)),
         # More than one thread suffers badly where anything else uses the cores.
         *("--threads", "1", "--threads-batch", "1"),

@@ -3,17 +3,18 @@
 Between the two stands a guard, this module run as a program: it holds the read end of a pipe from the owner and is
 the server's parent. When the pipe closes, or the guard is told to stop, or its own parent changes, the server's
 process group gets SIGTERM and, five seconds later, SIGKILL. So a kill −9 of the owner ends the server too, which no
-`atexit` can do and which Linux's parent-death signal does unreliably where the owner has threads.
+`atexit` can do and which Linux's parent-death signal does unreliably where the owner has threads. On Linux, processes
+that the server has sent away from itself become the guard's children, and end as well.
 """
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
@@ -21,9 +22,13 @@ from typing import IO, Self
 from loadstone.core.errors import TargetError
 
 KILL_AFTER_S = 5.0
-_POLL_S = 0.05
 _TAIL_BYTES = 4096
 _TAIL_LINES = 3
+_MOST_LOG_BYTES, _LOG_BEGIN_BYTES, _LOG_END_BYTES = 128 << 20, 64 << 20, 1 << 20
+"""A log that grows beyond the first keeps its beginning and its end."""
+_CUT = b"\n[loadstone: what stood here was cut out, as this log had grown too large]\n"
+_SET_CHILD_SUBREAPER = 36
+"""Of Linux's prctl(2)."""
 
 
 class ServerProcess:
@@ -39,11 +44,12 @@ class ServerProcess:
         """Start `command`, with `env` as its whole environment (default: this process's). Raises TargetError."""
         self.url = url
         self.log_path = log_path
-        self._name = Path(command[0]).name
+        self._group = 0
         log_path.parent.mkdir(parents=True, exist_ok=True)
         # -P: a file called signal.py in the current folder must not be taken for the library's.
         guard = [sys.executable, "-P", "-m", __name__, str(os.getpid()), *command]
-        with log_path.open("wb") as log:
+        log_path.unlink(missing_ok=True)  # what an earlier server may have put in its place is not followed
+        with log_path.open("a+b") as log:
             self._guard = subprocess.Popen(
                 guard, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, process_group=0
             )
@@ -52,7 +58,7 @@ class ServerProcess:
         if not line.isdecimal():
             self.stop()
             raise TargetError(f"cannot start {command[0]}: {line or self._log_tail()}")
-        self.pid = int(line)
+        self.pid = self._group = int(line)
 
     def __enter__(self) -> Self:
         return self
@@ -64,38 +70,15 @@ class ServerProcess:
         """None while the server runs; then its exit code, 128 + n if signal n ended it."""
         return self._guard.poll()
 
-    def wait_ready(self, url: str, timeout_s: float) -> None:
-        """Return once GET `url` answers 200. Proxies are ignored: the server is on this machine.
-
-        Raises TargetError, with the end of the log in the message, if the server ends first or time runs out. The
-        server is left as it is.
-        """
-        import httpx  # not at the top: the guard does without
-
-        deadline = time.monotonic() + timeout_s
-        with httpx.Client(trust_env=False, timeout=min(5.0, timeout_s)) as client:
-            while True:
-                status = 0
-                with contextlib.suppress(httpx.TransportError):
-                    status = client.get(url).status_code
-                # Asked after the answer: on a port that something else holds, the 200 is not this server's.
-                code = self.exit_code()
-                if code is not None:
-                    raise TargetError(
-                        f"{self._name} ended with exit code {code} before it was ready: {self._log_tail()}"
-                    )
-                if status == 200:
-                    return
-                if time.monotonic() >= deadline:
-                    raise TargetError(f"{self._name} was not ready after {timeout_s:g} s: {self._log_tail()}")
-                time.sleep(_POLL_S)
-
     def stop(self) -> None:
         """End the server and everything in its process group; returns when they are gone. May be called again."""
         # The signal as well as the closed pipe: a process forked off the owner may hold the pipe open.
         self._guard.terminate()
+        self._guard.send_signal(signal.SIGCONT)
         _pipe(self._guard.stdin).close()
-        self._guard.wait()
+        orphans, self._group = self._group, 0
+        if self._guard.wait() < 0 and orphans:  # somebody killed it, and it ended nothing
+            _signal_group(orphans, signal.SIGKILL)
 
     def _log_tail(self) -> str:
         """The last lines of the log as one."""
@@ -140,6 +123,8 @@ def _guard(owner_pid: int, command: list[str]) -> int:
         signal.signal(number, stop)
 
     log = sys.stderr.fileno()
+    with contextlib.suppress(AttributeError):  # elsewhere than on Linux
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
     except OSError as error:
@@ -156,12 +141,36 @@ def _guard(owner_pid: int, command: list[str]) -> int:
             break
         if wake in readable:
             os.read(wake, 512)
+        for other in _children({server.pid}):
+            os.waitpid(other, os.WNOHANG)
+        with contextlib.suppress(OSError):
+            _bound(log)
     _signal_group(server.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.wait(KILL_AFTER_S)
     _signal_group(server.pid, signal.SIGKILL)  # also what a server that ended by itself has left behind
     code = server.wait()
+    while others := _children(set()):
+        for other in others:
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
     return code if code >= 0 else 128 - code
+
+
+def _children(but: set[int]) -> set[int]:
+    """This process's, as Linux tells them."""
+    with contextlib.suppress(OSError):
+        return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())) - but
+    return set()
+
+
+def _bound(log: int) -> None:
+    """Cut the middle out of a log that is too large; who writes to it appends."""
+    size = os.fstat(log).st_size
+    if size > _MOST_LOG_BYTES:
+        end = os.pread(log, _LOG_END_BYTES, size - _LOG_END_BYTES)
+        os.ftruncate(log, _LOG_BEGIN_BYTES)
+        os.write(log, _CUT + end)
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

@@ -109,6 +109,16 @@ def _within(limit_s: float, request: httpx.Request) -> Iterator[None]:
         raise httpx.ReadTimeout("the answer does not end", request=request)
 
 
+def status_of(http: httpx.Client, url: str, limit_s: float) -> int:
+    """The status of what answers there, whose body is not read; 0: nothing does in time."""
+    request = http.build_request("GET", url)
+    try:
+        with _within(limit_s, request), contextlib.closing(http.send(request, stream=True)) as answer:
+            return answer.status_code
+    except httpx.HTTPError:
+        return 0
+
+
 def _read(answer: httpx.Response, most_bytes: int) -> bytes:
     """The body, or its beginning: then longer than `most_bytes`. Raises httpx.DecodingError.
 
@@ -240,6 +250,7 @@ class HttpServer(Server):
         self._proxy = proxy
         self._keys = keys_in(headers)
         self._patience_s = _PATIENCE_S
+        self._scheme_is_right = False
         timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S)
         self._http = http_client(self.url, headers, proxy, timeout)
 
@@ -323,7 +334,8 @@ class HttpServer(Server):
         finally:
             self._patience_s -= max(0.0, time.monotonic() - begun_s - _PROMPT_S)
 
-    def _ask(self, method: str, path: str, body: bytes | None, limit_s: float = _TIMEOUT_S) -> httpx.Response:
+    def _ask(self, method: str, path: str, body: bytes | None, limit_s: float | None = None) -> httpx.Response:
+        limit_s = limit_s or _TIMEOUT_S
         headers = {"Content-Type": "application/json"} if body is not None else {}
         for pause_s in (*_PAUSES_S, None):
             try:
@@ -355,6 +367,8 @@ class HttpServer(Server):
     def _failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str, limit_s: float) -> str:
         """Why there is no answer, in one line. Raises TargetError where the URL should begin by the other scheme."""
         reason, text, where = _reason(error), str(error), self.url + path
+        if self._proxy is not None:
+            where += f" through --proxy {self._proxy}"
         match error:
             case httpx.ConnectError() if "CERTIFICATE_VERIFY" in text:
                 return f"{self.origin}: its certificate is not trusted ({reason}); {_cure(text)}"
@@ -396,12 +410,15 @@ class HttpServer(Server):
 
     def _check_scheme(self) -> None:
         """Raises TargetError where the server speaks HTTP without TLS though the URL says https, or the reverse."""
+        if self._scheme_is_right:
+            return
         other = "http" if self.parts.scheme == "https" else "https"
         if self._proxy is None and _speaks(other, self.parts):
             what = "over TLS" if other == "https" else "without TLS"
             raise TargetError(
                 f"{self.origin}: a server answers there, but {what}; write {other}://{self.parts.netloc}"
             )
+        self._scheme_is_right = True
 
 
 def _place(parts: SplitResult) -> tuple[str, int]:
@@ -493,8 +510,8 @@ def check_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         port = parts.port
-        (parts.hostname or "").encode("idna")
-    except ValueError:
+        _ = (parts.hostname or "").encode("idna"), httpx.URL(url).host
+    except (ValueError, httpx.InvalidURL):
         # The reason would repeat a piece, which may be one of a password.
         raise InputError(f"{shown(url)}: no host and port; write e.g. http://localhost:8000") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:

@@ -7,6 +7,7 @@ import msgspec
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import checkpoint_of, parse_deployment
 from loadstone.predict.engine_rules import triton
+from loadstone.predict.engine_rules.keywords import Keywords, keywords_of
 from loadstone.predict.engine_rules.launch import Launch, Site, launch_command
 from loadstone.predict.engine_rules.llama_cpp import LlamaCpp
 from loadstone.predict.engine_rules.mlx_lm import MlxLm
@@ -37,7 +38,8 @@ def launch_of(deployment: Deployment, site: Site) -> Launch:
     """The commands that start a deployment. Raises InputError where its engine cannot be started so."""
     rules = rules_of(deployment)
     if deployment.argument("server") is not None:
-        return launch_command(deployment, triton.command(deployment, site), site)
+        command = triton.command(deployment, site)
+        return launch_command(msgspec.structs.replace(deployment, arguments=()), command, site)
     rules.check_launch()
     return launch_command(deployment, rules.command(site), site)
 
@@ -46,12 +48,24 @@ def launch_named(text: str, site: Site) -> Launch:
     """As launch_of(), of a deployment's shorthand: the engine loads the very checkpoint that it names, also where the
     catalogue knows several by one name. Raises InputError, as parse_deployment() too does.
     """
+    return launch_of(*_named(text, site))
+
+
+def keywords_named(text: str, site: Site) -> Keywords:
+    """As launch_named(), for the engine's own interface in Python. Raises InputError, as keywords_of() too does."""
+    deployment, site = _named(text, site)
+    rules = rules_of(deployment)
+    rules.check_launch()
+    return keywords_of(deployment, rules.command(site), site, rules.model_name(site))
+
+
+def _named(text: str, site: Site) -> tuple[Deployment, Site]:
     deployment = parse_deployment(text)
     checkpoint, decides_precision = checkpoint_of(text)
     if site.model is None and checkpoint is not None:
         field = "model" if decides_precision else "checkpoint"
         site = msgspec.structs.replace(site, **{field: checkpoint})
-    return launch_of(deployment, site)
+    return deployment, site
 
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:

@@ -83,8 +83,8 @@ class Command(NamedTuple):
     ready    path that answers 200 once requests are served
     env      of the engine, whatever the site adds
     negates  whether a switch that is off is said, as --no-NAME
-    before   commands that make once what it loads
-    tasks    processes that each node has in one world of MPI, where one command starts them all
+    tasks    of each node, where all nodes are one world of MPI; see Launch.tasks_per_node
+    model    name that requests must use, where the server itself may not say it
     """
 
     program: list[str]
@@ -99,8 +99,8 @@ class Command(NamedTuple):
     ready: str = "/health"
     env: tuple[tuple[str, str], ...] = ()
     negates: bool = False
-    before: tuple[tuple[str, ...], ...] = ()
     tasks: int = 1
+    model: str | None = None
 
 
 class RankCommand(msgspec.Struct, frozen=True):
@@ -126,9 +126,9 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     url             where rank 0 will answer
     files           to be written beside the log before it starts, by name; see words()
     ready           path that answers 200 once requests are served
-    before          commands that make once what the engine loads, in order
-    tasks_per_node  above 1: all ranks are one world of MPI, so many processes of the same command on each node, which
+    tasks_per_node  above 1: all nodes are one world of MPI with so many processes of the same command on each, which
                     `srun --mpi=pmix` starts
+    model           name that requests must use, where the server itself may not say it
     """
 
     engine: str
@@ -138,29 +138,20 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     files: dict[str, str] = {}
     ready: str = "/health"
-    before: tuple[tuple[str, ...], ...] = ()
     tasks_per_node: int = 1
+    model: str | None = None
     schema: int = 1
 
     def shell_lines(self) -> list[str]:
-        """What is run before, and a line for each rank, ready to paste into a shell on its node."""
+        """A line for each rank, ready to paste into a shell on its node; one for all of a world of MPI."""
         ranks = self.ranks[:1] if self.tasks_per_node > 1 else self.ranks
+        world = ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={len(self.ranks)}"]
+        world = [*world, f"--ntasks-per-node={self.tasks_per_node}"] if self.tasks_per_node > 1 else []
         lines = [
-            [
-                *(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()),
-                shlex.join([*self.world, *rank.argv]),
-            ]
+            [*(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()), shlex.join([*world, *rank.argv])]
             for rank in ranks
         ]
-        return [*map(shlex.join, self.before), *map(" ".join, lines)]
-
-    @property
-    def world(self) -> tuple[str, ...]:
-        """What starts the command of rank 0 on all nodes at once, where these are one world of MPI."""
-        if self.tasks_per_node == 1:
-            return ()
-        nodes = len(self.ranks)
-        return ("srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={nodes}", f"--ntasks-per-node={self.tasks_per_node}")
+        return [" ".join(line) for line in lines]
 
     def words(self, rank: RankCommand, folder: str) -> list[str]:
         """The command of a rank, with the launch's files in `folder`."""
@@ -180,9 +171,13 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
     listening: Flags = list(zip(command.listening, (site.host if alone else _ALL, port), strict=True))
     for name, value in (*site.environment, *site.arguments):
         if value is not None and _SECRET.search(name):
-            raise InputError(f"{name}: a secret is no part of a command; set it in the environment, by the engine's name")
+            raise InputError(
+                f"{name}: a secret is no part of a command; set it in the environment, as the engine names it"
+            )
     environment = {**dict(command.env), **dict(site.environment)}
     container = None
+    if command.tasks > 1 and site.runtime in ("docker", "podman"):
+        raise InputError(f"--container {site.runtime}: ranks of MPI do not reach each other through it; use enroot")
     if site.runtime is not None:
         if site.image is None:
             raise InputError(f"--container {site.runtime}: no image; name one with --image")
@@ -194,8 +189,8 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
     ranks = []
     for i, address in enumerate(addresses):
         flags = [*command.flags, *listening, *(command.nodes[i] if command.nodes else [])]
-        flags += _launch_flags(deployment, command, site)
-        words = _words(flags, command.underscores) + _own_words(site, command.underscores)
+        flags += launch_flags(deployment, command, site)
+        words = _words(flags, command.underscores) + own_words(site, command.underscores)
         argv = [*command.program, *words]
         if container is not None:
             argv = _contained(container, command, argv, environment, f"loadstone-{port}-{i}")
@@ -208,8 +203,8 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         notes=command.notes,
         files=dict(command.files),
         ready=command.ready,
-        before=command.before,
         tasks_per_node=command.tasks,
+        model=command.model,
     )
 
 
@@ -249,7 +244,8 @@ def launch_settings(deployment: Deployment) -> Iterator[tuple[str, str | int | b
             yield spelling.removeprefix(_SETTINGS), int(value) if number else value
 
 
-def _launch_flags(deployment: Deployment, command: Command, site: Site) -> Flags:
+def launch_flags(deployment: Deployment, command: Command, site: Site) -> Flags:
+    """The flags of launch_rows()."""
     flags: Flags = []
     for spelling, value in launch_rows(deployment):
         if spelling.startswith(_SETTINGS):
@@ -261,7 +257,8 @@ def _launch_flags(deployment: Deployment, command: Command, site: Site) -> Flags
     return flags
 
 
-def _own_words(site: Site, underscores: bool) -> list[str]:
+def own_words(site: Site, underscores: bool = False) -> list[str]:
+    """The user's own flags and values as words. Raises InputError for what is no flag."""
     for flag, _ in site.arguments:
         if not _FLAG.fullmatch(flag):
             raise InputError(f"{flag!r} is no flag; write e.g. max_model_len=8192")

@@ -8,13 +8,15 @@ from loadstone.predict.sharding.limits import count, is_speculative
 
 
 class MlxLm(EngineRules):
-    spelled = frozenset({"draft", "num_speculative_tokens"})
+    spelled = frozenset({"draft", "kv", "num_speculative_tokens"})
 
     def command(self, site: Site) -> Command:
-        """It serves under the name that it loads."""
+        """It serves under the name that it loads; /v1/models lists its cache."""
         guessed, draft = is_speculative(self.deployment), self.deployment.draft
         flags: Flags = [
+            ("kv-bits", self.kv_flag({"int8": "8"})),
             ("draft-model", draft.model.name if draft else None),
             ("num-draft-tokens", count(self.deployment, "num_speculative_tokens") if guessed else None),
         ]
-        return Command([site.program or "mlx_lm.server", "--model", self.model_name(site)], flags, port=8080)
+        model = self.model_name(site)
+        return Command([site.program or "mlx_lm.server", "--model", model], flags, port=8080, model=model)

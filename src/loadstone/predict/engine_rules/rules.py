@@ -130,7 +130,7 @@ class EngineRules:
             return own
         try:
             overrides = msgspec.json.decode(text, type=_Overrides)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             raise InputError(
                 f"--{self.overrides.replace('_', '-')}: {error}; its JSON may have rope_parameters, rope_scaling and "
                 f'max_position_embeddings here, e.g. {{"max_position_embeddings": 65536}}'
@@ -287,7 +287,7 @@ class EngineRules:
             return None
         if kv not in names:
             raise InputError(f"kv={kv}: {self.deployment.engine} takes {', '.join(names)}; leave it out for its own")
-        return names[kv]
+        return names[self.kv_dtype if self.kv_dtype in names else kv]
 
     def check_launch(self) -> None:
         """Raises InputError for what its command line cannot say: what the engine does not have, and what simulations

@@ -12,7 +12,7 @@ class Transformers(EngineRules):
     spelled = frozenset({"block_size", "enforce_eager"})
 
     def command(self, site: Site) -> Command:
-        """It serves under the name that it loads, whatever `served_name` says."""
+        """It serves under the name that it loads, whatever `served_name` says; /v1/models lists its cache."""
         weights, notes = weights_flags(self.deployment, site)
         if any(name != "dtype" for name, _ in weights):
             raise InputError(f"transformers makes no {self.deployment.weights_dtype} weights; name such a checkpoint")
@@ -22,4 +22,5 @@ class Transformers(EngineRules):
             ("cb-block-size", count(self.deployment, "block_size")),
             ("no-cb-use-cuda-graph", self.is_eager),
         ]
-        return Command([site.program or "transformers", "serve", self.model_name(site)], flags, notes=notes)
+        model = self.model_name(site)
+        return Command([site.program or "transformers", "serve", model], flags, notes=notes, model=model)

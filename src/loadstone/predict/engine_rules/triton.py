@@ -30,7 +30,7 @@ def command(deployment: Deployment, site: Site) -> Command:
             *(["mpirun", "--allow-run-as-root", "-n", "1"] if built else []),
             *(site.program or "tritonserver", "--model-repository", site.model),
         ],
-        [("grpc-port", port + 1), ("metrics-port", port + 2)],
+        [("grpc-address", None if site.runtime else site.host), ("grpc-port", port + 1), ("metrics-port", port + 2)],
         notes=("the model repository decides precision, parallelism and cache; the deployment should say the same",),
         port=_PORT,
         listening=("http-address", "http-port"),

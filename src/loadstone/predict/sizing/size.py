@@ -9,6 +9,7 @@ import msgspec
 
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.engines import not_simulated
 from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.sharding.limits import is_speculative
 from loadstone.predict.sharding.rank import kv_replication, sequence_bytes

@@ -9,28 +9,12 @@ from pathlib import Path
 from loadstone.core.errors import InputError
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.process import free_port
+from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of
 from loadstone.studies.file import Engine
 from loadstone.studies.journal import Handle, Journal
 from loadstone.studies.plan import Launch
 from loadstone.studies.supervise import Running
-
-
-class Attached:
-    """A server that somebody else started: it is neither started nor stopped."""
-
-    client = None
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    @property
-    def handle(self) -> Handle:
-        """Where it answers."""
-        return {"url": self.url}
-
-    def check(self) -> None:
-        """Whether it is gone is seen by who measures it."""
 
 
 class LocalMachine:
@@ -48,7 +32,7 @@ class LocalMachine:
         engine = self._engines.get(launch.engine, Engine())
         journal.write("launch", launch=launch.id)
         if engine.url is not None:
-            yield Attached(engine.url)
+            yield Running(engine.url, {"url": engine.url})
             return
         commands = commands_of(launch, engine, (), free_port())
         if len(commands.ranks) > 1:
@@ -57,7 +41,8 @@ class LocalMachine:
             )
         with RunningEngine(commands, folder) as running:
             running.wait_ready(self._ready_s)
-            yield running
+            made = provenance.of_launch(commands)
+            yield Running(running.url, running.handle, running.check, None, made, commands.model)
 
     def release(self, left: Handle) -> None:
         """Nothing: what was started here has ended with its supervisor."""

@@ -1,0 +1,192 @@
+"""When a cell has been measured for long enough: rules that are looked at while it runs.
+
+`tpot_p50±2%` ends a cell once the 95 % interval of its median TPOT lies within 2 % of it. An interval for a number of
+requests that was fixed before would not do: whoever looks again and again, and stops when he likes what he sees, is
+wrong more often than it says. These hold at all looks together.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.core.errors import InputError
+from loadstone.core.record import Stop, WatchedRequest
+from loadstone.core.statistics import PERCENTILES, Dependence, distribution
+from loadstone.core.statistics.distribution import ranks_among
+from loadstone.core.units import show_seconds
+
+_ERROR = 0.05
+"""Probability that an interval is ever wrong."""
+_TUNED_REQUESTS = 32.0
+"""Weight of the mixture's prior, in requests: bounds are tightest at about eight times as many."""
+_LOOK_AGAIN = 1.05
+"""Times as many requests as at the last look: a look sorts all of them."""
+_RULE = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*")
+
+
+class Rule(NamedTuple):
+    """A latency's percentile is to be known to a share of itself. `text`: as it was written."""
+
+    text: str
+    metric: str
+    percentile: str
+    within: float
+
+
+class Interval(NamedTuple):
+    """A percentile in seconds, and the bounds that hold whenever one looks; a side that nobody can tell is None."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def is_within(self, share: float) -> bool:
+        """Whether both bounds are so near."""
+        low, high = self.low, self.high
+        return low is not None and high is not None and max(high - self.value, self.value - low) <= share * self.value
+
+
+def parse_rules(text: str) -> tuple[Rule, ...]:
+    """Rules from `tpot_p50±2%,ttft_p99±10%`. Raises InputError."""
+    rules = []
+    for part in text.split(","):
+        match = _RULE.fullmatch(part)
+        if match is None or match[2] not in PERCENTILES or not 0 < float(match[3]) < 100:
+            raise InputError(
+                f"--stop-when: {part.strip()!r} is no rule; write e.g. tpot_p50±2%,ttft_p99±10% "
+                f"(ttft, tpot, e2e; {', '.join(PERCENTILES)})"
+            )
+        rules.append(Rule(part.strip(), match[1], match[2], float(match[3]) / 100))
+    return tuple(rules)
+
+
+def evidence_against(count: int, n: int, q: float) -> float:
+    """ln of a test martingale: 1 at n = 0, and no larger on average at any time if `count` of n independent trials
+    succeeded with probability q each, 0 < q < 1. It ever reaches ln(1/α) with probability α at most (Ville 1939).
+
+    It is the likelihood of the trials averaged over a Beta prior of mean q, over their likelihood under q: the
+    mixture of Robbins (1970), for quantiles in Howard and Ramdas, Sequential estimation of quantiles, Bernoulli 28
+    (2022), theorem 1.
+    """
+    a, b = _TUNED_REQUESTS * q, _TUNED_REQUESTS * (1 - q)
+    gained = math.lgamma(a + count) - math.lgamma(a) + math.lgamma(b + n - count) - math.lgamma(b)
+    return gained - math.lgamma(a + b + n) + math.lgamma(a + b) - count * math.log(q) - (n - count) * math.log1p(-q)
+
+
+def sequential_ranks(n: int, q: float) -> tuple[int | None, int | None]:
+    """Ranks l < u, from 1, with X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎ at all n together, with a probability of 95 % or more.
+
+    For independent values of any distribution, with ties too: those at the quantile may be dealt to its sides so that
+    the number below it is Binomial(n, q). Numbers without enough evidence_against() them are kept; the evidence rises
+    on either side of n·q. A side is None where n is too small for it.
+    """
+
+    def holds(count: int) -> bool:
+        return evidence_against(count, n, q) < -math.log(_ERROR)
+
+    middle = min(n, max(0, round(n * q)))
+    below, above = -1, n + 1
+    least, most = middle, middle
+    while least - below > 1:
+        probe = (least + below) // 2
+        least, below = (probe, below) if holds(probe) else (least, probe)
+    while above - most > 1:
+        probe = (most + above) // 2
+        most, above = (probe, above) if holds(probe) else (most, probe)
+    return least or None, most + 1 if most < n else None
+
+
+def interval_of(values: NDArray[np.float64], percentile: str, dependence: Dependence) -> Interval | None:
+    """Of values of a cell's requests so far, NaN where missing, in the order of `dependence`; None where there are
+    none.
+
+    Requests that share an engine's steps are no independent values: they count as many as they are worth (see
+    core.statistics.distribution), which is estimated from the same requests. That the interval holds at all looks is
+    proven for independent values, and simulated for others (docs/statistics.md).
+    """
+    known = distribution(values, dependence)
+    if known is None:
+        return None
+    worth = known.worth[percentile]
+    ranks = sequential_ranks(worth, PERCENTILES[percentile]) if worth else (None, None)
+    ordered = np.sort(values[~np.isnan(values)])
+    low, high = (None if rank is None else float(ordered[rank - 1]) for rank in ranks_among(ranks, known.n, worth))
+    return Interval(getattr(known, percentile), low, high)
+
+
+class Stopping(NamedTuple):
+    """What may end a cell before all of it is sent. Times in seconds from its start.
+
+    rules        all of which must hold; none: precision ends nothing
+    most_errors  share of the requests that may fail
+    """
+
+    rules: tuple[Rule, ...] = ()
+    most_errors: float | None = None
+    least_s: float = 0.0
+    most_s: float = math.inf
+
+
+class Watch:
+    """One cell that is watched. `places`: of a closed loop that has as many all the time, else 0."""
+
+    def __init__(self, stopping: Stopping, places: int = 0) -> None:
+        self._stopping = stopping
+        self._places = places
+        self._next = 1.0
+        self._precise = False
+        self._shown = ""
+
+    def look(self, elapsed_s: float, ended: int, failed: int, requests: Sequence[WatchedRequest]) -> Stop | None:
+        """Why to end the cell now; None: go on. `requests`: all measured ones so far that ended well."""
+        most_errors, most_s = self._stopping.most_errors, self._stopping.most_s
+        if most_errors is not None and _more_fail(failed, ended, most_errors):
+            share = f"{failed} of {ended} requests failed ({failed / ended:.1%})"
+            return Stop("errors", f"{share}, more than --max-errors {100 * most_errors:g}%")
+        if len(requests) >= self._next and elapsed_s >= self._stopping.least_s:
+            self._next = len(requests) * _LOOK_AGAIN
+            self._estimate(requests)
+            if self._precise:
+                return Stop("precise", self._shown)
+        if elapsed_s >= most_s:
+            return self.over(requests) or Stop("time", f"the longest time of {most_s:g} s was over")
+        return None
+
+    def over(self, requests: Sequence[WatchedRequest]) -> Stop | None:
+        """What to say of a cell that has ended otherwise, where its rules were not met."""
+        if not self._stopping.rules or self._precise:
+            return None
+        self._estimate(requests)
+        return Stop("precise" if self._precise else "imprecise", self._shown)
+
+    def _estimate(self, requests: Sequence[WatchedRequest]) -> None:
+        table = np.array(requests, np.float64).reshape(-1, len(WatchedRequest._fields))
+        columns = dict(zip(WatchedRequest._fields, table.T, strict=True))
+        dependence = Dependence.of(columns["sent_s"], columns["end_s"], places=self._places)
+        parts, met = [], []
+        for rule in self._stopping.rules:
+            known = interval_of(columns[f"{rule.metric}_s"], rule.percentile, dependence)
+            met.append(known is not None and known.is_within(rule.within))
+            parts.append(f"{rule.text}: {_show(known)}")
+        self._precise = bool(met) and all(met)
+        self._shown = f"{'; '.join(parts)}; after {len(requests)} requests"
+
+
+def _show(known: Interval | None) -> str:
+    if known is None:
+        return "no request has one"
+    low, high = ("unknown" if side is None else show_seconds(side) for side in (known.low, known.high))
+    return f"{show_seconds(known.value)}, between {low} and {high}"
+
+
+def _more_fail(failed: int, ended: int, share: float) -> bool:
+    """Whether more than such a share of the requests fails, with 95 % confidence whenever one looks."""
+    if share == 0 or failed <= share * ended:
+        return failed > share * ended
+    return evidence_against(failed, ended, share) >= -math.log(_ERROR)

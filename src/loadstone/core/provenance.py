@@ -1,0 +1,61 @@
+"""What a run was made with, so that a stranger can make it again: RunInfo.settings["provenance"]. No I/O."""
+
+from __future__ import annotations
+
+import msgspec
+
+from loadstone.core.record import RunInfo
+
+_OF_THE_PLACE = ("host", "port", "name", "nccl_port", "dist_init_addr", "master_addr", "master_port", "node_rank")
+"""Flags that say where an engine is and not what it does."""
+
+
+class GitState(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the folder that a run was started in. `changed`: whether files differ from the commit; None: not known."""
+
+    commit: str
+    changed: bool | None = None
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Of an engine that was started for the run; of one that ran already, what this machine tells.
+
+    commands      the words that started each rank, rank 0 first, without secrets
+    image         of the container, as it was named; `image_digest`: sha256 of what ran
+    python        version of the engine's interpreter; `packages`: versions of what is installed there, by name
+    environment   variables that engines read, without secrets
+    driver, gpus  of NVIDIA, where they were watched
+    git           of the folder in which the run was started
+    """
+
+    commands: tuple[tuple[str, ...], ...] = ()
+    image: str | None = None
+    image_digest: str | None = None
+    python: str | None = None
+    packages: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    driver: str | None = None
+    gpus: tuple[str, ...] = ()
+    git: GitState | None = None
+
+    @classmethod
+    def of(cls, info: RunInfo) -> Provenance:
+        """As run.json has it; empty where it has none, or another version's."""
+        try:
+            return msgspec.convert(info.settings.get("provenance") or {}, cls)
+        except msgspec.ValidationError:
+            return cls()
+
+    @property
+    def flags(self) -> dict[str, str]:
+        """Flags of rank 0 by name, with _ for -; without those that say where it is. A flag alone is `true`."""
+        flags: dict[str, str] = {}
+        name = ""
+        for word in self.commands[0] if self.commands else ():
+            if word.startswith("--"):
+                flag, sign, value = word[2:].partition("=")
+                name = flag.replace("-", "_")
+                flags[name] = value if sign else "true"
+            elif name:
+                flags[name] = word if flags[name] == "true" else f"{flags[name]} {word}"
+        return {flag: value for flag, value in flags.items() if flag not in _OF_THE_PLACE}

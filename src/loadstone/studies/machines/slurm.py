@@ -1,0 +1,425 @@
+"""Slurm: each launch is a job, which lives on when the process that runs the study is gone.
+
+The batch script is whole in itself: `sbatch` of it by hand starts the same. Ranks write logs and exit codes into the
+launch's folder, which all nodes share, as clusters do. A job is found again by its name, which the journal has before
+the job is submitted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.core.errors import InputError, TargetError
+from loadstone.measure.engines.launch import Engine as Ranks
+from loadstone.measure.engines.launch import LaunchError, first_error
+from loadstone.measure.engines.process import ServerProcess, free_port
+from loadstone.predict.engine_rules.launch import Launch as Commands
+from loadstone.runs import provenance
+from loadstone.studies.commands import commands_of
+from loadstone.studies.file import Engine, Limits, Machine
+from loadstone.studies.journal import Handle, Journal
+from loadstone.studies.machines import client
+from loadstone.studies.machines.ssh import SshClient, connected
+from loadstone.studies.plan import Launch
+from loadstone.studies.supervise import Client, Running
+
+_FIRST_POLL_S, _LAST_POLL_S = 0.5, 10.0
+"""Of a job that waits: ever more rarely, for the sake of who runs the controller."""
+_LOOK_S = 5.0
+"""Between looks at a job that runs."""
+_ANSWER_S = 60.0
+_SILENT_S = 600.0
+"""A controller may be restarted; one that is silent for so long is gone."""
+_END_S = 120.0
+_WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
+_RUNS = ("RUNNING",)
+_GOES = "COMPLETING"
+_NEVER = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig", "BadConstraints", "AccountNotAllowed",
+    "QOSNotAllowed", "InvalidAccount", "InvalidQOS", "AssocGrpNodeLimit", "QOSMaxNodePerUserLimit")  # fmt: skip
+"""Reasons for which a job would wait until somebody changes it or the cluster."""
+_CLIENT = "loadstone-client"
+"""The name of its step."""
+_ADDRESS = "LOADSTONE-NODE-{}"
+"""What stands in commands for a node's address until the job has its nodes."""
+_NOT_SHARED = "nothing was written to {}, which nodes must share with this host; give such a folder with --out"
+_CLIENT_S = 60.0
+"""A client that is told to end saves what it has."""
+
+_SCRIPT = """\
+#!/bin/bash
+{options}
+cd {folder} || exit 1
+addresses=()
+for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+    addresses+=("$(scontrol show node "$node" --oneliner | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')")
+done
+read -r -d '' rank <<'RANK'
+trap : TERM
+trap 'code=$?; echo $code >rank-$SLURM_NODEID.exit; exit $((code ? code : 1))' EXIT
+addresses=("$@")
+set --
+{setup}
+case $SLURM_NODEID in
+{ranks}
+esac
+"$@"
+RANK
+srun --nodes={step} --kill-on-bad-exit=1 --cpu-bind=none --output=rank-%n.log \\
+    bash -c "$rank" rank "${{addresses[@]}}"
+"""
+
+
+class SlurmMachine:
+    """Submits a job for each launch. The folder of studies must be one that the nodes share with this host."""
+
+    kind = "slurm"
+
+    def __init__(self, machine: Machine, engines: Mapping[str, Engine], limits: Limits, study: str) -> None:
+        self._machine = machine
+        self._engines = engines
+        self._limits = limits
+        self._study = study
+
+    @contextlib.contextmanager
+    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
+        """See supervise.Machine."""
+        engine = self._engines.get(launch.engine, Engine())
+        if engine.url is not None:
+            raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
+        folder = folder.absolute()
+        name = f"loadstone-{self._study}-{launch.id}-{hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
+        old = find_job(_job_name(left)) if left else None
+        taken_up = old is not None and old.state in (*_WAITS, *_RUNS)
+        port = int(str(left.get("port"))) if taken_up else free_port()
+        handle: Handle = {"kind": self.kind, "job_name": name, "port": port}
+        journal.write("launch", launch=launch.id, handle=handle)
+        try:
+            count = len(commands_of(launch, engine, (), port).ranks)
+            nodes = node_addresses(count)
+            commands = commands_of(launch, engine, nodes, port, nodes[0])
+            if not taken_up:
+                _submit(self.script(launch, commands, folder, name), folder, count, commands)
+            job = self._wait_for_nodes(name)
+            with SlurmRanks(_at(commands, job.addresses), folder, job) as ranks:
+                ranks.wait_ready(self._limits.ready, look=ranks.check_job)
+                with self._client(job, folder, ranks.check) as sender:
+                    made = provenance.of_launch(ranks.launch, here=False)
+                    yield Running(
+                        ranks.url,
+                        handle | {"job": job.id, "url": ranks.url},
+                        ranks.check,
+                        sender,
+                        made,
+                        commands.model,
+                    )
+        finally:
+            cancel(name)
+
+    def release(self, left: Handle) -> None:
+        """Cancel the job, if there is one still."""
+        cancel(_job_name(left))
+
+    def script(self, launch: Launch, commands: Commands, folder: Path, name: str) -> str:
+        """What `sbatch` gets."""
+        machine = self._machine
+        gpus = _gpus_per_node(launch)
+        options = [
+            f"--job-name={name}",
+            f"--nodes={len(commands.ranks)}",
+            f"--ntasks-per-node={commands.tasks_per_node}",
+            "--no-requeue",
+            f"--output={folder / 'job.log'}",
+            f"--partition={machine.partition}",
+            *([f"--gpus-per-node={gpus}"] if gpus else []),
+            *(f"--{key}={value}" for key in ("account", "qos") if (value := getattr(machine, key))),
+            *([f"--time={max(1, round(machine.time / 60))}"] if machine.time else []),
+            *(machine.options or ("--exclusive",)),
+        ]
+        ranks = []
+        for i, rank in enumerate(commands.ranks):
+            exports = [f"export {key}={_quoted(value)}" for key, value in rank.env.items()]
+            words = map(_quoted, commands.words(rank, str(folder)))
+            ranks += [f"{i})", *exports, f"set -- {' '.join(words)}", ";;"]
+        return _SCRIPT.format(
+            options="\n".join(f"#SBATCH {option}" for option in options),
+            folder=shlex.quote(str(folder)),
+            ranks="\n".join(ranks),
+            setup="\n".join(machine.setup),
+            step=f"{len(commands.ranks)} --ntasks-per-node={commands.tasks_per_node}"
+            + (" --mpi=pmix" if commands.tasks_per_node > 1 else ""),
+        )
+
+    def _wait_for_nodes(self, name: str) -> Job:
+        """The job once it runs. However long it waits: that is not the engine's time. Raises TargetError."""
+        pause_s = _FIRST_POLL_S
+        while True:
+            job = find_job(name)
+            if job is not None and job.nodes and job.state not in _WAITS:  # it may be over already: see its logs
+                return job._replace(addresses=tuple(map(_address_of, job.nodes)))
+            if job is None or job.state not in _WAITS:
+                raise TargetError(_over(job, name))
+            if job.reason in _NEVER:
+                problem = f"Slurm would keep the job waiting for ever ({job.reason})"
+                raise TargetError(f"{problem}; see partition, account, qos, time and options under machines")
+            time.sleep(pause_s)
+            pause_s = min(_LAST_POLL_S, pause_s * 1.3)
+
+    @contextlib.contextmanager
+    def _client(self, job: Job, folder: Path, check: Callable[[], None]) -> Iterator[Client | None]:
+        """Who sends the load: a node of the job, this process, or a host that is reached by SSH."""
+        host = self._machine.client
+        if host == client.HERE:
+            yield None
+        elif host is None or host in job.nodes:
+            yield SlurmClient(job, host or job.nodes[0], self._machine, folder, check)
+        else:
+            with connected(self._machine, [host]) as (connection,):
+                yield SshClient(connection, self._machine, folder, check)
+
+
+class SlurmRanks(Ranks):
+    """An engine whose ranks are the tasks of a job."""
+
+    def __init__(self, commands: Commands, folder: Path, job: Job) -> None:
+        super().__init__(commands, commands.url)
+        self._job = job
+        self._folder = folder
+        self._looked_s = 0.0
+        self.ranks.extend(SlurmRank(folder, i) for i in range(len(commands.ranks)))
+
+    def check(self) -> None:
+        """See Engine.check; and raises LaunchError where Slurm has ended the job."""
+        super().check()
+        self.check_job()
+
+    def check_job(self) -> None:
+        """Look at the job, where that was not done a moment ago."""
+        if time.monotonic() - self._looked_s < _LOOK_S:
+            return
+        job = find_job(self._job.name)
+        self._looked_s = time.monotonic()
+        if job is None or job.state not in (*_RUNS, _GOES):
+            super().check()  # a rank that ended is the better reason
+            log = self._folder / "job.log"
+            words = first_error(log.read_text(errors="replace")) if log.exists() else _NOT_SHARED.format(self._folder)
+            raise LaunchError(f"{self.launch.engine}: {_over(job, self._job.name)}", words, log)
+
+    def stop(self) -> None:
+        """The job is cancelled as a whole."""
+
+
+class SlurmRank:
+    """A task of a job; see measure.engines.launch.Rank. Its exit code is in a file, written by the task's shell."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.log_path = folder / f"rank-{number}.log"
+        self._exit = folder / f"rank-{number}.exit"
+
+    def exit_code(self) -> int | None:
+        """None while it runs, and where another ended first: Slurm then ends all."""
+        with contextlib.suppress(OSError, ValueError):
+            code = int(self._exit.read_text())
+            ends = {path: path.stat().st_mtime_ns for path in self._exit.parent.glob("rank-*.exit")}
+            return code if min(ends, key=ends.__getitem__) == self._exit else None
+        return None
+
+    def stop(self) -> None:
+        """Nothing: see SlurmRanks.stop."""
+
+
+class SlurmClient:
+    """Sends the load from a node of the job, into a folder that the node shares with this host."""
+
+    def __init__(self, job: Job, node: str, machine: Machine, folder: Path, check: Callable[[], None]) -> None:
+        self._job = job
+        self._node = node
+        self._machine = machine
+        self._folder = folder
+        self._check = check
+
+    def bench(self, words: Sequence[str], out: Path) -> None:
+        """See supervise.Client."""
+        python = self._machine.python or sys.executable
+        script = "\n".join((*self._machine.setup, 'exec "$@"'))
+        where = (f"--jobid={self._job.id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={self._node}")
+        argv = (python, "-P", "-m", "loadstone", "bench", *words, f"--out={out.absolute()}")
+        log = self._folder / "client.log"
+        step = ("srun", *where, f"--job-name={_CLIENT}", "--cpu-bind=none", "bash", "-c", script, "client", *argv)
+        client.follow(SlurmStep(self._job, step, log), self._node, self._check)
+
+
+class SlurmStep(ServerProcess):
+    """A step of a job, ended gently: what ends `srun` kills the step."""
+
+    def __init__(self, job: Job, words: Sequence[str], log_path: Path) -> None:
+        self._job = job
+        super().__init__(words, log_path=log_path)
+
+    def stop(self) -> None:
+        """Tell it to end; returns when it has."""
+        ends_s = time.monotonic() + _CLIENT_S
+        if self.exit_code() is None:
+            with contextlib.suppress(_RefusedError):
+                steps = _slurm("squeue", "--steps", "--noheader", f"--jobs={self._job.id}", "--format=%i|%j")
+                for number in [line.split("|")[0] for line in steps.split() if line.endswith(f"|{_CLIENT}")]:
+                    _slurm("scancel", "--signal=TERM", number)
+        while self.exit_code() is None and time.monotonic() < ends_s:
+            time.sleep(_FIRST_POLL_S)
+        super().stop()
+
+
+# --- commands of Slurm ----------------------------------------------------------------------------------------------
+
+
+class Job(NamedTuple):
+    """A job as Slurm has it. `reason`: why it waits, or ended; `addresses`: of its nodes."""
+
+    id: int
+    name: str
+    state: str
+    nodes: tuple[str, ...]
+    reason: str
+    addresses: tuple[str, ...] = ()
+
+
+def node_addresses(count: int) -> tuple[str, ...]:
+    """What stands for the addresses of a job's nodes in commands, until it has them."""
+    return tuple(_ADDRESS.format(i) for i in range(count))
+
+
+def find_job(name: str) -> Job | None:
+    """The last job of that name; None: Slurm knows none. Raises TargetError where it does not answer for long."""
+    words = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T|%N|%r")
+    jobs = [line.strip().split("|") for line in _patiently(*words).splitlines() if line.count("|") == 3]
+    if not jobs:
+        return None
+    number, state, nodes, reason = max(jobs, key=lambda fields: int(fields[0]))
+    names = _patiently("scontrol", "show", "hostnames", nodes).split() if nodes else []
+    return Job(int(number), name, state, tuple(names), reason)
+
+
+def cancel(name: str) -> None:
+    """Cancel the jobs of that name; returns when they are gone. Raises TargetError where they do not go."""
+    ends_s = time.monotonic() + _END_S
+    _patiently("scancel", "--quiet", f"--name={name}")
+    while (job := find_job(name)) is not None and job.state in (*_WAITS, *_RUNS, _GOES):
+        if time.monotonic() > ends_s:
+            raise TargetError(
+                f"job {job.id} is {job.state} {_END_S:.0f} s after it was cancelled; see scancel {job.id}"
+            )
+        time.sleep(_FIRST_POLL_S)
+
+
+def _job_name(left: Handle) -> str:
+    """Of a job that a study submitted. Raises InputError for another: nothing else is ever cancelled."""
+    name = left.get("job_name")
+    if not isinstance(name, str) or not name.startswith("loadstone-") or not str(left.get("port")).isdecimal():
+        raise InputError(f"journal.jsonl names {name!r}, which is no job of a study; end what is left of it by hand")
+    return name
+
+
+def _submit(script: str, folder: Path, count: int, commands: Commands) -> None:
+    """Raises TargetError with Slurm's own words where it refuses."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (folder / "job.log", *folder.glob("rank-*.exit"), *folder.glob("rank-*.log")):
+        old.unlink(missing_ok=True)
+    for i in range(count):
+        (folder / f"rank-{i}.log").touch()
+    for name, content in commands.files.items():
+        (folder / name).write_text(content, "utf-8")
+    path = folder / "job.sh"
+    path.write_text(script, "utf-8")
+    try:
+        _slurm("sbatch", "--parsable", str(path))
+    except _RefusedError as refusal:
+        raise TargetError(f"Slurm refuses the job: {refusal}") from None
+
+
+def _patiently(*words: str) -> str:
+    """What a command of Slurm prints, asked again while the controller does not answer."""
+    ends_s = time.monotonic() + _SILENT_S
+    while True:
+        try:
+            return _slurm(*words)
+        except _RefusedError as refusal:
+            if time.monotonic() > ends_s:
+                raise TargetError(f"Slurm does not answer: {refusal}") from None
+            time.sleep(_FIRST_POLL_S)
+
+
+class _RefusedError(Exception):
+    """What a command of Slurm said on standard error, as one line."""
+
+
+def _slurm(*words: str) -> str:
+    try:
+        # In a group of its own, and waited for: Ctrl-C shall not cut off a submission, of which nobody would know
+        # whether it counts.
+        with subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        ) as process:
+            try:
+                output, errors = process.communicate(timeout=_ANSWER_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+    except FileNotFoundError:
+        raise TargetError(f"no {words[0]} here; run the study on a host where jobs are submitted") from None
+    except subprocess.TimeoutExpired:
+        raise _RefusedError(f"{words[0]} took more than {_ANSWER_S:.0f} s") from None
+    if process.returncode != 0:
+        lines = [line.split("error: ")[-1].strip() for line in errors.splitlines() if line.strip()]
+        raise _RefusedError(lines[-1] if lines else f"{words[0]} ended with exit code {process.returncode}")
+    return output
+
+
+def _over(job: Job | None, name: str) -> str:
+    if job is None:
+        return f"Slurm knows no job {name} any more"
+    why = f" ({job.reason})" if job.reason not in ("", "None") else ""
+    remedy = {"TIMEOUT": "; give it more with time:", "NODE_FAIL": "; a node of it has vanished"}.get(job.state, "")
+    return f"job {job.id} of Slurm is {job.state}{why}{remedy}"
+
+
+def _address_of(node: str) -> str:
+    fields = _patiently("scontrol", "show", "node", node, "--oneliner").split()
+    return next((field.partition("=")[2] for field in fields if field.startswith("NodeAddr=")), node)
+
+
+def _at(commands: Commands, addresses: Sequence[str]) -> Commands:
+    """Commands whose URL has the first node's address."""
+    import msgspec
+
+    return msgspec.structs.replace(commands, url=commands.url.replace(_ADDRESS.format(0), addresses[0]))
+
+
+def _quoted(word: str) -> str:
+    """A word for the rank's shell, in which nodes' addresses are filled in there."""
+    parts = word.split("LOADSTONE-NODE-")
+    quoted = shlex.quote(parts[0]) if parts[0] or len(parts) == 1 else ""
+    for part in parts[1:]:
+        number = part[: len(part) - len(part.lstrip("0123456789"))]
+        rest = part[len(number) :]
+        quoted += f'"${{addresses[{number}]}}"' + (shlex.quote(rest) if rest else "")
+    return quoted
+
+
+def _gpus_per_node(launch: Launch) -> int:
+    if launch.deployment is None:
+        return 0
+    deployment = parse_deployment(launch.deployment)
+    return 0 if deployment.gpu.vendor == "any" else deployment.gpus // deployment.nodes

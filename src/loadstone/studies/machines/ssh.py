@@ -1,0 +1,396 @@
+"""Hosts reached by SSH. What is started there ends with the process that runs the study, by a lease.
+
+On the host a shell leads the process group of what it started, and reads lines that come from here every few seconds.
+When no more come, or the connection has ended, the group gets SIGTERM and later SIGKILL. So nothing is left of a
+supervisor that was killed, or whose network is gone. Of a host, nothing but a shell is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import shutil
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from loadstone.core.errors import InputError, TargetError
+from loadstone.measure.engines.launch import Engine as Ranks
+from loadstone.predict.engine_rules.launch import SECRETS
+from loadstone.predict.engine_rules.launch import Launch as Commands
+from loadstone.runs import provenance
+from loadstone.runs.preflight import KEY_VARIABLES
+from loadstone.studies.commands import commands_of
+from loadstone.studies.file import Engine, Limits, Machine
+from loadstone.studies.journal import Handle, Journal
+from loadstone.studies.machines import client
+from loadstone.studies.plan import Launch
+from loadstone.studies.supervise import Running
+
+_BEAT_S = 3.0
+_LEASE_S = 15
+_RANK_GRACE_S = 5
+_CLIENT_GRACE_S = 60
+"""A client that is told to end saves what it has."""
+_LOST = 255
+"""What stands for the exit code where the connection ended first."""
+_KEEPALIVE_S = 5
+_LOGIN_S = 20
+_FILES = ("dataset", "trace", "plan", "tokenizer")
+"""Options of `bench` that name files."""
+_T = TypeVar("_T")
+
+_LEAD = """\
+lead() {{
+set -m
+{enter} || {{ echo "cannot make a folder for it"; exit 1; }}
+{before}
+(
+{setup}
+exec {command}
+) </dev/null 2>&1 &
+group=$!
+(while read -r -t {lease}; do :; done
+kill -TERM -- -$group; sleep {grace}; kill -KILL -- -$group) <&3 >/dev/null &
+watch=$!
+wait $group
+status=$?
+kill -KILL -- -$group -$watch
+{after}
+exit $status
+}} 2>/dev/null
+lead 3<&0
+"""
+_TEMPORARY = 'mktemp -d "${TMPDIR:-/tmp}/loadstone-XXXXXX"'
+_FREE_PORT = """\
+while :; do
+    port=$((21000 + RANDOM % 8000))
+    (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null || break
+done
+echo $port
+"""
+
+
+class SshMachine:
+    """Starts a launch on the first of its hosts. Each is reached as `ssh` would, by its configuration and keys, and
+    refused where its own key is not known.
+    """
+
+    kind = "ssh"
+
+    def __init__(self, machine: Machine, engines: Mapping[str, Engine], limits: Limits) -> None:
+        self._machine = machine
+        self._engines = engines
+        self._limits = limits
+
+    @contextlib.contextmanager
+    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
+        """See supervise.Machine."""
+        engine = self._engines.get(launch.engine, Engine())
+        if engine.url is not None:
+            raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
+        count = len(commands_of(launch, engine, (), 1).ranks)
+        names = self._machine.ssh[:count]
+        if len(names) < count:
+            raise InputError(f"{count} nodes are needed, and this machine has {len(names)}; name more under ssh")
+        others = {self._machine.client or names[0]} - {client.HERE, *names}
+        journal.write("launch", launch=launch.id)
+        with connected(self._machine, (*names, *others)) as hosts:
+            ranks = hosts[:count]
+            by_name = {host.name: host for host in hosts}
+            sender = by_name.get(self._machine.client or names[0])
+            alone = "127.0.0.1" if sender is ranks[0] else ranks[0].address
+            port = int(ranks[0].output(_FREE_PORT))
+            commands = commands_of(launch, engine, tuple(host.address for host in ranks), port, alone)
+            if commands.tasks_per_node > 1:
+                raise InputError(f"{commands.engine} over several nodes is one world of MPI; use a machine of Slurm")
+            with SshRanks(commands, ranks, folder, self._machine.setup) as running:
+                running.wait_ready(self._limits.ready)
+                sends = SshClient(sender, self._machine, folder, running.check) if sender else None
+                made = provenance.of_launch(commands, here=False)
+                yield Running(
+                    commands.url,
+                    {"url": commands.url, "hosts": list(names)},
+                    running.check,
+                    sends,
+                    made,
+                    commands.model,
+                )
+
+    def release(self, left: Handle) -> None:
+        """Nothing: what was started here has ended with its supervisor."""
+
+
+class SshRanks(Ranks):
+    """An engine whose ranks run on hosts. When one of them ends, the others are ended."""
+
+    def __init__(self, commands: Commands, hosts: Sequence[Host], folder: Path, setup: tuple[str, ...]) -> None:
+        address = urlsplit(commands.url)
+        super().__init__(commands, hosts[0].tunnel(address.hostname or "", address.port or 0))
+        folder.mkdir(parents=True, exist_ok=True)
+        self._processes: list[RemoteProcess] = []
+        try:
+            for i, (rank, host) in enumerate(zip(commands.ranks, hosts, strict=True)):
+                script = _script(commands.words(rank, "."), rank.env, setup, commands.files, None, _RANK_GRACE_S)
+                process = host.start(script, SECRETS, folder / f"rank-{i}.log", self._end)
+                self._processes.append(process)
+                self.ranks.append(process)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all ranks together; returns when they are gone, or their hosts are."""
+        self._end()
+        for process in self._processes:
+            process.stop()
+
+    def _end(self) -> None:
+        for process in self._processes:
+            process.end()
+
+
+class SshClient:
+    """Sends the load from a host, and brings the run folder back."""
+
+    def __init__(self, host: Host, machine: Machine, folder: Path, check: Callable[[], None]) -> None:
+        self._host = host
+        self._machine = machine
+        self._log = folder / "client.log"
+        self._check = check
+
+    def bench(self, words: Sequence[str], out: Path) -> None:
+        """See supervise.Client."""
+        work = self._host.output(_TEMPORARY).strip()
+        try:
+            sent = [self._send(word, work) for word in words]
+            argv = (self._machine.python or "python3", "-m", "loadstone", "bench", *sent, "--out=runs")
+            script = _script(argv, {}, self._machine.setup, {}, work, _CLIENT_GRACE_S)
+            client.follow(self._host.start(script, KEY_VARIABLES, self._log), self._host.name, self._check)
+        finally:
+            self._host.fetch(f"{work}/runs", out)
+            self._host.output(f"rm -rf {shlex.quote(work)}")
+
+    def _send(self, word: str, work: str) -> str:
+        """A word of the command as it is there: a file of ours is sent."""
+        name, _, value = word.removeprefix("--").partition("=")
+        scheme, colon, file = value.rpartition(":") if name == "structured" else ("", "", value)
+        if name not in (*_FILES, "structured") or not Path(file).exists():
+            return word
+        self._host.send(Path(file), f"{work}/{name}-{Path(file).name}")
+        return f"--{name}={scheme}{colon}{work}/{name}-{Path(file).name}"
+
+
+def _script(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    setup: Sequence[str],
+    files: Mapping[str, str],
+    work: str | None,
+    grace_s: int,
+) -> str:
+    """What a host's shell reads. Secrets follow it line by line, and then the lines that keep it going."""
+    before = [f"printf %s {shlex.quote(text)} >{shlex.quote(name)}" for name, text in files.items()]
+    before += ['while IFS= read -r secret && [ -n "$secret" ]; do export "$secret"; done <&3']
+    variables = [f"{name}={value}" for name, value in env.items()]
+    return _LEAD.format(
+        enter=f"cd {shlex.quote(work)}" if work else f'cd "$({_TEMPORARY})"',
+        before="\n".join(before),
+        setup="\n".join(setup),
+        command=shlex.join(["env", *variables, *argv]),
+        lease=_LEASE_S,
+        grace=grace_s,
+        after=":" if work else 'rm -rf "$PWD"',
+    )
+
+
+# --- connections ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def connected(machine: Machine, names: Sequence[str]) -> Iterator[list[Host]]:
+    """Hosts as long as the context lasts. Raises InputError, in one line, where one cannot be reached."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="ssh", daemon=True)
+    thread.start()
+    hosts: list[Host] = []
+    try:
+        for name in names:
+            hosts.append(Host(loop, machine, name))
+        yield hosts
+    finally:
+        for host in hosts:
+            host.close()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+class Host:
+    """A connection. `address`: of the host, as this machine sees it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, machine: Machine, name: str) -> None:
+        try:
+            import asyncssh
+        except ModuleNotFoundError:
+            raise InputError("machines with ssh need asyncssh; pip install 'loadstone[ssh]'") from None
+        self.name = name
+        self._loop = loop
+        key = machine.key and str(Path(machine.key).expanduser())
+        given: dict[str, Any] = {"username": machine.user, "port": machine.port, "client_keys": key}
+        options = {key: value for key, value in given.items() if value is not None}
+        problem, remedy = "", "see whether ssh reaches it"
+        try:
+            self._connection = self._run(
+                asyncssh.connect(
+                    name,
+                    keepalive_interval=_KEEPALIVE_S,
+                    connect_timeout=_LOGIN_S,
+                    login_timeout=_LOGIN_S,
+                    **options,
+                )
+            )
+        except asyncssh.HostKeyNotVerifiable:
+            problem, remedy = "its key is not in known_hosts", f"connect once with ssh {name}, and check it"
+        except asyncssh.PermissionDenied:
+            problem, remedy = "it refuses this user and key", "see user and key under machines, and ~/.ssh/config"
+        except (asyncssh.Error, OSError, ValueError) as error:
+            problem = " ".join(str(error).split()) or type(error).__name__
+        if problem:
+            raise TargetError(f"{name} cannot be reached by SSH: {problem}; {remedy}")
+        peer = self._connection.get_extra_info("peername")
+        self.address: str = peer[0] if peer else name
+
+    def output(self, script: str) -> str:
+        """What a few lines of shell print there. Raises TargetError."""
+        done = self._asked(self._connection.run("exec bash -s", input=script, check=False))
+        if done.exit_status != 0:
+            problem = " ".join(str(done.stderr).split())[:300]
+            raise TargetError(f"{self.name}: a command ended with exit code {done.exit_status}: {problem}")
+        return str(done.stdout)
+
+    def start(
+        self, script: str, secrets: Sequence[str], log_path: Path, on_end: Callable[[], None] = lambda: None
+    ) -> RemoteProcess:
+        """Start what _script() made, with those of the variables that are set here. `on_end` is called, in another
+        thread, when it has ended.
+        """
+        values = {name: os.environ.get(name, "") for name in secrets}
+        given = "".join(f"{name}={value}\n" for name, value in values.items() if value and "\n" not in value)
+        return self._asked(RemoteProcess.start(self, f"{script}{given}\n", log_path, on_end))
+
+    def tunnel(self, host: str, port: int) -> str:
+        """A URL here behind which is a port there."""
+        listener = self._asked(self._connection.forward_local_port("127.0.0.1", 0, host, port))
+        return f"http://127.0.0.1:{listener.get_port()}"
+
+    def send(self, path: Path, there: str) -> None:
+        """Copy a file or a folder to the host."""
+        self._asked(self._copy("put", str(path), there))
+
+    def fetch(self, there: str, out: Path) -> None:
+        """Bring what lies in a folder there into `out`, each thing whole or not at all. Nothing there: nothing."""
+        with contextlib.suppress(TargetError):
+            self.output(f"cd {shlex.quote(there)}")
+            part = out.with_name(f"{out.name}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            part.parent.mkdir(parents=True, exist_ok=True)
+            self._asked(self._copy("get", there, str(part)))
+            out.mkdir(parents=True, exist_ok=True)
+            for run in sorted(part.iterdir()):
+                run.rename(out / run.name)
+            part.rmdir()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._connection.close)
+        with contextlib.suppress(TimeoutError):
+            self._run(asyncio.wait_for(self._connection.wait_closed(), _KEEPALIVE_S))
+
+    async def _copy(self, verb: str, source: str, target: str) -> None:
+        async with self._connection.start_sftp_client() as sftp:
+            await getattr(sftp, verb)(source, target, recurse=True)
+
+    def _asked(self, work: Awaitable[_T]) -> _T:
+        """Raises TargetError where the host does not do it."""
+        import asyncssh
+
+        try:
+            return self._run(work)
+        except (asyncssh.Error, OSError) as error:
+            problem = " ".join(str(error).split()) or "the connection was lost"
+            raise TargetError(f"{self.name}: {problem}") from error
+
+    def _run(self, work: Awaitable[_T]) -> _T:
+        future = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+async def _awaited(work: Awaitable[_T]) -> _T:
+    """asyncssh gives what can be awaited, and asyncio wants a coroutine."""
+    return await work
+
+
+class RemoteProcess:
+    """What a host's shell leads; see measure.engines.launch.Rank."""
+
+    def __init__(self, host: Host, process: Any, log_path: Path, on_end: Callable[[], None]) -> None:
+        self.log_path = log_path
+        self._host = host
+        self._process = process
+        self._on_end = on_end
+        self._code: int | None = None
+        self._is_told = False
+        self._over = threading.Event()
+        self._tasks = [asyncio.ensure_future(self._follow()), asyncio.ensure_future(self._beat())]
+
+    @classmethod
+    async def start(cls, host: Host, text: str, log_path: Path, on_end: Callable[[], None]) -> RemoteProcess:
+        import asyncssh
+
+        process = await host._connection.create_process("exec bash -s", stdout=str(log_path), stderr=asyncssh.STDOUT)
+        process.stdin.write(text)
+        return cls(host, process, log_path, on_end)
+
+    def exit_code(self) -> int | None:
+        """None while it runs, and where it was told to end."""
+        return self._code
+
+    def end(self) -> None:
+        """Ask it to end."""
+        self._is_told = True
+        self._host._loop.call_soon_threadsafe(self._close)
+
+    def stop(self) -> None:
+        """Ask it to end; returns when it has, or its host is gone."""
+        self.end()
+        self._over.wait(_CLIENT_GRACE_S + _LEASE_S)
+
+    def _close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._process.stdin.write_eof()
+
+    async def _beat(self) -> None:
+        while not self._is_told:
+            self._process.stdin.write("\n")
+            await asyncio.sleep(_BEAT_S)
+
+    async def _follow(self) -> None:
+        done = await self._process.wait(check=False)
+        self._tasks[1].cancel()
+        status = done.exit_status
+        if status is None:
+            with self.log_path.open("a") as log:
+                log.write(f"the connection to {self._host.name} was lost\n")
+            status = _LOST
+        if not self._is_told:
+            self._code = status
+        self._over.set()
+        self._on_end()
