@@ -1,4 +1,4 @@
-"""Commands of `loadstone launch`, read by the parsers of the engines that are installed here, and run by the engines."""
+"""Commands of `loadstone launch`, read by the parsers of the engines that are installed here, and run by them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 VLLM = """
 import json, sys
-from vllm.entrypoints.openai.cli_args import make_arg_parser
+from vllm.entrypoints.launchers.run_batch import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 parser = make_arg_parser(FlexibleArgumentParser())
 read = [vars(parser.parse_args(words)) for words in json.load(sys.stdin)]
@@ -120,7 +120,7 @@ def test_the_engine_s_parser_reads_what_the_deployment_says(engine: str) -> None
             expected.append(values if i == 0 else {})
     command = [str(home / "bin" / "python"), "-c", program]
     done = subprocess.run(
-        command, input=json.dumps(words), capture_output=True, text=True, timeout=300, env=environment()
+        command, check=False, input=json.dumps(words), capture_output=True, text=True, timeout=300, env=environment()
     )
     assert done.returncode == 0, done.stderr[-3000:]
     read = json.loads(done.stdout.partition("READ")[2])
@@ -151,7 +151,7 @@ def test_the_engine_s_parser_reads_what_the_deployment_says(engine: str) -> None
 def test_the_engine_s_help_has_every_flag(home: str, help: tuple[str, ...], deployment: str) -> None:
     program, *words = help
     done = subprocess.run(
-        [str(home_of(home) / program), *words], capture_output=True, text=True, timeout=120,
+        [str(home_of(home) / program), *words], check=False, capture_output=True, text=True, timeout=120,
         env={**environment(), "COLUMNS": "200"},
     )  # fmt: skip
     shown = done.stdout + done.stderr
@@ -216,7 +216,7 @@ def test_triton_that_is_started_is_ready(tmp_path: Path) -> None:
     [
         ("max_model_len=9999", None, "a context of 9999 tokens is longer than the model's 4096"),
         ("", "no/such-model", "the model is neither a folder here nor can it be fetched"),
-        ("tp3", None, "8 attention heads cannot be cut 3 ways|heads cannot be cut 3 ways"),
+        ("tp3", None, "attention heads cannot be cut 3 ways"),
     ],
 )  # fmt: skip
 def test_why_vllm_does_not_start(
