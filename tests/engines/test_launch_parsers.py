@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 VLLM = """
 import json, sys
-from vllm.entrypoints.launchers.run_batch import make_arg_parser
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 parser = make_arg_parser(FlexibleArgumentParser())
 read = [vars(parser.parse_args(words)) for words in json.load(sys.stdin)]
@@ -63,7 +63,7 @@ CASES = {
             "served_model_name=mine,stream_interval=4,structured_output_backend=xgrammar,tokenizer=a/b,"
             "trust_remote_code,distributed_executor_backend=mp",
             {
-                "optimization_level": 1, "async_scheduling": False, "load_format": "dummy",
+                "optimization_level": "1", "async_scheduling": False, "load_format": "dummy",
                 "generation_config": "vllm", "kv_offloading_size": 4.0, "moe_backend": "triton",
                 "scheduling_policy": "priority", "seed": 7, "served_model_name": ["mine"], "stream_interval": 4,
                 "tokenizer": "a/b", "trust_remote_code": True, "distributed_executor_backend": "mp",
