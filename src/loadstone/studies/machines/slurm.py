@@ -20,7 +20,7 @@ from typing import NamedTuple
 from loadstone.core.errors import InputError, TargetError
 from loadstone.measure.engines.launch import Engine as Ranks
 from loadstone.measure.engines.launch import LaunchError, first_error
-from loadstone.measure.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.process import ServerProcess, container_stop, free_port
 from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word, with_address
@@ -69,11 +69,14 @@ set --
 case $SLURM_PROCID in
 {ranks}
 esac
-"$@"
+{run}
 RANK
 srun --nodes={nodes} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --output=rank-%t.log \\
     bash -c "$rank" rank "${{addresses[@]}}"
 """
+_CONTAINED = '"$@" &\nwait $!'
+"""A shell that waits for a child in the background heeds signals at once: the container is stopped before Slurm kills
+what started it, which would leave it behind."""
 
 
 class SlurmMachine:
@@ -156,10 +159,14 @@ class SlurmMachine:
             *(machine.options or ("--exclusive",)),
         ]
         ranks = []
+        run = '"$@"'
         for i, rank in enumerate(commands.ranks):
             exports = [f"export {key}={shell_word(value, _address)}" for key, value in rank.env.items()]
             argv = (str(folder / word) if word in commands.files else word for word in rank.argv)
             words = [shell_word(word, _address) for word in argv]
+            if stop := container_stop(rank.argv):
+                exports.append(f"trap {shlex.quote(shlex.join(stop))} TERM")
+                run = _CONTAINED
             ranks += [f"{i})", *exports, f"set -- {' '.join(words)}", ";;"]
         return _SCRIPT.format(
             options="\n".join(f"#SBATCH {option}" for option in options),
@@ -167,6 +174,7 @@ class SlurmMachine:
             files="\n".join(f"printf %s {shlex.quote(text)} >{file}" for file, text in commands.files.items()),
             ranks="\n".join(ranks),
             setup="\n".join(machine.setup),
+            run=run,
             nodes=len(commands.ranks),
         )
 
