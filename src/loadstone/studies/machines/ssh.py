@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from loadstone.core.errors import InputError, TargetError
 from loadstone.measure.engines.launch import Engine as Ranks
+from loadstone.measure.engines.process import container_stop
 from loadstone.predict.engine_rules.launch import SECRETS
 from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.runs import provenance
@@ -197,6 +198,7 @@ def _script(
     before = [f"printf %s {shlex.quote(text)} >{shlex.quote(name)}" for name, text in files.items()]
     before += ['while IFS= read -r secret && [ -n "$secret" ]; do export "$secret"; done <&3']
     variables = [f"{name}={value}" for name, value in env.items()]
+    stop = ["(", *setup, shlex.join(words), ") >/dev/null"] if (words := container_stop(argv)) else []
     return _LEAD.format(
         enter=f"cd {shlex.quote(work)}" if work else f'cd "$({_TEMPORARY})"',
         before="\n".join(before),
@@ -204,7 +206,7 @@ def _script(
         command=shlex.join(["env", *variables, *argv]),
         lease=_LEASE_S,
         grace=grace_s,
-        after=":" if work else 'rm -rf "$PWD"',
+        after="\n".join((*stop, ":" if work else 'rm -rf "$PWD"')),
     )
 
 
