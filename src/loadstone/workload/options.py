@@ -21,14 +21,14 @@ from loadstone.workload.flag_names import no_such_option
 from loadstone.workload.request import Endpoint, Route, Timeouts
 
 ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN = "Arguments", "Target", "Workload", "Load", "Simulator", "Run"
-DEPLOYMENT, ENGINE = "Deployment", "Engine"
+DEPLOYMENT, ENGINE, SEARCH = "Deployment", "Engine", "Search"
 """Headings of a help text, in their order there; ARGUMENT: of what stands without a flag."""
 _OF_A_SERVER = frozenset((
     "url", "salt", "flush_cache", "sampling_seed", "stop", "structured", "stream", "workers", "ray", "gpu_telemetry",
     "gpu_metrics", "stop_when", "max_errors", "min_duration_s", "max_duration_s",
 ))  # fmt: skip
 """Options, beside those under TARGET, that a simulation takes and that do nothing there."""
-HEADINGS = (ARGUMENT, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN)
+HEADINGS = (ARGUMENT, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, SEARCH, RUN)
 Reader = Callable[[Any, str], Any]
 
 
