@@ -25,6 +25,8 @@ from loadstone.predict.step_time import StepModel
 
 _LEVELS = 10
 _NORMAL = NormalDist()
+_FILLED = 0.92
+"""Of a cache, how much is in use on average where requests wait for it: they come and go in whole ones."""
 _FOLLOWS = 0.7
 """How far a request's mean number of neighbours varies, of how far it does at one moment."""
 
@@ -66,7 +68,7 @@ def most_decoding(policy: EnginePolicy, input_tokens: float, output_tokens: floa
     tokens = input_tokens + output_tokens * (1.0 if policy.keep_free > 0 else 0.5)
     if policy.reserved_tokens is not None:
         tokens = policy.reserved_tokens
-    return max(1.0, min(policy.max_seqs, policy.kv_tokens / max(1.0, tokens)))
+    return max(1.0, min(policy.max_seqs, _FILLED * policy.kv_tokens / max(1.0, tokens)))
 
 
 def levels(

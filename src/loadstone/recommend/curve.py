@@ -96,7 +96,7 @@ def curve_of(candidate: Candidate, traffic: Traffic, replicas: int, seed: int = 
             load *= _STEP
         else:
             high = load
-            load /= _STEP
+            load /= _STEP ** (1 + len(seen) // 3)
         if low and high < math.inf:
             break
         if not traffic.is_open and load < 1:

@@ -1,10 +1,10 @@
 """Which plan, and which measurement: by expected regret over worlds, draws of the model's joint errors.
 
 In a world each deployment needs some number of replicas to hold the bounds. A plan that has them costs what its GPUs
-cost. One that has too few costs what it takes to have enough there, and MISS times its own cost besides: bounds were
-broken before that was known. Its regret is that cost less the least at which any plan holds in that world. Plans are
-chosen by their mean regret: not the cheapest that holds if all predictions are right, nor the one that is sure to
-hold.
+cost. One that has too few costs what it takes to have enough there, and MISS times the least that would have held:
+bounds were broken before that was known. Its regret is that cost less the least at which any plan holds in that world.
+Plans are chosen by their mean regret: not the cheapest that holds if all predictions are right, nor the one that is
+sure to hold.
 
 What a measurement is worth is how much lower the regret of the plan is that one would choose after it: in each world
 in turn it would come out so, worlds count by how likely it comes out so in them, and the plan that is best by these
@@ -41,7 +41,7 @@ class Choice(NamedTuple):
     replicas: int
     p_slo: float
     cost: float
-    regret: float
+    regret: float = 0.0
 
 
 class Outlook(NamedTuple):
@@ -76,25 +76,26 @@ def outlook(
     # Where nothing within the GPUs holds, all are as wrong: what counts is what they cost.
     dearest = np.max(most * each)
     least = np.where(np.isfinite(least), least, dearest)
-    rows: list[tuple[int, int, float, float]] = []
+    rows: list[Choice] = []
     regrets: list[Array] = []
     for at in range(len(candidates)):
         for replicas in _worth_trying(needed[at], int(most[at]), candidates[at].replicas):
             cost = replicas * each[at]
             holds = needed[at] <= replicas
             # One that never holds is given up for the best there is.
-            mended = np.where(reachable[at], cost_there[at], np.maximum(least, cost)) + MISS * cost
+            mended = np.where(reachable[at], cost_there[at], np.maximum(least, cost)) + MISS * least
             regret = np.where(holds, cost, mended) - least
-            rows.append((at, replicas, float(holds.mean()), float(cost)))
+            rows.append(Choice(at, replicas, float(holds.mean()), float(cost)))
             regrets.append(regret)
     table = np.array(regrets)
     order = np.argsort(table.mean(axis=1), kind="stable")
-    choices = [Choice(*rows[row], float(table[row].mean())) for row in order]
+    choices = [rows[row]._replace(regret=float(table[row].mean())) for row in order]
     return Outlook(choices, capacities, factors, table[order])
 
 
 def _worth_trying(needed: Array, most: int, planned: int) -> list[int]:
-    wanted = {planned, *(int(min(most, max(1, value))) for value in np.quantile(needed, _QUANTILES))}
+    enough = np.quantile(np.clip(needed, 1, most), _QUANTILES)
+    wanted = {planned, *(math.ceil(value) for value in enough)}
     return sorted(each for each in wanted if 1 <= each <= most)
 
 

@@ -73,7 +73,7 @@ class RecommendOptions(Flags):
         "run folders of measurements (bench --launch, or --deployment), from which the model learns",
         (),
         texts,
-        name="with",
+        name="with_",
     )
     plans: int = flag(RUN, "plans to show", 3, limits=Limits("must be 1 to 20", 1, most=20))
     seed: int = flag(RUN, "seed of traffic and of the model's errors", 0, limits=Limits("must be 0 or more", 0))

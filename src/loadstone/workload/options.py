@@ -363,7 +363,7 @@ def changed_flags(options: Options, *headings: str) -> list[str]:
     return changed
 
 
-def check_limits(options: Options) -> None:
+def check_limits(options: Flags) -> None:
     """Raises InputError for a number beyond the limits of its option."""
     for field, each in flags_of(type(options)).items():
         value = getattr(options, field)
