@@ -107,6 +107,9 @@ def level_at(
     beside = batch if mixed else 0
     room = policy.max_batched_tokens - beside * policy.decode_tokens
     piece = max(1, int(min(input_tokens, room))) if policy.chunked else max(1, int(input_tokens))
+    if piece > room:
+        # A prompt that is not cut finds no step with room beside these: they would have to end first.
+        return Level(decoding, decoding, 0.0, decode_s / per_step, math.inf, math.inf, math.inf)
     pieces = max(1.0, input_tokens / piece)
     # A later piece of a prompt attends to those before it: on average to half of the prompt.
     cached = int((input_tokens - piece) / 2) if pieces > 1 else 0

@@ -290,5 +290,5 @@ def _slack(level: Level, traffic: Traffic) -> tuple[float, str]:
         if slack < tightest:
             tightest, name = slack, bound.name
     if level.busy >= 1:
-        return -math.inf, "prefill"
+        return -math.inf, "prompts"
     return tightest, name

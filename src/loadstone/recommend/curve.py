@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 _STEP = 1.3
 _MOST_STEPS = 8
 _HALVINGS = 3
-_WAVES = 8
+_WAVES = 6
 """Requests of a simulation, for each that is under way at once."""
 _MOST_FLEET = 4
 """Replicas that are simulated together; of more, each has its share of the load."""

@@ -1,9 +1,9 @@
 """Which plan, and which measurement: by expected regret over worlds, draws of the model's joint errors.
 
 In a world each deployment needs some number of replicas to hold the bounds. A plan that has them costs what its GPUs
-cost. One that has too few costs what it takes to have enough there, and MISS times the least that would have held:
-bounds were broken before that was known. Its regret is that cost less the least at which any plan holds in that world.
-Plans are chosen by their mean regret: not the cheapest that holds if all predictions are right, nor the one that is
+cost. One that has too few costs what it takes to have enough there, and
+`miss` times the least that would have held: bounds were broken before that was known. Its regret is that cost less the
+least at which any plan holds in that world. Plans are chosen by their mean regret: not the cheapest that holds if all predictions are right, nor the one that is
 sure to hold.
 
 What a measurement is worth is how much lower the regret of the plan is that one would choose after it: in each world
@@ -28,7 +28,6 @@ from loadstone.recommend.traffic import Traffic
 Array = NDArray[np.float64]
 
 WORLDS = 1024
-MISS = 1.0
 _LOADS = 240
 _QUANTILES = (0.05, 0.5, 0.8, 0.9, 0.95, 0.99)
 
@@ -61,6 +60,7 @@ def outlook(
     errors: Errors,
     gpus_max: int,
     seed: int,
+    miss: float,
 ) -> Outlook:
     factors = errors.worlds(WORLDS, seed)
     capacities = np.array([
@@ -83,7 +83,7 @@ def outlook(
             cost = replicas * each[at]
             holds = needed[at] <= replicas
             # One that never holds is given up for the best there is.
-            mended = np.where(reachable[at], cost_there[at], np.maximum(least, cost)) + MISS * least
+            mended = np.where(reachable[at], cost_there[at], np.maximum(least, cost)) + miss * least
             regret = np.where(holds, cost, mended) - least
             rows.append(Choice(at, replicas, float(holds.mean()), float(cost)))
             regrets.append(regret)

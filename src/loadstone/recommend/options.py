@@ -68,6 +68,12 @@ class RecommendOptions(Flags):
         limits=Limits("must be 0 to 1", 0, most=1),
     )
     price: tuple[str, ...] = flag(SEARCH, "dollars per GPU and hour: h200=3.2,b200=5.5", (), words)
+    miss_cost: float = flag(
+        SEARCH,
+        "what broken bounds cost, in multiples of the cheapest plan that would have held; more buys more headroom",
+        3.0,
+        limits=Limits("must be 0 or more", 0),
+    )
     measured: tuple[str, ...] = flag(
         SEARCH,
         "run folders of measurements (bench --launch, or --deployment), from which the model learns",

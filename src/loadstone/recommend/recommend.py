@@ -88,7 +88,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     errors = errors_of(kept, traffic)
     for run in measured:
         errors = _learned(errors, kept, run)
-    view = outlook(kept, curves, traffic, errors, options.gpus_max, options.seed)
+    view = outlook(kept, curves, traffic, errors, options.gpus_max, options.seed, options.miss_cost)
     advised = advice(view, errors, len(kept))
     plans = _plans(view, kept, curves, traffic, errors, found, measured, options, prices)
     best = advised[0] if advised and advised[0].regret_after < advised[0].regret_now else None
@@ -314,7 +314,7 @@ _AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "argumen
 def _helps(candidate: Candidate, found: Search) -> str:
     """One change on the same GPUs that would carry most more of the traffic per GPU, by closed form."""
     mine = candidate.deployment
-    best, what = 1.03, "nothing that was looked at"
+    best, what = 1.03, "no single change would carry more per GPU"
     for other in found.candidates:
         its = other.deployment
         if its.gpu.name != mine.gpu.name:
@@ -339,8 +339,9 @@ def _change(mine, its) -> str:  # type: ignore[no-untyped-def]
     if mine.arguments != its.arguments:
         new = [f"{name}={value}" for name, value in its.arguments if (name, value) not in mine.arguments]
         return ", ".join(new) or "the engine's own limits"
+    many = "one GPU" if its.gpus == 1 else f"{its.gpus} GPUs"
     ways = [f"{name}{getattr(its, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(its, name) > 1]
-    return f"{its.gpus} GPUs a replica with {', '.join(ways) or 'tp1'}"
+    return f"{many} a replica with {', '.join(ways) or 'tp1'}"
 
 
 # --- what was passed over, what is worth measuring ------------------------------------------------------------------

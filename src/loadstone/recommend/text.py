@@ -18,26 +18,23 @@ def render(document: Recommendation, rejected: int = 8) -> list[RenderableType]:
     parts: list[RenderableType] = [_answer(document, best), ""]
     table = Table(box=None, pad_edge=False, header_style="")
     priced = best.usd_per_month is not None
-    for head in ("", "plan", "GPUs", "P(SLO)", "headroom", "TTFT p50", "p99", "TPOT p50", "p99"):
-        table.add_column(head, justify="left" if head in ("", "plan") else "right", overflow="fold")
-    for head in ("$ a month", "$/M out") if priced else ():
+    heads = ["plan", "GPUs", "P(SLO)", "headroom", "TTFT p50", "p99", "TPOT p50", "p99"]
+    for head in [*heads, "$ a month", "$/M out", "80 %"] if priced else heads:
         table.add_column(head, justify="right")
     for number, plan in enumerate(document.plans, 1):
+        parts.append(f"{number}: {plan.replicas} × {plan.deployment}")
         row = [
             str(number),
-            f"{plan.replicas} × {plan.deployment}",
             str(plan.gpus),
             f"{plan.p_slo:.0%}",
             f"{plan.headroom:+.0%}",
-            show_seconds(plan.ttft_s.p50),
-            show_seconds(plan.ttft_s.p99),
-            show_seconds(plan.tpot_s.p50),
-            show_seconds(plan.tpot_s.p99),
+            *(show_seconds(each) for each in (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)),
         ]
         if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
             mtok = plan.usd_per_mtok
-            row += [f"{plan.usd_per_month.value:,.0f}", f"{mtok.value:.2f} ({mtok.low:.2f} to {mtok.high:.2f})"]
+            row += [f"{plan.usd_per_month.value:,.0f}", f"{mtok.value:.2f}", f"{mtok.low:.2f} to {mtok.high:.2f}"]
         table.add_row(*row)
+    parts.append("")
     parts += [table, ""]
     parts += [f"{number}: {plan.binds}; {plan.helps}" for number, plan in enumerate(document.plans, 1)]
     parts += ["", *document.notes]
@@ -76,7 +73,7 @@ def _answer(document: Recommendation, best: Plan) -> str:
         f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
     )
     return (
-        f"Deploy {best.replicas} × {best.deployment}: {best.gpus} GPUs hold {bounds} at {load} "
+        f"Deploy {best.replicas} × {best.deployment}: {best.gpus} GPU{'' if best.gpus == 1 else 's'} hold {bounds} at {load} "
         f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
         f"{best.p_slo:.0%}."
     )
