@@ -7,8 +7,8 @@ engines. In each the coefficients are those of a fit without the model's family.
 predicted, and the probability that TPOT stays below a bound (the group's median of what was measured); the choice is
 the row with the largest product. It is right where it meets the bound, or breaks it by less than a tenth, and its
 measured throughput per GPU is within a tenth of the best that meets it. Also printed: the same without a bound; how
-often bounds held that were stated to hold with some probability, in ten bins, over bounds of 0.7 to 1.4 times what was
-measured in the middle of the group; and what a measurement is worth, advised against random.
+often bounds held that were stated to hold with some probability, in ten bins, over bounds of 0.7 to 1.4 times the
+group's median; and what a measurement is worth, advised against random.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def calibration(groups: Sequence[Sequence[Row]]) -> list[tuple[str, int, float, 
 
 
 def worth(groups: Sequence[Sequence[Row]], seed: int = 0) -> dict[str, float]:
-    """Regret, as a share of the best throughput per GPU: by prediction, after measuring the row that is advised, after
-    a random one, after the one that looks best."""
+    """Regret, as a share of the best throughput per GPU: by prediction, after measuring the row that is advised, a
+    random one, the one that looks best."""
     rng = np.random.default_rng(seed)
     regrets: dict[str, list[float]] = {"none": [], "advised": [], "random": [], "best looking": []}
     for rows in groups:

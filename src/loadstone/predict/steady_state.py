@@ -124,7 +124,7 @@ def level_at(
     more_s = max(1e-9, with_prompt_s - (decode_s if mixed else 0.0)) / len(chunks)
     own = batch * pieces * per_step / output_tokens
     seen = own if schedulers == 1 or own >= 1 else 1 - (1 - own) ** schedulers
-    seen *= 1 + (batches - 1) / batches
+    seen *= batches  # each stage waits for the longest step that any of them has in it
     tpot_s = (decode_s + seen * more_s) / per_step
     rate = decoding / (output_tokens * tpot_s)
     service_s = pieces * (with_prompt_s / len(chunks) if mixed else more_s)

@@ -1,10 +1,10 @@
 """Which plan, and which measurement: by expected regret over worlds, draws of the model's joint errors.
 
 In a world each deployment needs some number of replicas to hold the bounds. A plan that has them costs what its GPUs
-cost. One that has too few costs what it takes to have enough there, and
-`miss` times the least that would have held: bounds were broken before that was known. Its regret is that cost less the
-least at which any plan holds in that world. Plans are chosen by their mean regret: not the cheapest that holds if all predictions are right, nor the one that is
-sure to hold.
+cost. One that has too few costs what it takes to have enough there, and `miss` times the least that would have held:
+bounds were broken before that was known. Its regret is that cost less the least at which any plan holds in that
+world. Plans are chosen by their mean regret: not the cheapest that holds if all predictions are right, nor the one
+that is sure to hold.
 
 What a measurement is worth is how much lower the regret of the plan is that one would choose after it: in each world
 in turn it would come out so, worlds count by how likely it comes out so in them, and the plan that is best by these

@@ -73,7 +73,8 @@ def _answer(document: Recommendation, best: Plan) -> str:
         f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
     )
     return (
-        f"Deploy {best.replicas} × {best.deployment}: {best.gpus} GPU{'' if best.gpus == 1 else 's'} hold {bounds} at {load} "
+        f"Deploy {best.replicas} × {best.deployment}: {best.gpus} GPU{'' if best.gpus == 1 else 's'} "
+        f"hold {bounds} at {load} "
         f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
         f"{best.p_slo:.0%}."
     )

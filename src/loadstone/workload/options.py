@@ -246,8 +246,13 @@ class Options(Flags):
     grace_s: float = flag(LOAD, "after --duration: time for requests under way to end", "30s", values.seconds)
     stop_when: str | None = flag(
         LOAD,
-        "end a cell once all of these are known so well, with 95 % confidence: tpot_p50±2%,ttft_p99±10%; without "
-        "--requests or --duration it goes on until then, or for --max-duration",
+        "end a cell once all of these are known so well, with 95 % confidence: tpot_p50±2%,ttft_p99±10%; or whether "
+        "bounds hold, ttft_p99<500ms; without --requests or --duration it goes on until then, or for --max-duration",
+    )
+    find_max: str | None = flag(
+        LOAD,
+        "search the highest load at which these bounds hold, ttft_p99<500ms,tpot_p99<30ms, by --rate or, with "
+        "--concurrency, by requests under way; for --max-duration in all [default: 10m]",
     )
     max_errors: float | None = flag(
         LOAD,
