@@ -48,6 +48,7 @@ _NVFP4_IN_PART = ("Ampere", "Ada", "Hopper", "Grace Hopper")
 
 _OWN_FLAGS = (
     "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_cudagraph_capture_size",
+    "hf_overrides",
 )  # fmt: skip
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8_per_token_head"} | {
