@@ -95,9 +95,9 @@ def run(
     """Run a study; run it again to go on where it was cut off. Cells that are done are not measured again."""
     from loadstone.studies import measure
     from loadstone.studies.file import read_study
-    from loadstone.studies.machines import machine_of
+    from loadstone.studies.machines import machines_of
     from loadstone.studies.plan import plan_study
-    from loadstone.studies.status import name_of, status_of
+    from loadstone.studies.status import name_of, repeats_of, status_of
     from loadstone.studies.supervise import Event, run_study
 
     read = read_study(file)
@@ -110,16 +110,17 @@ def run(
     def tell(event: Event) -> None:
         if not (text := event.text) and event.kind != "done":
             return
-        what = f"{name_of(event.launch)}, repeat {event.launch.repeat}"
+        which = f"repeat {event.cell.repeat}" if event.cell else repeats_of(event.launch)
+        what = f"{name_of(event.launch)}, {which}"
         cell = f" · {event.cell.workload}, {event.cell.load}" if event.cell else ""
         print(
             f"{event.kind:6} {what}{cell}{': ' + text if event.kind in ('failed', 'ready') else ''}", file=sys.stderr
         )
 
-    machine = measure.Simulation() if simulate else machine_of(read, on)
+    machines = [measure.Simulation()] if simulate else machines_of(read, on)
     how = measure.simulated(read) if simulate else measure.live(read, lambda event: None)
     try:
-        left = run_study(read, launches, folder, machine, how, tell)
+        left = run_study(read, launches, folder, machines, how, tell)
     except KeyboardInterrupt:
         print(f"interrupted; run it again to go on: {folder}", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -191,6 +192,7 @@ def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json
     table = Table("launch", "deployment", "repeat", "state", "cells", "why", box=None)
     for launch in found.launches:
         done = sum(cell.state == "done" for cell in launch.cells)
-        repeat, cells = str(launch.repeat), f"{done} of {len(launch.cells)}"
+        repeats = dict.fromkeys(cell.repeat for cell in launch.cells)
+        repeat, cells = ", ".join(map(str, repeats)), f"{done} of {len(launch.cells)}"
         table.add_row(launch.id, launch.deployment, repeat, launch.state, cells, launch.why)
     print_text(table)

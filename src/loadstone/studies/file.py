@@ -358,6 +358,8 @@ def _check(read: StudyFile) -> None:
     for name, machine in study.machines.items():
         if (kinds := sum(getattr(machine, key) not in (None, False, ()) for key in _KINDS)) != 1:
             raise read.error(f"$.machines.{name}", f"{name}: {kinds} of {', '.join(_KINDS)}; write one")
+        if machine.parallel < 1:
+            raise read.error(f"$.machines.{name}.parallel", f"parallel: {machine.parallel}; write at least 1")
         for key in _OF_OTHER_MACHINES.get(machine.kind, ()):
             if getattr(machine, key):
                 raise read.error(f"$.machines.{name}.{key}", f"{key}: a machine of kind {machine.kind} has none")
