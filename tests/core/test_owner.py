@@ -59,7 +59,8 @@ def test_recover_beside_the_owner_is_refused_and_touches_nothing(cut_off: Path) 
     with owner(cut_off) as (process, _):
         before = {path.name: path.read_bytes() for path in cut_off.iterdir()}
         with pytest.raises(
-            InputError, match=rf"this run is still going on \(process {process.pid}\); wait for its end"
+            InputError,
+            match=rf"this run is still going on \(process {process.pid} on .*\); wait for its end",
         ):
             recover(cut_off)
         assert {path.name: path.read_bytes() for path in cut_off.iterdir()} == before
@@ -103,7 +104,7 @@ def test_a_file_system_without_locks(cut_off: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(fcntl, "flock", none)
     with run_folder.own(cut_off):
-        text = rf"may still be going on \(process {os.getpid()}\), .* remove .*\.owner"
+        text = rf"may still be going on \(process {os.getpid()} on .*\), .* remove .*\.owner"
         with pytest.raises(InputError, match=text), run_folder.own(cut_off):
             pass
         assert run_folder.assemble(cut_off) == 1

@@ -110,5 +110,5 @@ def test_recover_beside_a_run_is_refused_with_its_process(
         (folder,) = tmp_path.iterdir()
         line = loadstone("recover", folder).line()
         process.communicate(timeout=50)
-    assert f"this run is still going on (process {process.pid}); wait for its end" in line
+    assert f"this run is still going on (process {process.pid} on " in line
     assert len(read_records(folder)) == REQUESTS

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from loadstone.core.errors import InputError
+from loadstone.core.run_folder.owner import is_owned
 from loadstone.studies.journal import FILE_NAME, Journal, entries, left
-from loadstone.studies.supervise import is_owned
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:

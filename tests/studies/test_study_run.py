@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -9,13 +10,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
 from loadstone.studies.file import read_study
 from loadstone.studies.journal import entries
+from loadstone.studies.machines import machines_of
+from loadstone.studies.machines.local import LocalMachine
 from loadstone.studies.plan import plan_study
 from loadstone.studies.status import status_of
 from loadstone.studies.supervise import CUT, finished
@@ -108,7 +114,7 @@ def test_two_at_once_are_told_apart(path: Path) -> None:
     second = start(path)
     _, told = second.communicate(timeout=60)
     assert second.returncode == 2
-    assert f"is being run by process {first.pid} on " in told
+    assert f"this study is still going on (process {first.pid} on " in told
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=60)
     assert first.returncode == 130
@@ -129,8 +135,6 @@ def test_a_launch_that_fails_says_why_and_the_rest_goes_on(path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "place"),
     [
-        ("repeats: 2", "restart: never", "6:1"),
-        ("repeats: 2", "limits: {cell: 20m}", "6:10"),
         ("repeats: 2", "machines: {far: {ray: auto}}", "6:12"),
     ],
 )  # fmt: skip
@@ -143,10 +147,169 @@ def test_what_this_version_does_not_run_is_refused(path: Path, before: str, afte
     assert "does not run; leave it out" in told
 
 
-@pytest.mark.slow
-def test_killed_at_twenty_moments_no_cell_is_lost_or_measured_twice(path: Path) -> None:
+def test_one_launch_serves_all_repeats_where_nothing_is_restarted(path: Path) -> None:
+    path.write_text(STUDY + "restart: never\n")
+    run = start(path, "--json")
+    shown, told = run.communicate(timeout=120)
+    assert run.returncode == 0, told
+    (launch,) = msgspec.json.decode(shown)["launches"]
+    assert [(cell["repeat"], cell["state"]) for cell in launch["cells"]] == [(1, "done")] * 2 + [(2, "done")] * 2
+    assert "repeats 1 to 2" in told
+    assert sum(entry.event == "ready" for entry in entries(path.parent / "out" / "small")) == 1
+
+
+def test_a_cell_that_takes_too_long_is_ended_and_kept(path: Path) -> None:
+    text = STUDY.replace("requests: 4", "requests: 4000").replace("[1, 2]", "[1]").replace("repeats: 2", "repeats: 1")
+    path.write_text(text + "limits: {cell: 2s}\n")
+    begun_s = time.monotonic()
+    run = start(path, "--json")
+    shown, told = run.communicate(timeout=120)
+    assert run.returncode == 0, told
+    assert time.monotonic() - begun_s < 40
+    (launch,) = msgspec.json.decode(shown)["launches"]
+    summary = msgspec.json.decode((Path(launch["cells"][0]["run_dir"]) / "summary.json").read_bytes())
+    assert 0 < summary["cells"][0]["requests"]["ok"] < 4000
+    (ran,) = run_folder.read_info(Path(launch["cells"][0]["run_dir"])).cells
+    assert ran.stopped is not None
+    assert ran.stopped.rule == "time"
+
+
+PARALLEL = STUDY + "machines: {here: {local: true, parallel: 2}}\n"
+
+
+def at_once(folder: Path) -> int:
+    """The most launches that ever ran at a time."""
+    under_way, most = set(), 0
+    for entry in entries(folder):
+        if entry.event == "launch":
+            under_way.add(entry.launch)
+        elif entry.event == "end":
+            under_way.discard(entry.launch)
+        most = max(most, len(under_way))
+    return most
+
+
+def test_launches_run_at_the_same_time_and_one_that_fails_stops_no_other(path: Path) -> None:
+    broken = "engines: {broken: {engine: llama.cpp, program: /bin/false}}\n"
+    path.write_text(broken + PARALLEL.replace("[llama.cpp]", "[broken, llama.cpp]"))
     folder = path.parent / "out" / "small"
-    path.write_text(STUDY.replace("repeats: 2", "repeats: 6"))
+    run = start(path, "--json")
+    shown, told = run.communicate(timeout=120)
+    assert run.returncode == 1, told
+    launches = msgspec.json.decode(shown)["launches"]
+    assert [launch["state"] for launch in launches] == ["failed", "done"] * 2
+    assert at_once(folder) == 2
+    measured = Counter(entry.cell for entry in entries(folder) if entry.event == "done")
+    assert list(measured.values()) == [1] * 4
+    assert not any(map(is_alive, engines(folder)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: signal.Signals) -> None:
+    path.write_text(PARALLEL.replace("requests: 4", "requests: 2000"))
+    folder = path.parent / "out" / "small"
+    run = start(path)
+    deadline = time.monotonic() + 60
+    while sum(entry.event == "cell" for entry in entries(folder)) < 2:
+        assert time.monotonic() < deadline
+        assert run.poll() is None
+        time.sleep(0.1)
+    time.sleep(1)
+    processes = engines(folder)
+    assert len(processes) >= 2
+    run.send_signal(number)
+    _, told = run.communicate(timeout=60)
+    assert run.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130), told
+    deadline = time.monotonic() + 15
+    while any(map(is_alive, processes)):
+        assert time.monotonic() < deadline, "an engine was left behind"
+        time.sleep(0.1)
+    if number != signal.SIGKILL:
+        assert "run it again to go on" in told
+        assert sum(entry.event == "end" and entry.why == "interrupted" for entry in entries(folder)) == 2
+    path.write_text(PARALLEL)  # other cells: nothing of the first is in their way
+    again = start(path)
+    _, told = again.communicate(timeout=120)
+    assert again.returncode == 0, told
+
+
+@pytest.mark.parametrize(
+    ("machine", "problem"),
+    [
+        ("{ssh: [a, b], parallel: 3}", "parallel: 3 launches at a time on 2 hosts"),
+        ("{local: true, parallel: 0}", "parallel: 0; write at least 1"),
+    ],
+)  # fmt: skip
+def test_more_launches_at_a_time_than_there_is_room_for_are_refused(path: Path, machine: str, problem: str) -> None:
+    path.write_text(STUDY + f"machines: {{here: {machine}}}\n")
+    run = start(path)
+    _, told = run.communicate(timeout=60)
+    assert run.returncode == 2
+    assert problem in told
+    assert told.count("\n") == 1
+
+
+def test_each_launch_that_runs_at_a_time_has_its_own_gpus(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    path.write_text(PARALLEL)
+    machines = machines_of(read_study(path), None)
+    seen = [machine._engines["llama.cpp"].env for machine in machines if isinstance(machine, LocalMachine)]
+    assert seen == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
+    path.write_text(PARALLEL.replace("parallel: 2", "parallel: 5"))
+    with pytest.raises(InputError, match="5 launches at a time on 4 GPUs"):
+        machines_of(read_study(path), None)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=96m", "none", str(folder)]
+    try:
+        mounted = subprocess.run(words, capture_output=True, check=False)
+    except OSError as error:
+        pytest.skip(f"no mount here: {error}")
+    if mounted.returncode:
+        pytest.skip(f"mounting is not permitted: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("kind", [STUDY, PARALLEL], ids=["", "parallel"])
+def test_a_full_disk_ends_the_study_which_goes_on_once_there_is_room(small_disk: Path, kind: str) -> None:
+    path = small_disk / "study.yaml"
+    path.write_text(kind.replace("requests: 4", "requests: 200"))
+    folder = small_disk / "out" / "small"
+    run = start(path)
+    deadline = time.monotonic() + 60
+    while not any(entry.event == "cell" for entry in entries(folder)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    ballast = small_disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb") as file:
+        while True:
+            file.write(bytes(65536))
+            file.flush()
+    _, told = run.communicate(timeout=120)
+    assert run.returncode == 2, told
+    assert "make room" in told or "no room" in told or "full" in told
+    assert not any(map(is_alive, engines(folder)))
+    done = {entry.cell for entry in entries(folder) if entry.event == "done"}
+    ballast.unlink()
+    again = start(path)
+    _, told = again.communicate(timeout=180)
+    assert again.returncode == 0, told
+    measured = Counter(entry.cell for entry in entries(folder) if entry.event == "done")
+    assert set(measured) >= done
+    assert set(measured.values()) == {1}
+    assert all(finished(folder, cell) for launch in plan_study(read_study(path)) for cell in launch.cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [STUDY, STUDY + "restart: never\n", PARALLEL], ids=["", "never", "parallel"])
+def test_killed_at_twenty_moments_no_cell_is_lost_or_measured_twice(path: Path, kind: str) -> None:
+    folder = path.parent / "out" / "small"
+    path.write_text(kind.replace("repeats: 2", "repeats: 6"))
     chance = random.Random(7)
     kills = 0
     while kills < 20:
@@ -156,8 +319,8 @@ def test_killed_at_twenty_moments_no_cell_is_lost_or_measured_twice(path: Path) 
             if run.returncode == 0 and kills >= 20:
                 break
             if run.returncode == 0:  # all is done: more work
-                repeats = path.read_text().count("\n") and int(path.read_text().rpartition("repeats: ")[2])
-                path.write_text(STUDY.replace("repeats: 2", f"repeats: {repeats + 6}"))
+                repeats = read_study(path).study.repeats
+                path.write_text(kind.replace("repeats: 2", f"repeats: {repeats + 6}"))
         except subprocess.TimeoutExpired:
             os.kill(run.pid, signal.SIGKILL)
             run.communicate()

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from loadstone.commands.flags import Price
 from loadstone.commands.output import INTERRUPTED, print_json, print_text
+from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
     from loadstone.studies.file import StudyFile
     from loadstone.studies.plan import Launch
+    from loadstone.studies.show import DeploymentEstimate, StudyEstimate
 
 study = typer.Typer(help="Whole studies: deployments started, measured, stopped and compared, from one file.")
 
@@ -32,44 +35,92 @@ def _folder(out: Path, name: str, simulate: bool) -> Path:
 
 
 @study.command()
+def show(file: File, price: Price = None, json: Json = False) -> None:
+    """What a study would take: launches, cells, requests, hours, dollars; and what will not fit. Starts nothing."""
+    from loadstone.analyse.compare.price import check_prices, parse_prices
+    from loadstone.studies.file import read_study
+    from loadstone.studies.plan import plan_study
+    from loadstone.studies.show import estimate, remarks
+
+    prices = parse_prices(price or ())
+    check_prices(prices, ())
+    read = read_study(file)
+    found = estimate(read, plan_study(read), prices)
+    if json:
+        print_json(msgspec.to_builtins(found))
+        return
+    _print_estimate(found)
+    for line in remarks(read, found):
+        print(line)
+
+
+def _print_estimate(found: StudyEstimate) -> None:
+    from rich.table import Table
+
+    table = Table("deployment", "launches", "cells", "requests", "hours", "GPU hours", "$", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    rows: list[tuple[str, int, DeploymentEstimate | StudyEstimate]] = [
+        (each.deployment, each.repeats * len(each.cells), each) for each in found.deployments
+    ]
+    for deployment, cells, each in (*rows, ("all", found.cells, found)):
+        table.add_row(
+            deployment,
+            f"{each.launches:,}",
+            f"{cells:,}",
+            f"{each.requests:,}",
+            f"{each.seconds / 3600:.2f}" if each.seconds else "unknown",
+            f"{each.gpu_hours:.2f}" if each.gpu_hours else "unknown",
+            "" if each.usd is None else f"{each.usd:,.2f}",
+        )
+    print_text(table)
+
+
+@study.command()
 def run(
     file: File,
     on: On = None,
     out: Folder = _STUDIES,
     simulate: Simulated = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the commands of each deployment; start nothing")
+        bool,
+        typer.Option("--dry-run", help="print what starts each deployment: commands, jobs or tasks; start nothing"),
     ] = False,
+    render: Annotated[
+        Path | None,
+        typer.Option("--render", help="write jobs or tasks for the machine into this folder; start nothing"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a study; run it again to go on where it was cut off. Cells that are done are not measured again."""
     from loadstone.studies import measure
     from loadstone.studies.file import read_study
-    from loadstone.studies.machines import machine_of
+    from loadstone.studies.machines import machines_of
     from loadstone.studies.plan import plan_study
-    from loadstone.studies.status import name_of, status_of
+    from loadstone.studies.status import name_of, repeats_of, status_of
     from loadstone.studies.supervise import Event, run_study
 
     read = read_study(file)
     launches = plan_study(read)
-    if dry_run:
-        _print_commands(read, launches)
-        return
     folder = _folder(out, read.study.study, simulate)
+    if dry_run or render is not None:
+        _print_commands(read, launches, on, folder, render)
+        return
 
     def tell(event: Event) -> None:
         if not (text := event.text) and event.kind != "done":
             return
-        what = f"{name_of(event.launch)}, repeat {event.launch.repeat}"
+        which = f"repeat {event.cell.repeat}" if event.cell else repeats_of(event.launch)
+        what = f"{name_of(event.launch)}, {which}"
         cell = f" · {event.cell.workload}, {event.cell.load}" if event.cell else ""
         print(
             f"{event.kind:6} {what}{cell}{': ' + text if event.kind in ('failed', 'ready') else ''}", file=sys.stderr
         )
 
-    machine = measure.Simulation() if simulate else machine_of(read, on)
+    machines = [measure.Simulation()] if simulate else machines_of(read, on)
     how = measure.simulated(read) if simulate else measure.live(read, lambda event: None)
     try:
-        left = run_study(read, launches, folder, machine, how, tell)
+        left = run_study(read, launches, folder, machines, how, tell)
     except KeyboardInterrupt:
         print(f"interrupted; run it again to go on: {folder}", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -80,20 +131,45 @@ def run(
     sys.exit(1 if left else 0)
 
 
-def _print_commands(read: StudyFile, launches: tuple[Launch, ...]) -> None:
-    """Once for each deployment: its repeats are started alike."""
+def _print_commands(
+    read: StudyFile, launches: tuple[Launch, ...], on: str | None, folder: Path, files: Path | None
+) -> None:
+    """What starts each deployment on a machine, once: repeats are started alike. `files`: where it is written, if it
+    is not to be printed.
+    """
+    from loadstone.core.run_folder.folder import unwritable
     from loadstone.studies.commands import commands_of
     from loadstone.studies.file import Engine
+    from loadstone.studies.machines import machine_named
+    from loadstone.studies.render import render
     from loadstone.studies.status import name_of
+    from loadstone.studies.supervise import LAUNCHES
 
+    name, machine = machine_named(read, on)
     for launch in launches:
         if launch.repeat > 1:
             continue
         engine = read.study.engines.get(launch.engine, Engine())
-        print(f"# {name_of(launch)}")
+        title = f"# {name_of(launch)}"
         if engine.url is not None:
-            print(f"# {engine.url} runs already")
+            print(title, f"# {engine.url} runs already", sep="\n")
             continue
+        file = render(read, machine, launch, folder / LAUNCHES / launch.id)
+        if file is not None and files is not None:
+            try:
+                files.mkdir(parents=True, exist_ok=True)
+                (files / file.name).write_text(file.text, "utf-8")
+            except OSError as error:
+                raise unwritable(error, files) from error
+            print(title, f"# {file.hint}", files / file.name, sep="\n")
+            continue
+        if file is not None:
+            print(*(["---"] if machine.kind != "slurm" else []), title, f"# {file.name}: {file.hint}", sep="\n")
+            print(file.text, end="")
+            continue
+        if files is not None:
+            raise InputError(f"--render: {name} is of kind {machine.kind}, which takes commands; see --dry-run")
+        print(title)
         commands = commands_of(launch, engine, (), _PORT)
         for line in (*(f"# {note}" for note in commands.notes), *commands.shell_lines()):
             print(line)
@@ -116,6 +192,7 @@ def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json
     table = Table("launch", "deployment", "repeat", "state", "cells", "why", box=None)
     for launch in found.launches:
         done = sum(cell.state == "done" for cell in launch.cells)
-        repeat, cells = str(launch.repeat), f"{done} of {len(launch.cells)}"
+        repeats = dict.fromkeys(cell.repeat for cell in launch.cells)
+        repeat, cells = ", ".join(map(str, repeats)), f"{done} of {len(launch.cells)}"
         table.add_row(launch.id, launch.deployment, repeat, launch.state, cells, launch.why)
     print_text(table)

@@ -70,7 +70,8 @@ class Journal:
         """Raises InputError; DiskFullError where there is no room."""
         line = msgspec.json.encode(Entry(event, time.time(), **fields)) + b"\n"  # type: ignore[arg-type]
         try:
-            os.write(self._file, line)
+            while line:  # a disk that is nearly full takes a part of it
+                line = line[os.write(self._file, line) :]
             os.fsync(self._file)
         except OSError as error:
             raise unwritable(error, self._path) from error

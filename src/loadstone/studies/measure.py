@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse.stored_run import read_run
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.summary import Summary
+from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.runs.bench import Event, bench
 from loadstone.runs.simulate import simulate
 from loadstone.studies.file import StudyFile
@@ -20,7 +23,11 @@ from loadstone.studies.journal import Handle, Journal
 from loadstone.studies.plan import Cell, Launch
 from loadstone.studies.status import name_of
 from loadstone.studies.supervise import Measure, Running
+from loadstone.workload.option_values import seconds
 from loadstone.workload.options import Options, SimulateOptions, flags_of, options_of
+
+_MOST_ERRORS = 0.999
+"""That `--max-errors` takes."""
 
 
 def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
@@ -28,6 +35,7 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
 
     def measure(launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
         options = _options(read, launch, cell, out) | {"url": engine.url, "deployment": launch.deployment}
+        options |= _limits(read, options)
         if engine.model is not None:
             options["model"] = engine.model
         if engine.client is None:
@@ -49,8 +57,6 @@ def simulated(read: StudyFile) -> Measure:
     """What simulates a cell."""
 
     def measure(launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
-        if launch.deployment is None:
-            raise InputError(f"{launch.engine}: no layout, so that there is nothing to simulate; write one")
         options = _options(read, launch, cell, out) | {"deployment": launch.deployment}
         return Summary.of(simulate(options_of(options, SimulateOptions)))
 
@@ -66,6 +72,9 @@ class Simulation:
     def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
         """See supervise.Machine."""
         journal.write("launch", launch=launch.id)
+        if launch.deployment is None:
+            raise InputError(f"{launch.engine}: no layout, so that there is nothing to simulate; write one")
+        fleet_of(parse_deployment(launch.deployment))  # what cannot be is said once, not for each cell
         yield Running("simulated", {})
 
     def release(self, left: Handle) -> None:
@@ -92,6 +101,17 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
                 texts if each.argument else [f"{flag}={text}" for text in (texts if apart else [",".join(texts)])]
             )
     return words
+
+
+def _limits(read: StudyFile, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The study's limits of a cell as options of `bench`, where the cell has no narrower ones."""
+    limits, narrower = read.study.limits, {}
+    own_s = options.get("max_duration")
+    if limits.cell < (math.inf if own_s is None else seconds(own_s, "--max-duration")):
+        narrower["max_duration"] = float(limits.cell)
+    if limits.errors < 1 and "max_errors" not in options:
+        narrower["max_errors"] = min(float(limits.errors), _MOST_ERRORS)
+    return narrower
 
 
 def _options(read: StudyFile, launch: Launch, cell: Cell, out: Path) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from typing import Literal
 
 import msgspec
 
+from loadstone.core.run_folder.owner import is_owned
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import entries
 from loadstone.studies.plan import Launch
-from loadstone.studies.supervise import finished, is_owned
+from loadstone.studies.supervise import finished
 
 State = Literal["waiting", "running", "done", "failed"]
 
@@ -21,12 +22,13 @@ class CellStatus(msgspec.Struct, frozen=True):
     id: str
     workload: str
     load: str
+    repeat: int
     state: State
     run_dir: str | None
 
 
 class LaunchStatus(msgspec.Struct, frozen=True):
-    """why: what went wrong last, where something did."""
+    """repeat: of its cells, the first where they are of several; why: what went wrong last, where something did."""
 
     id: str
     deployment: str
@@ -49,32 +51,43 @@ def name_of(launch: Launch) -> str:
     return launch.deployment or f"{launch.engine}: {launch.model}"
 
 
+def repeats_of(launch: Launch) -> str:
+    """Which repeats of the study a launch serves, for people."""
+    last = launch.cells[-1].repeat
+    return f"repeat {launch.repeat}" if last == launch.repeat else f"repeats {launch.repeat} to {last}"
+
+
 def status_of(read: StudyFile, launches: tuple[Launch, ...], folder: Path) -> StudyStatus:
     """The state of every launch and cell. Raises InputError where the journal cannot be read."""
     goes_on = is_owned(folder)
-    open_launch = open_cell = ""
+    open_cells: dict[str, str] = {}
     why: dict[str, str] = {}
     for entry in entries(folder):
-        if entry.event in ("launch", "end"):
-            open_launch = entry.launch if entry.event == "launch" else ""
-            open_cell = ""
+        if entry.event == "run":
+            open_cells.clear()
+        elif entry.event in ("launch", "end"):
+            open_cells.pop(entry.launch, None)
+            if entry.event == "launch":
+                open_cells[entry.launch] = ""
             why[entry.launch] = entry.why
         elif entry.event in ("cell", "done"):
-            open_cell = entry.cell if entry.event == "cell" else ""
+            open_cells[entry.launch] = entry.cell if entry.event == "cell" else ""
             why[entry.cell] = entry.why
     statuses = []
     for launch in launches:
         cells = []
         for cell in launch.cells:
             run = finished(folder, cell)
-            state: State = "done" if run else "running" if goes_on and cell.id == open_cell else "waiting"
+            is_open = goes_on and open_cells.get(launch.id) == cell.id
+            state: State = "done" if run else "running" if is_open else "waiting"
             if state == "waiting" and why.get(cell.id):
                 state = "failed"
-            cells.append(CellStatus(cell.id, cell.workload, cell.load, state, str(run) if run else None))
+            where = str(run) if run else None
+            cells.append(CellStatus(cell.id, cell.workload, cell.load, cell.repeat, state, where))
         states = {cell.state for cell in cells}
         reason = "" if states == {"done"} else why.get(launch.id, "")
         whole: State = "done" if states == {"done"} else "failed" if reason or "failed" in states else "waiting"
-        if goes_on and launch.id == open_launch:
+        if goes_on and launch.id in open_cells:
             whole = "running"
         statuses.append(LaunchStatus(launch.id, name_of(launch), launch.repeat, whole, reason, cells))
     return StudyStatus(study=read.study.study, launches=statuses)

@@ -1,26 +1,30 @@
 """A study carried out: each launch is started, its missing cells are measured, and it is stopped; again: resumed.
 
 A cell is done where its run folder has the summary of a run that ended as it should: it is then never measured again.
-One that was cut off is measured again whole, and what there was of it is kept beside the study.
+One that was cut off is measured again whole, and what there was of it is kept beside the study. Launches that run at
+the same time have a process each, which ends with this one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import ctypes
+import multiprocessing
 import os
-import socket
+import signal
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import NamedTuple, Protocol
-
-import msgspec
+from typing import Any, NamedTuple, Protocol
 
 from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, InputError, LoadstoneError
 from loadstone.core.provenance import Provenance
-from loadstone.core.run_folder.owner import lock
+from loadstone.core.run_folder.folder import unwritable
+from loadstone.core.run_folder.owner import own
 from loadstone.core.signals import Interrupted
 from loadstone.core.summary import Summary
 from loadstone.studies.file import StudyFile
@@ -29,7 +33,10 @@ from loadstone.studies.plan import Cell, Launch
 
 CELLS, CUT, LAUNCHES = "cells", "cut", "launches"
 """Folders of a study: run folders by cell, runs that were cut off, logs by launch."""
-_LOCK = ".owner"
+_SET_DEATH_SIGNAL = 1
+"""Of Linux's prctl(2)."""
+_INTERRUPTED, _FULL = 130, 28
+"""Exit codes of a launch's process."""
 
 
 class Client(Protocol):
@@ -94,30 +101,96 @@ def run_study(
     read: StudyFile,
     launches: tuple[Launch, ...],
     folder: Path,
-    machine: Machine,
+    machines: Sequence[Machine],
     measure: Measure,
     on_event: Listener = lambda event: None,
 ) -> int:
-    """Measure what is missing; returns how many cells still are.
+    """Measure what is missing; returns how many cells still are. `machines`, all of a kind, run a launch each at a
+    time.
 
     Raises InputError where another process runs this study, DiskFullError, and KeyboardInterrupt, after ending the
     engine that ran. A launch or cell that fails is in the journal, and the rest goes on.
     """
     ends_s = time.monotonic() + read.study.limits.total
-    with _own(folder):
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(error, folder) from error
+    with own(folder, "this study"):
         handles = left(folder)
         journal = Journal(folder)
+
+        def run(launch: Launch, machine: Machine) -> None:
+            handle = handles.get(launch.id, {})
+            _run_launch(read, launch, folder, machine, measure, journal, on_event, ends_s, handle)
+
         try:
             journal.write("run")
-            _release(launches, folder, machine, journal, handles)
-            for launch in launches:
-                if time.monotonic() > ends_s:
-                    break
-                handle = handles.get(launch.id, {})
-                _run_launch(read, launch, folder, machine, measure, journal, on_event, ends_s, handle)
+            _release(launches, folder, machines[0], journal, handles)
+            waiting = deque(launch for launch in launches if any(not finished(folder, cell) for cell in launch.cells))
+            if len(machines) > 1:
+                _run_at_once(waiting, machines, run, journal, ends_s)
+            while waiting and time.monotonic() < ends_s:
+                run(waiting.popleft(), machines[0])
         finally:
             journal.close()
     return sum(not finished(folder, cell) for launch in launches for cell in launch.cells)
+
+
+def _run_at_once(
+    waiting: deque[Launch],
+    machines: Sequence[Machine],
+    run: Callable[[Launch, Machine], None],
+    journal: Journal,
+    ends_s: float,
+) -> None:
+    """Run launches in processes of their own, one on each machine. Raises what ends the whole study, after all."""
+    context = multiprocessing.get_context("fork")
+    free = list(machines)
+    running: dict[Any, tuple[Any, Launch, Machine]] = {}
+    try:
+        while running or (waiting and time.monotonic() < ends_s):
+            while free and waiting and time.monotonic() < ends_s:
+                launch, machine = waiting.popleft(), free.pop(0)
+                child = context.Process(target=_alone, args=(os.getpid(), run, launch, machine))
+                child.start()
+                running[child.sentinel] = child, launch, machine
+            for sentinel in wait(list(running)):
+                child, launch, machine = running.pop(sentinel)
+                child.join()
+                free.append(machine)
+                _look_at(child.exitcode, launch, journal)
+    except BaseException:
+        for child, _, _ in running.values():
+            child.terminate()
+        raise
+    finally:
+        for child, _, _ in running.values():
+            child.join()
+
+
+def _look_at(exit_code: int, launch: Launch, journal: Journal) -> None:
+    """Raises what ended a launch's process, where that ends the study."""
+    if exit_code == _FULL:
+        raise DiskFullError("the disk is full; make room, and run it again to go on")
+    if exit_code == _INTERRUPTED:
+        raise KeyboardInterrupt
+    if exit_code:
+        journal.write("end", launch=launch.id, why=f"its process ended with code {exit_code}")
+
+
+def _alone(parent: int, run: Callable[[Launch, Machine], None], launch: Launch, machine: Machine) -> None:
+    """What a launch's process does. A signal from the terminal reaches its parent, which ends it in its turn."""
+    os.setpgid(0, 0)
+    with contextlib.suppress(AttributeError):  # elsewhere than on Linux
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    try:
+        if os.getppid() == parent:
+            run(launch, machine)
+    except DiskFullError:
+        sys.exit(_FULL)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
 
 
 def _release(
@@ -240,49 +313,3 @@ def _set_aside(folder: Path, out: Path) -> None:
 def _beside(folder: Path, run_dir: str) -> str:
     path = Path(run_dir)
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else run_dir
-
-
-class _Owner(msgspec.Struct):
-    pid: int
-    host: str
-    since: float
-
-
-@contextlib.contextmanager
-def _own(folder: Path) -> Iterator[None]:
-    """Be the only one that runs this study. Raises InputError, which says who does."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise run_folder.folder.unwritable(error, folder) from error
-    try:
-        try:
-            lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            who = "another process"
-            with contextlib.suppress(msgspec.DecodeError):
-                owner = msgspec.json.decode(os.pread(file, 4096, 0), type=_Owner)
-                since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(owner.since))
-                who = f"process {owner.pid} on {owner.host} since {since}"
-            raise InputError(f"{folder}: this study is being run by {who}; wait for its end, or stop it") from None
-        os.ftruncate(file, 0)
-        os.pwrite(file, msgspec.json.encode(_Owner(os.getpid(), socket.gethostname(), time.time())), 0)
-        yield
-        os.ftruncate(file, 0)
-    finally:
-        os.close(file)
-
-
-def is_owned(folder: Path) -> bool:
-    """Whether a process runs this study now."""
-    try:
-        file = os.open(folder / _LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return not lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(file)

@@ -1,4 +1,6 @@
-"""Who may finish a run folder: one process at a time, told by a lock that ends with its holder, however it ends."""
+"""Who may work on the folder of a run or a study: one process at a time, told by a lock that ends with its holder,
+however it ends.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import IO
 
 from loadstone.core.errors import InputError
 from loadstone.core.run_folder.folder import unwritable
+from loadstone.core.text import printable
 
 OWNER = ".owner"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -32,19 +36,20 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 @contextlib.contextmanager
-def own(folder: Path) -> Iterator[None]:
-    """Be the only one that writes to this run folder, from before its run.json until it is finished.
+def own(folder: Path, what: str = "this run") -> Iterator[None]:
+    """Be the only one that writes to this folder, of a run from before its run.json until it is finished.
 
     Workers that an owner left behind are no owners; see journal.wait_for_writers. On a file system without locks, the
     file's being there is the lock, and stays behind if its owner is killed.
     Raises InputError, one line, where another process has it.
     """
     path = folder / OWNER
-    file = _locked(path)
+    file = _locked(path, what)
     _held.add(file)
     with contextlib.suppress(OSError):  # on a full disk it is held all the same
         os.ftruncate(file, 0)
-        os.pwrite(file, str(os.getpid()).encode(), 0)
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        os.pwrite(file, f"{os.getpid()} on {socket.gethostname()} since {since}".encode(), 0)
     try:
         yield
     finally:
@@ -55,7 +60,7 @@ def own(folder: Path) -> Iterator[None]:
             os.close(file)
 
 
-def _locked(path: Path) -> int:
+def _locked(path: Path, what: str) -> int:
     """The lock's file, opened, and nobody else's."""
     deadline = time.monotonic() + _LOOK_S
     while True:
@@ -70,7 +75,7 @@ def _locked(path: Path) -> int:
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     raise InputError(
-                        f"{path.parent}: this run is still going on{_whose(file)}; wait for its end, or stop it"
+                        f"{path.parent}: {what} is still going on{_whose(file)}; wait for its end, or stop it"
                     ) from error
                 time.sleep(_LOOK_S / 10)
                 continue
@@ -78,7 +83,7 @@ def _locked(path: Path) -> int:
                 raise unwritable(error, path) from error
             if not mine:
                 raise InputError(
-                    f"{path.parent}: this run may still be going on{_whose(file)}, and this file system has no locks "
+                    f"{path.parent}: {what} may still be going on{_whose(file)}, and this file system has no locks "
                     f"that would tell; once it is over, remove {path}"
                 )
             # Who had it may have removed it between opening and locking: then it is a lock of nothing.
@@ -112,5 +117,19 @@ def lock(file: int | IO[bytes], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> boo
 
 
 def _whose(file: int) -> str:
-    pid = os.pread(file, 20, 0)
-    return f" (process {pid.decode()})" if pid.isdigit() else ""
+    who = printable(os.pread(file, 200, 0).decode(errors="replace"))
+    return f" (process {who})" if who[:1].isdigit() else ""
+
+
+def is_owned(folder: Path) -> bool:
+    """Whether a process works on this folder now."""
+    try:
+        file = os.open(folder / OWNER, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)

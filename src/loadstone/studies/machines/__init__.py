@@ -2,33 +2,82 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
+import os
+
+import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.studies.file import StudyFile
+from loadstone.core.nvml import Gpus
+from loadstone.studies import file
+from loadstone.studies.file import Engine, StudyFile
 from loadstone.studies.machines.local import LocalMachine
 from loadstone.studies.machines.slurm import SlurmMachine
 from loadstone.studies.machines.ssh import SshMachine
 from loadstone.studies.supervise import Machine
 
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
-def machine_of(read: StudyFile, name: str | None) -> Machine:
-    """The machine that a study calls `name`; None: its first one. Raises InputError."""
+
+def machine_named(read: StudyFile, name: str | None) -> tuple[str, file.Machine]:
+    """What the file says of the machine that a study calls `name`; None: its first one. Raises InputError."""
     machines = read.study.machines
     if name is not None and name not in machines:
         raise InputError(f"--on {name}: no such machine in {read.path}; it has {', '.join(machines)}")
     name = name or next(iter(machines))
-    for at, wanted, what in (
-        (f"$.machines.{name}", machines[name].kind == "ray", f"{name} is a machine of kind ray"),
-        (f"$.machines.{name}.parallel", machines[name].parallel != 1, "parallel: several launches at a time"),
-        ("$.restart", read.study.restart == "never", "restart: never"),
-        ("$.limits.cell", math.isfinite(read.study.limits.cell), "cell: a limit of time for each"),
-    ):
-        if wanted:
-            raise read.error(at, f"{what}, which this version does not run; leave it out")
-    study, machine = read.study, machines[name]
-    if machine.kind == "ssh":
-        return SshMachine(machine, study.engines, study.limits)
+    return name, machines[name]
+
+
+def machines_of(read: StudyFile, name: str | None) -> list[Machine]:
+    """The machine that a study calls `name`, to run on it; None: its first one. Once for each launch that runs at a
+    time, with its part of the hosts or GPUs. Raises InputError.
+    """
+    name, machine = machine_named(read, name)
+    if machine.kind in ("dstack", "kubernetes"):
+        problem = f"{name}: studies are not run by {machine.kind}, only rendered for it"
+        remedy = "run --render FOLDER writes the files; start one, and measure it as an engine with url:"
+        raise read.error(f"$.machines.{name}", f"{problem}; {remedy}")
+    if machine.kind == "ray":
+        problem = f"{name} is a machine of kind ray, which this version does not run"
+        raise read.error(f"$.machines.{name}", f"{problem}; leave it out")
+    study, parts, at = read.study, machine.parallel, f"$.machines.{name}.parallel"
+    served = [key for key, engine in study.engines.items() if engine.url is not None]
+    if parts > 1 and served:
+        raise read.error(at, f"parallel: {served[0]} is one server at a url, for one launch at a time; leave it out")
     if machine.kind == "slurm":
-        return SlurmMachine(machine, study.engines, study.limits, study.study)
-    return LocalMachine(study.engines, study.limits.ready)
+        return [SlurmMachine(machine, study.engines, study.limits, study.study) for _ in range(parts)]
+    if machine.kind == "ssh":
+        shares = _shares(read, at, machine.ssh, parts, "hosts")
+        return [
+            SshMachine(msgspec.structs.replace(machine, ssh=share), study.engines, study.limits) for share in shares
+        ]
+    gpus = _gpus() if parts > 1 else ()
+    if not gpus:
+        return [LocalMachine(study.engines, study.limits.ready) for _ in range(parts)]
+    names = dict.fromkeys((*study.engines, *study.deployments.engine))
+    return [
+        LocalMachine({each: _on(study.engines.get(each, Engine()), share) for each in names}, study.limits.ready)
+        for share in _shares(read, at, gpus, parts, "GPUs")
+    ]
+
+
+def _shares(read: StudyFile, at: str, things: tuple[str, ...], parts: int, what: str) -> list[tuple[str, ...]]:
+    """Hosts or GPUs, as many for each launch that runs at a time."""
+    each = len(things) // parts
+    if not each:
+        raise read.error(at, f"parallel: {parts} launches at a time on {len(things)} {what}; write fewer")
+    return [things[each * i : each * (i + 1)] for i in range(parts)]
+
+
+def _gpus() -> tuple[str, ...]:
+    """NVIDIA's GPUs that engines on this machine would see."""
+    visible = os.environ.get(_VISIBLE)
+    if visible is not None:
+        return tuple(filter(None, visible.split(",")))
+    with contextlib.suppress(InputError), Gpus() as gpus:
+        return tuple(each.uuid for each in gpus.describe())
+    return ()
+
+
+def _on(engine: Engine, gpus: tuple[str, ...]) -> Engine:
+    return msgspec.structs.replace(engine, env={_VISIBLE: ",".join(gpus)} | engine.env)
