@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from itertools import pairwise
 from pathlib import Path
@@ -159,7 +158,7 @@ def test_a_closed_loop_and_a_trace(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     times = np.cumsum(rng.exponential(0.1, 400))
     lines = [f"{at:.3f},{rng.integers(200, 800)},{rng.integers(20, 80)}" for at in times]
-    trace.write_text("\n".join(["timestamp,input_length,output_length", *lines]) + "\n")
+    trace.write_text("\n".join(["timestamp_s,input_tokens,output_tokens", *lines]) + "\n")
     document = recommend(options(rate=None, input=None, output=None, trace=str(trace)))
     assert document.traffic.trace == str(trace)
     assert document.plans[0].p_slo > 0.5
@@ -202,9 +201,9 @@ def test_the_command_prints_the_answer_first_and_the_document(loadstone) -> None
         "--input 1024 --output 128 --rate 40 --slo ttft_p99<1s,tpot_p99<30ms --gpus h100 --gpus-max 8 --engine vllm"
     )
     shown = loadstone("recommend", "llama-3.1-8b", *flags.split())
-    assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.startswith("Deploy ")
-    document = json.loads(loadstone("recommend", "llama-3.1-8b", *flags.split(), "--json").stdout)
+    assert shown.code == 0, shown.err
+    assert shown.out.startswith("Deploy ")
+    document = loadstone("recommend", "llama-3.1-8b", *flags.split(), "--json").document
     assert document["schema"] == 1
     assert {"model", "traffic", "slo", "plans", "rejected", "measure_next", "study"} <= set(document)
     assert {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -79,8 +78,8 @@ def test_bench_finds_what_a_server_of_known_times_allows(loadstone, tmp_path) ->
         "bench", "--sim", "ttft=20ms,itl=2ms", "--input", "16", "--output", "4", "--find-max", "e2e_p50<200ms",
         "--concurrency", "4", "--max-duration", "30s", "--out", str(tmp_path), "--json",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+    assert done.code == 0, done.err
+    document = done.document
     assert document["max"]["load"]["kind"] == "concurrency"
     assert document["max"]["load"]["value"] >= 4
     assert document["max"]["confidence"] == 0.9
