@@ -5,22 +5,27 @@ from __future__ import annotations
 import math
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.analyse.compare.price import Prices, key, parse_prices
 from loadstone.analyse.compare.price import per_million as usd_per_million
 from loadstone.catalogue import parse_deployment
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.calibrate.cases import simulate
 from loadstone.predict.engine_rules import launch_named
 from loadstone.predict.engine_rules.launch import Site
+from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import level_at
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.step import parts_of
 from loadstone.recommend.candidates import Candidate, Refused, Search, candidate_of, in_step, search
 from loadstone.recommend.curve import Curve, Seen, curve_of
@@ -54,7 +59,7 @@ class _Measured(NamedTuple):
     """What runs say of a deployment: ln(measured/predicted) of TTFT and TPOT."""
 
     deployment: str
-    gaps: np.ndarray[tuple[int], np.dtype[np.float64]]
+    gaps: NDArray[np.float64]
     runs: int
 
 
@@ -185,20 +190,11 @@ def _measured(run: Path) -> _Measured:
     deployment = deployment_of_runs([run])
     gaps = []
     for case in cases_of_runs([run], deployment):
-        model = candidate_model_values(case.deployment)
-        outcome, _ = simulate(case, model)
+        outcome, _ = simulate(case, profile_of(case.deployment).values())
         for_ttft = math.log(case.point.ttft_s / float(np.median(outcome.ttft_s))) if case.point.ttft_s else math.nan
         tpot_s = case.point.tpot_s or math.nan
         gaps.append((for_ttft, math.log(tpot_s / float(np.median(outcome.tpot_s)))))
     return _Measured(deployment.name, np.nanmedian(np.array(gaps), axis=0), len(gaps))
-
-
-def candidate_model_values(deployment: object) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    from loadstone.catalogue.deployment.deployment import Deployment
-    from loadstone.predict.step_time.profile import profile_of
-
-    assert isinstance(deployment, Deployment)  # noqa: S101
-    return profile_of(deployment).values()
 
 
 def _learned(errors: Errors, candidates: Sequence[Candidate], run: _Measured) -> Errors:
@@ -283,7 +279,7 @@ def _carried(view: Outlook, at: int) -> float:
     return float(np.median(view.capacities[at]))
 
 
-def _span(of, hourly: float, there) -> Span:  # type: ignore[no-untyped-def]
+def _span(of: Callable[[float], float], hourly: float, there: NDArray[np.float64]) -> Span:
     low, high = float(there[0]), float(there[1])
     return Span(of(hourly), of(min(low, hourly)), of(max(high, hourly)))
 
@@ -329,7 +325,7 @@ def _helps(candidate: Candidate, found: Search) -> str:
     return what
 
 
-def _change(mine, its) -> str:  # type: ignore[no-untyped-def]
+def _change(mine: Deployment, its: Deployment) -> str:
     if mine.engine != its.engine:
         return str(its.engine)
     if mine.weights_dtype != its.weights_dtype:
@@ -446,9 +442,6 @@ def _light(slow: Sequence[Refused], traffic: Traffic) -> str | None:
     fastest: dict[str, tuple[float, str]] = {}
     for each in slow:
         candidate = parse_deployment(each.deployment)
-        from loadstone.predict.scheduler import policy_of
-        from loadstone.predict.step_time import StepModel
-
         model = StepModel(candidate).light()
         level = level_at(
             model, policy_of(candidate), in_step(candidate), 1.0, traffic.input_tokens, traffic.output_tokens
@@ -497,6 +490,8 @@ def _points(
     for at, (candidate, curve) in enumerate(zip(candidates, curves, strict=True)):
         choice = next(each for each in view.choices if each.candidate == at)
         seen: Seen = curve.at(traffic.demand / choice.replicas)
+        needed = traffic.demand / np.maximum(view.capacities[at], 1e-9)
+        low, high = np.quantile(np.ceil(np.minimum(needed, 4 * choice.replicas)), (0.1, 0.9)) / choice.replicas
         rows.append(
             Point(
                 deployment=candidate.deployment.name,
@@ -511,6 +506,8 @@ def _points(
                     max(each.figures[bound.name] / bound.bound_s for bound in traffic.bounds) for each in curve.seen
                 ],
                 front=False,
+                needed_low=float(low),
+                needed_high=float(high),
             )
         )
     cost = [point.usd_per_month or float(point.gpus) for point in rows]

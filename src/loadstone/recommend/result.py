@@ -106,6 +106,9 @@ class Point(msgspec.Struct, frozen=True):
     worst: list[float]
     """By load of a replica, the largest of bounded latency / bound."""
     front: bool
+    needed_low: float
+    needed_high: float
+    """Replicas that are needed in the 10th and 90th of a hundred worlds, over those of the plan."""
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):

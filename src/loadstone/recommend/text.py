@@ -14,30 +14,14 @@ if TYPE_CHECKING:
 def render(document: Recommendation, rejected: int = 8) -> list[RenderableType]:
     from rich.table import Table
 
-    best = document.plans[0]
-    parts: list[RenderableType] = [_answer(document, best), ""]
     table = Table(box=None, pad_edge=False, header_style="")
-    priced = best.usd_per_month is not None
-    heads = ["plan", "GPUs", "P(SLO)", "headroom", "TTFT p50", "p99", "TPOT p50", "p99"]
-    for head in [*heads, "$ a month", "$/M out", "80 %"] if priced else heads:
+    for head in columns(document):
         table.add_column(head, justify="right")
     for number, plan in enumerate(document.plans, 1):
-        parts.append(f"{number}: {plan.replicas} × {plan.deployment}")
-        row = [
-            str(number),
-            str(plan.gpus),
-            f"{plan.p_slo:.0%}",
-            f"{plan.headroom:+.0%}",
-            *(show_seconds(each) for each in (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)),
-        ]
-        if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
-            mtok = plan.usd_per_mtok
-            row += [f"{plan.usd_per_month.value:,.0f}", f"{mtok.value:.2f}", f"{mtok.low:.2f} to {mtok.high:.2f}"]
-        table.add_row(*row)
-    parts.append("")
-    parts += [table, ""]
-    parts += [f"{number}: {plan.binds}; {plan.helps}" for number, plan in enumerate(document.plans, 1)]
-    parts += ["", *document.notes]
+        table.add_row(str(number), *row_of(plan))
+    parts: list[RenderableType] = [answer(document), ""]
+    parts += [f"{number}: {plan.replicas} × {plan.deployment}" for number, plan in enumerate(document.plans, 1)]
+    parts += ["", table, "", *remarks(document), "", *document.notes]
     if document.rejected:
         parts += ["", "Not advised:"]
         for each in document.rejected[:rejected]:
@@ -45,28 +29,57 @@ def render(document: Recommendation, rejected: int = 8) -> list[RenderableType]:
             parts.append(f"  {each.deployment}{many}: {each.why}")
         if len(document.rejected) > rejected:
             parts.append(f"  {len(document.rejected) - rejected} more kinds with --json")
+    parts += ["", why_measure(document)]
     if document.measure_next is not None:
-        step = document.measure_next
-        unit = "$ a month" if priced else "GPUs"
-        parts += [
-            "",
-            f"The {step.minutes:g} minutes that are worth most: expected regret falls from {step.regret_now:,.3g} to "
-            f"{step.regret_after:,.3g} {unit}:",
-            f"  {step.command}",
-            "then give its run folder to --with.",
-        ]
-    else:
-        parts += ["", "No single measurement would change the choice by more than it costs to be wrong."]
-    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in best.launch)]
+        parts.append(f"  {document.measure_next.command}")
+    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in document.plans[0].launch)]
     if document.study:
         parts += ["", f"{document.study} measures all of these: loadstone study run {document.study}"]
+    return [*parts, "", footer(document)]
+
+
+def columns(document: Recommendation) -> list[str]:
+    heads = ["plan", "GPUs", "P(SLO)", "headroom", "TTFT p50", "p99", "TPOT p50", "p99"]
+    return [*heads, "$ a month", "$/M out", "80 %"] if document.plans[0].usd_per_month is not None else heads
+
+
+def row_of(plan: Plan) -> list[str]:
+    """What columns() names, but for the plan itself."""
+    row = [
+        str(plan.gpus),
+        f"{plan.p_slo:.0%}",
+        f"{plan.headroom:+.0%}",
+        *(show_seconds(each) for each in (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)),
+    ]
+    if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
+        mtok = plan.usd_per_mtok
+        row += [f"{plan.usd_per_month.value:,.0f}", f"{mtok.value:.2f}", f"{mtok.low:.2f} to {mtok.high:.2f}"]
+    return row
+
+
+def remarks(document: Recommendation) -> list[str]:
+    return [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in enumerate(document.plans, 1)]
+
+
+def why_measure(document: Recommendation) -> str:
+    step = document.measure_next
+    if step is None:
+        return "No single measurement is expected to change the choice for the better."
+    unit = "dollars a month" if document.plans[0].usd_per_month is not None else "GPUs"
+    return (
+        f"The {step.minutes:g} minutes that are worth most: expected regret falls from {step.regret_now:,.3g} to "
+        f"{step.regret_after:,.3g} {unit}. Give the run folder to --with afterwards."
+    )
+
+
+def footer(document: Recommendation) -> str:
     ranking_s, simulating_s = document.seconds["ranking"], document.seconds["simulating"]
     ranked, finalists = f"{document.deployments_ranked:,} deployments", len(document.finalists)
-    parts += ["", f"{ranked} ranked in {ranking_s:.1f} s, {finalists} simulated in {simulating_s:.1f} s"]
-    return parts
+    return f"{ranked} ranked in {ranking_s:.1f} s, {finalists} simulated in {simulating_s:.1f} s"
 
 
-def _answer(document: Recommendation, best: Plan) -> str:
+def answer(document: Recommendation) -> str:
+    best = document.plans[0]
     traffic = document.traffic
     load = f"{traffic.value:g} requests/s" if traffic.kind == "rate" else f"{traffic.value:g} requests under way"
     bounds = ", ".join(
