@@ -117,7 +117,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
         measure_next=_next(best, view, kept, traffic, options, bool(prices)) if best else None,
         study=study,
         notes=_notes(options, prices, kept, measured),
-        finalists=_points(view, kept, curves, traffic, bool(prices)),
+        finalists=_points(view, kept, curves, traffic, options, bool(prices)),
         deployments_ranked=found.looked_at,
         seconds={
             "ranking": round(searched_s - begun_s, 3),
@@ -227,7 +227,9 @@ def _plans(
         if choice.candidate in taken or len(plans) >= options.plans:
             continue
         taken.add(choice.candidate)
-        plans.append(_plan(choice, view, candidates, curves, traffic, errors, found, measured, bool(prices)))
+        plans.append(
+            _plan(choice, view, candidates, curves, traffic, errors, found, measured, bool(prices), options.gpus_max)
+        )
     return plans
 
 
@@ -241,6 +243,7 @@ def _plan(
     found: Search,
     measured: Sequence[_Measured],
     priced: bool,
+    gpus_max: int,
 ) -> Plan:
     at, replicas = choice.candidate, choice.replicas
     candidate, curve = candidates[at], curves[at]
@@ -253,8 +256,8 @@ def _plan(
     hourly = choice.cost
     rate = seen.output_tokens_per_s * replicas if not traffic.is_open else traffic.demand * traffic.output_tokens
     needed = np.ceil(traffic.demand / np.maximum(view.capacities[at], 1e-9) * (1 - 1e-9))
-    there = np.quantile(np.minimum(needed, 100 * replicas), (0.1, 0.9)) * hourly / replicas
     deployment = candidate.deployment
+    there = np.quantile(np.minimum(needed, gpus_max // deployment.gpus), (0.1, 0.9)) * hourly / replicas
     return Plan(
         deployment=deployment.name,
         replicas=replicas,
@@ -484,14 +487,19 @@ def _notes(
 
 
 def _points(
-    view: Outlook, candidates: Sequence[Candidate], curves: Sequence[Curve], traffic: Traffic, priced: bool
+    view: Outlook,
+    candidates: Sequence[Candidate],
+    curves: Sequence[Curve],
+    traffic: Traffic,
+    options: RecommendOptions,
+    priced: bool,
 ) -> list[Point]:
     rows = []
     for at, (candidate, curve) in enumerate(zip(candidates, curves, strict=True)):
         choice = next(each for each in view.choices if each.candidate == at)
         seen: Seen = curve.at(traffic.demand / choice.replicas)
         needed = traffic.demand / np.maximum(view.capacities[at], 1e-9)
-        low, high = np.quantile(np.ceil(np.minimum(needed, 4 * choice.replicas)), (0.1, 0.9)) / choice.replicas
+        low, high = np.quantile(np.ceil(np.minimum(needed, options.gpus_max // candidate.deployment.gpus)), (0.1, 0.9)) / choice.replicas
         rows.append(
             Point(
                 deployment=candidate.deployment.name,

@@ -67,9 +67,13 @@ def why_measure(document: Recommendation) -> str:
         return "No single measurement is expected to change the choice for the better."
     unit = "dollars a month" if document.plans[0].usd_per_month is not None else "GPUs"
     return (
-        f"The {step.minutes:g} minutes that are worth most: expected regret falls from {step.regret_now:,.3g} to "
-        f"{step.regret_after:,.3g} {unit}. Give the run folder to --with afterwards."
+        f"The {step.minutes:g} minutes that are worth most: expected regret falls from {_plain(step.regret_now)} "
+        f"to {_plain(step.regret_after)} {unit}. Give the run folder to --with afterwards."
     )
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def footer(document: Recommendation) -> str:

@@ -52,7 +52,7 @@ def cost_figure(finalists: Sequence[Finalist], cost_unit: str) -> Figure:
     points = base.mark_point(filled=True, size=110).encode(
         x=x,
         y=y,
-        color=colour_by("deployment", names),
+        color=colour_by("deployment", names, columns=2, labelLimit=240),
         opacity=alt.condition("datum.front", alt.value(1.0), alt.value(0.45)),
         tooltip=tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "P(SLO)", ".0%")),
     )
@@ -79,7 +79,7 @@ def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
     base = alt.Chart(data(rows)).encode(
         x=alt.X("load:Q", title=f"load of one replica, {load_unit}", scale=alt.Scale(type="log", nice=False)),
         y=alt.Y("worst:Q", title="tightest latency / its bound", scale=alt.Scale(domain=[0, 2])),
-        color=colour_by("deployment", [each.short for each in chosen]),
+        color=colour_by("deployment", [each.short for each in chosen], columns=2, labelLimit=240),
         tooltip=tooltips(("plan:N", "plan"), ("load:Q", load_unit, ".3g"), ("worst:Q", "latency / bound", ".2f")),
     )
     line = alt.Chart(data([{"bound": 1}])).mark_rule(color="#888888", strokeDash=[4, 3]).encode(y="bound:Q")
