@@ -499,7 +499,8 @@ def _points(
         choice = next(each for each in view.choices if each.candidate == at)
         seen: Seen = curve.at(traffic.demand / choice.replicas)
         needed = traffic.demand / np.maximum(view.capacities[at], 1e-9)
-        low, high = np.quantile(np.ceil(np.minimum(needed, options.gpus_max // candidate.deployment.gpus)), (0.1, 0.9)) / choice.replicas
+        most = options.gpus_max // candidate.deployment.gpus
+        low, high = np.quantile(np.ceil(np.minimum(needed, most)), (0.1, 0.9)) / choice.replicas
         rows.append(
             Point(
                 deployment=candidate.deployment.name,
