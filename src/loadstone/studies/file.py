@@ -317,6 +317,7 @@ _NOT_RENDERED = ("account", "qos", "options", *_OF_HOSTS)
 _OF_OTHER_MACHINES = {
     "ssh": _OF_SLURM,
     "local": (*_OF_SLURM, *_OF_HOSTS, "setup"),
+    "ray": _OF_SLURM,
     "dstack": _NOT_RENDERED,
     "kubernetes": _NOT_RENDERED,
 }
@@ -326,7 +327,11 @@ _WORKLOAD_FLAGS = {
     for field, each in flags_of(Options).items()
     if (each.heading == WORKLOAD and field not in _OF_THE_STUDY) or field in _OF_A_REQUEST
 }
-_LOAD_FLAGS = {each.name.replace("_", "-") for each in flags_of(Options).values() if each.heading == LOAD}
+_LOAD_FLAGS = {
+    each.name.replace("_", "-")
+    for field, each in flags_of(Options).items()
+    if each.heading == LOAD and field != "find_max"
+}
 
 
 def _check(read: StudyFile) -> None:
