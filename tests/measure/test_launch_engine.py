@@ -180,6 +180,7 @@ def test_the_environment_reaches_the_rank(tmp_path: Path) -> None:
         ("tensorrt-llm", "error: creating server: Internal - failed to stat file /no", "no model repository at /no"),
         ("tensorrt-llm", "Error: failed to start HTTP: Socket '127.0.0.1:8' already in use ", "the port is in use"),
         ("transformers", "ERROR: [Errno 98] error while attempting to bind on address", "the port is in use"),
+        ("mlx-lm", "huggingface_hub.errors.HFValidationError: Repo id must be in the form", "neither a folder"),
         ("transformers", "OSError: x is not a local folder and is not a valid model identifier", "neither a folder"),
     ],
 )  # fmt: skip

@@ -339,6 +339,18 @@ def test_what_no_command_can_say(deployment: str, site: Site, problem: str) -> N
         made(deployment, site)
 
 
+def test_older_releases_of_vllm_say_it_otherwise() -> None:
+    text = "llama-3.1-8b@1xh100/attention_backend=FLASHINFER,structured_output_backend=xgrammar,version=0.10.2"
+    (line,) = made(text).shell_lines()
+    assert line.startswith("VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve ")
+    assert line.endswith(" --guided-decoding-backend xgrammar")
+    assert "--attention-backend" not in line
+    (line,) = made(text.replace("0.10.2", "0.13.0")).shell_lines()
+    assert line.startswith("vllm serve ")
+    assert "--attention-backend FLASHINFER" in line
+    assert "--structured-outputs-config.backend xgrammar" in line
+
+
 def test_a_world_of_mpi_is_one_line() -> None:
     launch = made("deepseek-v3@16xh200/tp16,nodes=2,engine=tensorrt-llm,moe_backend=WIDEEP", Site(nodes=NODES))
     assert launch.tasks_per_node == 8
