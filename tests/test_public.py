@@ -31,7 +31,17 @@ class Column:
 def test_the_public_names() -> None:
     assert loadstone.__all__ == [
         *("InputError", "Interrupted", "LoadstoneError", "Run", "__version__", "bench", "calibrate_profile"),
-        *("compare", "export_run", "import_files", "open_run", "query_runs", "recover", "simulate", "size"),
+        *(
+            "compare",
+            "export_run",
+            "import_files",
+            "open_run",
+            "query_runs",
+            "recommend",
+            "recover",
+            "simulate",
+            "size",
+        ),
         *("validate_points", "write_report"),
     ]
     assert all(hasattr(loadstone, name) for name in loadstone.__all__)

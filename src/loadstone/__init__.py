@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from loadstone.core.record import RunInfo
     from loadstone.core.signals import Interrupted
     from loadstone.core.version import __version__
+    from loadstone.recommend.result import Recommendation
 
 
 __all__ = [
     "InputError", "Interrupted", "LoadstoneError", "Run", "__version__", "bench", "calibrate_profile", "compare",
-    "export_run", "import_files", "open_run", "query_runs", "recover", "simulate", "size", "validate_points",
-    "write_report",
+    "export_run", "import_files", "open_run", "query_runs", "recommend", "recover", "simulate", "size",
+    "validate_points", "write_report",
 ]  # fmt: skip
 _MODULES = {
     "InputError": "errors", "LoadstoneError": "errors", "Interrupted": "signals", "__version__": "version",
@@ -86,6 +87,19 @@ def simulate(deployment: str, **options: Any) -> dict[str, Any]:
     from loadstone.workload.options import SimulateOptions, options_of
 
     return simulation.simulate(options_of({"deployment": deployment, **options}, SimulateOptions))
+
+
+def recommend(model: str, **options: Any) -> Recommendation:
+    """What to deploy for a model's traffic; typed, with the fields of `loadstone recommend --json`.
+
+    `options` as the flags (`rate=20, slo="ttft_p99<1s", gpus="h200,b200"`); `--with` is `measured`.
+    help("loadstone.recommend.options.RecommendOptions") lists them. Raises loadstone.InputError, one line.
+    """
+    from loadstone.recommend import recommend as planner
+    from loadstone.recommend.options import RecommendOptions
+    from loadstone.workload.options import options_of
+
+    return planner.recommend(options_of({"model": model, **options}, RecommendOptions))
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:

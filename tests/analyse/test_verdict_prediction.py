@@ -141,6 +141,12 @@ def test_what_the_config_left_open(tmp_path: Path) -> None:
     assert "never-heard-of" in found["model_assumed"]["evidence"]
 
 
+def test_what_only_starting_knows(tmp_path: Path) -> None:
+    found = findings(tmp_path, "llama-3.1-8b@1xh100/attention_backend=FLASHINFER")
+    assert "attention_backend=FLASHINFER is not simulated" in found["launch_only"]["evidence"]
+    assert "launch_only" not in findings(tmp_path, "llama-3.1-8b@1xh100")
+
+
 def test_runs_without_a_basis_say_nothing() -> None:
     assert prediction_findings(info_of()) == []
     assert prediction_findings(info_of(settings={"basis": None})) == []

@@ -18,9 +18,9 @@ import torch
 
 from fake_nvml import FakeNvml, h100
 from loadstone.core.nvml import Gpus
-from loadstone.gpubench import attention, engine_kernels, memory_and_launches, products, shapes
-from loadstone.gpubench.lab import Lab, Operation, describe_device, number_of
-from loadstone.gpubench.points import Bench
+from loadstone.predict.gpubench import attention, engine_kernels, memory_and_launches, products, shapes
+from loadstone.predict.gpubench.lab import Lab, Operation, describe_device, number_of
+from loadstone.predict.gpubench.points import Bench
 
 
 class Event:

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from loadstone import catalogue
-from loadstone.gpubench.points import Bench, Device, Method, Point
+from loadstone.predict.gpubench.points import Bench, Device, Method, Point
 from loadstone.predict.step_time.expert_kernels import expert_kernel
 
 H100 = catalogue.gpu("h100")

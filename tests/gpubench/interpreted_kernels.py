@@ -8,10 +8,10 @@ import math
 
 import torch
 
-from loadstone.gpubench.attention import error_of
-from loadstone.gpubench.kernels import PagedDecode, block_sums
-from loadstone.gpubench.lab import Lab, describe_device
-from loadstone.gpubench.points import Bench
+from loadstone.predict.gpubench.attention import error_of
+from loadstone.predict.gpubench.kernels import PagedDecode, block_sums
+from loadstone.predict.gpubench.lab import Lab, describe_device
+from loadstone.predict.gpubench.points import Bench
 
 PAGE = 16
 CASES = (

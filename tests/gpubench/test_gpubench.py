@@ -11,9 +11,9 @@ import pytest
 from gpubench_points import DECODE_FLOOR_S, H100, PRODUCT_FLOOR_S, TRUE, device, made, point
 from loadstone import catalogue
 from loadstone.core.errors import InputError
-from loadstone.gpubench import engine_kernels, session, shapes
-from loadstone.gpubench.points import Bench, fastest, load, save
 from loadstone.predict.calibrate.gpu import TRANSFER, fit, gpu_of, updated
+from loadstone.predict.gpubench import engine_kernels, session, shapes
+from loadstone.predict.gpubench.points import Bench, fastest, load, save
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR, SPREAD
 from loadstone.predict.step_time.profile import load as load_profile
 from loadstone.predict.step_time.profile import prior_profile

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadstone.gpubench.points import load
+from loadstone.predict.gpubench.points import load
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".cache" / "engines" / "vllm" / "bin" / "python"
@@ -38,7 +38,7 @@ def run(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_operator_is_right_and_timed_on_a_processor(tmp_path: Path) -> None:
     out = tmp_path / "cpu.json"
-    done = run("-m", "loadstone.gpubench", str(out), "--device", "cpu", "--budget", "200")
+    done = run("-m", "loadstone.predict.gpubench", str(out), "--device", "cpu", "--budget", "200")
     assert done.returncode == 0, done.stderr
     bench = load(out)
     assert bench.complete, done.stderr
@@ -58,7 +58,7 @@ def test_every_operator_is_right_and_timed_on_a_processor(tmp_path: Path) -> Non
 
 def test_a_spent_budget_keeps_what_there_is_and_says_what_is_missing(tmp_path: Path) -> None:
     out = tmp_path / "cpu.json"
-    done = run("-m", "loadstone.gpubench", str(out), "--device", "cpu", "--budget", "1e-9")
+    done = run("-m", "loadstone.predict.gpubench", str(out), "--device", "cpu", "--budget", "1e-9")
     assert done.returncode == 0, done.stderr
     bench = load(out)
     assert not bench.complete
@@ -68,7 +68,7 @@ def test_a_spent_budget_keeps_what_there_is_and_says_what_is_missing(tmp_path: P
 
 
 def test_without_a_gpu_there_is_one_line(tmp_path: Path) -> None:
-    done = run("-m", "loadstone.gpubench", str(tmp_path / "gpu.json"))
+    done = run("-m", "loadstone.predict.gpubench", str(tmp_path / "gpu.json"))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "torch sees no GPU" in done.stderr
@@ -123,9 +123,9 @@ def test_a_kernel_that_is_wrong_is_not_timed() -> None:
 
 WRONG = """
 import json, math
-from loadstone.gpubench.lab import describe_device
-from loadstone.gpubench.lab import Lab, Operation
-from loadstone.gpubench.points import Bench
+from loadstone.predict.gpubench.lab import describe_device
+from loadstone.predict.gpubench.lab import Lab, Operation
+from loadstone.predict.gpubench.points import Bench
 bench = Bench(created="", loadstone="", device=describe_device("cpu", None), budget_s=60)
 lab = Lab(bench, "cpu", 60, spend_s=0.01)
 def breaks(_):

@@ -147,6 +147,41 @@ def test_the_environment_reaches_the_rank(tmp_path: Path) -> None:
             "ValueError: World size (8) is larger than the number of available GPUs (4) in this node.",
             "8 GPUs are needed, and this node has 4",
         ),
+        # The reason stands on the line after the first.
+        (
+            "vllm",
+            "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, "
+            "User-specified max_model_len (9999) is greater than the derived max_model_len "
+            "(max_position_embeddings=4096 or model_max_length=None in model's config.json).",
+            "a context of 9999 tokens is longer than the model's 4096",
+        ),
+        ("vllm", "pydantic.ValidationError: 1 validation error for VllmConfig\n  Value error, x", "its settings (V"),
+        ("vllm", "ValueError: No available memory for the cache blocks. Try increas", "leave no room for a KV"),
+        ("vllm", "ValueError: Invalid repository ID or local directory specified: 'x/y'.", "neither a folder"),
+        ("vllm", "x.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot", "neither a folder"),
+        ("vllm", "ValueError: Bfloat16 is only supported on GPUs with compute capability of at", "has no bfloat16"),
+        ("vllm", "ValueError: torch.bfloat16 is not supported for quantization method awq.", "awq does not go with"),
+        ("vllm", "vllm: error: argument --moe-backend: invalid choice: 'x' (choose from aiter)", "the value 'x'"),
+        ("sglang", "Exception: Capture cuda graph failed: CUDA out of memory.", "CUDA graphs do not fit"),
+        ("sglang", "ValueError: Port at 30000 is not available in 30 seconds. ", "the port is in use"),
+        (
+            "sglang",
+            "ValueError: Warning: User-specified context_length (200000) is greater than the derived context_length "
+            "(131072).",
+            "a context of 200000 tokens is longer than the model's 131072",
+        ),
+        ("sglang", "RuntimeError: CUDA error: invalid device ordinal", "fewer GPUs here"),
+        ("sglang", "Initialization failed. warmup error: Traceback (most recent", "warms it up"),
+        ("sglang", "error: ambiguous option: --pp could match --pp-size, --pp-max", "--pp is cut short"),
+        ("tensorrt-llm", "Executor creation failed due to insufficient GPU memory.", "memory does not hold weights"),
+        ("tensorrt-llm", "RuntimeError: Failed to bind socket to localhost:8000: [Errno 98]", "the port is in use"),
+        ("tensorrt-llm", "RuntimeError: No GPU devices found on the node", "fewer GPUs here"),
+        ("tensorrt-llm", "There are not enough slots available in the system to satisfy the 16", "fewer slots"),
+        ("tensorrt-llm", "error: creating server: Internal - failed to stat file /no", "no model repository at /no"),
+        ("tensorrt-llm", "Error: failed to start HTTP: Socket '127.0.0.1:8' already in use ", "the port is in use"),
+        ("transformers", "ERROR: [Errno 98] error while attempting to bind on address", "the port is in use"),
+        ("mlx-lm", "huggingface_hub.errors.HFValidationError: Repo id must be in the form", "neither a folder"),
+        ("transformers", "OSError: x is not a local folder and is not a valid model identifier", "neither a folder"),
     ],
 )  # fmt: skip
 def test_causes_are_recognised(engine: str, line: str, cause: str) -> None:

@@ -6,11 +6,13 @@ import json
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.engines import ARGUMENTS, CHOICES, ENGINES, OWNERS
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import launch_named, launch_of
+from loadstone.predict.engine_rules import keywords_named, launch_named, launch_of, rules_of
 from loadstone.predict.engine_rules.launch import SECRETS, Launch, Site
 
 FLAGS = Path(__file__).resolve().parents[3] / "shared" / "research" / "flags"
@@ -183,3 +185,207 @@ def test_the_engine_knows_every_flag(table: str, deployment: str) -> None:
     flags = {word for line in lines(deployment) for word in shlex.split(line) if word.startswith("--")}
     assert len(flags) > 5
     assert {flag for flag in flags if flag not in known} == set()
+
+
+VALUES = {
+    "gpu_memory_utilization": "0.8", "mem_fraction_static": "0.8", "free_gpu_memory_fraction": "0.8",
+    "batch_wait_max_tokens_ratio": "0.8", "cudagraph_mode": "full", "draft": "llama-3.2-1b",
+    "hf_overrides": '{"max_position_embeddings":4096}',
+    "json_model_override_args": '{"max_position_embeddings":4096}',
+    "prefix_caching": "0", "enable_chunked_prefill": "0",
+}  # fmt: skip
+"""Of arguments that take no count."""
+BESIDE = {"draft": ",num_speculative_tokens=3", "num_speculative_tokens": ",draft=llama-3.2-1b"}
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_every_argument_reaches_the_engine_or_is_refused(engine: str) -> None:
+    """With it and without it, what is started differs."""
+    site = Site(model="m.gguf") if engine == "llama.cpp" else Site()
+    names = [name for name in ARGUMENTS if OWNERS.get(name, engine) == engine and name not in CHOICES]
+    reached = []
+    for name in names:
+        base = f"llama-3.1-8b@1xh100/engine={engine}"
+        beside = BESIDE.get(name, "")
+        value = "1" if name == "enable_chunked_prefill" and engine == "tensorrt-llm" else VALUES.get(name, "1")
+        without, text = made(base, site), f"{base},{name}={value}{beside}"
+        if OWNERS.get(name) is None and name not in rules_of(parse_deployment(base)).spelled:
+            with pytest.raises(InputError, match="no command of"):
+                made(text, site)
+            continue
+        launch = made(text, site)
+        assert (launch.ranks, launch.files) != (without.ranks, without.files), name
+        reached.append(name)
+    assert len(reached) >= {"vllm": 12, "sglang": 14, "tensorrt-llm": 12}.get(engine, 1)
+
+
+@pytest.mark.parametrize("engine", list(ENGINES))
+def test_every_argument_of_launching_reaches_the_engine(engine: str) -> None:
+    rows = ENGINES[engine]
+    site = Site(model="m.gguf") if engine == "llama.cpp" else Site()
+    without = made(f"llama-3.1-8b@1xh100/engine={engine}", site)
+    for name, spelling in rows.launch.items():
+        if not spelling:
+            continue
+        launch = made(f"llama-3.1-8b@1xh100/engine={engine},{name}=1", site)
+        assert (launch.ranks, launch.files) != (without.ranks, without.files), name
+    for name in rows.switches:
+        assert name in rows.launch
+        with pytest.raises(InputError, match="neither true nor false"):
+            made(f"llama-3.1-8b@1xh100/engine={engine},{name}=maybe", site)
+
+
+@pytest.mark.skipif(not FLAGS.exists(), reason="the engines' own flags are not beside this checkout")
+@pytest.mark.parametrize(
+    ("engine", "table"), [("vllm", "vllm"), ("sglang", "sglang"), ("tensorrt-llm", "trtllm_serve")]
+)
+def test_the_engine_knows_every_spelling_of_launching(engine: str, table: str) -> None:
+    known = set()
+    for flag in json.loads((FLAGS / f"{table}.json").read_text()):
+        known |= {flag["name"], *(flag["aliases"] or ())}
+    fields = {field["name"] for field in json.loads((FLAGS / "trtllm_llm_args.json").read_text())}
+    for spelling in filter(None, ENGINES[engine].launch.values()):
+        if spelling.startswith("yaml:"):
+            assert set(spelling.removeprefix("yaml:").split(".")) <= fields
+        else:
+            name = f"--{spelling.partition('.')[0]}"
+            assert name in known or name.replace("--no-", "--") in known, name
+
+
+@pytest.mark.skipif(not FLAGS.exists(), reason="the engines' own flags are not beside this checkout")
+def test_tensorrt_llm_knows_every_key_of_its_file() -> None:
+    fields = json.loads((FLAGS / "trtllm_llm_args.json").read_text())
+    top = {field["name"] for field in fields if field["class"] in ("BaseLlmArgs", "TorchLlmArgs", "TrtLlmArgs")}
+    below = {
+        "kv_cache_config": "KvCacheConfig", "moe_config": "MoeConfig", "scheduler_config": "SchedulerConfig",
+        "attention_dp_config": "AttentionDpConfig", "torch_compile_config": "TorchCompileConfig",
+        "speculative_config": "MTPDecodingConfig",
+    }  # fmt: skip
+    launch = made(
+        "deepseek-v3@8xh200/dp8,attention-dp,ep8,engine=tensorrt-llm,num_speculative_tokens=3,kv=fp8,block_size=64,"
+        "prefix_caching=0,free_gpu_memory_fraction=0.8,timeout_iters=60,batch_wait_timeout_iters=20,"
+        "batch_wait_max_tokens_ratio=0.9,capture_num_tokens=8192,moe_backend=WIDEEP,attention_backend=TRTLLM,"
+        "capacity_scheduler_policy=MAX_UTILIZATION,disable_overlap,load_format=dummy,return_perf_metrics,"
+        "stream_interval=4,structured_output_backend=xgrammar"
+    )
+    settings = msgspec.yaml.decode(launch.files["trtllm.yaml"])
+    assert settings["kv_cache_config"] == {
+        "free_gpu_memory_fraction": 0.8, "dtype": "fp8", "tokens_per_block": 64, "enable_block_reuse": False,
+    }  # fmt: skip
+    assert (settings["stream_interval"], settings["disable_overlap_scheduler"]) == (4, True)
+    assert set(settings) <= top
+    for key, kind in below.items():
+        known = {field["name"] for field in fields if field["class"] == kind} | {"decoding_type"}
+        assert set(settings[key]) <= known, key
+
+
+@pytest.mark.parametrize(
+    ("deployment", "words"),
+    [
+        ("llama-3.1-8b@1xh100/kv=fp8_e5m2", "--kv-cache-dtype fp8_e5m2"),
+        ("llama-3.1-8b@1xh100/kv=fp8_e4m3", "--kv-cache-dtype fp8 "),
+        ("llama-3.1-8b@1xh100/kv=fp16", "--kv-cache-dtype float16"),
+        ("llama-3.1-8b@1xh100/kv=fp8_e5m2,engine=sglang", "--kv-cache-dtype fp8_e5m2"),
+        ("llama-3.1-8b@1xh100/kv=fp8,engine=sglang", "--kv-cache-dtype fp8_e4m3"),
+        ("deepseek-v3.2@8xh200/tp8,kv=fp8", "--kv-cache-dtype fp8_ds_mla"),
+        ("llama-3.1-8b@1xh100/kv=int8,engine=mlx-lm", "--kv-bits 8"),
+        ("llama-3.1-8b@1xh100/async_scheduling=0", "--no-async-scheduling"),
+        ("llama-3.1-8b@1xh100/disable_overlap=0", "--async-scheduling"),
+        ("llama-3.1-8b@1xh100/disable_overlap,engine=sglang", "--disable-overlap-schedule"),
+        ("llama-3.1-8b@1xh100/disable_piecewise_cuda_graph,engine=sglang", "--disable-prefill-cuda-graph"),
+        (
+            "llama-3.1-8b@1xh100/disable_piecewise_cuda_graph,engine=sglang,version=0.5.12",
+            "--disable-piecewise-cuda-graph",
+        ),
+        ("llama-3.1-8b@1xh100/engine=transformers,enforce_eager,compile=0", "--no-cb-use-cuda-graph --host"),
+    ],
+)  # fmt: skip
+def test_how_it_is_spelled(deployment: str, words: str) -> None:
+    assert f"{words} " in f"{lines(deployment)[0]} " or words in lines(deployment)[0]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "words"),
+    [
+        ("llama-3.1-8b@1xh100/kv=fp16,engine=llama.cpp", "--cache-type-k f16 --cache-type-v f16"),
+        ("llama-3.1-8b@2xh100/tp2,engine=llama.cpp,prefix_caching=0", "--no-cache-prompt --split-mode tensor"),
+        ("llama-3.1-8b@1xh100/engine=llama.cpp,served_model_name=x,flash_attn=on", "--flash-attn on"),
+    ],
+)
+def test_how_llama_cpp_spells_it(deployment: str, words: str) -> None:
+    assert words in lines(deployment, Site(model="m.gguf"))[0]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "site", "problem"),
+    [
+        ("llama-3.1-8b@1xh100/kv=fp8_e5m2,engine=tensorrt-llm", Site(), "kv=fp8_e5m2: tensorrt-llm takes bf16"),
+        ("llama-3.1-8b@1xh100/engine=mlx-lm,prefix_caching=0", Site(), "prefix_caching: no command of mlx-lm"),
+        ("llama-3.1-8b@2xh100/tp2,engine=transformers", Site(), "tp: no command of transformers"),
+        ("llama-3.1-8b@4xh100/tp2,pp2,engine=llama.cpp", Site(model="m"), "cuts layers or deals them"),
+        ("llama-3.1-8b@1xh100/server=triton", Site(), "name its folder with --model"),
+        ("llama-3.1-8b@1xh100/server=nginx", Site(), "write server=triton"),
+        ("llama-3.1-8b@16xh100/tp16,nodes=2,server=triton", Site(model="m"), "started on one node"),
+        (
+            "llama-3.1-8b@16xh100/tp16,nodes=2,engine=tensorrt-llm",
+            Site(runtime="docker", image="i"),
+            "use enroot",
+        ),
+        ("llama-3.1-8b:fp8@1xh100/engine=transformers", Site(), "makes no fp8 weights"),
+    ],
+)  # fmt: skip
+def test_what_no_command_can_say(deployment: str, site: Site, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        made(deployment, site)
+
+
+def test_older_releases_of_vllm_say_it_otherwise() -> None:
+    text = "llama-3.1-8b@1xh100/attention_backend=FLASHINFER,structured_output_backend=xgrammar,version=0.10.2"
+    (line,) = made(text).shell_lines()
+    assert line.startswith("VLLM_ATTENTION_BACKEND=FLASHINFER vllm serve ")
+    assert line.endswith(" --guided-decoding-backend xgrammar")
+    assert "--attention-backend" not in line
+    (line,) = made(text.replace("0.10.2", "0.13.0")).shell_lines()
+    assert line.startswith("vllm serve ")
+    assert "--attention-backend FLASHINFER" in line
+    assert "--structured-outputs-config.backend xgrammar" in line
+
+
+def test_a_world_of_mpi_is_one_line() -> None:
+    launch = made("deepseek-v3@16xh200/tp16,nodes=2,engine=tensorrt-llm,moe_backend=WIDEEP", Site(nodes=NODES))
+    assert launch.tasks_per_node == 8
+    (line,) = launch.shell_lines()
+    assert line.startswith("srun --mpi=pmix --kill-on-bad-exit=1 --nodes=2 --ntasks-per-node=8 trtllm-llmapi-launch ")
+    assert launch.ranks[0].argv == launch.ranks[1].argv
+
+
+def test_the_file_of_settings_is_read_in_its_container() -> None:
+    site = Site(runtime="docker", image="tensorrt-llm:1.3")
+    launch = made("llama-3.1-8b@1xh100/engine=tensorrt-llm,prefix_caching=0", site)
+    words = launch.words(launch.ranks[0], "/logs")
+    assert "--volume /logs/trtllm.yaml:/loadstone/trtllm.yaml" in " ".join(words)
+    assert " --config /loadstone/trtllm.yaml " in " ".join(words)
+    bare = made("llama-3.1-8b@1xh100/engine=tensorrt-llm,prefix_caching=0")
+    assert "--config /logs/trtllm.yaml" in " ".join(bare.words(bare.ranks[0], "/logs"))
+
+
+def test_triton_serves_a_folder_of_models() -> None:
+    site = Site(model="/models/repo", port=9000)
+    python = made("llama-3.1-8b@1xh100/server=triton,attention_backend=x", site)
+    assert shlex.join(python.ranks[0].argv) == (
+        "tritonserver --model-repository /models/repo --grpc-address 127.0.0.1 --grpc-port 9001 --metrics-port 9002 "
+        "--http-address 127.0.0.1 --http-port 9000"
+    )
+    assert python.ready == "/v2/health/ready"
+    built = made("llama-3-70b@8xh200/tp8,engine=tensorrt-llm,backend=tensorrt,server=triton", site)
+    assert built.shell_lines()[0].startswith("TRTLLM_ORCHESTRATOR=1 mpirun --allow-run-as-root -n 1 tritonserver ")
+
+
+def test_what_only_starting_knows_reaches_batches_too() -> None:
+    text = "llama-3.1-8b@1xh100/attention_backend=FLASHINFER,disable_overlap,structured_output_backend=xgrammar"
+    assert json.loads(keywords_named(text, Site()).arguments) == {
+        "tensor_parallel_size": 1, "attention_backend": "FLASHINFER", "async_scheduling": False,
+        "structured_outputs_config": {"backend": "xgrammar"},
+    }  # fmt: skip
+    with pytest.raises(InputError, match="can only be simulated"):
+        keywords_named("llama-3.1-8b@1xh100/batching=static", Site())

@@ -256,3 +256,23 @@ def test_a_job_asks_for_what_the_deployment_and_the_file_say(tmp_path: Path) -> 
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     assert '--master-addr "${addresses[0]}"' in script
     assert "LOADSTONE-NODE" not in script
+
+
+def test_a_world_of_mpi_is_one_step_with_a_task_for_each_gpu(tmp_path: Path) -> None:
+    study = TwoRanks(tmp_path, "{partition: h200}", {})
+    study.path.write_text(study.path.read_text().replace("2xcpu/tp2", "16xh200/tp16"))
+    read = read_study(study.path)
+    (launch,) = plan_study(read)
+    from loadstone.predict.engine_rules import launch_named
+    from loadstone.predict.engine_rules.launch import Site
+    from loadstone.studies.commands import node_addresses
+
+    text = "deepseek-v3@16xh200/tp16,nodes=2,engine=tensorrt-llm,prefix_caching=0"
+    commands = launch_named(text, Site(nodes=node_addresses(2)))
+    made = SlurmMachine(read.study.machines["nodes"], read.study.engines, read.study.limits, "two")
+    script = made.script(launch, commands, tmp_path, "job")
+    assert "#SBATCH --ntasks-per-node=8\n" in script
+    assert "srun --nodes=2 --ntasks-per-node=8 --mpi=pmix " in script
+    assert f"--config {tmp_path}/trtllm.yaml" in script
+    assert "enable_block_reuse: false" in script
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0

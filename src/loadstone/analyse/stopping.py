@@ -3,6 +3,9 @@
 `tpot_p50±2%` ends a cell once the 95 % interval of its median TPOT lies within 2 % of it. An interval for a number of
 requests that was fixed before would not do: whoever looks again and again, and stops when he likes what he sees, is
 wrong more often than it says. These hold at all looks together.
+
+`ttft_p99<500ms` ends a cell once it is known, likewise, on which side of the bound the percentile lies. There the
+first requests do not count: an engine that was idle answers them faster than it will the others.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.record import Stop, WatchedRequest
 from loadstone.core.statistics import PERCENTILES, Dependence, distribution
 from loadstone.core.statistics.distribution import ranks_among
-from loadstone.core.units import show_seconds
+from loadstone.core.units import parse_seconds, show_seconds
 
 _ERROR = 0.05
 """Probability that an interval is ever wrong."""
@@ -27,16 +30,35 @@ _TUNED_REQUESTS = 32.0
 """Weight of the mixture's prior, in requests: bounds are tightest at about eight times as many."""
 _LOOK_AGAIN = 1.05
 """Times as many requests as at the last look: a look sorts all of them."""
+_SETTLES = 2.0
+"""Median E2E after which an engine is as busy as it will be under the load."""
+_BOUND = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*<=?\s*(\S+)\s*")
 _RULE = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*")
 
 
 class Rule(NamedTuple):
-    """A latency's percentile is to be known to a share of itself. `text`: as it was written."""
+    """A latency's percentile is to be known to a share of itself, or on which side of `limit_s`, in seconds. `text`:
+    as it was written; `error`: the probability that its interval is ever wrong."""
 
     text: str
     metric: str
     percentile: str
     within: float
+    limit_s: float | None = None
+    error: float = _ERROR
+
+    def is_met(self, known: Interval | None) -> bool:
+        if known is None:
+            return False
+        return known.is_within(self.within) if self.limit_s is None else self.holds(known) is not None
+
+    def holds(self, known: Interval | None) -> bool | None:
+        """Whether the percentile is surely below the limit; None: not known yet."""
+        if known is None or self.limit_s is None:
+            return None
+        if known.high is not None and known.high <= self.limit_s:
+            return True
+        return False if known.low is not None and known.low > self.limit_s else None
 
 
 class Interval(NamedTuple):
@@ -53,9 +75,13 @@ class Interval(NamedTuple):
 
 
 def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Rules from `tpot_p50±2%,ttft_p99±10%`. Raises InputError."""
+    """Rules from `tpot_p50±2%,ttft_p99±10%,ttft_p99<500ms`. Raises InputError."""
     rules = []
     for part in text.split(","):
+        bound = _BOUND.fullmatch(part)
+        if bound is not None and bound[2] in PERCENTILES:
+            rules.append(Rule(part.strip(), bound[1], bound[2], 0.0, parse_seconds(bound[3], "--stop-when")))
+            continue
         match = _RULE.fullmatch(part)
         if match is None or match[2] not in PERCENTILES or not 0 < float(match[3]) < 100:
             raise InputError(
@@ -79,8 +105,8 @@ def evidence_against(count: int, n: int, q: float) -> float:
     return gained - math.lgamma(a + b + n) + math.lgamma(a + b) - count * math.log(q) - (n - count) * math.log1p(-q)
 
 
-def sequential_ranks(n: int, q: float) -> tuple[int | None, int | None]:
-    """Ranks l < u, from 1, with X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎ at all n together, with a probability of 95 % or more.
+def sequential_ranks(n: int, q: float, error: float = _ERROR) -> tuple[int | None, int | None]:
+    """Ranks l < u, from 1, with X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎ at all n together, with a probability of at least 1 − error.
 
     For independent values of any distribution, with ties too: those at the quantile may be dealt to its sides so that
     the number below it is Binomial(n, q). Numbers without enough evidence_against() them are kept; the evidence rises
@@ -88,7 +114,7 @@ def sequential_ranks(n: int, q: float) -> tuple[int | None, int | None]:
     """
 
     def holds(count: int) -> bool:
-        return evidence_against(count, n, q) < -math.log(_ERROR)
+        return evidence_against(count, n, q) < -math.log(error)
 
     middle = min(n, max(0, round(n * q)))
     below, above = -1, n + 1
@@ -102,7 +128,9 @@ def sequential_ranks(n: int, q: float) -> tuple[int | None, int | None]:
     return least or None, most + 1 if most < n else None
 
 
-def interval_of(values: NDArray[np.float64], percentile: str, dependence: Dependence) -> Interval | None:
+def interval_of(
+    values: NDArray[np.float64], percentile: str, dependence: Dependence, error: float = _ERROR
+) -> Interval | None:
     """Of values of a cell's requests so far, NaN where missing, in the order of `dependence`; None where there are
     none.
 
@@ -114,7 +142,7 @@ def interval_of(values: NDArray[np.float64], percentile: str, dependence: Depend
     if known is None:
         return None
     worth = known.worth[percentile]
-    ranks = sequential_ranks(worth, PERCENTILES[percentile]) if worth else (None, None)
+    ranks = sequential_ranks(worth, PERCENTILES[percentile], error) if worth else (None, None)
     ordered = np.sort(values[~np.isnan(values)])
     low, high = (None if rank is None else float(ordered[rank - 1]) for rank in ranks_among(ranks, known.n, worth))
     return Interval(getattr(known, percentile), low, high)
@@ -141,6 +169,7 @@ class Watch:
         self._places = places
         self._next = 1.0
         self._precise = False
+        self._holds: bool | None = None
         self._shown = ""
 
     def look(self, elapsed_s: float, ended: int, failed: int, requests: Sequence[WatchedRequest]) -> Stop | None:
@@ -153,7 +182,7 @@ class Watch:
             self._next = len(requests) * _LOOK_AGAIN
             self._estimate(requests)
             if self._precise:
-                return Stop("precise", self._shown)
+                return Stop("precise", self._shown, self._holds)
         if elapsed_s >= most_s:
             return self.over(requests) or Stop("time", f"the longest time of {most_s:g} s was over")
         return None
@@ -163,19 +192,34 @@ class Watch:
         if not self._stopping.rules or self._precise:
             return None
         self._estimate(requests)
-        return Stop("precise" if self._precise else "imprecise", self._shown)
+        return Stop("precise" if self._precise else "imprecise", self._shown, self._holds)
 
     def _estimate(self, requests: Sequence[WatchedRequest]) -> None:
         table = np.array(requests, np.float64).reshape(-1, len(WatchedRequest._fields))
+        rules = self._stopping.rules
+        if any(rule.limit_s is not None for rule in rules):
+            table = _settled(table)
         columns = dict(zip(WatchedRequest._fields, table.T, strict=True))
         dependence = Dependence.of(columns["sent_s"], columns["end_s"], places=self._places)
-        parts, met = [], []
-        for rule in self._stopping.rules:
-            known = interval_of(columns[f"{rule.metric}_s"], rule.percentile, dependence)
-            met.append(known is not None and known.is_within(rule.within))
-            parts.append(f"{rule.text}: {_show(known)}")
-        self._precise = bool(met) and all(met)
+        parts, known = [], []
+        for rule in rules:
+            values = columns[f"{rule.metric}_s"]
+            known.append(interval_of(values, rule.percentile, dependence, rule.error))
+            parts.append(f"{rule.text}: {_show(known[-1])}")
+        verdicts = [rule.holds(each) for rule, each in zip(rules, known, strict=True) if rule.limit_s is not None]
+        self._holds = False if False in verdicts else True if verdicts and None not in verdicts else None
+        met = [rule.is_met(each) for rule, each in zip(rules, known, strict=True)]
+        self._precise = bool(met) and (all(met) or self._holds is False)
         self._shown = f"{'; '.join(parts)}; after {len(requests)} requests"
+
+
+def _settled(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The requests that were sent once the engine was as busy as it will be."""
+    sent_s, end_s = table[:, 0], table[:, 1]
+    if not len(table):
+        return table
+    settled: NDArray[np.float64] = table[sent_s >= sent_s.min() + _SETTLES * float(np.median(end_s - sent_s))]
+    return settled
 
 
 def _show(known: Interval | None) -> str:

@@ -27,6 +27,7 @@ from loadstone.commands.exchange import export, import_
 from loadstone.commands.launch import launch
 from loadstone.commands.offline import offline
 from loadstone.commands.output import INTERRUPTED
+from loadstone.commands.recommend import recommend
 from loadstone.commands.report import report
 from loadstone.commands.runs import query, recover, selftest, show
 from loadstone.commands.serve_sim import serve_sim
@@ -51,6 +52,7 @@ COMMANDS = (
     serve_sim,
     launch,
     offline,
+    recommend,
     size,
     validate,
     calibrate,

@@ -28,6 +28,10 @@ def bench(options: Options, json: Json = False, strict: Strict = False) -> None:
 
     def measure() -> dict[str, Any]:
         with Display() as display:
-            return run(options, display)
+            if options.find_max is None:
+                return run(options, display)
+            from loadstone.runs.find_max import find_max
+
+            return find_max(options, display)
 
     show_run(measure, "measured", json, strict)

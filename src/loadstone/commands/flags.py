@@ -33,7 +33,7 @@ def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
         default, kind = False, bool
     elif flag.read is not None and Path not in (hint, *getattr(hint, "__args__", ())):
         kind = str
-    names = {"header": ["--header", "-H"], "argument": ["--argument", "-a"]}.get(flag.name, [])
+    names = {"header": ["--header", "-H"], "argument": ["--argument", "-a"], "with_": ["--with"]}.get(flag.name, [])
     if kind is bool and not default:
         names = [f"--{flag.name.replace('_', '-')}"]
     shown = typer.Argument(help=flag.help) if flag.argument else option(flag.heading, flag.help, *names)

@@ -102,5 +102,5 @@ def variable_of(text: str) -> tuple[str, str]:
     """A variable of the environment. Raises InputError."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise InputError(f"--env {name}: write NAME=VALUE")
+        raise InputError(f"--env {name!r}: write NAME=VALUE")
     return name, value

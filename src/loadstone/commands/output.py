@@ -45,6 +45,8 @@ def show_document(document: dict[str, Any], as_json: bool) -> None:
             print(run["run_dir"])
         return
     print_text(render(Summary.of(document)))
+    if "max" in document:
+        print_text("", document["max"]["text"])
     print(document["run_dir"])
 
 

@@ -35,10 +35,12 @@ class WatchedRequest(NamedTuple):
 
 class Stop(msgspec.Struct, frozen=True):
     """What ended a cell before all of it was sent: the precision that was asked for is reached, too many errors, its
-    longest time. imprecise: it ended before that precision was reached."""
+    longest time. imprecise: it ended before that precision was reached. `holds`: whether all bounds that were to be
+    decided hold; None: there were none, or it is not known."""
 
     rule: StopRule
     evidence: str
+    holds: bool | None = None
 
 
 class RequestRecord(msgspec.Struct, kw_only=True):

@@ -52,10 +52,13 @@ Listener = Callable[[Event], None]
 
 
 def bench(
-    options: Options, on_event: Listener = lambda event: None, made_with: Provenance | None = None
+    options: Options,
+    on_event: Listener = lambda event: None,
+    made_with: Provenance | None = None,
+    stopping: Stopping | None = None,
 ) -> dict[str, Any]:
     """Measure a live engine; returns the summary (the `--json` document), whose `run_dir` holds the run. `made_with`:
-    what is known of how the server at a URL was started.
+    what is known of how the server at a URL was started. `stopping`: in place of what the options say ends a cell.
 
     Raises InputError (TargetError, DiskFullError) with one line where it cannot be done, and Interrupted, after
     saving, when a signal ended it. Requests that fail during the run are records, not exceptions.
@@ -66,7 +69,7 @@ def bench(
     preflight.check_options(options)
     launched.check_options(options)
     deployment = preflight.declared_deployment(options)
-    stopping = _stopping(planner.options)
+    stopping = stopping or _stopping(planner.options)
     headers = preflight.headers_of(options.headers)
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())

@@ -14,10 +14,10 @@ from loadstone import catalogue
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.errors import InputError
 from loadstone.core.units import show_number, show_seconds
-from loadstone.gpubench import session
-from loadstone.gpubench.points import Bench, load
 from loadstone.predict.calibrate import gpu as fit
 from loadstone.predict.calibrate.gpu import Fitted
+from loadstone.predict.gpubench import session
+from loadstone.predict.gpubench.points import Bench, load
 from loadstone.predict.step_time.profile import profile_of, save, user_folder
 
 _ANY_MODEL = "llama-3.1-8b"

@@ -16,7 +16,7 @@ from loadstone.analyse.ranking import Ranked, judged, ranking
 from loadstone.catalogue.deployment.alternatives import expand
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.catalogue.engines import engine_title
+from loadstone.catalogue.engines import engine_title, not_simulated
 from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan
@@ -207,6 +207,7 @@ def _target(deployment: Deployment, longest: int, options: SimulateOptions) -> T
 def _basis(deployment: Deployment, fleet: Fleet, options: SimulateOptions) -> dict[str, Any]:
     """What the prediction stands on, for verdict.prediction_findings()."""
     basis: dict[str, Any] = {"assumed": list(deployment.model.assumed)}
+    basis["not_simulated"] = not_simulated(deployment.engine, deployment.arguments)
     if isinstance(fleet.model, StepModel):
         profile = fleet.model.profile
         basis["profile"] = profile.name

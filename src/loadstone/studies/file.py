@@ -303,6 +303,7 @@ _NOT_RENDERED = ("account", "qos", "options", *_OF_HOSTS)
 _OF_OTHER_MACHINES = {
     "ssh": _OF_SLURM,
     "local": (*_OF_SLURM, *_OF_HOSTS, "setup"),
+    "ray": _OF_SLURM,
     "dstack": _NOT_RENDERED,
     "kubernetes": _NOT_RENDERED,
 }
@@ -312,8 +313,12 @@ WORKLOAD_FLAGS = {
     for field, each in flags_of(Options).items()
     if (each.heading == WORKLOAD and field not in _OF_THE_STUDY) or field in _OF_A_REQUEST
 }
-LOAD_FLAGS = {each.name.replace("_", "-") for each in flags_of(Options).values() if each.heading == LOAD}
-"""Options of `bench` that a study's workloads and loads may have."""
+LOAD_FLAGS = {
+    each.name.replace("_", "-")
+    for field, each in flags_of(Options).items()
+    if each.heading == LOAD and field != "find_max"
+}
+"""Options of `bench` that a study\'s workloads and loads may have."""
 
 
 def _check(read: StudyFile) -> None:

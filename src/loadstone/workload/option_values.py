@@ -147,7 +147,7 @@ def variables(value: Any, flag: str) -> list[tuple[str, str]]:
     pairs = engine_flags(value, flag)
     for name, content in pairs:
         if content is None or not name.isidentifier():
-            raise InputError(f"{flag} {name}: write NAME=VALUE")
+            raise InputError(f"{flag} {name!r}: write NAME=VALUE")
     return [(name, content or "") for name, content in pairs]
 
 

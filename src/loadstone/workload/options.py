@@ -21,14 +21,14 @@ from loadstone.workload.flag_names import no_such_option
 from loadstone.workload.request import Endpoint, Route, Timeouts
 
 ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN = "Arguments", "Target", "Workload", "Load", "Simulator", "Run"
-DEPLOYMENT, ENGINE = "Deployment", "Engine"
+DEPLOYMENT, ENGINE, SEARCH = "Deployment", "Engine", "Search"
 """Headings of a help text, in their order there; ARGUMENT: of what stands without a flag."""
 _OF_A_SERVER = frozenset((
     "url", "salt", "flush_cache", "sampling_seed", "stop", "structured", "stream", "workers", "ray", "gpu_telemetry",
     "gpu_metrics", "stop_when", "max_errors", "min_duration_s", "max_duration_s",
 ))  # fmt: skip
 """Options, beside those under TARGET, that a simulation takes and that do nothing there."""
-HEADINGS = (ARGUMENT, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN)
+HEADINGS = (ARGUMENT, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, SEARCH, RUN)
 Reader = Callable[[Any, str], Any]
 
 
@@ -246,8 +246,13 @@ class Options(Flags):
     grace_s: float = flag(LOAD, "after --duration: time for requests under way to end", "30s", values.seconds)
     stop_when: str | None = flag(
         LOAD,
-        "end a cell once all of these are known so well, with 95 % confidence: tpot_p50±2%,ttft_p99±10%; without "
-        "--requests or --duration it goes on until then, or for --max-duration",
+        "end a cell once all of these are known so well, with 95 % confidence: tpot_p50±2%,ttft_p99±10%; or whether "
+        "bounds hold, ttft_p99<500ms; without --requests or --duration it goes on until then, or for --max-duration",
+    )
+    find_max: str | None = flag(
+        LOAD,
+        "search the highest load at which these bounds hold, ttft_p99<500ms,tpot_p99<30ms, by --rate or, with "
+        "--concurrency, by requests under way; for --max-duration in all [default: 10m]",
     )
     max_errors: float | None = flag(
         LOAD,
@@ -368,7 +373,7 @@ def changed_flags(options: Options, *headings: str) -> list[str]:
     return changed
 
 
-def check_limits(options: Options) -> None:
+def check_limits(options: Flags) -> None:
     """Raises InputError for a number beyond the limits of its option."""
     for field, each in flags_of(type(options)).items():
         value = getattr(options, field)

@@ -42,6 +42,7 @@ class _Basis(msgspec.Struct):
     nodes_crossed: int | None = None
     own_profile: bool = False
     assumed: list[str] = []
+    not_simulated: list[str] = []
     assumed_acceptance: float | None = None
     draft: str | UnsetType | None = UNSET
     own_draft: bool = False
@@ -178,7 +179,13 @@ def _stopped(cell: CellInfo) -> Finding | None:
 def prediction_findings(info: RunInfo) -> list[Finding]:
     """Findings of each cell of a simulated run."""
     basis = _of(info.settings.get("basis"), _Basis)
-    findings = [_unmeasured(basis), _network_guessed(basis), _model_assumed(basis), _drafts_assumed(basis)]
+    findings = [
+        _unmeasured(basis),
+        _network_guessed(basis),
+        _model_assumed(basis),
+        _launch_only(basis),
+        _drafts_assumed(basis),
+    ]
     return [each for each in findings if each is not None]
 
 
@@ -198,6 +205,12 @@ def _model_assumed(basis: _Basis) -> Finding | None:
     if not basis.assumed:
         return None
     return finding("model_assumed", f"assumed where the model's config.json is silent: {'; '.join(basis.assumed)}")
+
+
+def _launch_only(basis: _Basis) -> Finding | None:
+    if not basis.not_simulated:
+        return None
+    return finding("launch_only", f"of the deployment's arguments, {'; '.join(basis.not_simulated)}")
 
 
 def _network_guessed(basis: _Basis) -> Finding | None:

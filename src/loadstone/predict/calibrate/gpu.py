@@ -27,7 +27,7 @@ from loadstone import catalogue
 from loadstone.catalogue.find import match_gpu
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.errors import InputError
-from loadstone.gpubench.points import Bench, Point, fastest
+from loadstone.predict.gpubench.points import Bench, Point, fastest
 from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, INDEX, Array
 from loadstone.predict.step_time.expert_kernels import expert_kernel

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -83,6 +83,7 @@ class Command(NamedTuple):
     ready    path that answers 200 once requests are served
     env      of the engine, whatever the site adds
     negates  whether a switch that is off is said, as --no-NAME
+    renamed  older releases' spellings of what only launching knows, by today's; "": said otherwise
     tasks    of each node, where all nodes are one world of MPI; see Launch.tasks_per_node
     model    name that requests must use, where the server itself may not say it
     """
@@ -99,6 +100,7 @@ class Command(NamedTuple):
     ready: str = "/health"
     env: tuple[tuple[str, str], ...] = ()
     negates: bool = False
+    renamed: Mapping[str, str] = {}
     tasks: int = 1
     model: str | None = None
 
@@ -247,8 +249,9 @@ def launch_settings(deployment: Deployment) -> Iterator[tuple[str, str | int | b
 def launch_flags(deployment: Deployment, command: Command, site: Site) -> Flags:
     """The flags of launch_rows()."""
     flags: Flags = []
-    for spelling, value in launch_rows(deployment):
-        if spelling.startswith(_SETTINGS):
+    for today, value in launch_rows(deployment):
+        spelling = command.renamed.get(today, today)
+        if not spelling or spelling.startswith(_SETTINGS):
             continue
         if value is False and command.negates:
             flags.append((spelling.removeprefix("no-") if spelling.startswith("no-") else f"no-{spelling}", True))

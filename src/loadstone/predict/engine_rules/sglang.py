@@ -47,7 +47,7 @@ _NEW_SPELLINGS_SINCE = (0, 5, 23)
 """--attn-dp-size and --cuda-graph-backend-…; the older forms are refused from 2027 on."""
 _OWN_FLAGS = (
     "mem_fraction_static", "max_running_requests", "max_total_tokens", "max_prefill_tokens", "page_size",
-    "scheduler_recv_interval", "disable_piecewise_cuda_graph", "piecewise_cuda_graph_max_tokens",
+    "scheduler_recv_interval", "json_model_override_args",
 )  # fmt: skip
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bf16", "nvfp4": "nvfp4", "fp8_e5m2": "fp8_e5m2", "fp8": "fp8_e4m3"}
@@ -72,6 +72,7 @@ class Sglang(EngineRules):
         Era((0, 0), "0.4", old=True),
     )
     """0.5 overlaps host and device; its prompts run in piecewise CUDA graphs by default from about 0.5.10 on."""
+    spelled = EngineRules.spelled - {"block_size"}
     cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8_e5m2", "fp8")
     """Its --kv-cache-dtype."""
     refuses_longer = True
@@ -264,6 +265,10 @@ class Sglang(EngineRules):
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("chunked-prefill-size", chunk or deployment.argument("chunked_prefill_size")),
             ("cuda-graph-max-bs-decode" if new else "cuda-graph-max-bs", deployment.argument("cuda_graph_max_bs")),
+            (
+                "cuda-graph-max-bs-prefill" if new else "piecewise-cuda-graph-max-tokens",
+                deployment.argument("piecewise_cuda_graph_max_tokens"),
+            ),
             *self._eager_flags(new),
             ("disable-radix-cache", switched(deployment, "prefix_caching") is False),
             *self._speculation,
@@ -282,7 +287,8 @@ class Sglang(EngineRules):
 
     def _eager_flags(self, new: bool) -> Flags:
         if not switched(self.deployment, "enforce_eager"):
-            return []
+            off = switched(self.deployment, "disable_piecewise_cuda_graph") is True
+            return [("disable-prefill-cuda-graph" if new else "disable-piecewise-cuda-graph", off)]
         if not new:
             return [("disable-cuda-graph", True)]
         return [("cuda-graph-backend-decode", "disabled"), ("cuda-graph-backend-prefill", "disabled")]

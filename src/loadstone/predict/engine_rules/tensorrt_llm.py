@@ -155,6 +155,13 @@ class TensorrtLlm(EngineRules):
                 if draft is None
                 else {"decoding_type": "Draft_Target", "max_draft_len": tokens, "speculative_model": draft.model.name}
             )
+        for name in ("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio"):
+            if (text := deployment.argument(name)) is not None:
+                settings[name] = float(text) if name.endswith("ratio") else count(deployment, name)
+        if (steps := count(deployment, "timeout_iters")) is not None:
+            settings["attention_dp_config"] = {"enable_balance": True, "timeout_iters": steps}
+        if (tokens := count(deployment, "capture_num_tokens")) is not None:
+            settings["torch_compile_config"] = {"enable_piecewise_cuda_graph": True, "capture_num_tokens": [tokens]}
         if quantised:
             settings["quant_config"] = {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}
         for key, value in launch_settings(deployment):

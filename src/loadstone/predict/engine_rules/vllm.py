@@ -48,11 +48,14 @@ _NVFP4_IN_PART = ("Ampere", "Ada", "Hopper", "Grace Hopper")
 
 _OWN_FLAGS = (
     "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_cudagraph_capture_size",
+    "hf_overrides",
 )  # fmt: skip
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8_per_token_head"} | {
     name: name for name in ("nvfp4", "fp8_ds_mla", "fp8_e5m2", "fp8")
 }
+_STRUCTURED_OUTPUTS_SINCE, _ATTENTION_FLAG_SINCE = (0, 11), (0, 13)
+"""Before, --guided-decoding-backend, and the variable VLLM_ATTENTION_BACKEND (its pull request 26315)."""
 _MASTER_PORT, _RPC_PORT = 29501, 13345
 
 
@@ -269,7 +272,14 @@ class Vllm(EngineRules):
         if deployment.ep > 1 and deployment.ep != ranks:
             notes += (f"vLLM deals experts over all {ranks} ranks, not over {deployment.ep}",)
         program = [site.program or "vllm", "serve", self.model_name(site)]
-        return Command(program, flags, self._of_nodes(site), notes, entry=2, negates=True)
+        backend, renamed = deployment.argument("attention_backend"), {}
+        if self.version < _STRUCTURED_OUTPUTS_SINCE:
+            renamed["structured-outputs-config.backend"] = "guided-decoding-backend"
+        if self.version < _ATTENTION_FLAG_SINCE:
+            renamed["attention-backend"] = ""
+        env = (("VLLM_ATTENTION_BACKEND", backend),) if backend and "attention-backend" in renamed else ()
+        nodes = self._of_nodes(site)
+        return Command(program, flags, nodes, notes, entry=2, negates=True, renamed=renamed, env=env)
 
     @property
     def _compilation(self) -> str | None:

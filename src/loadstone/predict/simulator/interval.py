@@ -121,19 +121,19 @@ def _figures(run: CellRun, load: Load, slo: Collection[str]) -> dict[str, float]
     """Of measured requests that ended: p50 of each latency, output tokens per second, and by bound the figure that it
     bounds: a percentile, or of a bound on every request the slowest.
     """
-    ended = _ended(run)
-    figures = {name: float(np.median(values)) for name in _MEDIANS if len(values := ended.latencies[name])}
-    if len(ended.end_s) and (length_s := float(ended.end_s.max() - ended.sent_s.min())) > 0:
-        figures[_RATE] = float(ended.output_tokens.sum()) / length_s
+    done = ended(run)
+    figures = {name: float(np.median(values)) for name in _MEDIANS if len(values := done.latencies[name])}
+    if len(done.end_s) and (length_s := float(done.end_s.max() - done.sent_s.min())) > 0:
+        figures[_RATE] = float(done.output_tokens.sum()) / length_s
     for name in slo:
         base, _, percentile = name.partition("_")
-        values = ended.latencies[latency_field(base, load)]
+        values = done.latencies[latency_field(base, load)]
         if len(values):
             figures[name] = float(np.quantile(values, PERCENTILES[percentile] if percentile else 1.0))
     return figures
 
 
-class _Ended(NamedTuple):
+class Ended(NamedTuple):
     """Of measured requests that ended: by metric their latencies (of one token there is no TPOT), and their times."""
 
     latencies: dict[str, NDArray[np.float64]]
@@ -143,7 +143,7 @@ class _Ended(NamedTuple):
     output_tokens: NDArray[np.int64]
 
 
-def _ended(run: CellRun) -> _Ended:
+def ended(run: CellRun) -> Ended:
     requests = run.requests
     count = requests.count
     first = np.array(run.journal.first_s[:count]) + run.stream_s
@@ -157,15 +157,15 @@ def _ended(run: CellRun) -> _Ended:
         "ttft_s": (first - sent)[done], "ttft_intended_s": (first - intended)[done], "tpot_s": tpot, "itl_s": tpot,
         "e2e_s": (end - sent)[done], "e2e_intended_s": (end - intended)[done],
     }  # fmt: skip
-    return _Ended(latencies, intended[done], sent[done], end[done], output[done])
+    return Ended(latencies, intended[done], sent[done], end[done], output[done])
 
 
 def _leaving(run: CellRun, load: Load) -> float | None:
     """Of requests that come at a steady rate, the share that leaves in the same time; None where it is unknown."""
     if not load.steady:
         return None
-    ended = _ended(run)
-    trend = growth(ended.due_s, ended.end_s)
+    done = ended(run)
+    trend = growth(done.due_s, done.end_s)
     if trend is None:
         return None
     slope, reach = trend

@@ -41,9 +41,14 @@ class _Section(NamedTuple):
 
 def page(report: Report) -> str:
     """The whole report as one file that needs no network."""
+    return framed(report.title, body(report))
+
+
+def framed(title: str, content: str) -> str:
+    """A page of its own around `content`, which is markup already."""
     scripts = [vega(), script()]
     hashes = " ".join(map(_hash, scripts))
-    return render("page.html", title=report.title, hashes=hashes, style=style(), body=body(report), scripts=scripts)
+    return render("page.html", title=title, hashes=hashes, style=style(), body=content, scripts=scripts)
 
 
 def body(report: Report) -> str:

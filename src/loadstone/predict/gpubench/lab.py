@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from loadstone.core.nvml import PREFIX, Gpus
-from loadstone.gpubench.points import Bench, Device, Method, Moment, Point, Skipped
+from loadstone.predict.gpubench.points import Bench, Device, Method, Moment, Point, Skipped
 
 COPIES_OF_L2 = 6
 """Data that calls go round over, in sizes of the second-level cache: some of it survives a round at 2."""

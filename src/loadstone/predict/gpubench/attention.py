@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from loadstone.gpubench import engine_kernels
-from loadstone.gpubench.lab import Lab, Operation
-from loadstone.gpubench.shapes import Heads
+from loadstone.predict.gpubench import engine_kernels
+from loadstone.predict.gpubench.lab import Lab, Operation
+from loadstone.predict.gpubench.shapes import Heads
 
 Kernels = list[tuple[str, Callable[[int], Any]]]
 """Whose code, and the call of it."""
@@ -155,7 +155,7 @@ def _contiguous(lab: Lab, heads: Heads, operation: Operation, copies: int) -> No
 
 
 def _paged(lab: Lab, heads: Heads, operation: Operation, copies: int, engine: bool) -> None:
-    from loadstone.gpubench.kernels import PagedDecode
+    from loadstone.predict.gpubench.kernels import PagedDecode
 
     torch = lab.torch
     sequences, context = operation.shape["sequences"], operation.shape["context"]

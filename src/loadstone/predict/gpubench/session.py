@@ -12,11 +12,11 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec
 from loadstone.core.errors import InputError
 from loadstone.core.nvml import Gpus
 from loadstone.core.version import __version__
-from loadstone.gpubench import engine_kernels, memory_and_launches, shapes
-from loadstone.gpubench.attention import measure_decode, measure_prefill
-from loadstone.gpubench.lab import Lab, OutOfTimeError, describe_device, number_of
-from loadstone.gpubench.points import Bench, Skipped, save
-from loadstone.gpubench.products import measure_experts, measure_products
+from loadstone.predict.gpubench import engine_kernels, memory_and_launches, shapes
+from loadstone.predict.gpubench.attention import measure_decode, measure_prefill
+from loadstone.predict.gpubench.lab import Lab, OutOfTimeError, describe_device, number_of
+from loadstone.predict.gpubench.points import Bench, Skipped, save
+from loadstone.predict.gpubench.products import measure_experts, measure_products
 
 BUDGET_S = 480.0
 LARGE = 8192

@@ -1,6 +1,6 @@
-"""`python -m loadstone.gpubench OUT`: the benchmarks without the command line's libraries.
+"""`python -m loadstone.predict.gpubench OUT`: the benchmarks without the command line's libraries.
 
-Usage: python -m loadstone.gpubench OUT.json [--budget SECONDS] [--device cuda|cpu] [--only GROUP]…
+Usage: python -m loadstone.predict.gpubench OUT.json [--budget SECONDS] [--device cuda|cpu] [--only GROUP]…
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 from loadstone.core.errors import InputError
-from loadstone.gpubench import session
+from loadstone.predict.gpubench import session
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadstone.gpubench")
+    parser = argparse.ArgumentParser(prog="python -m loadstone.predict.gpubench")
     parser.add_argument("out", type=Path, help="file to write")
     parser.add_argument("--budget", type=float, default=session.BUDGET_S, help="seconds")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: tiny shapes, to try the code")

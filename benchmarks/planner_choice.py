@@ -1,0 +1,192 @@
+"""Would the planner have chosen well among what others measured?
+
+    python benchmarks/planner_choice.py POINTS.csv
+
+Groups are the rows of one model, GPU, lengths, precision and load that were measured in several layouts or on several
+engines. In each the coefficients are those of a fit without the model's family. Of each row the throughput per GPU is
+predicted, and the probability that TPOT stays below a bound (the group's median of what was measured); the choice is
+the row with the largest product. It is right where it meets the bound, or breaks it by less than a tenth, and its
+measured throughput per GPU is within a tenth of the best that meets it. Also printed: the same without a bound; how
+often bounds held that were stated to hold with some probability, in ten bins, over bounds of 0.7 to 1.4 times the
+group's median; and what a measurement is worth, advised against random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import NormalDist, median
+from typing import NamedTuple
+
+import numpy as np
+
+from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.calibrate.points import read_points
+from loadstone.predict.calibrate.update import SIGMA
+from loadstone.predict.validate import Scored, score
+from loadstone.recommend.errors import COMMON
+
+NEAR = 1.1
+NORMAL = NormalDist()
+
+
+class Row(NamedTuple):
+    """Predicted and measured TPOT (s) and output tokens/s per GPU; spread: of ln TPOT."""
+
+    name: str
+    engine: str
+    gpus: int
+    tpot: float
+    rate: float
+    spread: float
+    measured_tpot: float
+    measured_rate: float
+
+    def holds(self, bound: float) -> float:
+        return NORMAL.cdf(math.log(bound / self.tpot) / self.spread)
+
+
+def row_of(each: Scored) -> Row | None:
+    point = each.point
+    users, output = each.users, point.output_tokens
+    if each.skipped_because or not users or not output or point.load != "concurrency":
+        return None
+    if "tpot" not in each.measured or "ttft" not in each.measured or not point.gpus:
+        return None
+    ttft, tpot = each.measured["ttft"], each.measured["tpot"]
+    measured = users * output / (ttft + (output - 1) * tpot) / point.gpus
+    predicted = users * output / (each.predicted["ttft"] + (output - 1) * each.predicted["tpot"]) / point.gpus
+    spread = math.log(each.high["tpot"] / each.low["tpot"]) / (2 * Z80)
+    name = f"{each.deployment}"
+    return Row(name, point.engine, point.gpus, each.predicted["tpot"], predicted, spread, tpot, measured)
+
+
+def groups_of(scored: Sequence[Scored]) -> list[list[Row]]:
+    members: dict[tuple[object, ...], dict[tuple[object, ...], Row]] = defaultdict(dict)
+    for each in scored:
+        row, point = row_of(each), each.point
+        if row is None:
+            continue
+        key = (
+            point.model, point.precision, point.gpu, point.input_tokens, point.output_tokens, point.range_ratio,
+            point.load_value, point.prefix_tokens,
+        )  # fmt: skip
+        layout = (point.engine, point.gpus, point.tp, point.dp, point.moe_ep, point.kv_dtype)
+        members[key].setdefault(layout, row)  # of repeats and versions the first
+    return [list(rows.values()) for rows in members.values() if len(rows) > 1]
+
+
+def choose(rows: Sequence[Row], bound: float) -> Row:
+    return max(rows, key=lambda row: row.rate * row.holds(bound))
+
+
+def is_right(rows: Sequence[Row], chosen: Row, bound: float) -> bool:
+    best = max((row.measured_rate for row in rows if row.measured_tpot <= bound), default=0.0)
+    return chosen.measured_tpot <= NEAR * bound and NEAR * chosen.measured_rate >= best
+
+
+def calibration(groups: Sequence[Sequence[Row]]) -> list[tuple[str, int, float, float]]:
+    stated: list[tuple[float, bool]] = []
+    for rows in groups:
+        middle = median(row.measured_tpot for row in rows)
+        for factor in (0.7, 0.85, 1.0, 1.2, 1.4):
+            stated += [(row.holds(factor * middle), row.measured_tpot <= factor * middle) for row in rows]
+    table = []
+    for low in range(10):
+        here = [each for each in stated if low / 10 <= each[0] < (low + 1) / 10 or (low == 9 and each[0] == 1)]
+        if here:
+            means = float(np.mean([each[0] for each in here])), float(np.mean([each[1] for each in here]))
+            table.append((f"{low * 10} to {low * 10 + 10} %", len(here), *means))
+    return table
+
+
+def worth(groups: Sequence[Sequence[Row]], seed: int = 0) -> dict[str, float]:
+    """Regret, as a share of the best throughput per GPU: by prediction, after measuring the row that is advised, a
+    random one, the one that looks best."""
+    rng = np.random.default_rng(seed)
+    regrets: dict[str, list[float]] = {"none": [], "advised": [], "random": [], "best looking": []}
+    for rows in groups:
+        if len(rows) < 3:
+            continue
+        best = max(row.measured_rate for row in rows)
+        regrets["none"].append(1 - choose_rate(rows, {}).measured_rate / best)
+        advised = advise(rows, rng)
+        looking = max(range(len(rows)), key=lambda at: rows[at].rate)
+        others = [1 - choose_rate(rows, {at: rows[at]}).measured_rate / best for at in range(len(rows))]
+        regrets["advised"].append(others[advised])
+        regrets["random"].append(float(np.mean(others)))
+        regrets["best looking"].append(others[looking])
+    return {name: float(np.mean(values)) for name, values in regrets.items()} | {"groups": len(regrets["none"])}
+
+
+def choose_rate(rows: Sequence[Row], known: dict[int, Row]) -> Row:
+    """The largest throughput per GPU, once some were measured: engines' errors have much in common."""
+    shifts: dict[str, float] = {}
+    for at, row in known.items():
+        gap = math.log(row.measured_rate / rows[at].rate)
+        shifts[row.engine] = COMMON["tpot"] * gap
+    values = [
+        known[at].measured_rate if at in known else row.rate * math.exp(shifts.get(row.engine, 0.0))
+        for at, row in enumerate(rows)
+    ]
+    return rows[int(np.argmax(values))]
+
+
+def advise(rows: Sequence[Row], rng: np.random.Generator, worlds: int = 512) -> int:
+    """The row whose measurement lowers the expected regret most, by the covariance that the planner has."""
+    count = len(rows)
+    covariance = np.zeros((count, count))
+    for one, row in enumerate(rows):
+        for other, its in enumerate(rows):
+            if row.engine == its.engine:
+                covariance[one, other] = (1.0 if one == other else COMMON["tpot"]) * row.spread * its.spread
+    logs = np.log([row.rate for row in rows]) + rng.multivariate_normal(np.zeros(count), covariance, worlds)
+    rates = np.exp(logs)
+    noise = SIGMA["tpot"] ** 2
+    prior = np.log([row.rate for row in rows])
+    after = []
+    for at in range(count):
+        gain = covariance[:, at] / (covariance[at, at] + noise)
+        seen = prior + gain[None, :] * (logs[:, at : at + 1] - prior[at])
+        chosen = seen.argmax(axis=1)
+        after.append(float((rates.max(axis=1) - rates[np.arange(worlds), chosen]).mean()))
+    return int(np.argmin(after))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("points", type=Path)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    scored = score(read_points(arguments.points))
+    groups = groups_of(scored)
+    bounds: dict[str, Callable[[Sequence[Row]], float]] = {
+        "no bound": lambda rows: math.inf if not rows else 1e9,
+        "median TPOT": lambda rows: median(row.measured_tpot for row in rows),
+        "lower third": lambda rows: float(np.quantile([row.measured_tpot for row in rows], 0.34)),
+    }
+    document: dict[str, object] = {"groups": len(groups), "rows": sum(map(len, groups))}
+    print(f"{len(groups)} groups, {document['rows']} rows")
+    for name, bound_of in bounds.items():
+        right = [is_right(rows, choose(rows, bound_of(rows)), bound_of(rows)) for rows in groups]
+        chance = float(np.mean([
+            np.mean([is_right(rows, row, bound_of(rows)) for row in rows]) for rows in groups
+        ]))  # fmt: skip
+        document[name] = {"right": float(np.mean(right)), "by chance": chance}
+        print(f"{name}: right in {np.mean(right):.1%} of groups (by chance {chance:.1%})")
+    document["calibration"] = calibration(groups)
+    print("stated P(SLO), rows, mean stated, held")
+    for label, count, stated, held in calibration(groups):
+        print(f"  {label:>12} {count:6} {stated:6.1%} {held:6.1%}")
+    document["worth"] = worth(groups)
+    print("mean regret of throughput per GPU:", document["worth"])
+    if arguments.json:
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""`loadstone recommend`: what should be deployed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from loadstone.commands.flags import Json, option, takes
+from loadstone.commands.output import print_json, print_text
+from loadstone.recommend.options import RecommendOptions
+from loadstone.workload.options import RUN
+
+
+@takes(RecommendOptions)
+def recommend(
+    options: RecommendOptions,
+    page: Annotated[Path | None, option(RUN, "also write a page with pictures: plans.html", "--page", "-o")] = None,
+    json: Json = False,
+) -> None:
+    """Choose GPUs, engine and layout for a model's traffic under bounds on latency: three plans, each with the
+    probability that the bounds hold, its cost, and the measurement that would tell most.
+    """
+    from loadstone.recommend.recommend import recommend as choose
+
+    document = choose(options)
+    if page is not None:
+        from loadstone.recommend.page import write_page
+
+        write_page(document, page)
+    if json:
+        print_json(document)
+    else:
+        from loadstone.recommend.text import render
+
+        print_text(*render(document))

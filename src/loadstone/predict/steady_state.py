@@ -1,0 +1,142 @@
+"""One scheduler in steady state, by closed form: what `B` requests that decode at once mean for rate and latencies.
+
+    TPOT(B) = (t_decode(B) + P·t_prompt) / tokens per step,   rate = B / (output tokens · TPOT)
+
+with t_prompt what a step with a piece of a prompt takes beyond one without, and P how many of these a decode sees: B
+· pieces / output of its own, and where ranks go in step also those of others, as far as they do not fall together. A
+pipeline's batches each have a part of B, and wait for one another's prompts.
+
+TTFT is the way of a prompt through an idle engine beside B decodes, half a step of waiting, and the queue of an M/D/1
+server whose busy share is ρ = rate · service time: P(wait > t) = ρ·exp(−t/θ), θ = service time / (2·(1 − ρ)) (the
+heavy-traffic approximation, Kingman 1961). Requests that decode at once vary as a Poisson number does.
+
+It is made for thousands of deployments a second, to choose which of them are worth a simulation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import NormalDist
+from typing import NamedTuple
+
+from loadstone.predict.scheduler import EnginePolicy
+from loadstone.predict.step_time import StepModel
+
+_LEVELS = 10
+_NORMAL = NormalDist()
+_FILLED = 0.92
+"""Of a cache, how much is in use on average where requests wait for it: they come and go in whole ones."""
+_FOLLOWS = 0.7
+"""How far a request's mean number of neighbours varies, of how far it does at one moment."""
+
+
+class Level(NamedTuple):
+    """A scheduler with `decoding` requests that decode at once. Times in seconds, rate in requests per second.
+
+    users     requests under way, queue and prompts included
+    base_s    TTFT without a queue
+    busy      share of the time that is taken by prompts' service; at 1 the queue has no end
+    queue_s   θ of the queue's tail
+    varies    relative standard deviation of TPOT between requests
+    """
+
+    decoding: float
+    users: float
+    rate_per_s: float
+    tpot_s: float
+    base_s: float
+    busy: float
+    queue_s: float
+    varies: float = 0.0
+
+    def latency_s(self, metric: str, quantile: float, output_tokens: float) -> float:
+        """A quantile of `ttft`, `tpot`, `itl` or `e2e`."""
+        if self.busy >= 1:
+            return math.inf
+        queued = self.queue_s * math.log(self.busy / (1 - quantile)) if self.busy > 1 - quantile else 0.0
+        ttft_s = self.base_s + queued
+        tpot_s = self.tpot_s * math.exp(self.varies * max(0.0, _NORMAL.inv_cdf(quantile)))
+        if metric == "ttft":
+            return ttft_s
+        return ttft_s + (output_tokens - 1) * tpot_s if metric == "e2e" else tpot_s
+
+
+def most_decoding(policy: EnginePolicy, input_tokens: float, output_tokens: float) -> float:
+    """Requests that a scheduler's cache and places let decode at once, on average."""
+    # Where an answer's room is kept from the start it is taken whole, else half of it on average.
+    tokens = input_tokens + output_tokens * (1.0 if policy.keep_free > 0 else 0.5)
+    if policy.reserved_tokens is not None:
+        tokens = policy.reserved_tokens
+    return max(1.0, min(policy.max_seqs, _FILLED * policy.kv_tokens / max(1.0, tokens)))
+
+
+def levels(
+    model: StepModel, policy: EnginePolicy, schedulers: int, input_tokens: float, output_tokens: float
+) -> Iterator[Level]:
+    """From one request to as many as there is room for, geometrically. `schedulers`: that go in step; else 1."""
+    most = most_decoding(policy, input_tokens, output_tokens)
+    before: Level | None = None
+    for number in range(_LEVELS):
+        decoding = most ** (number / (_LEVELS - 1))
+        level = level_at(model, policy, schedulers, decoding, input_tokens, output_tokens)
+        if before is not None:
+            growth = math.log(level.tpot_s / before.tpot_s) / max(1e-9, math.log(level.decoding / before.decoding))
+            level = level._replace(varies=_FOLLOWS * max(0.0, growth) / math.sqrt(decoding))
+        yield level
+        before = level
+        if most <= 1:
+            return
+
+
+def level_at(
+    model: StepModel,
+    policy: EnginePolicy,
+    schedulers: int,
+    decoding: float,
+    input_tokens: float,
+    output_tokens: float,
+) -> Level:
+    speculative = policy.speculative
+    per_step = 1.0 if speculative is None else speculative.tokens_per_step
+    batches = policy.pipeline
+    batch = max(1, round(decoding / batches))
+    context = batch * (input_tokens + output_tokens / 2)
+    decode_s = model.step_s(batch, context, ())
+    mixed = policy.order == "mixed"
+    beside = batch if mixed else 0
+    room = policy.max_batched_tokens - beside * policy.decode_tokens
+    piece = max(1, int(min(input_tokens, room))) if policy.chunked else max(1, int(input_tokens))
+    if piece > room:
+        # A prompt that is not cut finds no step with room beside these: they would have to end first.
+        return Level(decoding, decoding, 0.0, decode_s / per_step, math.inf, math.inf, math.inf)
+    pieces = max(1.0, input_tokens / piece)
+    # A later piece of a prompt attends to those before it: on average to half of the prompt.
+    cached = int((input_tokens - piece) / 2) if pieces > 1 else 0
+    # Short prompts share a step where many come: B·pieces/output of them in each.
+    together = max(1.0, min(batch * pieces / output_tokens * per_step, room / piece if room > piece else 1.0))
+    chunks = [(piece, cached)] * max(1, round(together))
+    met = None
+    if schedulers > 1:
+        apart = min(1.0, decoding * pieces * per_step / output_tokens)
+        met = int(beside + piece * len(chunks) * max(1 / schedulers, apart))
+    with_prompt_s = model.step_s(beside, context if mixed else 0.0, chunks, met)
+    more_s = max(1e-9, with_prompt_s - (decode_s if mixed else 0.0)) / len(chunks)
+    own = batch * pieces * per_step / output_tokens
+    seen = own if schedulers == 1 or own >= 1 else 1 - (1 - own) ** schedulers
+    seen *= batches  # each stage waits for the longest step that any of them has in it
+    tpot_s = (decode_s + seen * more_s) / per_step
+    rate = decoding / (output_tokens * tpot_s)
+    service_s = pieces * (with_prompt_s / len(chunks) if mixed else more_s)
+    busy = rate * service_s / batches
+    base_s = (
+        model.request_s
+        + model.request_token_s * input_tokens
+        + model.stream_s
+        + pieces * with_prompt_s
+        + decode_s * max(0.5, policy.poll_steps / 2)
+    )
+    queue_s = service_s / (2 * (1 - busy)) if busy < 1 else math.inf
+    waited_s = busy * queue_s if busy < 1 else math.inf
+    users = decoding + rate * (base_s + waited_s)
+    return Level(decoding, users, rate, tpot_s, base_s, busy, queue_s)

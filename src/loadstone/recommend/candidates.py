@@ -1,0 +1,294 @@
+"""Deployments that could carry the traffic: what engines, GPUs, layouts, precisions and limits allow, and what each
+carries within the bounds, by closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import msgspec
+
+from loadstone.analyse.compare.price import Prices, key
+from loadstone.catalogue import parse_deployment
+from loadstone.catalogue.architecture.model import Experts, Model
+from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.errors import InputError
+from loadstone.predict.engine_rules import rules_of
+from loadstone.predict.scheduler import EnginePolicy, policy_of
+from loadstone.predict.sizing.check import contradictions
+from loadstone.predict.sizing.memory import Memory, memory_of
+from loadstone.predict.sizing.size import size
+from loadstone.predict.steady_state import Level, levels
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.profile import profile_of
+from loadstone.predict.step_time.work import work_of
+from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.traffic import Traffic
+
+_STEP_TOKENS = {"vllm": "max_num_batched_tokens", "sglang": "chunked_prefill_size", "tensorrt-llm": "max_num_tokens"}
+_SEQS = {"vllm": "max_num_seqs", "sglang": "max_running_requests", "tensorrt-llm": "max_batch_size"}
+_STEPS = (None, 2048, 16384)
+_PLACES = (None, 64, 256)
+_DRAFTS = (None, 1, 3)
+_MOST_TP = 16
+_MOST_STAGES = 4
+
+
+class Candidate(NamedTuple):
+    """One deployment, and what one replica of it carries: by closed form, before anything is simulated.
+
+    load         requests/s, or requests under way, that it carries within all bounds
+    binds        the bound that would break first; "memory", "places" where more is not let in
+    replicas     that carry the traffic; 0: none within the GPUs that there are
+    cost         dollars per hour of all of them, or GPUs where no price is known
+    level        at that load
+    """
+
+    deployment: Deployment
+    policy: EnginePolicy
+    model: StepModel
+    load: float
+    binds: str
+    replicas: int
+    cost: float
+    level: Level
+
+    @property
+    def gpus(self) -> int:
+        return self.replicas * self.deployment.gpus
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Deployments whose errors have much in common."""
+        return self.deployment.engine, self.deployment.gpu.name
+
+
+class Refused(NamedTuple):
+    """A deployment that cannot carry it, and why; `alike`: it and all others that cannot for the same reason."""
+
+    deployment: str
+    why: str
+    alike: int = 1
+
+
+class Search(NamedTuple):
+    candidates: list[Candidate]
+    refused: list[Refused]
+    looked_at: int
+
+
+def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Search:
+    """Every deployment of the options, the cheapest first. Raises InputError: names that mean nothing."""
+    found: list[Candidate] = []
+    refused: dict[tuple[str, ...], list[str]] = {}
+    models: dict[tuple[object, ...], StepModel] = {}
+    memories: dict[tuple[object, ...], Memory | str] = {}
+    looked_at = 0
+    for base in machines(options):
+        shape = _shape_of(base)
+        if shape not in memories:
+            wrong = contradictions(base)
+            memories[shape] = wrong[0] if wrong else memory_of(base)
+        memory = memories[shape]
+        place = (base.gpu.name, str(base.gpus), base.engine, base.weights_dtype)
+        if isinstance(memory, str) or not memory.has_room:
+            why = memory if isinstance(memory, str) else "does not fit"
+            refused.setdefault((*place, why), []).append(base.name)
+            looked_at += 1
+            continue
+        for deployment in limited(base):
+            looked_at += 1
+            try:
+                candidate = _candidate(deployment, options, traffic, prices, models)
+            except InputError as reason:
+                refused.setdefault((*place, str(reason)), []).append(deployment.name)
+                continue
+            if candidate.replicas:
+                found.append(candidate)
+            else:
+                refused.setdefault((*place, _too_slow(candidate, traffic)), []).append(deployment.name)
+    found.sort(key=lambda each: (each.cost, -each.load * each.replicas))
+    return Search(found, [_refused(names, why) for (*_, why), names in refused.items()], looked_at)
+
+
+def _refused(names: list[str], why: str) -> Refused:
+    if why == "does not fit":
+        why = size(parse_deployment(names[0])).why or why
+    return Refused(names[0], why, len(names))
+
+
+def _too_slow(candidate: Candidate, traffic: Traffic) -> str:
+    if candidate.load > 0:
+        needed = math.ceil(traffic.demand / candidate.load) * candidate.deployment.gpus
+        return f"takes {needed} GPUs to carry it"
+    worst = max(
+        traffic.bounds,
+        key=lambda bound: (
+            candidate.level.latency_s(bound.metric, bound.quantile, traffic.output_tokens) / bound.bound_s
+        ),
+    )
+    value_s = candidate.level.latency_s(worst.metric, worst.quantile, traffic.output_tokens)
+    return f"misses {worst.name}: {_ms(value_s)} with one request at a time, beyond {_ms(worst.bound_s)}"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def machines(options: RecommendOptions) -> Iterator[Deployment]:
+    """All but the engines' limits. Raises InputError: unknown names."""
+    arguments = ",".join(options.arguments)
+    for gpu, engine in product(options.gpus, options.engine):
+        first = parse_deployment(f"{options.model}@1x{gpu}/tp1,engine={engine}")
+        if arguments:
+            try:
+                first = parse_deployment(f"{options.model}@1x{gpu}/tp1,engine={engine},{arguments}")
+            except InputError:
+                if len(options.engine) == 1:
+                    raise
+                continue  # of several engines, those have an argument that know it
+        mixture = any(isinstance(run.mlp, Experts) for run in first.model.kinds)
+        for gpus in _powers(options.gpus_max):
+            nodes = -(-gpus // first.gpu.per_node)
+            for tp, pp, dp, ep in _layouts(gpus, min(gpus, first.gpu.per_node), mixture, options.tp):
+                for weights, kv in product(_weights(first, options), _caches(first, options)):
+                    yield msgspec.structs.replace(
+                        first,
+                        gpus=gpus,
+                        nodes=nodes,
+                        tp=tp,
+                        pp=pp,
+                        dp=dp,
+                        ep=ep,
+                        attention_dp=dp > 1,
+                        weights_dtype=weights,
+                        kv_dtype=kv,
+                    )
+
+
+def _powers(most: int) -> list[int]:
+    return [2**exponent for exponent in range(most.bit_length()) if 2**exponent <= most]
+
+
+def _layouts(gpus: int, per_node: int, mixture: bool, tps: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+    """(tp, pp, dp, ep) of one replica. Replicas that share nothing are replicas of the plan; only ranks that share
+    experts are counted as dp here."""
+    for tp in _powers(min(gpus, _MOST_TP)):
+        rest = gpus // tp
+        if tps and tp not in tps:
+            continue
+        if rest == 1:
+            yield from ((tp, 1, 1, ep) for ep in ((1, tp) if mixture and tp > 1 else (1,)))
+        elif rest <= _MOST_STAGES and tp <= per_node:
+            yield tp, rest, 1, 1
+        if mixture and rest > 1 and tp <= 4:
+            yield from ((tp, 1, rest, ep) for ep in (1, gpus))
+
+
+def _weights(first: Deployment, options: RecommendOptions) -> list[str]:
+    if options.weights_dtype:
+        return [dtype_of(each, "--weights-dtype") for each in options.weights_dtype]
+    own = first.weights_dtype
+    narrower = "fp8" in first.gpu.flops_per_s and (own not in FORMATS or FORMATS[own].bytes > FORMATS["fp8"].bytes)
+    return [own, "fp8"] if narrower and ":" not in options.model else [own]
+
+
+def _caches(first: Deployment, options: RecommendOptions) -> list[str]:
+    if options.kv_dtype:
+        return [kv_dtype_of(each, "--kv-dtype") for each in options.kv_dtype]
+    return list(dict.fromkeys([first.kv_dtype, *(["fp8"] if "fp8" in first.gpu.flops_per_s else [])]))
+
+
+def limited(base: Deployment) -> Iterator[Deployment]:
+    """A deployment under its engine's own limits, and others; with drafts where the checkpoint has layers for it."""
+    given = {name for name, _ in base.arguments}
+    engine = base.engine
+    for tokens, seqs, drafts in product(_STEPS, _PLACES, _DRAFTS if _drafts(base.model) else (None,)):
+        more = [(_STEP_TOKENS.get(engine), tokens), (_SEQS.get(engine), seqs), ("num_speculative_tokens", drafts)]
+        chosen = [(name, str(value)) for name, value in more if value is not None and name is not None]
+        if any(name in given for name, _ in chosen):
+            continue
+        yield msgspec.structs.replace(base, arguments=(*base.arguments, *chosen)) if chosen else base
+
+
+def _drafts(model: Model) -> bool:
+    return bool(model.draft_layers)
+
+
+def _shape_of(base: Deployment) -> tuple[object, ...]:
+    return (
+        base.gpu.name, base.engine, base.gpus, base.tp, base.pp, base.dp, base.ep, base.weights_dtype, base.kv_dtype,
+    )  # fmt: skip
+
+
+def candidate_of(deployment: Deployment, options: RecommendOptions, traffic: Traffic, prices: Prices) -> Candidate:
+    """Raises InputError where the model does not fit."""
+    return _candidate(deployment, options, traffic, prices, {})
+
+
+def _candidate(
+    deployment: Deployment,
+    options: RecommendOptions,
+    traffic: Traffic,
+    prices: Prices,
+    models: dict[tuple[object, ...], StepModel],
+) -> Candidate:
+    policy = policy_of(deployment, acceptance=options.acceptance)
+    drafts = policy.speculative.draft_tokens if policy.speculative is not None else 0
+    shape = (*_shape_of(deployment), drafts, rules_of(deployment).graph_tokens)
+    if shape not in models:
+        models[shape] = StepModel(deployment, profile_of(deployment), draft_tokens=drafts, work=work_of(deployment))
+    model = models[shape]
+    load, binds, level = capacity(model, policy, deployment, traffic)
+    replicas = math.ceil(traffic.demand / load * (1 - 1e-9)) if load > 0 else 0
+    if replicas * deployment.gpus > options.gpus_max:
+        replicas = 0
+    price = prices.get(key(deployment.gpu.name), math.nan) if prices else 1.0
+    return Candidate(deployment, policy, model, load, binds, replicas, replicas * deployment.gpus * price, level)
+
+
+def in_step(deployment: Deployment) -> int:
+    """Schedulers of one replica that share their steps."""
+    return deployment.dp if deployment.attention_dp else 1
+
+
+def capacity(
+    model: StepModel, policy: EnginePolicy, deployment: Deployment, traffic: Traffic
+) -> tuple[float, str, Level]:
+    """(requests/s or requests under way of one replica, what binds there, the level of one scheduler); by closed
+    form. 0 where not even one request at a time meets the bounds."""
+    schedulers = deployment.dp
+    last: tuple[float, Level] | None = None
+    for level in levels(model, policy, in_step(deployment), traffic.input_tokens, traffic.output_tokens):
+        load = schedulers * (level.rate_per_s if traffic.is_open else level.users)
+        slack, name = _slack(level, traffic)
+        if slack < 0:
+            if last is None:
+                return 0.0, name, level
+            before, good = last
+            reserve = _slack(good, traffic)[0]
+            share = 1.0 if not math.isfinite(slack) else reserve / (reserve - slack)
+            share = share if math.isfinite(slack) else 0.5
+            return before * (load / before) ** share if load > before else before, name, good
+        if last is None or load > last[0]:
+            last = load, level
+    if last is None:
+        return 0.0, "nothing", level
+    binds = "places" if last[1].decoding >= policy.max_seqs - 1 else "KV cache"
+    return last[0], binds, last[1]
+
+
+def _slack(level: Level, traffic: Traffic) -> tuple[float, str]:
+    """ln(bound / value) of the tightest bound."""
+    tightest, name = math.inf, "throughput"
+    for bound in traffic.bounds:
+        value = level.latency_s(bound.metric, bound.quantile, traffic.output_tokens)
+        slack = math.log(bound.bound_s / value) if math.isfinite(value) else -math.inf
+        if slack < tightest:
+            tightest, name = slack, bound.name
+    if level.busy >= 1:
+        return -math.inf, "prompts"
+    return tightest, name

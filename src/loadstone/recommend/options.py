@@ -1,0 +1,86 @@
+"""The options of `loadstone recommend`, each written once: for the command line and for Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadstone.predict.sizing.options import counts, text, texts, words
+from loadstone.workload import option_values as values
+from loadstone.workload.options import ARGUMENT, LOAD, RUN, SEARCH, WORKLOAD, Flags, Limits, flag
+
+_SHARE = Limits("must be above 0 and at most 1", above=0, most=1)
+
+
+@dataclasses.dataclass(kw_only=True)
+class RecommendOptions(Flags):
+    """What to deploy. The options of `loadstone recommend`:"""
+
+    model: str = flag(
+        ARGUMENT,
+        "the model, by name or config.json, with its precision if that is fixed: llama-3.1-70b, deepseek-r1:fp8",
+        dataclasses.MISSING,
+        text,
+        argument="model",
+    )
+    input: str | None = flag(
+        WORKLOAD, "prompt tokens: 1024, 8k, uniform:512:1024, lognormal:1024:0.5 [default: 1024]", read=values.text
+    )
+    output: str | None = flag(
+        WORKLOAD, "output tokens, in the same forms [default: 128; a trace's own]", read=values.text
+    )
+    range_ratio: float = flag(
+        WORKLOAD,
+        "draw lengths uniformly from [ratio·n, n]",
+        1.0,
+        limits=Limits("must be above 0, at most 1", above=0, most=1),
+    )
+    prefix: int = flag(WORKLOAD, "tokens at the start of each prompt that its group shares", "0", values.tokens)
+    prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1)
+    trace: Path | None = flag(WORKLOAD, "the traffic is this trace's, at its own times", read=values.path)
+    rate: float | None = flag(LOAD, "requests/s to serve", limits=Limits("must be above 0", above=0))
+    concurrency: int | None = flag(
+        LOAD, "or: requests under way at all times", limits=Limits("must be at least 1", 1)
+    )
+    slo: str = flag(
+        LOAD,
+        "bounds that must hold: ttft_p99<1s,tpot_p99<40ms (ttft, tpot, e2e; p50 to p99)",
+        dataclasses.MISSING,
+        text,
+    )
+    gpus: tuple[str, ...] = flag(
+        SEARCH, "kinds of GPU to choose among, e.g. h200,b200,mi300x", dataclasses.MISSING, words
+    )
+    gpus_max: int = flag(SEARCH, "GPUs in all, at most", 32, limits=Limits("must be 1 to 65,536", 1, most=65_536))
+    engine: tuple[str, ...] = flag(SEARCH, "engines to choose among", "vllm,sglang,tensorrt-llm", words)
+    weights_dtype: tuple[str, ...] = flag(
+        SEARCH, "precisions of the weights [default: the checkpoint's, and fp8 where the GPU has it]", (), words
+    )
+    kv_dtype: tuple[str, ...] = flag(SEARCH, "precisions of the KV cache [default: the model's, and fp8]", (), words)
+    tp: tuple[int, ...] = flag(SEARCH, "tensor parallelism [default: all powers of two]", (), counts)
+    arguments: Sequence[str] = flag(
+        SEARCH, "an argument that every deployment has, e.g. max_model_len=16384", (), texts, name="argument"
+    )
+    acceptance: float | None = flag(
+        SEARCH,
+        "speculative decoding: probability that a draft token is accepted [default: 0.7 ± 0.1]",
+        limits=Limits("must be 0 to 1", 0, most=1),
+    )
+    price: tuple[str, ...] = flag(SEARCH, "dollars per GPU and hour: h200=3.2,b200=5.5", (), words)
+    miss_cost: float = flag(
+        SEARCH,
+        "what broken bounds cost, in multiples of the cheapest plan that would have held; more buys more headroom",
+        3.0,
+        limits=Limits("must be 0 or more", 0),
+    )
+    measured: tuple[str, ...] = flag(
+        SEARCH,
+        "run folders of measurements (bench --launch, or --deployment), from which the model learns",
+        (),
+        texts,
+        name="with_",
+    )
+    plans: int = flag(RUN, "plans to show", 3, limits=Limits("must be 1 to 20", 1, most=20))
+    seed: int = flag(RUN, "seed of traffic and of the model's errors", 0, limits=Limits("must be 0 or more", 0))
+    study: Path | None = flag(RUN, "write a study that measures these plans to this file", read=values.path)

@@ -1,0 +1,65 @@
+"""A recommendation as a page of its own, that needs no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadstone.core.errors import InputError
+from loadstone.recommend.result import Recommendation
+from loadstone.recommend.text import answer, columns, footer, remarks, row_of, why_measure
+from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
+from loadstone.report.pages.html import framed, render
+
+
+def write_page(document: Recommendation, path: Path) -> None:
+    """Raises InputError where it cannot be written."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"-o {path}: a recommendation is an HTML page; name it e.g. plans.html")
+    finalists = _finalists(document)
+    priced = document.plans[0].usd_per_month is not None
+    load_unit = "requests/s" if document.traffic.kind == "rate" else "requests under way"
+    content = render(
+        "plans.html",
+        answer=answer(document),
+        heads=["plan", *columns(document)[1:]],
+        rows=[[f"{plan.replicas} × {plan.deployment}", *row_of(plan)] for plan in document.plans],
+        remarks=[*remarks(document), *document.notes],
+        figures=[
+            cost_figure(finalists, "dollars a month" if priced else "GPUs"),
+            load_figure(finalists, load_unit),
+        ],
+        why=why_measure(document),
+        command=document.measure_next.command if document.measure_next else "",
+        launch="\n".join(document.plans[0].launch),
+        rejected=[
+            [each.deployment, each.why, f"{each.count - 1:,}" if each.count > 1 else ""] for each in document.rejected
+        ],
+        foot=footer(document),
+    )
+    try:
+        path.write_text(framed(f"What to deploy for {document.model}", content), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"-o {path}: cannot be written ({error.strerror}); name another file") from error
+
+
+def _finalists(document: Recommendation) -> list[Finalist]:
+    rows = []
+    for each in document.finalists:
+        cost = each.usd_per_month if each.usd_per_month is not None else float(each.gpus)
+        where, _, options = each.deployment.partition("@")[2].partition("/")
+        parts = [part for part in options.split(",") if not part.startswith("max_")]
+        rows.append(
+            Finalist(
+                name=each.deployment,
+                short=f"{where} {' '.join(part.removeprefix('engine=') for part in parts)}",
+                replicas=each.replicas,
+                cost=cost,
+                low=cost * each.needed_low,
+                high=cost * each.needed_high,
+                p_slo=each.p_slo,
+                front=each.front,
+                loads=each.loads,
+                worst=each.worst,
+            )
+        )
+    return rows

@@ -1,0 +1,532 @@
+"""What should be deployed? Candidates by closed form, finalists by simulation, plans by expected regret."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.analyse.compare.price import Prices, key, parse_prices
+from loadstone.analyse.compare.price import per_million as usd_per_million
+from loadstone.catalogue import parse_deployment
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.errors import InputError
+from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.calibrate.cases import simulate
+from loadstone.predict.engine_rules import launch_named
+from loadstone.predict.engine_rules.launch import Site
+from loadstone.predict.scheduler import policy_of
+from loadstone.predict.steady_state import level_at
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.profile import profile_of
+from loadstone.predict.step_time.step import parts_of
+from loadstone.recommend.candidates import Candidate, Refused, Search, candidate_of, in_step, search
+from loadstone.recommend.curve import Curve, Seen, curve_of
+from loadstone.recommend.decide import Advice, Choice, Outlook, advice, outlook
+from loadstone.recommend.errors import Errors, errors_of, noise
+from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.result import (
+    BoundText,
+    LatencySpan,
+    MeasureNext,
+    Plan,
+    Point,
+    Recommendation,
+    Rejected,
+    Span,
+    TrafficText,
+)
+from loadstone.recommend.study import write_study
+from loadstone.recommend.traffic import Traffic, traffic_of
+from loadstone.runs.calibrate import cases_of_runs, deployment_of_runs
+from loadstone.workload.options import check_limits
+
+_CHEAPEST, _OF_GROUPS = 10, 8
+"""Finalists: so many of the cheapest layouts, and the cheapest of so many engines and GPUs besides."""
+_MINUTES = 10.0
+_HOURS_PER_MONTH = 730.0
+_MOST_REJECTED = 40
+
+
+class _Measured(NamedTuple):
+    """What runs say of a deployment: ln(measured/predicted) of TTFT and TPOT."""
+
+    deployment: str
+    gaps: NDArray[np.float64]
+    runs: int
+
+
+def recommend(options: RecommendOptions) -> Recommendation:
+    """Raises InputError: names that mean nothing; nothing that carries the traffic, with the nearest that would."""
+    check_limits(options)
+    traffic = traffic_of(options)
+    prices = parse_prices(options.price) if options.price else Prices()
+    _check_prices(options, prices)
+    begun_s = time.monotonic()
+    found = search(options, traffic, prices)
+    searched_s = time.monotonic()
+    if not found.candidates:
+        raise InputError(_nothing(found, options, traffic))
+    measured = [_measured(Path(run)) for run in options.measured]
+    finalists = _finalists(found.candidates, measured, options, traffic, prices)
+    curves: list[Curve] = []
+    kept: list[Candidate] = []
+    refused = list(found.refused)
+    for candidate in finalists:
+        curve = curve_of(candidate, traffic, candidate.replicas)
+        if curve.capacity > 0:
+            kept.append(candidate)
+            curves.append(curve)
+        else:
+            why = "holds the bounds by closed form, and under no load that was simulated"
+            refused.append(Refused(candidate.deployment.name, why))
+    if not kept:
+        raise InputError(f"--slo: {refused[-1].deployment} {refused[-1].why}; widen the bounds, or give more GPUs")
+    simulated_s = time.monotonic()
+    errors = errors_of(kept, traffic)
+    for run in measured:
+        errors = _learned(errors, kept, run)
+    view = outlook(kept, curves, traffic, errors, options.gpus_max, options.seed, options.miss_cost)
+    advised = advice(view, errors, len(kept))
+    plans = _plans(view, kept, curves, traffic, errors, found, measured, options, prices)
+    best = advised[0] if advised and advised[0].regret_after < advised[0].regret_now else None
+    decided_s = time.monotonic()
+    study = None
+    if options.study is not None:
+        write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
+        study = str(options.study)
+    return Recommendation(
+        model=kept[0].deployment.model.name,
+        traffic=TrafficText(
+            traffic.kind,
+            traffic.demand,
+            traffic.input_tokens,
+            traffic.output_tokens,
+            str(options.trace) if options.trace else None,
+        ),
+        slo=[BoundText(each.metric, each.quantile, each.bound_s) for each in traffic.bounds],
+        plans=plans,
+        rejected=_rejected(view, kept, refused, plans, found, bool(prices)),
+        measure_next=_next(best, view, kept, traffic, options, bool(prices)) if best else None,
+        study=study,
+        notes=_notes(options, prices, kept, measured),
+        finalists=_points(view, kept, curves, traffic, options, bool(prices)),
+        deployments_ranked=found.looked_at,
+        seconds={
+            "ranking": round(searched_s - begun_s, 3),
+            "simulating": round(simulated_s - searched_s, 3),
+            "deciding": round(decided_s - simulated_s, 3),
+        },
+    )
+
+
+def _check_prices(options: RecommendOptions, prices: Prices) -> None:
+    if not prices:
+        return
+    for gpu in options.gpus:
+        name = parse_deployment(f"{options.model}@1x{gpu}/tp1").gpu.name
+        if key(name) not in prices:
+            raise InputError(f"--price: none is given for {gpu}; add {gpu}=DOLLARS, or leave it out of --gpus")
+
+
+# --- finalists ----------------------------------------------------------------------------------------------------
+
+
+def _layout(candidate: Candidate) -> tuple[object, ...]:
+    each = candidate.deployment
+    return (
+        each.gpu.name,
+        each.engine,
+        each.gpus,
+        each.tp,
+        each.pp,
+        each.dp,
+        each.ep,
+        each.weights_dtype,
+        each.kv_dtype,
+    )
+
+
+def _finalists(
+    candidates: Sequence[Candidate],
+    measured: Sequence[_Measured],
+    options: RecommendOptions,
+    traffic: Traffic,
+    prices: Prices,
+) -> list[Candidate]:
+    """Of each layout the best limits; the cheapest of all, and the cheapest of each engine and GPU."""
+    layouts: dict[tuple[object, ...], Candidate] = {}
+    for each in candidates:
+        now = layouts.setdefault(_layout(each), each)
+        # Engines' own limits, unless others carry more.
+        if each.load > 1.02 * now.load or (
+            each.load > 0.98 * now.load and len(each.deployment.arguments) < len(now.deployment.arguments)
+        ):
+            layouts[_layout(each)] = each
+    ordered = sorted(layouts.values(), key=lambda each: (each.cost, -each.load * each.replicas))
+    chosen = ordered[:_CHEAPEST]
+    for each in ordered[_CHEAPEST:]:
+        if len(chosen) >= _CHEAPEST + _OF_GROUPS:
+            break
+        if each.group not in {one.group for one in chosen}:
+            chosen.append(each)
+    for run in measured:
+        if run.deployment not in {each.deployment.name for each in chosen}:
+            candidate = candidate_of(parse_deployment(run.deployment), options, traffic, prices)
+            if candidate.replicas:
+                chosen.append(candidate)
+    return chosen
+
+
+def _measured(run: Path) -> _Measured:
+    """Raises InputError where it is no measured run of a known deployment."""
+    deployment = deployment_of_runs([run])
+    gaps = []
+    for case in cases_of_runs([run], deployment):
+        outcome, _ = simulate(case, profile_of(case.deployment).values())
+        for_ttft = math.log(case.point.ttft_s / float(np.median(outcome.ttft_s))) if case.point.ttft_s else math.nan
+        tpot_s = case.point.tpot_s or math.nan
+        gaps.append((for_ttft, math.log(tpot_s / float(np.median(outcome.tpot_s)))))
+    return _Measured(deployment.name, np.nanmedian(np.array(gaps), axis=0), len(gaps))
+
+
+def _learned(errors: Errors, candidates: Sequence[Candidate], run: _Measured) -> Errors:
+    """What the run says of the deployment, and so of all that have errors in common with it."""
+    at = next((at for at, each in enumerate(candidates) if each.deployment.name == run.deployment), None)
+    if at is None:
+        return errors
+    known = np.flatnonzero(np.isfinite(run.gaps))
+    return errors.after([2 * at + int(each) for each in known], run.gaps[known], noise()[known])
+
+
+# --- plans --------------------------------------------------------------------------------------------------------
+
+
+def _plans(
+    view: Outlook,
+    candidates: Sequence[Candidate],
+    curves: Sequence[Curve],
+    traffic: Traffic,
+    errors: Errors,
+    found: Search,
+    measured: Sequence[_Measured],
+    options: RecommendOptions,
+    prices: Prices,
+) -> list[Plan]:
+    """The best choice of each deployment, by expected regret."""
+    plans: list[Plan] = []
+    taken: set[int] = set()
+    for choice in view.choices:
+        if choice.candidate in taken or len(plans) >= options.plans:
+            continue
+        taken.add(choice.candidate)
+        plans.append(
+            _plan(choice, view, candidates, curves, traffic, errors, found, measured, bool(prices), options.gpus_max)
+        )
+    return plans
+
+
+def _plan(
+    choice: Choice,
+    view: Outlook,
+    candidates: Sequence[Candidate],
+    curves: Sequence[Curve],
+    traffic: Traffic,
+    errors: Errors,
+    found: Search,
+    measured: Sequence[_Measured],
+    priced: bool,
+    gpus_max: int,
+) -> Plan:
+    at, replicas = choice.candidate, choice.replicas
+    candidate, curve = candidates[at], curves[at]
+    share = traffic.demand / replicas
+    seen = curve.at(share)
+    mean = np.exp(errors.mean[2 * at : 2 * at + 2])
+    spread = np.sqrt(np.diag(errors.covariance)[2 * at : 2 * at + 2])
+    carried = _carried(view, at)
+    per_s = seen.requests_per_s / seen.load if not traffic.is_open else 1.0
+    hourly = choice.cost
+    rate = seen.output_tokens_per_s * replicas if not traffic.is_open else traffic.demand * traffic.output_tokens
+    needed = np.ceil(traffic.demand / np.maximum(view.capacities[at], 1e-9) * (1 - 1e-9))
+    deployment = candidate.deployment
+    there = np.quantile(np.minimum(needed, gpus_max // deployment.gpus), (0.1, 0.9)) * hourly / replicas
+    return Plan(
+        deployment=deployment.name,
+        replicas=replicas,
+        gpus=replicas * deployment.gpus,
+        p_slo=round(choice.p_slo, 3),
+        capacity_per_s=carried * replicas * per_s,
+        headroom=carried * replicas / traffic.demand - 1,
+        usd_per_mtok=_span(lambda dollars: usd_per_million(dollars, rate) or 0.0, hourly, there) if priced else None,
+        usd_per_month=_span(lambda dollars: dollars * _HOURS_PER_MONTH, hourly, there) if priced else None,
+        ttft_s=_latency(seen.ttft_p50_s, seen.ttft_p99_s, float(mean[0]), float(spread[0])),
+        tpot_s=_latency(seen.tpot_p50_s, seen.tpot_p99_s, float(mean[1]), float(spread[1])),
+        binds=_binds(candidate, curve, traffic),
+        helps=_helps(candidate, found),
+        regret=choice.regret * (_HOURS_PER_MONTH if priced else 1.0),
+        source="measured" if deployment.name in {each.deployment for each in measured} else "simulated",
+        launch=list(launch_named(deployment.name, Site()).shell_lines()),
+    )
+
+
+def _carried(view: Outlook, at: int) -> float:
+    """The load of a replica in the middle world."""
+    return float(np.median(view.capacities[at]))
+
+
+def _span(of: Callable[[float], float], hourly: float, there: NDArray[np.float64]) -> Span:
+    low, high = float(there[0]), float(there[1])
+    return Span(of(hourly), of(min(low, hourly)), of(max(high, hourly)))
+
+
+def _latency(p50: float, p99: float, mean: float, spread: float) -> LatencySpan:
+    factor = math.exp(Z80 * spread)
+    return LatencySpan(p50 * mean, p99 * mean, p50 * mean / factor, p50 * mean * factor)
+
+
+def _binds(candidate: Candidate, curve: Curve, traffic: Traffic) -> str:
+    """The bound that breaks first, and what its time mostly is."""
+    beyond = next((each for each in curve.seen if not each.holds(traffic.bounds)), None)
+    at = beyond or curve.seen[-1]
+    name = "throughput"
+    if at.keeps_up:
+        name = max(traffic.bounds, key=lambda each: at.figures[each.name] / each.bound_s).name
+    batch = max(1, round(candidate.level.decoding / candidate.policy.pipeline))
+    context = batch * (traffic.input_tokens + traffic.output_tokens / 2)
+    parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
+    whole = sum(part.seconds for part in parts)
+    mostly = " and ".join(f"{part.seconds / whole:.0%} {part.name}" for part in parts[:2])
+    return f"{name}; a decode step of {batch} is {mostly}"
+
+
+_AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "arguments")
+
+
+def _helps(candidate: Candidate, found: Search) -> str:
+    """One change on the same GPUs that would carry most more of the traffic per GPU, by closed form."""
+    mine = candidate.deployment
+    best, what = 1.03, "no single change would carry more per GPU"
+    for other in found.candidates:
+        its = other.deployment
+        if its.gpu.name != mine.gpu.name:
+            continue
+        changed = [axis for axis in _AXES if getattr(its, axis) != getattr(mine, axis)]
+        layout = [axis for axis in changed if axis in ("tp", "pp", "dp", "ep")]
+        if len(changed) - len(layout) + bool(layout or its.gpus != mine.gpus) != 1:
+            continue
+        gain = (other.load / its.gpus) / (candidate.load / mine.gpus)
+        if gain > best:
+            best, what = gain, f"{_change(mine, its)} would carry {gain - 1:.0%} more per GPU"
+    return what
+
+
+def _change(mine: Deployment, its: Deployment) -> str:
+    if mine.engine != its.engine:
+        return str(its.engine)
+    if mine.weights_dtype != its.weights_dtype:
+        return f"weights in {its.weights_dtype}"
+    if mine.kv_dtype != its.kv_dtype:
+        return f"kv={its.kv_dtype}"
+    if mine.arguments != its.arguments:
+        new = [f"{name}={value}" for name, value in its.arguments if (name, value) not in mine.arguments]
+        return ", ".join(new) or "the engine's own limits"
+    many = "one GPU" if its.gpus == 1 else f"{its.gpus} GPUs"
+    ways = [f"{name}{getattr(its, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(its, name) > 1]
+    return f"{many} a replica with {', '.join(ways) or 'tp1'}"
+
+
+# --- what was passed over, what is worth measuring ------------------------------------------------------------------
+
+
+def _rejected(
+    view: Outlook,
+    candidates: Sequence[Candidate],
+    refused: Sequence[Refused],
+    plans: Sequence[Plan],
+    found: Search,
+    priced: bool,
+) -> list[Rejected]:
+    shown = {plan.deployment for plan in plans}
+    rows = []
+    taken: set[int] = set()
+    for choice in view.choices:
+        name = candidates[choice.candidate].deployment.name
+        if choice.candidate in taken or name in shown:
+            continue
+        taken.add(choice.candidate)
+        cost = f"${choice.cost * _HOURS_PER_MONTH:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
+        rows.append(Rejected(name, f"{choice.replicas} replicas, {cost}, hold with P {choice.p_slo:.0%}"))
+    dearer = len(found.candidates) - len(candidates)
+    if dearer > 0:
+        worst = found.candidates[-1]
+        rows.append(
+            Rejected(worst.deployment.name, f"carries it with {worst.gpus} GPUs; not among the cheapest", dearer)
+        )
+    kinds = sorted(refused, key=lambda each: -each.alike)
+    rows += [Rejected(each.deployment, each.why, each.alike) for each in kinds]
+    return rows[:_MOST_REJECTED]
+
+
+def _next(
+    best: Advice,
+    view: Outlook,
+    candidates: Sequence[Candidate],
+    traffic: Traffic,
+    options: RecommendOptions,
+    priced: bool,
+) -> MeasureNext:
+    candidate = candidates[best.candidate]
+    replicas = next(each.replicas for each in view.choices if each.candidate == best.candidate)
+    load = traffic.demand / replicas
+    name = candidate.deployment.name
+    words = ["loadstone", "bench"]
+    if candidate.deployment.nodes > 1:
+        words += ["http://HOST:PORT", "--deployment", name]
+    else:
+        words += ["--launch", name]
+    if options.trace is not None:
+        words += ["--trace", str(options.trace), *(["--trace-sample", f"{1 / replicas:.3g}"] if replicas > 1 else [])]
+    else:
+        words += ["--input", options.input or "1024", "--output", options.output or "128"]
+        if options.range_ratio < 1:
+            words += ["--range-ratio", f"{options.range_ratio:g}"]
+        if options.prefix:
+            words += ["--prefix", str(options.prefix), "--prefix-groups", str(options.prefix_groups)]
+        words += ["--rate", f"{load:.3g}"] if traffic.is_open else ["--concurrency", str(max(1, round(load)))]
+    words += ["--duration", f"{_MINUTES - 2:g}m", "--slo", options.slo]
+    unit = _HOURS_PER_MONTH if priced else 1.0
+    return MeasureNext(
+        command=shlex.join(words),
+        minutes=_MINUTES,
+        regret_now=best.regret_now * unit,
+        regret_after=best.regret_after * unit,
+        deployment=name,
+    )
+
+
+def _nothing(found: Search, options: RecommendOptions, traffic: Traffic) -> str:
+    """Why nothing carries it, and what is nearest to doing so."""
+    too_many = [each for each in found.refused if each.why.startswith("takes ")]
+    if too_many:
+        nearest = min(too_many, key=lambda each: int(each.why.split()[1]))
+        need = int(nearest.why.split()[1])
+        return (
+            f"--gpus-max {options.gpus_max}: nothing carries this within so many; the nearest, {nearest.deployment}, "
+            f"{nearest.why}: {need - options.gpus_max} more"
+        )
+    slow = [each for each in found.refused if each.why.startswith("misses ")]
+    if slow:
+        light = _light(slow, traffic)
+        nearest = min(slow, key=_milliseconds)
+        if light:
+            return light
+        return f"--slo: {nearest.deployment} comes nearest, and {nearest.why}; widen the bound"
+    if found.refused:
+        first = max(found.refused, key=lambda each: each.alike)
+        return f"{first.deployment}: {first.why}"
+    return "--gpus: no deployment can be made of these; give more GPUs, or other precisions"
+
+
+def _milliseconds(refused: Refused) -> float:
+    value, unit = refused.why.partition(": ")[2].split()[:2]
+    return float(value) * (1e3 if unit.startswith("s") else 1.0)
+
+
+def _light(slow: Sequence[Refused], traffic: Traffic) -> str | None:
+    """Where no engine could be fast enough, whatever it does: below the speed of light."""
+    fastest: dict[str, tuple[float, str]] = {}
+    for each in slow:
+        candidate = parse_deployment(each.deployment)
+        model = StepModel(candidate).light()
+        level = level_at(
+            model, policy_of(candidate), in_step(candidate), 1.0, traffic.input_tokens, traffic.output_tokens
+        )
+        for bound in traffic.bounds:
+            value = level.latency_s(bound.metric, 0.5, traffic.output_tokens)
+            fastest[bound.name] = min(fastest.get(bound.name, (math.inf, "")), (value, each.deployment))
+    for bound in traffic.bounds:
+        value, name = fastest.get(bound.name, (0.0, ""))
+        if value > bound.bound_s:
+            return (
+                f"--slo: {bound.name}<{bound.bound_s * 1e3:g}ms is below the speed of light: the memory and products "
+                f"of {name} take {value * 1e3:.3g} ms with nothing lost; ask for more than that"
+            )
+    return None
+
+
+def _notes(
+    options: RecommendOptions, prices: Prices, candidates: Sequence[Candidate], measured: Sequence[_Measured]
+) -> list[str]:
+    notes = []
+    if not prices:
+        notes.append("no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)")
+    own = {each.deployment.weights_dtype for each in candidates} - {candidates[0].deployment.model.weights_dtype}
+    if own:
+        notes.append(
+            f"weights in {' and '.join(sorted(own))} are not the checkpoint's: look at the quality of its answers"
+        )
+    if any(each.policy.speculative for each in candidates) and options.acceptance is None:
+        notes.append("drafts are taken to be accepted in 0.7 ± 0.1 of cases; give --acceptance if you know it")
+    for run in measured:
+        factors = np.exp(run.gaps)
+        shown = ", ".join(
+            f"{name} {factor:.2f}×"
+            for name, factor in zip(("TTFT", "TPOT"), factors, strict=True)
+            if math.isfinite(factor)
+        )
+        notes.append(f"{run.deployment} was measured: {shown} of what was predicted")
+    return notes
+
+
+def _points(
+    view: Outlook,
+    candidates: Sequence[Candidate],
+    curves: Sequence[Curve],
+    traffic: Traffic,
+    options: RecommendOptions,
+    priced: bool,
+) -> list[Point]:
+    rows = []
+    for at, (candidate, curve) in enumerate(zip(candidates, curves, strict=True)):
+        choice = next(each for each in view.choices if each.candidate == at)
+        seen: Seen = curve.at(traffic.demand / choice.replicas)
+        needed = traffic.demand / np.maximum(view.capacities[at], 1e-9)
+        most = options.gpus_max // candidate.deployment.gpus
+        low, high = np.quantile(np.ceil(np.minimum(needed, most)), (0.1, 0.9)) / choice.replicas
+        rows.append(
+            Point(
+                deployment=candidate.deployment.name,
+                replicas=choice.replicas,
+                gpus=choice.replicas * candidate.deployment.gpus,
+                p_slo=choice.p_slo,
+                usd_per_month=choice.cost * _HOURS_PER_MONTH if priced else None,
+                output_tokens_per_s_per_gpu=seen.output_tokens_per_s / candidate.deployment.gpus,
+                output_tokens_per_s_per_user=1 / seen.tpot_p50_s if seen.tpot_p50_s > 0 else 0.0,
+                loads=[each.load for each in curve.seen],
+                worst=[
+                    max(each.figures[bound.name] / bound.bound_s for bound in traffic.bounds) for each in curve.seen
+                ],
+                front=False,
+                needed_low=float(low),
+                needed_high=float(high),
+            )
+        )
+    cost = [point.usd_per_month or float(point.gpus) for point in rows]
+
+    def dominated(at: int) -> bool:
+        return any(
+            cost[other] <= cost[at]
+            and rows[other].p_slo >= rows[at].p_slo
+            and (cost[other], -rows[other].p_slo) != (cost[at], -rows[at].p_slo)
+            for other in range(len(rows))
+        )
+
+    return [msgspec.structs.replace(each, front=not dominated(at)) for at, each in enumerate(rows)]

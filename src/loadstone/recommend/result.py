@@ -1,0 +1,126 @@
+"""The document of `loadstone recommend --json`, typed: what loadstone.recommend() returns."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA = 1
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A figure with an 80 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class LatencySpan(msgspec.Struct, frozen=True):
+    """Predicted median and 99th percentile in seconds under the traffic; low and high: 80 % of the median."""
+
+    p50: float
+    p99: float
+    low: float
+    high: float
+
+
+class BoundText(msgspec.Struct, frozen=True):
+    metric: str
+    quantile: float
+    bound_s: float
+
+
+class TrafficText(msgspec.Struct, frozen=True):
+    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means."""
+
+    kind: str
+    value: float
+    input_tokens: float
+    output_tokens: float
+    trace: str | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """So many replicas of a deployment.
+
+    p_slo           probability that all bounds hold under the traffic, over the errors of the model
+    capacity_per_s  requests/s that all replicas carry within the bounds by the best prediction; of a closed loop what
+                    their capacity in requests under way gives per second
+    headroom        capacity over demand, less 1
+    usd_per_mtok    dollars per million output tokens; low and high: with as many replicas as are needed where fewer
+                    or more hold (80 %); None without prices
+    binds           the bound that breaks first, and what a step mostly consists of
+    helps           what would carry more per GPU, of all that was looked at
+    source          measured: a run of this deployment moved the prediction
+    launch          commands, one a rank, of one replica
+    """
+
+    deployment: str
+    replicas: int
+    gpus: int
+    p_slo: float
+    capacity_per_s: float
+    headroom: float
+    usd_per_mtok: Span | None
+    usd_per_month: Span | None
+    ttft_s: LatencySpan
+    tpot_s: LatencySpan
+    binds: str
+    helps: str
+    regret: float
+    source: Literal["simulated", "measured"]
+    launch: list[str]
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """`count` deployments like this one that are not advised, and why."""
+
+    deployment: str
+    why: str
+    count: int = 1
+
+
+class MeasureNext(msgspec.Struct, frozen=True):
+    """The measurement that is worth most. Regrets in dollars per month; without prices in GPUs."""
+
+    command: str
+    minutes: float
+    regret_now: float
+    regret_after: float
+    deployment: str
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A simulated finalist, for charts: what a plan of it costs and carries. `front`: nothing is better in all."""
+
+    deployment: str
+    replicas: int
+    gpus: int
+    p_slo: float
+    usd_per_month: float | None
+    output_tokens_per_s_per_gpu: float
+    output_tokens_per_s_per_user: float
+    loads: list[float]
+    worst: list[float]
+    """By load of a replica, the largest of bounded latency / bound."""
+    front: bool
+    needed_low: float
+    needed_high: float
+    """Replicas that are needed in the 10th and 90th of a hundred worlds, over those of the plan."""
+
+
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    traffic: TrafficText
+    slo: list[BoundText]
+    plans: list[Plan]
+    rejected: list[Rejected]
+    measure_next: MeasureNext | None
+    study: str | None
+    notes: list[str]
+    finalists: list[Point]
+    deployments_ranked: int
+    seconds: dict[str, float]
+    schema: int = SCHEMA

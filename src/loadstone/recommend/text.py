@@ -1,0 +1,97 @@
+"""A recommendation as a person reads it: the answer first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loadstone.core.units import show_seconds
+from loadstone.recommend.result import Plan, Recommendation
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def render(document: Recommendation, rejected: int = 8) -> list[RenderableType]:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="")
+    for head in columns(document):
+        table.add_column(head, justify="right")
+    for number, plan in enumerate(document.plans, 1):
+        table.add_row(str(number), *row_of(plan))
+    parts: list[RenderableType] = [answer(document), ""]
+    parts += [f"{number}: {plan.replicas} × {plan.deployment}" for number, plan in enumerate(document.plans, 1)]
+    parts += ["", table, "", *remarks(document), "", *document.notes]
+    if document.rejected:
+        parts += ["", "Not advised:"]
+        for each in document.rejected[:rejected]:
+            many = f" (and {each.count - 1:,} like it)" if each.count > 1 else ""
+            parts.append(f"  {each.deployment}{many}: {each.why}")
+        if len(document.rejected) > rejected:
+            parts.append(f"  {len(document.rejected) - rejected} more kinds with --json")
+    parts += ["", why_measure(document)]
+    if document.measure_next is not None:
+        parts.append(f"  {document.measure_next.command}")
+    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in document.plans[0].launch)]
+    if document.study:
+        parts += ["", f"{document.study} measures all of these: loadstone study run {document.study}"]
+    return [*parts, "", footer(document)]
+
+
+def columns(document: Recommendation) -> list[str]:
+    heads = ["plan", "GPUs", "P(SLO)", "headroom", "TTFT p50", "p99", "TPOT p50", "p99"]
+    return [*heads, "$ a month", "$/M out", "80 %"] if document.plans[0].usd_per_month is not None else heads
+
+
+def row_of(plan: Plan) -> list[str]:
+    """What columns() names, but for the plan itself."""
+    row = [
+        str(plan.gpus),
+        f"{plan.p_slo:.0%}",
+        f"{plan.headroom:+.0%}",
+        *(show_seconds(each) for each in (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)),
+    ]
+    if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
+        mtok = plan.usd_per_mtok
+        row += [f"{plan.usd_per_month.value:,.0f}", f"{mtok.value:.2f}", f"{mtok.low:.2f} to {mtok.high:.2f}"]
+    return row
+
+
+def remarks(document: Recommendation) -> list[str]:
+    return [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in enumerate(document.plans, 1)]
+
+
+def why_measure(document: Recommendation) -> str:
+    step = document.measure_next
+    if step is None:
+        return "No single measurement is expected to change the choice for the better."
+    unit = "dollars a month" if document.plans[0].usd_per_month is not None else "GPUs"
+    return (
+        f"The {step.minutes:g} minutes that are worth most: expected regret falls from {_plain(step.regret_now)} "
+        f"to {_plain(step.regret_after)} {unit}. Give the run folder to --with afterwards."
+    )
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def footer(document: Recommendation) -> str:
+    ranking_s, simulating_s = document.seconds["ranking"], document.seconds["simulating"]
+    ranked, finalists = f"{document.deployments_ranked:,} deployments", len(document.finalists)
+    return f"{ranked} ranked in {ranking_s:.1f} s, {finalists} simulated in {simulating_s:.1f} s"
+
+
+def answer(document: Recommendation) -> str:
+    best = document.plans[0]
+    traffic = document.traffic
+    load = f"{traffic.value:g} requests/s" if traffic.kind == "rate" else f"{traffic.value:g} requests under way"
+    bounds = ", ".join(
+        f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
+    )
+    return (
+        f"Deploy {best.replicas} × {best.deployment}: {best.gpus} GPU{'' if best.gpus == 1 else 's'} "
+        f"hold {bounds} at {load} "
+        f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
+        f"{best.p_slo:.0%}."
+    )

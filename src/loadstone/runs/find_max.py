@@ -1,0 +1,292 @@
+"""The highest load at which bounds on latency hold: a search, each of whose probes is an ordinary run.
+
+A bracket by doubling, from a prediction where the deployment is known, else from one request per second; then the
+middle of the bracket (geometric) until its ends are within 5 %, or the time is over. A measured probe ends as soon
+as it is known whether the bounds hold, by an interval that is valid whenever one looks (analyse/stopping.py). The
+i-th is wrong with a probability of at most 0.1/(i·(i+1)): all together, however many, with at most 10 %. One that
+ends undecided decides where the next one goes, and nothing that is said.
+
+Percentiles take requests: a p99 takes some 500 of them. Below 20 requests/s that is minutes a probe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from loadstone.analyse.stopping import Stopping, parse_rules
+from loadstone.catalogue import parse_deployment
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.signals import Interrupted
+from loadstone.core.statistics.distribution import PERCENTILES
+from loadstone.predict.scheduler import policy_of
+from loadstone.predict.steady_state import levels
+from loadstone.predict.step_time import StepModel
+from loadstone.runs import preflight
+from loadstone.runs.bench import Event, Listener, bench
+from loadstone.runs.simulate import simulate
+from loadstone.workload.options import Options, SimulateOptions
+from loadstone.workload.planning import Planner
+
+CONFIDENCE = 0.9
+NEAR = 1.05
+_TIME_S = 600.0
+_LEAST_PROBE_S = 10.0
+_MOST_PROBES = 40
+_SIMULATED_REQUESTS = 6000
+_MOST_FAILED = 0.01
+_LEAST_RATE = 1e-3
+_ASIDE = 1.08
+
+Kind = Literal["rate", "concurrency"]
+
+
+class Probe(NamedTuple):
+    """One load that was tried. `holds`: None where the time did not tell; `likely`: what then looks more likely;
+    `document`: of its run."""
+
+    load: float
+    holds: bool | None
+    likely: bool
+    document: dict[str, Any]
+
+    @property
+    def requests(self) -> int:
+        return sum(cell["requests"]["sent"] or 0 for cell in self.document["cells"])
+
+
+Try = Callable[[float, int, float], Probe]
+"""A probe at a load, its number from 1, and the seconds that are left for all."""
+
+
+def find_max(options: Options, on_event: Listener = lambda event: None) -> dict[str, Any]:
+    """Measure a live engine, or simulate; the document of bench with `max`, its cells those of all probes.
+
+    Raises InputError, and Interrupted with what was measured.
+    """
+    bounds, kind, start = _asked(options)
+    budget_s = options.max_duration_s or _TIME_S
+    if isinstance(options, SimulateOptions):
+        tried = _simulated(options, kind, bounds)
+        return _document(_search(tried, start or _guess(options, kind), kind, math.inf), kind, bounds)
+    with contextlib.ExitStack() as stack:
+        draft = Planner(_at(options, kind, start or 1.0, 1.0)).plan()
+        tell = lambda text: on_event(Event(kind="note", text=text))  # noqa: E731
+        started = preflight.target_of(dataclasses.replace(options, find_max=None), draft, stack, tell)
+        stated = options.launch or options.deployment or (options.sim if "@" in (options.sim or "") else None)
+        model = started.engine.launch.model if started.engine is not None else options.model
+        fixed = dataclasses.replace(
+            options, url=started.urls, sim=None, engine=None, launch=None, arguments=(), environment=(), program=None,
+            container=None, image=None, model=model, deployment=options.launch or options.deployment, find_max=None,
+        )  # fmt: skip
+        first = start or (_guess(dataclasses.replace(options, deployment=stated), kind) if stated else 1.0)
+        tried = _measured(fixed, kind, bounds, on_event)
+        return _document(_search(tried, first, kind, budget_s), kind, bounds)
+
+
+def _asked(options: Options) -> tuple[str, Kind, float | None]:
+    """(bounds, what is searched, where to begin). Raises InputError."""
+    text = options.find_max or ""
+    rules = parse_rules(text.replace("--find-max", ""))
+    for rule in rules:
+        if rule.limit_s is None:
+            raise InputError(f"--find-max: {rule.text!r} is no bound on a percentile; write e.g. ttft_p99<500ms")
+    if len(options.rate) > 1 or len(options.concurrency) > 1 or (options.rate and options.concurrency):
+        raise InputError("--find-max: give one load to begin with, --rate 4 or --concurrency 8, or none")
+    fixed = {
+        "--requests": options.requests, "--requests-per-rate": options.requests_per_rate, "--ramp": options.ramp,
+        "--duration": options.duration_s, "--stop-when": options.stop_when, "--trace": options.trace,
+        "--plan": options.plan, "--slo": options.slo,
+    }  # fmt: skip
+    for flag, value in fixed.items():
+        if value:
+            raise InputError(f"{flag}: --find-max decides that itself; leave it out")
+    if math.inf in options.rate:
+        raise InputError("--rate inf: sends all at once; give a rate to begin with")
+    kind: Kind = "concurrency" if options.concurrency else "rate"
+    given: Sequence[float] = options.concurrency or options.rate
+    return text, kind, float(given[0]) if given else None
+
+
+def _at(options: Options, kind: Kind, load: float, seconds: float) -> Options:
+    return dataclasses.replace(
+        options,
+        find_max=None,
+        stop_when=None,
+        max_duration_s=None,
+        duration_s=seconds,
+        rate=(load,) if kind == "rate" else (),
+        concurrency=(round(load),) if kind == "concurrency" else (),
+    )
+
+
+# --- probes -------------------------------------------------------------------------------------------------------
+
+
+def _measured(options: Options, kind: Kind, bounds: str, on_event: Listener) -> Try:
+    def tried(load: float, number: int, left_s: float) -> Probe:
+        error = (1 - CONFIDENCE) / (number * (number + 1))
+        rules = tuple(rule._replace(error=error) for rule in parse_rules(bounds))
+        longest_s = max(_LEAST_PROBE_S, left_s / 4)
+        probe = dataclasses.replace(
+            _at(options, kind, load, longest_s), slo=bounds, stop_when=bounds, seed=options.seed + number - 1
+        )
+        most_errors = _MOST_FAILED if options.max_errors is None else options.max_errors
+        document = bench(probe, on_event, stopping=Stopping(rules, most_errors, 0.0, longest_s))
+        stopped = run_folder.read_info(Path(document["run_dir"])).cells[0].stopped
+        holds = stopped.holds if stopped is not None else None
+        if stopped is not None and stopped.rule == "errors":
+            holds = False
+        cell = document["cells"][0]
+        if holds and any(each["kind"] in _OVERLOADED for each in cell["verdict"]["findings"]):
+            holds = False
+        return Probe(load, holds, _within(cell) if holds is None else holds, document)
+
+    return tried
+
+
+def _simulated(options: SimulateOptions, kind: Kind, bounds: str) -> Try:
+    def tried(load: float, number: int, left_s: float) -> Probe:
+        requests = max(_SIMULATED_REQUESTS, 20 * round(load) if kind == "concurrency" else 0)
+        at = _at(options, kind, load, 1.0)
+        assert isinstance(at, SimulateOptions)  # noqa: S101 - as the options are
+        document = simulate(dataclasses.replace(at, duration_s=None, requests=(requests,), slo=bounds, draws=0))
+        cell = document["cells"][0]
+        behind = any(each["kind"] in _OVERLOADED for each in cell["verdict"]["findings"])
+        holds = _within(cell) and not behind
+        return Probe(load, holds, holds, document)
+
+    return tried
+
+
+_OVERLOADED = frozenset({"overload", "queue_grows"})
+"""Findings of a load that the server does not keep up with: its latencies grow for as long as it lasts."""
+
+
+def _within(cell: dict[str, Any]) -> bool:
+    """Whether each bounded percentile, as it was seen, is within its bound."""
+    return all(each["value"] is not None and each["value"] <= each["limit_s"] for each in cell["slo"])
+
+
+def _guess(options: Options, kind: Kind) -> float:
+    """What a deployment carries by closed form; 1 where it is not known."""
+    text = getattr(options, "deployment", None)
+    if not isinstance(text, str):
+        return 1.0
+    try:
+        deployment = parse_deployment(text)
+        policy = policy_of(deployment)
+        drafts = policy.speculative.draft_tokens if policy.speculative is not None else 0
+        model = StepModel(deployment, draft_tokens=drafts)
+    except InputError:
+        return 1.0
+    sample = dataclasses.replace(
+        options, rate=(1.0,), concurrency=(), requests=(200,), find_max=None, max_duration_s=None, stop_when=None
+    )
+    plan = Planner(sample).plan()
+    inputs, outputs = float(plan.input_tokens.mean()), float(max(2.0, plan.output_tokens.mean()))
+    best = 1.0
+    rules = parse_rules(options.find_max or "")
+    group = deployment.dp if deployment.attention_dp else 1
+    for level in levels(model, policy, group, inputs, outputs):
+        for rule in rules:
+            value = level.latency_s(rule.metric, PERCENTILES[rule.percentile], outputs)
+            if rule.limit_s is not None and value > rule.limit_s:
+                return best
+        best = max(best, deployment.dp * (level.rate_per_s if kind == "rate" else level.users))
+    return best
+
+
+# --- the search ---------------------------------------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """The probes in order, the highest load that holds (0: none did) and the lowest that fails (None: none did)."""
+
+    probes: list[Probe]
+    low: float
+    high: float | None
+
+
+def _search(tried: Try, start: float, kind: Kind, budget_s: float) -> Answer:
+    begun_s = time.monotonic()
+    probes: list[Probe] = []
+    load = max(1.0, round(start)) if kind == "concurrency" else start
+    low, high = 0.0, math.inf
+    while len(probes) < _MOST_PROBES:
+        left_s = budget_s - (time.monotonic() - begun_s)
+        if left_s < _LEAST_PROBE_S and probes:
+            break
+        try:
+            probe = tried(load, len(probes) + 1, left_s)
+        except Interrupted:
+            if not probes:
+                raise
+            break
+        probes.append(probe)
+        low, high = (max(low, load), high) if probe.likely else (low, min(high, load))
+        following = _following(low, high, kind) or _surer(probes, kind)
+        if following is None:
+            break
+        load = following
+    sure = [each.load for each in probes if each.holds]
+    failed = [each.load for each in probes if each.holds is False]
+    return Answer(probes, max(sure, default=0.0), min(failed, default=None))
+
+
+def _surer(probes: Sequence[Probe], kind: Kind) -> float | None:
+    """Once it is clear where the edge is: a load below it that surely holds, then one above it that surely fails;
+    None: both are known."""
+    tried = {probe.load for probe in probes}
+    for sure, aside in ((True, 1 / _ASIDE), (False, _ASIDE)):
+        mine = [probe.load for probe in probes if probe.likely is sure]
+        if any(probe.holds is sure for probe in probes) or not mine:
+            continue
+        load = (min(mine) if sure else max(mine)) * aside
+        load = load if kind == "rate" else float(round(load))
+        return load if load not in tried and load > _LEAST_RATE else None
+    return None
+
+
+def _following(low: float, high: float, kind: Kind) -> float | None:
+    """The next load to try between one that seems to hold and one that seems to fail; None: they are near enough."""
+    if high == math.inf:
+        return 2 * low
+    following = high / 2 if low == 0 else math.sqrt(low * high)
+    if kind == "concurrency":
+        following = float(round(following))
+        return following if low < following < high and following >= 1 else None
+    return following if following > _LEAST_RATE and (low == 0 or high / low > NEAR) else None
+
+
+def _document(answer: Answer, kind: Kind, bounds: str) -> dict[str, Any]:
+    """That of the run whose load holds and is the highest, or of the last one, with the cells of all."""
+    probes = answer.probes
+    best = next((each for each in probes if each.holds and each.load == answer.low), probes[-1])
+    cells = [cell for each in probes for cell in each.document["cells"]]
+    found: dict[str, Any] = {
+        "load": {"kind": kind, "value": answer.low} if answer.low else None,
+        "fails_at": {"kind": kind, "value": answer.high} if answer.high is not None else None,
+        "confidence": CONFIDENCE,
+        "requests": sum(each.requests for each in probes),
+        "probes": list(range(len(cells))),
+    }
+    found["text"] = _text(found, bounds, best.document["source"] == "measured")
+    return best.document | {"cells": cells, "run_dirs": [each.document["run_dir"] for each in probes], "max": found}
+
+
+def _text(found: dict[str, Any], bounds: str, measured: bool) -> str:
+    """The answer in a sentence."""
+    unit = "under way" if (found["load"] or found["fails_at"] or {}).get("kind") == "concurrency" else "requests/s"
+    tail = f"{len(found['probes'])} probes, {found['requests']:,} requests"
+    fails = f"{found['fails_at']['value']:.4g} {unit} fail" if found["fails_at"] else "nothing that was tried fails"
+    if found["load"] is None:
+        return f"{bounds} surely held at no load that was tried; {fails} ({tail}); a longer --max-duration tells more"
+    sure = f"{found['confidence']:.0%} sure" if measured else "simulated"
+    return f"{bounds} hold at {found['load']['value']:.4g} {unit}; {fails} ({sure}; {tail})"

@@ -1,0 +1,101 @@
+"""The search for the highest load that bounds allow: on the simulated clock, over HTTP, and its decisions alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from loadstone.analyse.stopping import Stopping, Watch, parse_rules
+from loadstone.core.errors import InputError
+from loadstone.core.record import WatchedRequest
+from loadstone.runs.find_max import NEAR, Probe, _search, find_max
+from loadstone.workload.options import SimulateOptions, options_of
+
+
+def _tried(capacity: float, sure: bool = True):  # type: ignore[no-untyped-def]
+    def tried(load: float, number: int, left_s: float) -> Probe:
+        holds = load <= capacity
+        return Probe(load, holds if sure or abs(load / capacity - 1) > 0.2 else None, holds, {"cells": []})
+
+    return tried
+
+
+@pytest.mark.parametrize("capacity", [0.3, 7.7, 950.0])
+@pytest.mark.parametrize("start", [1.0, 40.0])
+def test_the_bracket_ends_within_five_per_cent(capacity: float, start: float) -> None:
+    answer = _search(_tried(capacity), start, "rate", math.inf)
+    assert answer.high is not None
+    assert answer.low <= capacity < answer.high <= NEAR * answer.low * 1.0001
+    assert len(answer.probes) < 20
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 37, 512])
+def test_a_closed_loop_s_places_are_whole(capacity: int) -> None:
+    answer = _search(_tried(capacity), 8.0, "concurrency", math.inf)
+    assert answer.low <= capacity
+    assert answer.low == capacity or answer.low * NEAR >= capacity - 1
+    assert all(probe.load == round(probe.load) for probe in answer.probes)
+
+
+def test_what_is_not_sure_is_not_said() -> None:
+    answer = _search(_tried(10.0, sure=False), 1.0, "rate", math.inf)
+    assert answer.low <= 8
+    assert answer.high is not None
+    assert answer.high >= 12
+
+
+def test_a_probe_ends_as_soon_as_it_is_known_on_which_side_the_percentile_lies() -> None:
+    rng = np.random.default_rng(1)
+    for mean_s, holds in ((0.02, True), (0.3, False)):
+        watch = Watch(Stopping(parse_rules("ttft_p99<100ms")))
+        requests: list[WatchedRequest] = []
+        stop = None
+        while stop is None and len(requests) < 20_000:
+            at_s = len(requests) * 0.01
+            ttft_s = float(rng.exponential(mean_s / 5))
+            requests.append(WatchedRequest(at_s, at_s + ttft_s, ttft_s, 0.01, ttft_s))
+            stop = watch.look(at_s, len(requests), 0, requests)
+        assert stop is not None
+        assert stop.holds is holds
+        assert len(requests) < 3000
+
+
+def test_the_simulated_clock_s_capacity_is_met(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    options = {"deployment": "llama-3.1-8b@1xh100", "input": "512", "output": "128", "out": str(tmp_path)}
+    found = find_max(options_of(options | {"find_max": "ttft_p99<500ms,tpot_p99<15ms"}, SimulateOptions))
+    low, high = found["max"]["load"]["value"], found["max"]["fails_at"]["value"]
+    assert low < high <= NEAR * low * 1.0001
+    assert found["max"]["probes"] == list(range(len(found["cells"])))
+    assert len(found["run_dirs"]) == len(found["cells"])
+    by_load = {cell["load"]["value"]: cell for cell in found["cells"]}
+    assert all(each["met"] for each in by_load[low]["slo"])
+
+
+def test_bench_finds_what_a_server_of_known_times_allows(loadstone, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    done = loadstone(
+        "bench", "--sim", "ttft=20ms,itl=2ms", "--input", "16", "--output", "4", "--find-max", "e2e_p50<200ms",
+        "--concurrency", "4", "--max-duration", "30s", "--out", str(tmp_path), "--json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    document = done.document
+    assert document["max"]["load"]["kind"] == "concurrency"
+    assert document["max"]["load"]["value"] >= 4
+    assert document["max"]["confidence"] == 0.9
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"find_max": "ttft_p99±5%"}, "is no bound on a percentile"),
+        ({"find_max": "ttft<1s"}, "is no rule"),
+        ({"find_max": "ttft_p99<1s", "requests": "10"}, "--requests: --find-max decides that itself"),
+        ({"find_max": "ttft_p99<1s", "rate": "1,2"}, "give one load to begin with"),
+        ({"find_max": "ttft_p99<1s", "rate": "inf"}, "--rate inf"),
+    ],
+)
+def test_bad_input(changed: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError) as raised:
+        find_max(options_of({"deployment": "llama-3.1-8b@1xh100"} | changed, SimulateOptions))
+    assert words in str(raised.value)
