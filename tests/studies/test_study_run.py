@@ -222,7 +222,7 @@ def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: 
     ("machine", "problem"),
     [
         ("{ssh: [a, b], parallel: 3}", "parallel: 3 launches at a time on 2 hosts"),
-        ("{local: true, parallel: 0}", "parallel: 0; write at least 1"),
+        ("{local: true, parallel: 0}", "parallel: 0; write 1 to 256"),
     ],
 )  # fmt: skip
 def test_more_launches_at_a_time_than_there_is_room_for_are_refused(path: Path, machine: str, problem: str) -> None:
