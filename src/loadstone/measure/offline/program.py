@@ -101,6 +101,8 @@ def of_transformers(model: str, arguments: dict[str, Any]) -> Loaded:
 
 
 def main() -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [each for each in sys.path if os.path.abspath(each or ".") != here]  # no engine.py for the engine's
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(sys.argv[1])
         lines = channel.makefile("rb")
