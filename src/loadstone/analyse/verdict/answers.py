@@ -255,7 +255,7 @@ def tokens_and_events(cell: Cell) -> Finding | None:
     reported &= done.events > 0
     events, tokens = int(done.events[reported].sum()), float(done.output_tokens[reported].sum())
     requests = int(reported.sum())
-    if not cell.streams or not requests:
+    if not cell.streams or not requests or cell.target.endpoint == "offline":  # of a batch, first and last are known
         return None
     ratio = tokens / events
     if ratio >= thresholds.UNSEEN_TOKENS and np.median(done.events[reported]) > 1:
