@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import msgspec
@@ -326,3 +327,10 @@ def test_points_of_no_fit_are_as_near_as_the_page_says(name: str, every: int, wo
     for quantity, limit in worst.items():
         assert found[quantity].median_error <= limit
         assert found[quantity].coverage >= 0.6
+
+
+def test_a_pipe_in_place_of_a_file_is_one_line(tmp_path: Path) -> None:
+    pipe = tmp_path / "points.csv"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="a pipe, not a file"):
+        read_points(pipe)

@@ -42,6 +42,7 @@ _MOST_PROBES = 40
 _SIMULATED_REQUESTS = 6000
 _MOST_FAILED = 0.01
 _LEAST_RATE = 1e-3
+_ASIDE = 1.08
 
 Kind = Literal["rate", "concurrency"]
 
@@ -132,7 +133,7 @@ def _measured(options: Options, kind: Kind, bounds: str, on_event: Listener) -> 
     def tried(load: float, number: int, left_s: float) -> Probe:
         error = (1 - CONFIDENCE) / (number * (number + 1))
         rules = tuple(rule._replace(error=error) for rule in parse_rules(bounds))
-        longest_s = max(_LEAST_PROBE_S, left_s / 2)
+        longest_s = max(_LEAST_PROBE_S, left_s / 4)
         probe = dataclasses.replace(
             _at(options, kind, load, longest_s), slo=bounds, stop_when=bounds, seed=options.seed + number - 1
         )
@@ -230,13 +231,27 @@ def _search(tried: Try, start: float, kind: Kind, budget_s: float) -> Answer:
             break
         probes.append(probe)
         low, high = (max(low, load), high) if probe.likely else (low, min(high, load))
-        following = _following(low, high, kind)
+        following = _following(low, high, kind) or _surer(probes, kind)
         if following is None:
             break
         load = following
     sure = [each.load for each in probes if each.holds]
     failed = [each.load for each in probes if each.holds is False]
     return Answer(probes, max(sure, default=0.0), min(failed, default=None))
+
+
+def _surer(probes: Sequence[Probe], kind: Kind) -> float | None:
+    """Once it is clear where the edge is: a load below it that surely holds, then one above it that surely fails;
+    None: both are known."""
+    tried = {probe.load for probe in probes}
+    for sure, aside in ((True, 1 / _ASIDE), (False, _ASIDE)):
+        mine = [probe.load for probe in probes if probe.likely is sure]
+        if any(probe.holds is sure for probe in probes) or not mine:
+            continue
+        load = (min(mine) if sure else max(mine)) * aside
+        load = load if kind == "rate" else float(round(load))
+        return load if load not in tried and load > _LEAST_RATE else None
+    return None
 
 
 def _following(low: float, high: float, kind: Kind) -> float | None:

@@ -20,6 +20,7 @@ from loadstone.catalogue.engines import engine_key
 from loadstone.catalogue.find import match_gpu, published_in
 from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
+from loadstone.core.files import check_regular
 from loadstone.predict.engine_rules import ENGINES
 from loadstone.predict.scheduler import policy_of
 
@@ -108,6 +109,7 @@ _COLUMNS = [each for each in msgspec.structs.fields(Point) if each.name not in (
 def read_points(path: Path) -> list[Point]:
     """All rows of a points file. Raises InputError where it cannot be read as one."""
     try:
+        check_regular(path)
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             csv.field_size_limit(MOST_CHARACTERS)
             reader = csv.DictReader(file)

@@ -12,6 +12,7 @@ from loadstone.core.nvml import Gpus
 from loadstone.studies import file
 from loadstone.studies.file import Engine, StudyFile
 from loadstone.studies.machines.local import LocalMachine
+from loadstone.studies.machines.ray import RayMachine
 from loadstone.studies.machines.slurm import SlurmMachine
 from loadstone.studies.machines.ssh import SshMachine
 from loadstone.studies.supervise import Machine
@@ -37,15 +38,14 @@ def machines_of(read: StudyFile, name: str | None) -> list[Machine]:
         problem = f"{name}: studies are not run by {machine.kind}, only rendered for it"
         remedy = "run --render FOLDER writes the files; start one, and measure it as an engine with url:"
         raise read.error(f"$.machines.{name}", f"{problem}; {remedy}")
-    if machine.kind == "ray":
-        problem = f"{name} is a machine of kind ray, which this version does not run"
-        raise read.error(f"$.machines.{name}", f"{problem}; leave it out")
     study, parts, at = read.study, machine.parallel, f"$.machines.{name}.parallel"
     served = [key for key, engine in study.engines.items() if engine.url is not None]
     if parts > 1 and served:
         raise read.error(at, f"parallel: {served[0]} is one server at a url, for one launch at a time; leave it out")
     if machine.kind == "slurm":
         return [SlurmMachine(machine, study.engines, study.limits, study.study) for _ in range(parts)]
+    if machine.kind == "ray":
+        return [RayMachine(machine, study.engines, study.limits, study.study) for _ in range(parts)]
     if machine.kind == "ssh":
         shares = _shares(read, at, machine.ssh, parts, "hosts")
         return [

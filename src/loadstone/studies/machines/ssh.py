@@ -34,14 +34,14 @@ from loadstone.studies.supervise import Running
 
 _BEAT_S = 3.0
 _LEASE_S = 15
-_RANK_GRACE_S = 5
-_CLIENT_GRACE_S = 60
+RANK_GRACE_S = 5
+CLIENT_GRACE_S = 60
 """A client that is told to end saves what it has."""
 _LOST = 255
 """What stands for the exit code where the connection ended first."""
 _KEEPALIVE_S = 5
 _LOGIN_S = 20
-_FILES = ("dataset", "trace", "plan", "tokenizer")
+FILES = ("dataset", "trace", "plan", "tokenizer")
 """Options of `bench` that name files."""
 _T = TypeVar("_T")
 
@@ -136,7 +136,7 @@ class SshRanks(Ranks):
         self._processes: list[RemoteProcess] = []
         try:
             for i, (rank, host) in enumerate(zip(commands.ranks, hosts, strict=True)):
-                script = _script(commands.words(rank, "."), rank.env, setup, commands.files, None, _RANK_GRACE_S)
+                script = script_of(commands.words(rank, "."), rank.env, setup, commands.files, None, RANK_GRACE_S)
                 process = host.start(script, SECRETS, folder / f"rank-{i}.log", self._end)
                 self._processes.append(process)
                 self.ranks.append(process)
@@ -170,7 +170,7 @@ class SshClient:
         try:
             sent = [self._send(word, work) for word in words]
             argv = (self._machine.python or "python3", "-m", "loadstone", "bench", *sent, "--out=runs")
-            script = _script(argv, {}, self._machine.setup, {}, work, _CLIENT_GRACE_S)
+            script = script_of(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S)
             client.follow(self._host.start(script, KEY_VARIABLES, self._log), self._host.name, self._check)
         finally:
             self._host.fetch(f"{work}/runs", out)
@@ -180,13 +180,13 @@ class SshClient:
         """A word of the command as it is there: a file of ours is sent."""
         name, _, value = word.removeprefix("--").partition("=")
         scheme, colon, file = value.rpartition(":") if name == "structured" else ("", "", value)
-        if name not in (*_FILES, "structured") or not Path(file).exists():
+        if name not in (*FILES, "structured") or not Path(file).exists():
             return word
         self._host.send(Path(file), f"{work}/{name}-{Path(file).name}")
         return f"--{name}={scheme}{colon}{work}/{name}-{Path(file).name}"
 
 
-def _script(
+def script_of(
     argv: Sequence[str],
     env: Mapping[str, str],
     setup: Sequence[str],
@@ -208,6 +208,13 @@ def _script(
         grace=grace_s,
         after="\n".join((*stop, ":" if work else 'rm -rf "$PWD"')),
     )
+
+
+def with_secrets(script: str, names: Sequence[str]) -> str:
+    """What script_of() made, and behind it those of the variables that are set here."""
+    values = {name: os.environ.get(name, "") for name in names}
+    given = "".join(f"{name}={value}\n" for name, value in values.items() if value and "\n" not in value)
+    return f"{script}{given}\n"
 
 
 # --- connections ----------------------------------------------------------------------------------------------------
@@ -278,12 +285,10 @@ class Host:
     def start(
         self, script: str, secrets: Sequence[str], log_path: Path, on_end: Callable[[], None] = lambda: None
     ) -> RemoteProcess:
-        """Start what _script() made, with those of the variables that are set here. `on_end` is called, in another
+        """Start what script_of() made, with those of the variables that are set here. `on_end` is called, in another
         thread, when it has ended.
         """
-        values = {name: os.environ.get(name, "") for name in secrets}
-        given = "".join(f"{name}={value}\n" for name, value in values.items() if value and "\n" not in value)
-        return self._asked(RemoteProcess.start(self, f"{script}{given}\n", log_path, on_end))
+        return self._asked(RemoteProcess.start(self, with_secrets(script, secrets), log_path, on_end))
 
     def tunnel(self, host: str, port: int) -> str:
         """A URL here behind which is a port there."""
@@ -373,7 +378,7 @@ class RemoteProcess:
     def stop(self) -> None:
         """Ask it to end; returns when it has, or its host is gone."""
         self.end()
-        self._over.wait(_CLIENT_GRACE_S + _LEASE_S)
+        self._over.wait(CLIENT_GRACE_S + _LEASE_S)
 
     def _close(self) -> None:
         with contextlib.suppress(OSError):

@@ -1,0 +1,352 @@
+"""Ray: the nodes of a launch are a placement group, its ranks actors on them that outlive the study's process.
+
+An actor is found again by its name, in a namespace that the journal has before anything is placed. Each leads its
+rank by a shell, as a host reached by SSH does (ssh.py): when the actor ends, so does the rank. Nodes must have
+Loadstone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import signal
+import socket
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadstone.core.errors import InputError, TargetError
+from loadstone.core.signals import SIGNALS
+from loadstone.measure.engines.launch import Engine as Ranks
+from loadstone.predict.engine_rules.launch import SECRETS
+from loadstone.predict.engine_rules.launch import Launch as Commands
+from loadstone.runs import provenance
+from loadstone.runs.preflight import KEY_VARIABLES
+from loadstone.studies.commands import commands_of, gpus_per_node
+from loadstone.studies.file import Engine, Limits, Machine
+from loadstone.studies.journal import Handle, Journal
+from loadstone.studies.machines import client
+from loadstone.studies.machines.ray_host import RankHost
+from loadstone.studies.machines.ssh import (
+    CLIENT_GRACE_S,
+    FILES,
+    RANK_GRACE_S,
+    SshClient,
+    connected,
+    script_of,
+    with_secrets,
+)
+from loadstone.studies.plan import Launch
+from loadstone.studies.supervise import Client, Running
+
+_POLL_S = 0.3
+_ANSWER_S = 60.0
+_END_S = 30.0
+_REACH_S = 10.0
+_LOST = 255
+"""What stands for the exit code where the node was lost first."""
+
+
+class RayMachine:
+    """Places a launch on nodes of a cluster, one rank a node."""
+
+    kind = "ray"
+
+    def __init__(self, machine: Machine, engines: Mapping[str, Engine], limits: Limits, study: str) -> None:
+        self._machine = machine
+        self._engines = engines
+        self._limits = limits
+        self._study = study
+
+    @contextlib.contextmanager
+    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
+        """See supervise.Machine."""
+        engine = self._engines.get(launch.engine, Engine())
+        if engine.url is not None:
+            raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
+        count = len(commands_of(launch, engine, (), 1).ranks)
+        place = hashlib.sha256(bytes(folder.absolute())).hexdigest()[:8]
+        namespace = f"loadstone-{self._study}-{launch.id}-{place}"
+        with _connected(self._machine.ray or "auto", namespace) as ray:
+            actors = _found(ray, namespace, count) if left else []
+            port = int(str(left["port"])) if actors else 0
+            if not actors:
+                _gone(ray, namespace)
+            handle: Handle = {"kind": self.kind, "namespace": namespace, "port": port}
+            journal.write("launch", launch=launch.id, handle=handle)
+            try:
+                taken_up = bool(actors)
+                actors = actors or _placed(ray, namespace, count, gpus_per_node(launch))
+                about = _asked(ray, [actor.about.remote() for actor in actors])
+                addresses = tuple(address for address, _ in about)
+                port = port or about[0][1]
+                handle = handle | {"port": port}
+                journal.write("launch", launch=launch.id, handle=handle)
+                commands = commands_of(launch, engine, addresses, port, addresses[0])
+                if commands.tasks_per_node > 1:
+                    raise InputError(f"{commands.engine} over several nodes is one world of MPI; use Slurm")
+                with RayRanks(ray, commands, actors, folder, self._machine.setup, taken_up) as ranks:
+                    ranks.wait_ready(self._limits.ready)
+                    with self._client(ray, actors[0], folder, ranks.check) as sender:
+                        made = provenance.of_launch(commands, here=False)
+                        yield Running(
+                            commands.url, handle | {"url": commands.url}, ranks.check, sender, made, commands.model
+                        )
+            finally:
+                _gone(ray, namespace)
+
+    def release(self, left: Handle) -> None:
+        """End the actors, if there are any still."""
+        namespace = str(left.get("namespace"))
+        if not namespace.startswith("loadstone-"):
+            raise InputError(f"journal.jsonl names {namespace!r}, which is no launch of a study; end it by hand")
+        with _connected(self._machine.ray or "auto", namespace) as ray:
+            _gone(ray, namespace)
+
+    @contextlib.contextmanager
+    def _client(self, ray: Any, first: Any, folder: Path, check: Callable[[], None]) -> Iterator[Client | None]:
+        """Who sends the load: the first node, this process, or a host that is reached by SSH."""
+        host = self._machine.client
+        if host == client.HERE:
+            yield None
+        elif host is None:
+            yield RayClient(ray, first, self._machine, folder, check)
+        else:
+            with connected(self._machine, [host]) as (connection,):
+                yield SshClient(connection, self._machine, folder, check)
+
+
+class RayRanks(Ranks):
+    """An engine whose ranks are led by actors. When one of them ends, the others are ended."""
+
+    def __init__(
+        self, ray: Any, commands: Commands, actors: Sequence[Any], folder: Path, setup: tuple[str, ...], goes: bool
+    ) -> None:
+        """`goes`: the ranks run already."""
+        super().__init__(commands, commands.url)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._processes: list[RayProcess] = []
+        try:
+            for i, (rank, actor) in enumerate(zip(commands.ranks, actors, strict=True)):
+                words = commands.words(rank, ".")
+                script = script_of(words, rank.env, setup, commands.files, None, RANK_GRACE_S)
+                text = None if goes else with_secrets(script, SECRETS)
+                process = RayProcess(ray, actor, text, folder / f"rank-{i}.log", self._end)
+                self._processes.append(process)
+                self.ranks.append(process)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all ranks together; returns when they are gone, or their nodes are."""
+        self._end()
+        for process in self._processes:
+            process.stop()
+
+    def _end(self) -> None:
+        for process in self._processes:
+            process.end()
+
+
+class RayProcess:
+    """What an actor leads; see measure.engines.launch.Rank. A thread of ours copies its log."""
+
+    def __init__(
+        self, ray: Any, actor: Any, text: str | None, log_path: Path, on_end: Callable[[], None] = lambda: None
+    ) -> None:
+        self.log_path = log_path
+        self._ray, self._actor, self._on_end = ray, actor, on_end
+        self._code: int | None = None
+        self._is_told = False
+        self._over = threading.Event()
+        if text is not None:
+            _asked(ray, [actor.start.remote(text)])
+        log_path.write_bytes(b"")
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def exit_code(self) -> int | None:
+        """None while it runs, and where it was told to end."""
+        return self._code
+
+    def end(self) -> None:
+        """Ask it to end."""
+        self._is_told = True
+        with contextlib.suppress(Exception):  # Ray's errors have no common base; a lost actor has ended
+            self._actor.end.remote()
+
+    def stop(self) -> None:
+        """Ask it to end; returns when it has, or its node is gone."""
+        self.end()
+        self._over.wait(CLIENT_GRACE_S + _END_S)
+
+    def _follow(self) -> None:
+        at, code = 0, None
+        with self.log_path.open("ab", buffering=0) as log:
+            while code is None:
+                try:
+                    piece, code = self._ray.get(self._actor.read.remote(at), timeout=_ANSWER_S)
+                except Exception as error:
+                    log.write(f"the node or its part of Ray was lost ({type(error).__name__})\n".encode())
+                    code = _LOST
+                    break
+                log.write(piece)
+                at += len(piece)
+                if code is None:
+                    time.sleep(_POLL_S)
+        if not self._is_told:
+            self._code = code if code >= 0 else 128 - code
+        self._over.set()
+        self._on_end()
+
+
+class RayClient:
+    """Sends the load from the first node, and brings the run folder back."""
+
+    def __init__(self, ray: Any, first: Any, machine: Machine, folder: Path, check: Callable[[], None]) -> None:
+        self._ray, self._machine, self._check = ray, machine, check
+        self._log = folder / "client.log"
+        self._node = _asked(ray, [first.node.remote()])[0]
+
+    def bench(self, words: Sequence[str], out: Path) -> None:
+        """See supervise.Client."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        strategy = NodeAffinitySchedulingStrategy(self._node, soft=False)
+        actor = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=strategy)(RankHost).remote()
+        try:
+            work = _asked(self._ray, [actor.work.remote()])[0]
+            sent = [self._send(word, actor) for word in words]
+            argv = (self._machine.python or "python3", "-m", "loadstone", "bench", *sent, "--out=runs")
+            text = with_secrets(script_of(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S), KEY_VARIABLES)
+            try:
+                client.follow(RayProcess(self._ray, actor, text, self._log), "the first node", self._check)
+            finally:
+                _unpack(_asked(self._ray, [actor.packed.remote("runs")])[0], out)
+                _asked(self._ray, [actor.clean.remote()])
+        finally:
+            self._ray.kill(actor)
+
+    def _send(self, word: str, actor: Any) -> str:
+        """A word of the command as it is there: a file of ours is sent."""
+        name, _, value = word.removeprefix("--").partition("=")
+        scheme, colon, file = value.rpartition(":") if name == "structured" else ("", "", value)
+        path = Path(file)
+        if name not in (*FILES, "structured") or not path.is_file():
+            return word
+        there = _asked(self._ray, [actor.put.remote(f"{name}-{path.name}", path.read_bytes())])[0]
+        return f"--{name}={scheme}{colon}{there}"
+
+
+def _unpack(content: bytes, out: Path) -> None:
+    if content:
+        out.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            archive.extractall(out, filter="data")
+
+
+# --- the cluster ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _connected(address: str, namespace: str) -> Iterator[Any]:
+    """Ray, connected as long as the context lasts. Raises InputError."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise InputError("machines with ray need Ray; pip install 'loadstone[ray]'") from None
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdecimal():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), _REACH_S).close()
+        ray.init(
+            address=address,
+            namespace=namespace,
+            log_to_driver=False,
+            logging_level="FATAL",
+            configure_logging=False,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"no Ray cluster is reached at {address} ({reason}); give the head's host:port") from error
+    finally:
+        for number, handler in before.items():  # Ray has handlers of its own; a study ends as it decides
+            if handler is not None:
+                signal.signal(number, handler)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _name(number: int) -> str:
+    return f"rank-{number}"
+
+
+def _found(ray: Any, namespace: str, count: int) -> list[Any]:
+    """The actors of a launch that goes on; none where one of them is missing."""
+    try:
+        actors = [ray.get_actor(_name(number), namespace=namespace) for number in range(count)]
+        ray.get([actor.about.remote() for actor in actors], timeout=_ANSWER_S)
+    except Exception:
+        return []
+    return actors
+
+
+def _placed(ray: Any, namespace: str, count: int, gpus: int) -> list[Any]:
+    """An actor on each of as many nodes, once there is room for all. Raises TargetError where there never will be."""
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    fit = [
+        node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) >= gpus
+        and node["Resources"].get("CPU", 0) >= 1
+    ]  # fmt: skip
+    if len(fit) < count:
+        what = f" with {gpus} GPUs" if gpus else ""
+        raise TargetError(f"{count} nodes{what} are needed, and the Ray cluster has {len(fit)}")
+    needs = {"CPU": 1} | ({"GPU": gpus} if gpus else {})
+    group = placement_group([needs] * count, strategy="STRICT_SPREAD", name=namespace, lifetime="detached")
+    ray.get(group.ready())  # however long it waits: that is not the engine's time
+    return [
+        ray.remote(
+            name=_name(number),
+            namespace=namespace,
+            lifetime="detached",
+            num_cpus=1,
+            num_gpus=gpus,
+            max_restarts=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
+        )(RankHost).remote()
+        for number in range(count)
+    ]
+
+
+def _gone(ray: Any, namespace: str) -> None:
+    """End the actors and give the nodes back."""
+    from ray.util.placement_group import remove_placement_group
+
+    for each in ray.util.list_named_actors(all_namespaces=True):
+        if each["namespace"] == namespace:
+            with contextlib.suppress(Exception):
+                actor = ray.get_actor(each["name"], namespace=namespace)
+                ray.get(actor.clean.remote(), timeout=_POLL_S * 10)
+                ray.kill(actor)
+    with contextlib.suppress(Exception):
+        remove_placement_group(ray.util.get_placement_group(namespace))
+
+
+def _asked(ray: Any, references: list[Any]) -> list[Any]:
+    """Raises TargetError where a node is lost."""
+    try:
+        answers: list[Any] = ray.get(references, timeout=_ANSWER_S)
+    except Exception as error:
+        raise TargetError(f"a node of the Ray cluster does not answer ({type(error).__name__})") from error
+    return answers
