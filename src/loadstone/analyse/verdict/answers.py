@@ -255,8 +255,10 @@ def tokens_and_events(cell: Cell) -> Finding | None:
     reported &= done.events > 0
     events, tokens = int(done.events[reported].sum()), float(done.output_tokens[reported].sum())
     requests = int(reported.sum())
-    if not cell.streams or not requests or cell.target.endpoint == "offline":  # of a batch, first and last are known
+    if not cell.streams or not requests:
         return None
+    if cell.target is not None and cell.target.endpoint == "offline":
+        return None  # of a batch's answers the times of the first and the last token are known, and no events
     ratio = tokens / events
     if ratio >= thresholds.UNSEEN_TOKENS and np.median(done.events[reported]) > 1:
         return finding("tokens_not_streamed", f"{ratio:.0f} tokens per stream event, by the server's count")
