@@ -66,6 +66,23 @@ class RunPart(msgspec.Struct, kw_only=True):
     notes: list[str]
 
 
+class StudyPart(msgspec.Struct, kw_only=True):
+    """What a report says of a study, where its runs are of one.
+
+    missing      launches with cells that are missing, and why, a line each
+    differences  sentences on what differs between runs though the study does not vary it
+    file         its text, without secrets
+    shared       (name, value) of what all its runs were made with; `apart`: by deployment, what is not alike
+    """
+
+    name: str
+    missing: list[str]
+    differences: list[str]
+    file: str
+    shared: list[tuple[str, str]]
+    apart: list[tuple[str, list[tuple[str, str]]]]
+
+
 class Report(msgspec.Struct, kw_only=True):
     """`passed_over`: what could not be read, a line each. `trusted`: (trusted cells, cells).
 
@@ -87,6 +104,7 @@ class Report(msgspec.Struct, kw_only=True):
     points: list[Point]
     prices: dict[str, float] = msgspec.field(default_factory=dict)
     unpriced: str | None = None
+    study: StudyPart | None = None
     version: str = __version__
     nothing_shown: str = _NOTHING_SHOWN
 
