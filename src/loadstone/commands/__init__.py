@@ -25,6 +25,7 @@ from loadstone.commands.catalogue import catalogue
 from loadstone.commands.compare import compare
 from loadstone.commands.exchange import export, import_
 from loadstone.commands.launch import launch
+from loadstone.commands.offline import offline
 from loadstone.commands.output import INTERRUPTED
 from loadstone.commands.report import report
 from loadstone.commands.runs import query, recover, selftest, show
@@ -49,6 +50,7 @@ COMMANDS = (
     simulate,
     serve_sim,
     launch,
+    offline,
     size,
     validate,
     calibrate,

@@ -63,8 +63,8 @@ def launch(
         runtime=container,
         image=image,
         cache=str(cache.expanduser()),
-        arguments=tuple(_flag(each) for each in argument or ()),
-        environment=tuple(_variable(each) for each in env or ()),
+        arguments=tuple(flag_of(each) for each in argument or ()),
+        environment=tuple(variable_of(each) for each in env or ()),
     )
     made = launch_named(deployment, site)
     for note in made.notes:
@@ -92,12 +92,14 @@ def launch(
             raise
 
 
-def _flag(text: str) -> tuple[str, str | None]:
+def flag_of(text: str) -> tuple[str, str | None]:
+    """An engine's own flag, and its value where it has one."""
     name, equals, value = text.partition("=")
     return name, value if equals else None
 
 
-def _variable(text: str) -> tuple[str, str]:
+def variable_of(text: str) -> tuple[str, str]:
+    """A variable of the environment. Raises InputError."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise InputError(f"--env {name}: write NAME=VALUE")

@@ -36,8 +36,11 @@ def show_document(document: dict[str, Any], as_json: bool) -> None:
     from loadstone.core.summary import Summary
     from loadstone.report.pages.terminal import ranked, render
 
-    if "runs" in document:  # of several deployments
-        print_text(ranked(document["ranking"]))
+    if "runs" in document:
+        if "ranking" in document:  # of several deployments
+            print_text(ranked(document["ranking"]))
+        else:
+            print_text(*(render(Summary.of(run)) for run in document["runs"]))
         for run in document["runs"]:
             print(run["run_dir"])
         return

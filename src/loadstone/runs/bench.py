@@ -71,7 +71,7 @@ def bench(
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         started = preflight.target_of(options, draft, stack, lambda text: on_event(Event(kind="note", text=text)))
-        server = preflight.probe(options, draft, started.urls, headers)
+        server = preflight.probe(options, draft, started, headers)
         plan, expected_s = preflight.plan_for(planner, draft, server)
         del planner, draft  # a plan may take a gigabyte
         salt = preflight.salt_of(options)

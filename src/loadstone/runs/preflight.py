@@ -142,10 +142,11 @@ def _longest_tokens(plan: Plan) -> int:
     return int(np.bincount(session, tokens + 16).max())
 
 
-def probe(options: Options, plan: Plan, urls: list[str], headers: list[tuple[str, str]]) -> Server:
+def probe(options: Options, plan: Plan, measured: Measured, headers: list[tuple[str, str]]) -> Server:
     """Probe the first server; the others of a fleet must offer the same."""
+    urls = measured.urls
     needs = Requirements(
-        model=options.model if options.launch is None else None,
+        model=options.model if measured.engine is None else measured.engine.launch.model,
         endpoint=options.endpoint,
         tokenizer=options.tokenizer,
         sampling=sampling_of(options),

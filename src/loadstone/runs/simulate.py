@@ -84,11 +84,15 @@ def _simulate(options: SimulateOptions) -> dict[str, Any]:
     """As simulate(), of one deployment."""
     draws = DRAWS if options.draws is None else options.draws
     deployment = parse_deployment(options.deployment)
-    fleet = fleet_of(deployment, acceptance=options.acceptance, profile=options.profile)
+    fleet = fleet_of(deployment, acceptance=options.acceptance, profile=options.profile, offline=options.offline)
     longest, limit = longest_request(deployment, fleet.policy)
     # What ends a measured cell early does nothing here: a simulation takes no hour, and draws no errors.
     planner = Planner(dataclasses.replace(options, stop_when=None, min_duration_s=None))
     plan = planner.plan(longest if options.trace is not None else None)
+    if options.offline:
+        if not all(load.is_burst for load in plan.cells):
+            raise InputError("--offline: a batch is there whole; give its size with --rate inf --requests 32,64")
+        plan.workload["mode"] = "offline"
     bounds = execution.bounds_of(options)
     lengths = check(plan, longest, limit)
     fleet = fleet_with(deployment, policy_of(deployment, acceptance=options.acceptance, lengths=lengths), fleet.model)

@@ -28,6 +28,8 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
 
     def measure(launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
         options = _options(read, launch, cell, out) | {"url": engine.url, "deployment": launch.deployment}
+        if engine.model is not None:
+            options["model"] = engine.model
         if engine.client is None:
             return Summary.of(bench(options_of(options, Options), on_event, engine.made_with))
         engine.client.bench(words_of({name: value for name, value in options.items() if name != "out"}), out)

@@ -47,6 +47,7 @@ class Running(NamedTuple):
     check   raises TargetError once a rank of it has ended
     client  who sends the load; None: this process
     made_with  what is known of how it was started
+    model   name that requests must use, where the server itself may not say it
     """
 
     url: str
@@ -54,6 +55,7 @@ class Running(NamedTuple):
     check: Callable[[], None] = lambda: None
     client: Client | None = None
     made_with: Provenance = Provenance()
+    model: str | None = None
 
 
 class Machine(Protocol):

@@ -316,6 +316,9 @@ class SimulateOptions(Options):
         "coefficients made by `calibrate`, by name or file [default: the shipped ones]",
         read=values.name_or_path,
     )
+    offline: bool = flag(
+        SIMULATOR, "batches through the engine's own interface, without server and client; with --rate inf", False
+    )
     acceptance: float | None = flag(
         SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"
     )

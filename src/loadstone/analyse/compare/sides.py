@@ -99,7 +99,8 @@ def runs_in(path: Path) -> list[Path]:
     """The run folder itself, or those in it. Raises InputError where it holds none."""
     if (path / "run.json").exists() or not path.is_dir():
         return [path]
-    folders = sorted(file.parent for file in path.glob("*/run.json"))
+    files = list(path.glob("*/run.json")) or path.glob("*/*/run.json")
+    folders = sorted(file.parent for file in files)  # of a study's cells, each has a folder of runs
     if not folders:
         raise InputError(f"{path}: neither a run folder nor a folder of run folders; name a run, e.g. runs/RUN")
     return folders

@@ -137,13 +137,18 @@ class Engine:
             rank.stop()
 
     def _cause(self, rank: Rank, code: int | None = None) -> str:
-        text = _text_of(rank.log_path)
-        known = cause_of(text, self.launch.engine)
-        if known is not None:
-            return f"{known.cause}; {known.remedy}"
-        if code == 137:
-            return "it was killed, which is what a full memory does (of the machine, or the container's limit)"
-        return first_error(text)
+        return cause_in(rank.log_path, self.launch.engine, code)
+
+
+def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
+    """Why an engine failed, by its log from byte `start` on, in a line. `code`: with which it ended, if it did."""
+    text = _text_of(log, start)
+    known = cause_of(text, engine)
+    if known is not None:
+        return f"{known.cause}; {known.remedy}"
+    if code == 137:
+        return "it was killed, which is what a full memory does (of the machine, or the container's limit)"
+    return first_error(text)
 
 
 class RunningEngine(Engine):
@@ -226,12 +231,13 @@ def _size(log: Path) -> int:
     return 0
 
 
-def _text_of(log: Path) -> str:
-    """Both ends of a log, whatever stands in its place by now."""
+def _text_of(log: Path, start: int) -> str:
+    """Both ends of a log from byte `start` on, whatever stands in its place by now."""
     try:
         with open_regular(log) as file:
+            file.seek(start)
             begin = file.read(_MOST_LOG_BYTES)
-            file.seek(max(len(begin), os.fstat(file.fileno()).st_size - _MOST_LOG_BYTES))
+            file.seek(max(start + len(begin), os.fstat(file.fileno()).st_size - _MOST_LOG_BYTES))
             return (begin + file.read(_MOST_LOG_BYTES)).decode(errors="replace")
     except OSError as error:
         return f"its log cannot be read ({error.strerror or error})"

@@ -6,6 +6,7 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import checkpoint_of, parse_deployment
+from loadstone.predict.engine_rules.keywords import Keywords, keywords_of
 from loadstone.predict.engine_rules.launch import Launch, Site, launch_command
 from loadstone.predict.engine_rules.llama_cpp import LlamaCpp
 from loadstone.predict.engine_rules.rules import EngineRules
@@ -40,12 +41,23 @@ def launch_named(text: str, site: Site) -> Launch:
     """As launch_of(), of a deployment's shorthand: the engine loads the very checkpoint that it names, also where the
     catalogue knows several by one name. Raises InputError, as parse_deployment() too does.
     """
+    return launch_of(*_named(text, site))
+
+
+def keywords_named(text: str, site: Site) -> Keywords:
+    """As launch_named(), for the engine's own interface in Python. Raises InputError, as keywords_of() too does."""
+    deployment, site = _named(text, site)
+    rules = rules_of(deployment)
+    return keywords_of(deployment, rules.command(site), site, rules.model_name(site))
+
+
+def _named(text: str, site: Site) -> tuple[Deployment, Site]:
     deployment = parse_deployment(text)
     checkpoint, decides_precision = checkpoint_of(text)
     if site.model is None and checkpoint is not None:
         field = "model" if decides_precision else "checkpoint"
         site = msgspec.structs.replace(site, **{field: checkpoint})
-    return launch_of(deployment, site)
+    return deployment, site
 
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:

@@ -71,6 +71,7 @@ class Command(NamedTuple):
     nodes    flags that a node has beside them, rank 0 first
     files    that must lie where it starts, by name
     entry    how many words of `program` the entry point of its image has already
+    model    name that requests must use, where the server itself may not say it
     """
 
     program: list[str]
@@ -81,6 +82,7 @@ class Command(NamedTuple):
     entry: int = 0
     underscores: bool = False
     port: int = 8000
+    model: str | None = None
 
 
 class RankCommand(msgspec.Struct, frozen=True):
@@ -106,6 +108,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     url    where rank 0 will answer
     files  to be written beside the log before it starts, by name
     ready  path that answers 200 once requests are served
+    model  name that requests must use, where the server itself may not say it
     """
 
     engine: str
@@ -115,6 +118,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     files: dict[str, str] = {}
     ready: str = "/health"
+    model: str | None = None
     schema: int = 1
 
     def shell_lines(self) -> list[str]:
@@ -154,6 +158,7 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         container=container,
         notes=command.notes,
         files=dict(command.files),
+        model=command.model,
     )
 
 

@@ -8,7 +8,8 @@ from loadstone.predict.engine_rules.rules import EngineRules
 
 class Transformers(EngineRules):
     def command(self, site: Site) -> Command:
-        """It serves under the name that it loads, whatever `served_name` says."""
+        """It serves under the name that it loads, whatever `served_name` says; /v1/models lists its cache."""
         self.refuse_simulated()
-        program = [site.program or "transformers", "serve", self.model_name(site)]
-        return Command(program, [("continuous-batching", True)])
+        model = self.model_name(site)
+        program = [site.program or "transformers", "serve", model]
+        return Command(program, [("continuous-batching", True)], model=model)

@@ -32,13 +32,21 @@ class Fleet:
     in_step: bool = False
 
 
-def fleet_of(deployment: Deployment, *, acceptance: float | None = None, profile: str | None = None) -> Fleet:
-    """The engines of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it."""
+def fleet_of(
+    deployment: Deployment,
+    *,
+    acceptance: float | None = None,
+    profile: str | None = None,
+    offline: bool = False,
+) -> Fleet:
+    """The engines of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it.
+    `offline`: as their own interfaces answer batches, without server and client."""
     policy = policy_of(deployment, acceptance=acceptance)
     model = StepModel(
         deployment,
         profile_of(deployment, profile),
         draft_tokens=policy.speculative.draft_tokens if policy.speculative is not None else 0,
+        offline=offline,
     )
     return fleet_with(deployment, policy, model)
 

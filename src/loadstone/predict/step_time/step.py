@@ -28,6 +28,12 @@ from loadstone.predict.step_time.work import Work, ideal, repeat, work_of
 _GRID = np.unique(np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)).astype(float)
 
 
+OFFLINE_SEQUENCE_S = 3e-6
+"""The host's time per sequence of a step where no server streams tokens to clients: what would fit NVIDIA's batches
+of near 1,000 through TensorRT-LLM's own interface (docs/accuracy.md, Llama 8B in FP8; 22 µs in fits of servers)."""
+_OF_SERVERS = ("request_s", "request_token_s", "stream_s")
+
+
 class StepModel:
     """Seconds of a step of one scheduler: a data-parallel replica, or one attention rank of an attention-DP group
     (whose experts then see as many tokens from each of the others).
@@ -51,14 +57,19 @@ class StepModel:
         values: Array | None = None,
         work: Work | None = None,
         drafter: StepModel | None = None,
+        offline: bool = False,
     ) -> None:
-        """`drafter`: the time of the deployment's draft model, where it is not that of these values."""
+        """`drafter`: the time of the deployment's draft model, where it is not that of these values. `offline`: the
+        engine has batches from its own interface, without server and client."""
         self.deployment = deployment
         self._profile = profile
         self.draft_tokens = draft_tokens
         rules = rules_of(deployment)
         self.eager, self.graph_tokens = rules.is_eager, rules.graph_tokens
+        self.offline = offline
         self.values = self.profile.values() if values is None else values
+        if offline:
+            self.values = _without_server(self.values)
         self.work = work or work_of(deployment)
         drafting = deployment.drafting if draft_tokens else None
         self._drafter = drafter
@@ -214,7 +225,12 @@ class StepModel:
     def at(self, values: Array) -> StepModel:
         """The same deployment with other coefficients."""
         return StepModel(
-            self.deployment, self._profile, draft_tokens=self.draft_tokens, values=values, work=self.work
+            self.deployment,
+            self._profile,
+            draft_tokens=self.draft_tokens,
+            values=values,
+            work=self.work,
+            offline=self.offline,
         )
 
     def light(self) -> StepModel:
@@ -222,6 +238,13 @@ class StepModel:
         work = ideal(self.work)
         drafter = self._drafter.light() if self._drafter is not None else None
         return StepModel(self.deployment, draft_tokens=self.draft_tokens, values=LIGHT, work=work, drafter=drafter)
+
+
+def _without_server(values: Array) -> Array:
+    changed = values.copy()
+    changed[INDEX["sequence_s"]] = min(changed[INDEX["sequence_s"]], OFFLINE_SEQUENCE_S)
+    changed[[INDEX[name] for name in _OF_SERVERS]] = 0.0
+    return changed
 
 
 REST = "kernels' own floors"

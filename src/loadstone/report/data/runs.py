@@ -36,7 +36,8 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[StoredRun], list[str]]:
 
 
 def _folders(path: Path) -> Iterable[Path]:
-    folders = sorted(each.parent for each in path.glob("*/run.json")) if path.is_dir() else []
+    files = (list(path.glob("*/run.json")) or path.glob("*/*/run.json")) if path.is_dir() else []
+    folders = sorted(each.parent for each in files)  # of a study's cells, each has a folder of runs
     if not folders:
         raise InputError(
             f"{path}: neither a run folder nor a folder of run folders; give one, or other tools' result files"

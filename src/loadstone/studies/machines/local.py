@@ -41,7 +41,8 @@ class LocalMachine:
             )
         with RunningEngine(commands, folder) as running:
             running.wait_ready(self._ready_s)
-            yield Running(running.url, running.handle, running.check, made_with=provenance.of_launch(commands))
+            made = provenance.of_launch(commands)
+            yield Running(running.url, running.handle, running.check, None, made, commands.model)
 
     def release(self, left: Handle) -> None:
         """Nothing: what was started here has ended with its supervisor."""

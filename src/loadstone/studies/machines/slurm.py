@@ -113,7 +113,14 @@ class SlurmMachine:
                 ranks.wait_ready(self._limits.ready, look=ranks.check_job)
                 with self._client(job, folder, ranks.check) as sender:
                     made = provenance.of_launch(ranks.launch, here=False)
-                    yield Running(ranks.url, handle | {"job": job.id, "url": ranks.url}, ranks.check, sender, made)
+                    yield Running(
+                        ranks.url,
+                        handle | {"job": job.id, "url": ranks.url},
+                        ranks.check,
+                        sender,
+                        made,
+                        commands.model,
+                    )
         finally:
             cancel(name)
 

@@ -110,7 +110,14 @@ class SshMachine:
                 running.wait_ready(self._limits.ready)
                 sends = SshClient(sender, self._machine, folder, running.check) if sender else None
                 made = provenance.of_launch(commands, here=False)
-                yield Running(commands.url, {"url": commands.url, "hosts": list(names)}, running.check, sends, made)
+                yield Running(
+                    commands.url,
+                    {"url": commands.url, "hosts": list(names)},
+                    running.check,
+                    sends,
+                    made,
+                    commands.model,
+                )
 
     def release(self, left: Handle) -> None:
         """Nothing: what was started here has ended with its supervisor."""
