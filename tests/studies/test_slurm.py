@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -51,6 +52,9 @@ def test_two_ranks_are_started_and_measured_in_the_job(study: TwoRanks) -> None:
     assert [(logs / f"rank-{i}.log").read_text().splitlines()[0] for i in (0, 1)] == [
         f"rank {i} of 2 leader 127.0.0.1" for i in (0, 1)
     ]
+    printed, _ = study.run("--dry-run").communicate(timeout=60)
+    script = (logs / "job.sh").read_text()
+    assert re.sub(r"--port \d+", "--port 8000", script) in printed, "what is printed is what was submitted"
     assert jobs(study) == []
     assert study.ranks_alive() == []
 
@@ -120,7 +124,9 @@ def test_a_job_outlives_its_supervisor_and_is_taken_up_again(study: TwoRanks) ->
 
 @pytest.mark.slow
 def test_a_job_that_nobody_needs_is_cancelled_by_the_next_run(study: TwoRanks) -> None:
-    study.run().communicate(timeout=120)
+    first = study.run()
+    _, told = first.communicate(timeout=120)
+    assert first.returncode == 0, told
     journal = study.out / "journal.jsonl"
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join(line for line in lines if '"event":"end"' not in line) + "\n")
@@ -223,8 +229,7 @@ def test_a_job_asks_for_what_the_deployment_and_the_file_say(tmp_path: Path) -> 
     study.path.write_text(study.path.read_text().replace("2xcpu/tp2", "16xh200/tp16"))
     read = read_study(study.path)
     (launch,) = plan_study(read)
-    from loadstone.studies.commands import commands_of
-    from loadstone.studies.machines.slurm import node_addresses
+    from loadstone.studies.commands import commands_of, node_addresses
 
     made = SlurmMachine(read.study.machines["nodes"], read.study.engines, read.study.limits, "two")
     commands = commands_of(launch, read.study.engines["vllm"], node_addresses(2), 8000)

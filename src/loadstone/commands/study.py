@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from loadstone.commands.output import INTERRUPTED, print_json, print_text
+from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
     from loadstone.studies.file import StudyFile
@@ -38,8 +39,13 @@ def run(
     out: Folder = _STUDIES,
     simulate: Simulated = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the commands of each deployment; start nothing")
+        bool,
+        typer.Option("--dry-run", help="print what starts each deployment: commands, jobs or tasks; start nothing"),
     ] = False,
+    render: Annotated[
+        Path | None,
+        typer.Option("--render", help="write jobs or tasks for the machine into this folder; start nothing"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a study; run it again to go on where it was cut off. Cells that are done are not measured again."""
@@ -52,10 +58,10 @@ def run(
 
     read = read_study(file)
     launches = plan_study(read)
-    if dry_run:
-        _print_commands(read, launches)
-        return
     folder = _folder(out, read.study.study, simulate)
+    if dry_run or render is not None:
+        _print_commands(read, launches, on, folder, render)
+        return
 
     def tell(event: Event) -> None:
         if not (text := event.text) and event.kind != "done":
@@ -80,20 +86,45 @@ def run(
     sys.exit(1 if left else 0)
 
 
-def _print_commands(read: StudyFile, launches: tuple[Launch, ...]) -> None:
-    """Once for each deployment: its repeats are started alike."""
+def _print_commands(
+    read: StudyFile, launches: tuple[Launch, ...], on: str | None, folder: Path, files: Path | None
+) -> None:
+    """What starts each deployment on a machine, once: repeats are started alike. `files`: where it is written, if it
+    is not to be printed.
+    """
+    from loadstone.core.run_folder.folder import unwritable
     from loadstone.studies.commands import commands_of
     from loadstone.studies.file import Engine
+    from loadstone.studies.machines import machine_named
+    from loadstone.studies.render import render
     from loadstone.studies.status import name_of
+    from loadstone.studies.supervise import LAUNCHES
 
+    name, machine = machine_named(read, on)
     for launch in launches:
         if launch.repeat > 1:
             continue
         engine = read.study.engines.get(launch.engine, Engine())
-        print(f"# {name_of(launch)}")
+        title = f"# {name_of(launch)}"
         if engine.url is not None:
-            print(f"# {engine.url} runs already")
+            print(title, f"# {engine.url} runs already", sep="\n")
             continue
+        file = render(read, machine, launch, folder / LAUNCHES / launch.id)
+        if file is not None and files is not None:
+            try:
+                files.mkdir(parents=True, exist_ok=True)
+                (files / file.name).write_text(file.text, "utf-8")
+            except OSError as error:
+                raise unwritable(error, files) from error
+            print(title, f"# {file.hint}", files / file.name, sep="\n")
+            continue
+        if file is not None:
+            print(*(["---"] if machine.kind != "slurm" else []), title, f"# {file.name}: {file.hint}", sep="\n")
+            print(file.text, end="")
+            continue
+        if files is not None:
+            raise InputError(f"--render: {name} is of kind {machine.kind}, which takes commands; see --dry-run")
+        print(title)
         commands = commands_of(launch, engine, (), _PORT)
         for line in (*(f"# {note}" for note in commands.notes), *commands.shell_lines()):
             print(line)

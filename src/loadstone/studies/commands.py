@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import engine_key
 from loadstone.core.errors import InputError
 from loadstone.measure.engines import llama_cpp
@@ -15,6 +18,7 @@ from loadstone.studies.plan import EMBEDDED_MODEL, Launch
 
 SERVED_NAME = "study-model"
 """What every engine of a study calls its model, where it can be told."""
+_ADDRESS = "LOADSTONE-NODE-"
 _EMBEDDED_SLOTS = 16
 _EMBEDDED_CONTEXT = 4096
 
@@ -63,3 +67,31 @@ def _embedded(site: Site) -> Commands:
         container=None,
         notes=(),
     )
+
+
+def node_addresses(count: int) -> tuple[str, ...]:
+    """What stands in commands for the addresses of nodes that are not known yet; see shell_word()."""
+    return tuple(f"{_ADDRESS}{i}" for i in range(count))
+
+
+def with_address(text: str, address: str) -> str:
+    """`text` with the first node's address."""
+    return text.replace(f"{_ADDRESS}0", address)
+
+
+def shell_word(word: str, address: Callable[[int], str]) -> str:
+    """A word of a command as a shell takes it; `address`: what gives the shell that of a node, by its number."""
+    first, *parts = word.split(_ADDRESS)
+    quoted = shlex.quote(first) if first or not parts else ""
+    for part in parts:
+        rest = part.lstrip("0123456789")
+        quoted += address(int(part[: len(part) - len(rest)])) + (shlex.quote(rest) if rest else "")
+    return quoted
+
+
+def gpus_per_node(launch: Launch) -> int:
+    """0 where a launch has none, or nothing is known of the hardware."""
+    if launch.deployment is None:
+        return 0
+    deployment = parse_deployment(launch.deployment)
+    return 0 if deployment.gpu.vendor == "any" else deployment.gpus // deployment.nodes

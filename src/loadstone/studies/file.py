@@ -87,8 +87,17 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     total: Seconds = Seconds(math.inf)
 
 
+class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is laid over a rendered Job: fields of its pod and of the engine's container, as Kubernetes has them."""
+
+    namespace: str | None = None
+    pod: dict[str, Any] = {}
+    container: dict[str, Any] = {}
+
+
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
-    """Where launches run: one of `local`, `ssh` (hosts), `partition` (Slurm) and `ray` (its address, or `auto`).
+    """Where launches run: one of `local`, `ssh` (hosts), `partition` (Slurm) and `ray` (its address, or `auto`);
+    or what launches are rendered for: `dstack` (fields of its tasks), `kubernetes`.
 
     parallel  launches at a time
     client    the host that sends the load; none: the first node of the launch
@@ -111,10 +120,14 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     user: str | None = None
     port: int | None = None
     key: str | None = None
+    dstack: dict[str, Any] | None = None
+    kubernetes: Kubernetes | None = None
 
     @property
     def kind(self) -> str:
         """The back end that runs it."""
+        if self.dstack is not None or self.kubernetes is not None:
+            return "kubernetes" if self.dstack is None else "dstack"
         return "ssh" if self.ssh else "slurm" if self.partition else "ray" if self.ray else "local"
 
 
@@ -299,7 +312,15 @@ _OF_A_REQUEST = (
 )
 _OF_THE_STUDY = ("seed", "salt", "flush_cache", "plan")
 _OF_SLURM = ("account", "qos", "time", "options")
-_OF_OTHER_MACHINES = {"ssh": _OF_SLURM, "local": (*_OF_SLURM, "user", "port", "key", "client", "python", "setup")}
+_OF_HOSTS = ("user", "port", "key", "client", "python")
+_NOT_RENDERED = ("account", "qos", "options", *_OF_HOSTS)
+_OF_OTHER_MACHINES = {
+    "ssh": _OF_SLURM,
+    "local": (*_OF_SLURM, *_OF_HOSTS, "setup"),
+    "dstack": _NOT_RENDERED,
+    "kubernetes": _NOT_RENDERED,
+}
+_KINDS = ("local", "ssh", "partition", "ray", "dstack", "kubernetes")
 _WORKLOAD_FLAGS = {
     each.name.replace("_", "-")
     for field, each in flags_of(Options).items()
@@ -335,8 +356,8 @@ def _check(read: StudyFile) -> None:
             raise read.error(f"$.deployments.engine[{i}]", f"{name}: no engine; known are {known}")
     _check_exclusions(read)
     for name, machine in study.machines.items():
-        if (kinds := machine.local + bool(machine.ssh) + bool(machine.partition) + bool(machine.ray)) != 1:
-            raise read.error(f"$.machines.{name}", f"{name}: {kinds} of local, ssh, partition and ray; write one")
+        if (kinds := sum(getattr(machine, key) not in (None, False, ()) for key in _KINDS)) != 1:
+            raise read.error(f"$.machines.{name}", f"{name}: {kinds} of {', '.join(_KINDS)}; write one")
         for key in _OF_OTHER_MACHINES.get(machine.kind, ()):
             if getattr(machine, key):
                 raise read.error(f"$.machines.{name}.{key}", f"{key}: a machine of kind {machine.kind} has none")

@@ -10,6 +10,7 @@ that the server has sent away from itself become the guard's children, and end a
 import contextlib
 import ctypes
 import os
+import random
 import select
 import signal
 import socket
@@ -24,6 +25,7 @@ from loadstone.core.errors import TargetError
 KILL_AFTER_S = 5.0
 _TAIL_BYTES = 4096
 _TAIL_LINES = 3
+_PORTS = (20_000, 32_000)
 _MOST_LOG_BYTES, _LOG_BEGIN_BYTES, _LOG_END_BYTES = 128 << 20, 64 << 20, 1 << 20
 """A log that grows beyond the first keeps its beginning and its end."""
 _CUT = b"\n[loadstone: what stood here was cut out, as this log had grown too large]\n"
@@ -90,11 +92,16 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of 127.0.0.1 that nothing listens on at this moment.
+
+    Not one of those that the kernel gives to outgoing connections: one of these could be taken in the minutes until
+    an engine listens, or the hours until a job starts.
+    """
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

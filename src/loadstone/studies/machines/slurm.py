@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError, TargetError
 from loadstone.measure.engines.launch import Engine as Ranks
 from loadstone.measure.engines.launch import LaunchError, first_error
 from loadstone.measure.engines.process import ServerProcess, free_port
 from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.runs import provenance
-from loadstone.studies.commands import commands_of
+from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word, with_address
 from loadstone.studies.file import Engine, Limits, Machine
 from loadstone.studies.journal import Handle, Journal
 from loadstone.studies.machines import client
@@ -48,8 +47,6 @@ _NEVER = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig", "BadCon
 """Reasons for which a job would wait until somebody changes it or the cluster."""
 _CLIENT = "loadstone-client"
 """The name of its step."""
-_ADDRESS = "LOADSTONE-NODE-{}"
-"""What stands in commands for a node's address until the job has its nodes."""
 _NOT_SHARED = "nothing was written to {}, which nodes must share with this host; give such a folder with --out"
 _CLIENT_S = 60.0
 """A client that is told to end saves what it has."""
@@ -58,6 +55,7 @@ _SCRIPT = """\
 #!/bin/bash
 {options}
 cd {folder} || exit 1
+{files}
 addresses=()
 for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
     addresses+=("$(scontrol show node "$node" --oneliner | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')")
@@ -96,18 +94,16 @@ class SlurmMachine:
         if engine.url is not None:
             raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
         folder = folder.absolute()
-        name = f"loadstone-{self._study}-{launch.id}-{hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
+        name = self._name(launch, folder)
         old = find_job(_job_name(left)) if left else None
         taken_up = old is not None and old.state in (*_WAITS, *_RUNS)
         port = int(str(left.get("port"))) if taken_up else free_port()
         handle: Handle = {"kind": self.kind, "job_name": name, "port": port}
         journal.write("launch", launch=launch.id, handle=handle)
         try:
-            count = len(commands_of(launch, engine, (), port).ranks)
-            nodes = node_addresses(count)
-            commands = commands_of(launch, engine, nodes, port, nodes[0])
+            commands = self._commands(launch, port)
             if not taken_up:
-                _submit(self.script(launch, commands, folder, name), folder, count, commands)
+                _submit(self.script(launch, commands, folder, name), folder, len(commands.ranks))
             job = self._wait_for_nodes(name)
             with SlurmRanks(_at(commands, job.addresses), folder, job) as ranks:
                 ranks.wait_ready(self._limits.ready, look=ranks.check_job)
@@ -128,10 +124,25 @@ class SlurmMachine:
         """Cancel the job, if there is one still."""
         cancel(_job_name(left))
 
+    def render(self, launch: Launch, folder: Path, port: int) -> str:
+        """The script that would be submitted, where `port` is the one that is free."""
+        folder = folder.absolute()
+        return self.script(launch, self._commands(launch, port), folder, self._name(launch, folder))
+
+    def _name(self, launch: Launch, folder: Path) -> str:
+        """Of the job: the same study in another folder has jobs of its own."""
+        return f"loadstone-{self._study}-{launch.id}-{hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
+
+    def _commands(self, launch: Launch, port: int) -> Commands:
+        """Of all ranks, with what stands for the nodes' addresses until the job has its nodes."""
+        engine = self._engines.get(launch.engine, Engine())
+        nodes = node_addresses(len(commands_of(launch, engine, (), port).ranks))
+        return commands_of(launch, engine, nodes, port, nodes[0])
+
     def script(self, launch: Launch, commands: Commands, folder: Path, name: str) -> str:
         """What `sbatch` gets."""
         machine = self._machine
-        gpus = _gpus_per_node(launch)
+        gpus = gpus_per_node(launch)
         options = [
             f"--job-name={name}",
             f"--nodes={len(commands.ranks)}",
@@ -146,12 +157,14 @@ class SlurmMachine:
         ]
         ranks = []
         for i, rank in enumerate(commands.ranks):
-            exports = [f"export {key}={_quoted(value)}" for key, value in rank.env.items()]
-            words = [_quoted(str(folder / word) if word in commands.files else word) for word in rank.argv]
+            exports = [f"export {key}={shell_word(value, _address)}" for key, value in rank.env.items()]
+            argv = (str(folder / word) if word in commands.files else word for word in rank.argv)
+            words = [shell_word(word, _address) for word in argv]
             ranks += [f"{i})", *exports, f"set -- {' '.join(words)}", ";;"]
         return _SCRIPT.format(
             options="\n".join(f"#SBATCH {option}" for option in options),
             folder=shlex.quote(str(folder)),
+            files="\n".join(f"printf %s {shlex.quote(text)} >{file}" for file, text in commands.files.items()),
             ranks="\n".join(ranks),
             setup="\n".join(machine.setup),
             nodes=len(commands.ranks),
@@ -290,11 +303,6 @@ class Job(NamedTuple):
     addresses: tuple[str, ...] = ()
 
 
-def node_addresses(count: int) -> tuple[str, ...]:
-    """What stands for the addresses of a job's nodes in commands, until it has them."""
-    return tuple(_ADDRESS.format(i) for i in range(count))
-
-
 def find_job(name: str) -> Job | None:
     """The last job of that name; None: Slurm knows none. Raises TargetError where it does not answer for long."""
     words = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T|%N|%r")
@@ -326,15 +334,13 @@ def _job_name(left: Handle) -> str:
     return name
 
 
-def _submit(script: str, folder: Path, count: int, commands: Commands) -> None:
+def _submit(script: str, folder: Path, count: int) -> None:
     """Raises TargetError with Slurm's own words where it refuses."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "job.log", *folder.glob("rank-*.exit"), *folder.glob("rank-*.log")):
         old.unlink(missing_ok=True)
     for i in range(count):
         (folder / f"rank-{i}.log").touch()
-    for name, content in commands.files.items():
-        (folder / name).write_text(content, "utf-8")
     path = folder / "job.sh"
     path.write_text(script, "utf-8")
     try:
@@ -403,22 +409,9 @@ def _at(commands: Commands, addresses: Sequence[str]) -> Commands:
     """Commands whose URL has the first node's address."""
     import msgspec
 
-    return msgspec.structs.replace(commands, url=commands.url.replace(_ADDRESS.format(0), addresses[0]))
+    return msgspec.structs.replace(commands, url=with_address(commands.url, addresses[0]))
 
 
-def _quoted(word: str) -> str:
-    """A word for the rank's shell, in which nodes' addresses are filled in there."""
-    parts = word.split("LOADSTONE-NODE-")
-    quoted = shlex.quote(parts[0]) if parts[0] or len(parts) == 1 else ""
-    for part in parts[1:]:
-        number = part[: len(part) - len(part.lstrip("0123456789"))]
-        rest = part[len(number) :]
-        quoted += f'"${{addresses[{number}]}}"' + (shlex.quote(rest) if rest else "")
-    return quoted
-
-
-def _gpus_per_node(launch: Launch) -> int:
-    if launch.deployment is None:
-        return 0
-    deployment = parse_deployment(launch.deployment)
-    return 0 if deployment.gpu.vendor == "any" else deployment.gpus // deployment.nodes
+def _address(number: int) -> str:
+    """Of a node, in the rank's shell."""
+    return f'"${{addresses[{number}]}}"'

@@ -1,0 +1,196 @@
+"""Launches as files for schedulers: what Slurm gets, dstack's tasks, Kubernetes' Jobs.
+
+Slurm's script is the one that a study submits. The others start an engine, in its image, for somebody who hands them
+in; Loadstone then measures it as a server that runs already. What a machine has under `dstack` or `kubernetes` is
+laid over the rendered text, so that all of their own settings can be had.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml  # type: ignore[import-untyped]
+
+from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.hardware import Gpu
+from loadstone.predict.engine_rules.launch import SECRETS
+from loadstone.predict.engine_rules.launch import Launch as Commands
+from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word
+from loadstone.studies.file import Engine, Kubernetes, Machine, StudyFile
+from loadstone.studies.machines.slurm import SlurmMachine
+from loadstone.studies.plan import Launch
+
+_PORT = 8000
+_SHM_GIB = 32
+_GPU_RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "habana.ai/gaudi"}
+_SECRET = "loadstone"  # noqa: S105 - the name of an object in Kubernetes
+_MEMORY_BAND = 0.15
+"""Makers and clouds state the same GPU's memory in GB, in GiB, or as far as it can be used."""
+
+
+class Rendered(NamedTuple):
+    """A file. `hint`: how it is handed in, and where the engine then answers."""
+
+    name: str
+    text: str
+    hint: str
+
+
+def render(read: StudyFile, machine: Machine, launch: Launch, folder: Path) -> Rendered | None:
+    """The launch as its machine's scheduler takes it; None where a machine has none, and starts commands itself.
+    `folder`: of the launch. Raises InputError.
+    """
+    engine = read.study.engines.get(launch.engine, Engine())
+    name = f"loadstone-{launch.id}"
+    if machine.kind == "slurm":
+        slurm = SlurmMachine(machine, read.study.engines, read.study.limits, read.study.study)
+        hint = f"mkdir -p {shlex.quote(str(folder.absolute()))}, then sbatch"
+        return Rendered(f"{name}.sh", slurm.render(launch, folder, _PORT), hint)
+    if machine.kind not in ("dstack", "kubernetes"):
+        return None
+    if engine.image is None:
+        at = f"$.engines.{launch.engine}" if launch.engine in read.study.engines else "$.engines"
+        raise read.error(at, f"{launch.engine} has no image, and {machine.kind} runs images; write image: under it")
+    bare = msgspec.structs.replace(engine, image=None)
+    nodes = node_addresses(len(commands_of(launch, bare, (), _PORT).ranks))
+    commands = commands_of(launch, bare, nodes, _PORT, "0.0.0.0")  # noqa: S104 - reached from outside of its container
+    if machine.kind == "dstack":
+        hint = f"dstack apply -f, while which it answers at http://localhost:{_PORT}"
+        return Rendered(f"{name}.dstack.yml", _yaml(_dstack(name, machine, launch, commands, engine.image)), hint)
+    hint = f"kubectl apply -f; in its namespace it answers at http://{name}-0.{name}:{_PORT}"
+    return Rendered(f"{name}.yaml", _yaml(*_kubernetes(name, machine, launch, commands, engine.image)), hint)
+
+
+def _dstack(name: str, machine: Machine, launch: Launch, commands: Commands, image: str) -> dict[str, Any]:
+    def address(number: int) -> str:
+        others = f'$(echo "$DSTACK_NODES_IPS" | sed -n {number + 1}p)'
+        return f'"{others if number else "$DSTACK_MASTER_NODE_IP"}"'
+
+    count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
+    variables = commands.ranks[0].env
+    task = {
+        "type": "task",
+        "name": name,
+        **({"nodes": count} if count > 1 else {}),
+        "image": image,
+        "env": [*([] if SECRETS[0] in variables else SECRETS[:1]), *(f"{k}={v}" for k, v in variables.items())],
+        "commands": [_script(machine, commands, "DSTACK_NODE_RANK", address)],
+        "ports": [_PORT],
+        "resources": {
+            "gpu": _gpu_of_dstack(gpu) | {"count": gpus} if gpu and gpus else 0,
+            "shm_size": f"{_SHM_GIB}GB",
+        },
+        **({"max_duration": f"{round(machine.time)}s"} if machine.time else {}),
+    }
+    return _over(task, machine.dstack or {})
+
+
+def _gpu_of_dstack(gpu: Gpu) -> dict[str, Any]:
+    """How dstack calls a GPU: `a100-pcie-40gb` is A100 with about 40 GB, `rtx-6000-ada` RTX6000ADA."""
+    name = re.sub(r"-(pcie|\d+gb)", "", gpu.name)
+    gib = gpu.hbm_bytes / 2**30
+    low, high = (round(gib * (1 + sign * _MEMORY_BAND)) for sign in (-1, 1))
+    return {"name": re.sub(r"^rtx-(?=a\d)|-", "", name).upper(), "memory": f"{low}GB..{high}GB"}
+
+
+def _kubernetes(
+    name: str, machine: Machine, launch: Launch, commands: Commands, image: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A Job with a pod for each rank, which all end where one does, and the Service that gives the pods names."""
+    own = machine.kubernetes or Kubernetes()
+    count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
+    script = _script(machine, commands, "JOB_COMPLETION_INDEX", lambda number: f"{name}-{number}.{name}")
+    container = {
+        "name": "engine",
+        "image": image,
+        # Kubernetes fills in $(NAME) itself, where a shell would run a command.
+        "command": ["sh", "-c", script.replace("$(", "$$(")],
+        "env": [{"name": key, "value": value} for key, value in commands.ranks[0].env.items()],
+        "envFrom": [{"secretRef": {"name": _SECRET, "optional": True}}],
+        "ports": [{"containerPort": _PORT}],
+        "resources": {"limits": {_GPU_RESOURCES[gpu.vendor]: gpus} if gpu and gpus else {}},
+        "readinessProbe": {"httpGet": {"path": commands.ready, "port": _PORT}, "periodSeconds": 5},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - of the container
+    }
+    pod = {
+        "restartPolicy": "Never",
+        "subdomain": name,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 60,
+        "containers": [_over(container, own.container)],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHM_GIB}Gi"}}],
+    }
+    about = {"name": name, **({"namespace": own.namespace} if own.namespace else {})}
+    service = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,  # ranks look for each other before they serve
+        "selector": {"batch.kubernetes.io/job-name": name},
+        "ports": [{"port": _PORT}],
+    }
+    job = {
+        "completions": count,
+        "parallelism": count,
+        "completionMode": "Indexed",
+        "backoffLimit": 0,
+        **({"activeDeadlineSeconds": round(machine.time)} if machine.time else {}),
+        "template": {"spec": _over(pod, own.pod)},
+    }
+    return (
+        {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": service},
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": job},
+    )
+
+
+def _script(machine: Machine, commands: Commands, rank: str, address: Callable[[int], str]) -> str:
+    """What `sh` runs in a container, which becomes the engine. `rank`: the variable with the rank's number."""
+    lines = ["set -e", *machine.setup]
+    lines += [f"printf %s {shlex.quote(text)} >/tmp/{name}" for name, text in commands.files.items()]
+    ranks = []
+    for each in commands.ranks:
+        words = (f"/tmp/{word}" if word in commands.files else word for word in each.argv)  # noqa: S108 - the container's
+        ranks.append(f"exec {' '.join(shell_word(word, address) for word in words)}")
+    if len(ranks) == 1:
+        return "\n".join([*lines, *ranks])
+    return "\n".join([*lines, f"case ${rank} in", *(f"{i}) {line} ;;" for i, line in enumerate(ranks)), "esac"])
+
+
+def _gpu(launch: Launch) -> Gpu | None:
+    return parse_deployment(launch.deployment).gpu if launch.deployment else None
+
+
+def _over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `more` laid over it: mappings are joined, lists appended, all else replaced."""
+    result = dict(base)
+    for key, value in more.items():
+        there = result.get(key)
+        if isinstance(there, Mapping) and isinstance(value, Mapping):
+            result[key] = _over(there, value)
+        elif isinstance(there, list) and isinstance(value, list):
+            result[key] = [*there, *value]
+        else:
+            result[key] = value
+    return result
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # there are no types of it
+    """Writes text of several lines as it is, and everything as often as it occurs."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _yaml(*documents: Mapping[str, Any]) -> str:
+    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1 << 20, allow_unicode=True)
+    return text
