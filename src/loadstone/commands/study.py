@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from loadstone.commands.flags import Price
 from loadstone.commands.output import INTERRUPTED, print_json, print_text
 from loadstone.core.errors import InputError
 
@@ -159,6 +160,7 @@ def report(
         Path | None,
         typer.Option("--write", "-o", help="file to write, .html, .md or .csv (-: stdout) [default: report.html]"),
     ] = None,
+    price: Price = None,
     out: Folder = _STUDIES,
     simulate: Simulated = False,
 ) -> None:
@@ -172,5 +174,6 @@ def report(
     name = read.study.study
     twin = None if simulate else _folder(out, name, True)
     runs = study_runs(read, plan_study(read), _folder(out, name, simulate), twin)
-    for path in write_report(runs.folders, write, study=runs.part).files:
+    written = write_report(runs.folders, write, passed_over=runs.passed_over, price=price or (), study=runs.part)
+    for path in written.files:
         print(path)

@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple, get_args
 from loadstone.analyse.compare.price import check_prices, parse_prices
 from loadstone.core.errors import InputError
 from loadstone.report.data.runs import read_runs
-from loadstone.report.pages.document import Report, StudyPart, build
+from loadstone.report.pages.document import Report, build
+from loadstone.report.pages.study import StudyPart, by_cell
 
 Format = Literal["html", "md", "csv", "png", "svg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -52,6 +53,7 @@ def report(
     made = build(runs, passed_over=[*passed_over, *unreadable], drawn=kind not in ("md", "csv"), prices=prices)
     if study is not None:
         made.study, made.title = study, f"{study.name}: {made.title}"
+        study.table = by_cell(study, runs, made.points)
     if on_stdout:
         sys.stdout.write(_text(made, kind).encode("utf-8", "replace").decode())
         return Written([], made)

@@ -26,6 +26,8 @@ from loadstone.report.data.statistic import Stat
 from loadstone.report.data.wording import clean, joined
 from loadstone.report.findings import Sentence, observations, silent
 from loadstone.report.pages import tables
+from loadstone.report.pages.study import StudyPart
+from loadstone.report.pages.tables import Table
 
 SECTIONS = {
     "throughput": "Throughput against latency",
@@ -66,23 +68,6 @@ class RunPart(msgspec.Struct, kw_only=True):
     notes: list[str]
 
 
-class StudyPart(msgspec.Struct, kw_only=True):
-    """What a report says of a study, where its runs are of one.
-
-    missing      launches with cells that are missing, and why, a line each
-    differences  sentences on what differs between runs though the study does not vary it
-    file         its text, without secrets
-    shared       (name, value) of what all its runs were made with; `apart`: by deployment, what is not alike
-    """
-
-    name: str
-    missing: list[str]
-    differences: list[str]
-    file: str
-    shared: list[tuple[str, str]]
-    apart: list[tuple[str, list[tuple[str, str]]]]
-
-
 class Report(msgspec.Struct, kw_only=True):
     """`passed_over`: what could not be read, a line each. `trusted`: (trusted cells, cells).
 
@@ -107,6 +92,12 @@ class Report(msgspec.Struct, kw_only=True):
     study: StudyPart | None = None
     version: str = __version__
     nothing_shown: str = _NOTHING_SHOWN
+
+    @property
+    def first_tables(self) -> list[Table]:
+        """Before those of measurements: a study's cells, and what the runs are."""
+        of_study = self.study.table if self.study is not None else None
+        return [self.overview] if of_study is None else [of_study, self.overview]
 
     @property
     def size(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from loadstone.report.pages.document import Report, StudyPart
+from loadstone.report.pages.document import Report
+from loadstone.report.pages.study import StudyPart
 from loadstone.report.pages.tables import Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
@@ -26,14 +27,14 @@ def markdown(report: Report) -> str:
     lines += ["", "## Findings", "", *(f"- {text(difference)}" for difference in differences)]
     lines += [f"- {text(sentence.text)}" for sentence in report.sentences]
     if not report.sentences:
-        lines.append(report.nothing_shown)
+        lines += [*([""] if differences else []), report.nothing_shown]
     for remark in report.remarks:
         lines += ["", text(remark)]
     lines += ["", "## Tables", ""]
-    for table in [report.overview, *report.tables]:
+    for table in [*report.first_tables, *report.tables]:
         lines += [f"### {text(table.title)}", "", *_table(table)]
     if study is not None:
-        lines += _repeat(study)
+        return "\n".join(lines + _repeat(study)).rstrip() + "\n"
     lines += ["## Again", ""]
     for part in report.parts:
         lines += [
@@ -49,8 +50,17 @@ def markdown(report: Report) -> str:
 
 def _repeat(study: StudyPart) -> list[str]:
     """The study's file, and what its runs were made with."""
-    lines = ["## Repeat this", "", "```yaml", study.file.replace("```", "'''").rstrip(), "```", ""]
-    for title, facts in (("All runs", study.shared), *study.apart):
+    lines = [
+        "## Repeat this",
+        "",
+        "Save the file, and run `loadstone study run FILE`.",
+        "",
+        "```yaml",
+        study.file.replace("```", "'''").rstrip(),
+        "```",
+        "",
+    ]
+    for title, facts in (("All runs were made with", study.shared), *study.apart):
         lines += [f"### {text(title)}", "", *(f"- {text(name)}: {text(value)}" for name, value in facts), ""]
     return lines
 
