@@ -233,7 +233,7 @@ def test_precision_engine_and_arguments() -> None:
     found = catalogue.parse_deployment(
         "llama-3.1-70b:fp8@4xh100/tp4, kv=fp8_e5m2, engine=trtllm, version=1.0, free-gpu-memory-fraction=0.9"
     )
-    assert (found.weights_dtype, found.kv_dtype) == ("fp8", "fp8")
+    assert (found.weights_dtype, found.kv_dtype) == ("fp8", "fp8_e5m2")
     assert (found.engine, found.engine_version) == ("tensorrt-llm", "1.0")
     assert found.argument("free_gpu_memory_fraction") == "0.9"
     assert found.argument("max_model_len") is None
@@ -327,7 +327,7 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
         ("llama-3.1-8b:fp9@8xh100", "'fp9' is not a known precision"),
         ("llama-3.1-8b@8xh100/kv=int3", "'int3' is not a precision of a KV cache"),
         ("llama-3.1-8b@8xh100/engine=vlm", "unknown engine 'vlm'; the engines are vllm, sglang"),
-        ("llama-3.1-8b@8xh100/engine=mlx-lm", "mlx-lm is not modelled here; the engines are vllm, sglang"),
+        ("llama-3.1-8b@8xh100/engine=lmdeploy", "LMDeploy is not modelled here; the engines are vllm, sglang"),
         ("llama-3.1-8b@8xh100/tpp8", "unknown option 'tpp8'"),
         ("llama-3.1-8b@8xh100/gpu_memory_util=0.9", "gpu_memory_utilization"),
         (
@@ -350,7 +350,7 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
         ),
         ("deepseek-v3@8xh200/tp8,engine=sglang,enable_dp_attention=8", "neither true nor false"),
         ("llama-3.1-8b@8xh100/disable_cuda_graph=1", "an argument of sglang, not of vllm; here it is enforce_eager"),
-        ("llama-3-70b@8xh200/engine=sglang,enable_torch_compile=1", "is not simulated here; leave it out"),
+        ("llama-3-70b@8xh200/enable_lora=1", "is not simulated here; leave it out"),
         ("llama-3-70b@8xh200/quantization=awq", "after the model's name: llama-3-70b:int4@"),
         ("llama-3-70b@8xh200/dtype=bfloat16", "after the model's name: llama-3-70b:bf16@"),
         ("llama-3-70b@8xh200/engine=tensorrt-llm,max_input_len=8192", "max_seq_len does"),

@@ -12,7 +12,7 @@ from conftest import eventually, gone
 from loadstone.core.errors import TargetError
 from loadstone.measure.engines import process
 from loadstone.measure.engines.launch import serve
-from loadstone.measure.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.process import ServerProcess, container_stop, free_port
 
 SERVE = (
     "import http.server, sys; "
@@ -186,3 +186,16 @@ def test_the_log_of_a_server_is_bounded(tmp_path: Path) -> None:
     with ServerProcess(python(code), log_path=tmp_path / "log"):
         assert eventually(lambda: (tmp_path / "log").stat().st_size > 100 << 20)
         assert eventually(lambda: (tmp_path / "log").stat().st_size < 80 << 20)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_container_is_stopped_also_where_what_started_it_was_killed(tmp_path: Path, kill: bool) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\n[ "$1" = run ] && exec sleep 600\necho "$@" >{tmp_path}/stopped\n')
+    docker.chmod(0o755)
+    with ServerProcess([str(docker), "run", "--name", "engine", "image"], log_path=tmp_path / "log") as server:
+        if kill:
+            os.kill(server._guard.pid, signal.SIGKILL)
+    assert (tmp_path / "stopped").read_text() == "stop -t 5 engine\n"
+    assert container_stop(["/bin/echo", "run", "--name", "engine"]) == ()
+    assert container_stop(["podman", "run", "--name"]) == ()

@@ -183,7 +183,7 @@ def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: s
 def test_precisions_by_their_other_names() -> None:
     deployment = deployment_of(point_of(1, 8, precision="FP8 (native)", kv_dtype="float16"))
     assert (deployment.weights_dtype, deployment.kv_dtype) == ("fp8", "fp16")
-    assert deployment_of(point_of(1, 8, kv_dtype="fp8_e5m2")).kv_dtype == "fp8"
+    assert deployment_of(point_of(1, 8, kv_dtype="fp8_e5m2")).kv_dtype == "fp8_e5m2"
     assert deployment_of(point_of(1, 8, kv_dtype="auto")).kv_dtype == "bf16"
 
 

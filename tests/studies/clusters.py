@@ -52,6 +52,17 @@ limits: {{ready: 60s}}
 machines:
   nodes: {machine}
 """
+# Stands for Docker: what runs in a container is no child of the command, and goes on when that is killed.
+DOCKER = """\
+#!/bin/sh
+if [ "$1" = stop ]; then
+    echo "$@" >>{folder}/stopped
+else
+    echo "$@" >>{folder}/started
+    trap '' TERM
+    sleep 600
+fi
+"""
 
 
 @contextmanager
@@ -83,6 +94,20 @@ class TwoRanks:
         engine = folder / "engine"
         engine.write_text(ENGINE.format(python=sys.executable, folder=str(folder)))
         engine.chmod(engine.stat().st_mode | stat.S_IXUSR)
+
+    def contain(self) -> None:
+        """Have the engine in containers of a Docker that is none; `setup` must have the folder in $PATH."""
+        text = self.path.read_text().replace(f"program: {self.folder}/engine", 'image: "maker/engine:1"')
+        self.path.write_text(text)
+        docker = self.folder / "docker"
+        docker.write_text(DOCKER.format(folder=self.folder))
+        docker.chmod(0o755)
+
+    def containers(self, verb: str) -> list[str]:
+        """Names of those that were `started` or `stopped`."""
+        path = self.folder / verb
+        words = path.read_text().split() if path.exists() else []
+        return sorted(word for word in words if word.startswith("loadstone-"))
 
     def run(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "loadstone", "study", "run", str(self.path), "--out", str(self.out.parent)]

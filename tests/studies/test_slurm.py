@@ -106,6 +106,21 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(tmp_path: Path, slurm
 
 
 @pytest.mark.slow
+def test_containers_are_stopped_where_ctrl_c_comes_before_they_are_ready(
+    tmp_path: Path, slurm: dict[str, str]
+) -> None:
+    study = TwoRanks(tmp_path, f"{{partition: main, setup: ['export PATH={tmp_path}:$PATH']}}", slurm)
+    study.contain()
+    run = study.run()
+    until(lambda: len(study.containers("started")) == 2)
+    run.send_signal(signal.SIGINT)
+    _, told = run.communicate(timeout=90)
+    assert run.returncode == 130, told
+    assert study.containers("stopped") == study.containers("started")
+    assert jobs(study) == []
+
+
+@pytest.mark.slow
 def test_a_job_outlives_its_supervisor_and_is_taken_up_again(study: TwoRanks) -> None:
     run = study.run()
     study.wait_for("done")

@@ -107,6 +107,17 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(tmp_path: Path, serve
     assert left(tmp_path) == before
 
 
+def test_containers_are_stopped_where_ctrl_c_comes_before_they_are_ready(tmp_path: Path, servers: Path) -> None:
+    study = make(tmp_path, servers, more=f", setup: ['export PATH={tmp_path}:$PATH']")
+    study.contain()
+    run = study.run()
+    until(lambda: len(study.containers("started")) == 2)
+    run.send_signal(signal.SIGINT)
+    _, told = run.communicate(timeout=90)
+    assert run.returncode == 130, told
+    assert study.containers("stopped") == study.containers("started")
+
+
 def test_what_a_killed_supervisor_left_ends_by_its_lease_and_the_next_goes_on(study: TwoRanks) -> None:
     run = study.run()
     study.wait_for("done")

@@ -38,6 +38,16 @@ def test_one_after_another_where_the_order_is_sequential(tmp_path: Path) -> None
     assert [launch.repeat for launch in launches] == [1, 2, 3] * 5
 
 
+def test_one_launch_serves_all_repeats_where_nothing_is_restarted(tmp_path: Path) -> None:
+    launches = planned(tmp_path, STUDY.replace("restart: repeat", "restart: never"))
+    assert len(launches) == 5
+    cells = launches[0].cells
+    assert [cell.repeat for cell in cells] == [1] * 8 + [2] * 8 + [3] * 8
+    assert len({cell.id for launch in launches for cell in launch.cells}) == 5 * 3 * 8
+    apart = planned(tmp_path)
+    assert not {cell.id for launch in apart for cell in launch.cells} & {cell.id for cell in cells}
+
+
 def test_a_cell_is_a_workload_at_one_load(tmp_path: Path) -> None:
     cells = planned(tmp_path)[0].cells
     assert [(cell.workload, cell.load) for cell in cells] == [

@@ -16,6 +16,8 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     deployable: bool = False
     arguments: tuple[str, ...] = ()
     same: dict[str, str] = {}
+    launch: dict[str, str] = {}
+    switches: tuple[str, ...] = ()
     elsewhere: dict[str, str] = {}
 
 
@@ -54,7 +56,10 @@ business."""
 CHOICES = {"batching": ("continuous", "static"), "kv_cache": ("paged", "reserved")}
 """Arguments of a few values, the first of which is what all engines do: the other is there for contrast."""
 
-SWITCHES = ("disable_piecewise_cuda_graph", "enable_chunked_prefill", "enforce_eager", "prefix_caching")
+SWITCHES = (
+    "disable_piecewise_cuda_graph", "enable_chunked_prefill", "enforce_eager", "prefix_caching",
+    *{name for engine in ENGINES.values() for name in engine.switches},
+)  # fmt: skip
 """Arguments that are true or false, and true where they stand alone."""
 
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -74,4 +79,15 @@ def engine_title(name: str) -> str:
 
 def owners_of(flag: str) -> list[str]:
     """Engines whose command lines have such a flag."""
-    return [key for key, engine in ENGINES.items() if flag in engine.same or flag in engine.elsewhere]
+    return [key for key, own in ENGINES.items() if flag in own.same or flag in own.launch or flag in own.elsewhere]
+
+
+def is_taken(engine: str, name: str) -> bool:
+    """Whether the shorthand takes an engine's argument by that name, `_` for `-`: to simulate it, or to start it."""
+    return name in ARGUMENTS or (engine in ENGINES and name in ENGINES[engine].launch)
+
+
+def not_simulated(engine: str, arguments: tuple[tuple[str, str], ...]) -> list[str]:
+    """Of a deployment's arguments those that change nothing but how it is started, each as half a sentence."""
+    rows = ENGINES[engine].launch if engine in ENGINES else {}
+    return [f"{name}={value} is not simulated" for name, value in arguments if name in rows]

@@ -16,6 +16,7 @@ from loadstone.core.errors import InputError
 if TYPE_CHECKING:
     from loadstone.studies.file import StudyFile
     from loadstone.studies.plan import Launch
+    from loadstone.studies.show import DeploymentEstimate, StudyEstimate
 
 study = typer.Typer(help="Whole studies: deployments started, measured, stopped and compared, from one file.")
 
@@ -31,6 +32,48 @@ _PORT = 8000
 
 def _folder(out: Path, name: str, simulate: bool) -> Path:
     return out / (f"{name}-simulated" if simulate else name)
+
+
+@study.command()
+def show(file: File, price: Price = None, json: Json = False) -> None:
+    """What a study would take: launches, cells, requests, hours, dollars; and what will not fit. Starts nothing."""
+    from loadstone.analyse.compare.price import check_prices, parse_prices
+    from loadstone.studies.file import read_study
+    from loadstone.studies.plan import plan_study
+    from loadstone.studies.show import estimate, remarks
+
+    prices = parse_prices(price or ())
+    check_prices(prices, ())
+    read = read_study(file)
+    found = estimate(read, plan_study(read), prices)
+    if json:
+        print_json(msgspec.to_builtins(found))
+        return
+    _print_estimate(found)
+    for line in remarks(read, found):
+        print(line)
+
+
+def _print_estimate(found: StudyEstimate) -> None:
+    from rich.table import Table
+
+    table = Table("deployment", "launches", "cells", "requests", "hours", "GPU hours", "$", box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    rows: list[tuple[str, int, DeploymentEstimate | StudyEstimate]] = [
+        (each.deployment, each.repeats * len(each.cells), each) for each in found.deployments
+    ]
+    for deployment, cells, each in (*rows, ("all", found.cells, found)):
+        table.add_row(
+            deployment,
+            f"{each.launches:,}",
+            f"{cells:,}",
+            f"{each.requests:,}",
+            f"{each.seconds / 3600:.2f}" if each.seconds else "unknown",
+            f"{each.gpu_hours:.2f}" if each.gpu_hours else "unknown",
+            "" if each.usd is None else f"{each.usd:,.2f}",
+        )
+    print_text(table)
 
 
 @study.command()

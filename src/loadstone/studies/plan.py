@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,12 +36,14 @@ _COUNT = re.compile(r"\b(tp|pp|dp|ep|nodes)=([0-9])")
 class Cell(NamedTuple):
     """One workload at one load of one launch: a run folder of its own.
 
+    repeat    from 1
     options   of `bench`, by their flags' names, as the file has them
     """
 
     id: str
     workload: str
     load: str
+    repeat: int
     options: Mapping[str, Any]
 
 
@@ -52,7 +54,7 @@ class Launch(NamedTuple):
     layout      hardware and parallelism, as the study has them; empty: this machine as it is
     deployment  the shorthand; None where nothing is known of the hardware
     arguments   of the engine, which the shorthand does not have, as (flag, value)
-    repeat      from 1
+    repeat      of its cells, from 1; the first of them, where one launch serves all (restart: never)
     """
 
     id: str
@@ -72,9 +74,11 @@ def plan_study(read: StudyFile) -> tuple[Launch, ...]:
     loads = _cells(read)
     setups = [_setup(read, *each) for each in _combinations(read)]
     repeats = range(1, study.repeats + 1)
+    if study.restart == "never":
+        return tuple(_launch(read, setup, repeats, loads) for setup in setups)
     interleaved = study.order == "interleaved"
     order = itertools.product(repeats, setups) if interleaved else ((r, s) for s in setups for r in repeats)
-    return tuple(_launch(read, setup, repeat, loads) for repeat, setup in order)
+    return tuple(_launch(read, setup, (repeat,), loads) for repeat, setup in order)
 
 
 def _check_size(read: StudyFile) -> None:
@@ -202,21 +206,29 @@ def _is_burst(rate: Any) -> bool:
         return False
 
 
-def _launch(read: StudyFile, setup: _Setup, repeat: int, loads: list[_Cell]) -> Launch:
+def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[_Cell]) -> Launch:
+    never = read.study.restart == "never"
     identity = {
         "engine": engine_key(setup.engine.engine or setup.name) or setup.name,
         "settings": msgspec.to_builtins(setup.engine),
         "model": setup.model,
         "layout": _COUNT.sub(r"\1\2", setup.layout.replace(" ", "")),
-        "repeat": repeat,
+        "repeat": None if never else repeats[0],
     }
     launch = _hash(identity)
     cells = tuple(
-        Cell(_hash({"launch": launch, "options": each.identity}), each.workload, each.load, each.options)
+        Cell(
+            _hash({"launch": launch, "options": each.identity} | ({"repeat": repeat} if never else {})),
+            each.workload,
+            each.load,
+            repeat,
+            each.options,
+        )
+        for repeat in repeats
         for each in loads
     )
     name, _, model, layout, deployment, arguments = setup
-    return Launch(launch, name, model, layout, deployment, arguments, repeat, cells)
+    return Launch(launch, name, model, layout, deployment, arguments, repeats[0], cells)
 
 
 def _hash(value: Any) -> str:

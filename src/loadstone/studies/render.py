@@ -18,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.hardware import Gpu
+from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules.launch import SECRETS
 from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word
@@ -59,6 +60,8 @@ def render(read: StudyFile, machine: Machine, launch: Launch, folder: Path) -> R
     bare = msgspec.structs.replace(engine, image=None)
     nodes = node_addresses(len(commands_of(launch, bare, (), _PORT).ranks))
     commands = commands_of(launch, bare, nodes, _PORT, "0.0.0.0")  # noqa: S104 - reached from outside of its container
+    if commands.tasks_per_node > 1:
+        raise InputError(f"{commands.engine} over several nodes is one world of MPI; use a machine of Slurm")
     if machine.kind == "dstack":
         hint = f"dstack apply -f, while which it answers at http://localhost:{_PORT}"
         return Rendered(f"{name}.dstack.yml", _yaml(_dstack(name, machine, launch, commands, engine.image)), hint)

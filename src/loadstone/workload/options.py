@@ -337,13 +337,18 @@ class SimulateOptions(Options):
 Kind = TypeVar("Kind", bound=Flags)
 
 
+_flags: dict[type[Flags], dict[str, Flag]] = {}
+
+
 def flags_of(kind: type[Flags]) -> dict[str, Flag]:
-    """By field, in the order of the help text."""
-    flags = {}
-    for field in dataclasses.fields(kind):
-        if (each := field.metadata.get("flag")) is not None:
-            flags[field.name] = each._replace(name=each.name or field.name.removesuffix("_s"))
-    return dict(sorted(flags.items(), key=lambda item: HEADINGS.index(item[1].heading)))
+    """By field, in the order of the help text. The same dict each time: it is read, and not changed."""
+    if kind not in _flags:
+        flags = {}
+        for field in dataclasses.fields(kind):
+            if (each := field.metadata.get("flag")) is not None:
+                flags[field.name] = each._replace(name=each.name or field.name.removesuffix("_s"))
+        _flags[kind] = dict(sorted(flags.items(), key=lambda item: HEADINGS.index(item[1].heading)))
+    return _flags[kind]
 
 
 def is_for_server(field: str, heading: str) -> bool:

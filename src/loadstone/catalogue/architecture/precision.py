@@ -46,9 +46,9 @@ _SAME = {
     "half": "fp16",
     "float": "fp32",
     "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
     "float8_e4m3fn": "fp8",
     "e4m3": "fp8",
+    "e5m2": "fp8_e5m2",
     "fp4": "nvfp4",
     "awq": "int4",
     "gptq": "int4",
@@ -61,12 +61,13 @@ KV_BYTES: dict[str, float] = {
     "bf16": 2.0,
     "fp16": 2.0,
     "fp8": 1.0,
+    "fp8_e5m2": 1.0,
     "int8": 1.0,
     "nvfp4": FORMATS["nvfp4"].bytes,
     # vLLM's for sparse MLA, see LatentAttention.kv_bytes_per_token; one byte for all else.
     "fp8_ds_mla": 1.0,
 }
-"""Bytes of one number in the KV cache, by the cache's dtype."""
+"""Bytes of one number in the KV cache, by the cache's dtype; fp8 is E4M3."""
 
 
 def _name_of(text: str) -> str:
@@ -79,7 +80,7 @@ def dtype_of(text: str, what: str) -> str:
 
     Raises InputError.
     """
-    name = _name_of(text)
+    name = _name_of(text).removesuffix("_e5m2")
     if name not in FORMATS:
         raise InputError(f"{what}: {text!r} is not a known precision; write one of {', '.join(FORMATS)}")
     return name

@@ -26,6 +26,7 @@ from loadstone.catalogue.engines import (
     SWITCHES,
     engine_key,
     engine_title,
+    is_taken,
     owners_of,
 )
 from loadstone.catalogue.find import find_gpu, find_hardware, find_model, is_catalogued
@@ -244,7 +245,7 @@ def _read_option(part: str, options: _Options) -> None:
         options.kv_dtype = kv_dtype_of(value, "kv")
     elif ours == "version":
         options.engine_version = value or None
-    elif ours in ARGUMENTS:
+    elif is_taken(options.engine, ours):
         if not value and (stands or ours not in SWITCHES):
             raise InputError(f"{part!r} has no value; write {ours}=…")
         value = value or "1"
@@ -275,7 +276,8 @@ def _not_taken(part: str, key: str, value: str, options: _Options) -> NoReturn:
         raise InputError(whose + (f"; here it is {ours}" if ours else ""))
     known = ["tp8", "pp2", "dp2", "ep8", "nodes=2", "attention-dp", "kv=fp8", "engine=vllm", "version=1.0"]
     own = [name for name in ARGUMENTS if OWNERS.get(name, engine) == engine]
-    names = {name.partition("=")[0]: name for name in (*known, *own, *ENGINES[engine].same)}
+    rows = ENGINES[engine]
+    names = {name.partition("=")[0]: name for name in (*known, *own, *rows.same, *rows.launch)}
     close = difflib.get_close_matches(key, names, 3, 0.5) or list(names)
     raise InputError(f"unknown option {part!r}; write {', '.join(names[name] for name in close)}")
 

@@ -48,6 +48,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cause: str
     remedy: str
     engines: tuple[str, ...] = ()
+    vague: bool = False
 
 
 class LaunchError(TargetError):
@@ -174,7 +175,7 @@ class RunningEngine(Engine):
         self.processes: list[int] = []
         try:
             for i, rank in enumerate(launch.ranks):
-                argv = [str(folder.absolute() / word) if word in launch.files else word for word in rank.argv]
+                argv = launch.words(rank, str(folder.absolute()))
                 log, env = folder / f"rank-{i}.log", {**os.environ, **rank.env}
                 process = ServerProcess(argv, log_path=log, url=launch.url, env=env)
                 self.ranks.append(process)
@@ -253,8 +254,12 @@ class Cause(NamedTuple):
 def cause_of(log: str, engine: str) -> Cause | None:
     """The first known cause in a log; None: none is known."""
     known = [each for each in _failures() if not each.engines or engine in each.engines]
-    for line in log.splitlines():
-        text = _PREFIX.sub("", line)
+    lines = [_PREFIX.sub("", line) for line in log.splitlines()]
+    return _first(lines, [each for each in known if not each.vague]) or _first(lines, known)
+
+
+def _first(lines: list[str], known: list[Failure]) -> Cause | None:
+    for text in lines:
         for failure in known:
             match = re.search(failure.pattern, text)
             if match is not None:

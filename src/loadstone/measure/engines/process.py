@@ -4,7 +4,8 @@ Between the two stands a guard, this module run as a program: it holds the read 
 the server's parent. When the pipe closes, or the guard is told to stop, or its own parent changes, the server's
 process group gets SIGTERM and, five seconds later, SIGKILL. So a kill −9 of the owner ends the server too, which no
 `atexit` can do and which Linux's parent-death signal does unreliably where the owner has threads. On Linux, processes
-that the server has sent away from itself become the guard's children, and end as well.
+that the server has sent away from itself become the guard's children, and end as well; a container, which is no
+process of ours, is stopped by its name.
 """
 
 import contextlib
@@ -23,6 +24,8 @@ from typing import IO, Self
 from loadstone.core.errors import TargetError
 
 KILL_AFTER_S = 5.0
+_CONTAINER_S = 60.0
+"""Runtimes that answer do so within this, also while they stop a container."""
 _TAIL_BYTES = 4096
 _TAIL_LINES = 3
 _PORTS = (20_000, 32_000)
@@ -47,6 +50,7 @@ class ServerProcess:
         self.url = url
         self.log_path = log_path
         self._group = 0
+        self._command = command
         log_path.parent.mkdir(parents=True, exist_ok=True)
         # -P: a file called signal.py in the current folder must not be taken for the library's.
         guard = [sys.executable, "-P", "-m", __name__, str(os.getpid()), *command]
@@ -81,6 +85,7 @@ class ServerProcess:
         orphans, self._group = self._group, 0
         if self._guard.wait() < 0 and orphans:  # somebody killed it, and it ended nothing
             _signal_group(orphans, signal.SIGKILL)
+            _end_container(self._command)
 
     def _log_tail(self) -> str:
         """The last lines of the log as one."""
@@ -102,6 +107,20 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def container_stop(command: Sequence[str]) -> tuple[str, ...]:
+    """What ends the container that a command runs, also once the command is killed; () where it runs none."""
+    if len(command) < 2 or Path(command[0]).name not in ("docker", "podman") or "--name" not in command[:-1]:
+        return ()
+    return (command[0], "stop", "-t", f"{KILL_AFTER_S:.0f}", command[command.index("--name") + 1])
+
+
+def _end_container(command: Sequence[str]) -> None:
+    if words := container_stop(command):
+        quiet = subprocess.DEVNULL
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(words, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_CONTAINER_S, check=False)
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
@@ -157,6 +176,7 @@ def _guard(owner_pid: int, command: list[str]) -> int:
         server.wait(KILL_AFTER_S)
     _signal_group(server.pid, signal.SIGKILL)  # also what a server that ended by itself has left behind
     code = server.wait()
+    _end_container(command)
     while others := _children(set()):
         for other in others:
             os.kill(other, signal.SIGKILL)

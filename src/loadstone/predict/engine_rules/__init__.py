@@ -6,9 +6,11 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import checkpoint_of, parse_deployment
+from loadstone.predict.engine_rules import triton
 from loadstone.predict.engine_rules.keywords import Keywords, keywords_of
 from loadstone.predict.engine_rules.launch import Launch, Site, launch_command
 from loadstone.predict.engine_rules.llama_cpp import LlamaCpp
+from loadstone.predict.engine_rules.mlx_lm import MlxLm
 from loadstone.predict.engine_rules.rules import EngineRules
 from loadstone.predict.engine_rules.sglang import Sglang
 from loadstone.predict.engine_rules.tensorrt_llm import TensorrtLlm
@@ -23,7 +25,7 @@ ENGINES: dict[str, type[EngineRules]] = {
     "llama.cpp": LlamaCpp,
 }
 """Those whose memory and scheduling are known."""
-_STARTED_ONLY: dict[str, type[EngineRules]] = {"transformers": Transformers}
+_STARTED_ONLY: dict[str, type[EngineRules]] = {"mlx-lm": MlxLm, "transformers": Transformers}
 
 OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.eras if era.old)
 
@@ -34,7 +36,12 @@ def rules_of(deployment: Deployment) -> EngineRules:
 
 def launch_of(deployment: Deployment, site: Site) -> Launch:
     """The commands that start a deployment. Raises InputError where its engine cannot be started so."""
-    return launch_command(deployment, rules_of(deployment).command(site), site)
+    rules = rules_of(deployment)
+    if deployment.argument("server") is not None:
+        command = triton.command(deployment, site)
+        return launch_command(msgspec.structs.replace(deployment, arguments=()), command, site)
+    rules.check_launch()
+    return launch_command(deployment, rules.command(site), site)
 
 
 def launch_named(text: str, site: Site) -> Launch:
@@ -48,6 +55,7 @@ def keywords_named(text: str, site: Site) -> Keywords:
     """As launch_named(), for the engine's own interface in Python. Raises InputError, as keywords_of() too does."""
     deployment, site = _named(text, site)
     rules = rules_of(deployment)
+    rules.check_launch()
     return keywords_of(deployment, rules.command(site), site, rules.model_name(site))
 
 

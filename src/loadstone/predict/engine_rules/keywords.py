@@ -8,13 +8,15 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import Command, Site
+from loadstone.predict.engine_rules.launch import Command, Site, launch_flags
 
 OFFLINE_ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")
 _ONE_REPLICA = ("vllm", "transformers")
 _OF_SERVERS = frozenset(
-    ("continuous_batching", "enable_metrics", "config", "extra_llm_api_options", "gpus_per_node", "served_model_name")
-)
+    ("continuous_batching", "enable_metrics", "config", "extra_llm_api_options", "gpus_per_node", "served_model_name",
+     "cb_block_size", "no_cb_use_cuda_graph", "cb_max_batch_tokens", "cb_max_memory_percent", "default_seed",
+     "backend")
+)  # fmt: skip
 _TENSORRT_LLM = {
     "tp_size": "tensor_parallel_size",
     "pp_size": "pipeline_parallel_size",
@@ -56,7 +58,7 @@ def keywords_of(deployment: Deployment, command: Command, site: Site, model: str
     for _, content in command.files:
         arguments |= msgspec.yaml.decode(content)
     own = [(name, True if value is None else value) for name, value in site.arguments]
-    for flag, text in [*command.flags, *own]:
+    for flag, text in [*command.flags, *launch_flags(deployment, command, site), *own]:
         name, value = flag.lstrip("-").replace("-", "_"), _plain(text)
         if value is None or text is False or name in _OF_SERVERS:
             continue
@@ -64,6 +66,9 @@ def keywords_of(deployment: Deployment, command: Command, site: Site, model: str
             arguments.setdefault("kv_cache_config", {})[name] = value
         elif name.startswith("no_"):
             arguments[name.removeprefix("no_")] = False
+        elif "." in name:
+            group, _, key = name.partition(".")
+            arguments.setdefault(group, {})[key] = value
         else:
             arguments[_TENSORRT_LLM.get(name, name) if engine == "tensorrt-llm" else name] = value
     return Keywords(engine, command.program[0], model, msgspec.json.encode(arguments).decode(), command.notes)

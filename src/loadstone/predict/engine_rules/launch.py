@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from loadstone.catalogue.architecture.precision import TORCH_DTYPES
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
+from loadstone.predict.sharding.limits import switched
 
 Runtime = Literal["docker", "podman", "enroot"]
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -27,6 +30,11 @@ _ALL = "0.0.0.0"  # noqa: S104 - others reach it there: other nodes, or what is 
 DTYPES = {ours: theirs for theirs, ours in TORCH_DTYPES.items()}
 """PyTorch's names, which engines' flags take."""
 _FLAG = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9._-]*")
+_SECRET = re.compile(r"(?:^|[_-])(?:api|admin)[_-]?(?:api[_-])?key$|token$|secret|passw", re.IGNORECASE)
+"""Names of flags and variables whose values nobody else should read; `max_num_batched_tokens` is none."""
+_SETTINGS = "yaml:"
+_IN_CONTAINER = "/loadstone"
+"""Where a container has the launch's files."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +79,11 @@ class Command(NamedTuple):
     nodes    flags that a node has beside them, rank 0 first
     files    that must lie where it starts, by name
     entry    how many words of `program` the entry point of its image has already
+    listening  the flags that name address and port
+    ready    path that answers 200 once requests are served
+    env      of the engine, whatever the site adds
+    negates  whether a switch that is off is said, as --no-NAME
+    tasks    of each node, where all nodes are one world of MPI; see Launch.tasks_per_node
     model    name that requests must use, where the server itself may not say it
     """
 
@@ -82,6 +95,11 @@ class Command(NamedTuple):
     entry: int = 0
     underscores: bool = False
     port: int = 8000
+    listening: tuple[str, str] = ("host", "port")
+    ready: str = "/health"
+    env: tuple[tuple[str, str], ...] = ()
+    negates: bool = False
+    tasks: int = 1
     model: str | None = None
 
 
@@ -105,10 +123,12 @@ class Container(msgspec.Struct, frozen=True):
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A deployment ready to be started; printed as `loadstone launch --dry-run --json`.
 
-    url    where rank 0 will answer
-    files  to be written beside the log before it starts, by name
-    ready  path that answers 200 once requests are served
-    model  name that requests must use, where the server itself may not say it
+    url             where rank 0 will answer
+    files           to be written beside the log before it starts, by name; see words()
+    ready           path that answers 200 once requests are served
+    tasks_per_node  above 1: all nodes are one world of MPI with so many processes of the same command on each, which
+                    `srun --mpi=pmix` starts
+    model           name that requests must use, where the server itself may not say it
     """
 
     engine: str
@@ -118,14 +138,26 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     files: dict[str, str] = {}
     ready: str = "/health"
+    tasks_per_node: int = 1
     model: str | None = None
     schema: int = 1
 
     def shell_lines(self) -> list[str]:
-        """A line for each rank, ready to paste into a shell on its node."""
+        """A line for each rank, ready to paste into a shell on its node; one for all of a world of MPI."""
+        ranks = self.ranks[:1] if self.tasks_per_node > 1 else self.ranks
+        world = ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={len(self.ranks)}"]
+        world = [*world, f"--ntasks-per-node={self.tasks_per_node}"] if self.tasks_per_node > 1 else []
+        lines = [
+            [*(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()), shlex.join([*world, *rank.argv])]
+            for rank in ranks
+        ]
+        return [" ".join(line) for line in lines]
+
+    def words(self, rank: RankCommand, folder: str) -> list[str]:
+        """The command of a rank, with the launch's files in `folder`."""
         return [
-            " ".join([*(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()), shlex.join(rank.argv)])
-            for rank in self.ranks
+            f"{folder}/{word.removeprefix('./')}" if word.removeprefix("./").partition(":")[0] in self.files else word
+            for word in rank.argv
         ]
 
 
@@ -136,16 +168,28 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         raise InputError(f"{len(addresses)} nodes are named, and the deployment has {deployment.nodes}; name each")
     alone = deployment.nodes == 1 and site.runtime is None
     port = site.port or command.port
-    listening: Flags = [("host", site.host if alone else _ALL), ("port", port)]
-    environment = dict(site.environment)
+    listening: Flags = list(zip(command.listening, (site.host if alone else _ALL, port), strict=True))
+    for name, value in (*site.environment, *site.arguments):
+        if value is not None and _SECRET.search(name):
+            raise InputError(
+                f"{name}: a secret is no part of a command; set it in the environment, as the engine names it"
+            )
+    environment = {**dict(command.env), **dict(site.environment)}
     container = None
+    if command.tasks > 1 and site.runtime in ("docker", "podman"):
+        raise InputError(f"--container {site.runtime}: ranks of MPI do not reach each other through it; use enroot")
     if site.runtime is not None:
         if site.image is None:
             raise InputError(f"--container {site.runtime}: no image; name one with --image")
-        container = Container(site.runtime, site.image, _SHM, (f"{site.cache}:{_CACHE}",))
+        mounts = [f"{site.cache}:{_CACHE}"]
+        if site.model is not None and site.model.startswith("/"):
+            mounts.append(f"{site.model}:{site.model}")
+        mounts += [f"./{name}:{_IN_CONTAINER}/{name}" for name, _ in command.files]
+        container = Container(site.runtime, site.image, _SHM, tuple(mounts))
     ranks = []
     for i, address in enumerate(addresses):
         flags = [*command.flags, *listening, *(command.nodes[i] if command.nodes else [])]
+        flags += launch_flags(deployment, command, site)
         words = _words(flags, command.underscores) + own_words(site, command.underscores)
         argv = [*command.program, *words]
         if container is not None:
@@ -158,6 +202,8 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         container=container,
         notes=command.notes,
         files=dict(command.files),
+        ready=command.ready,
+        tasks_per_node=command.tasks,
         model=command.model,
     )
 
@@ -174,9 +220,41 @@ def _words(flags: Flags, underscores: bool) -> list[str]:
     for name, value in flags:
         if value is None or value is False:
             continue
-        words.append("--" + (name.replace("-", "_") if underscores else name.replace("_", "-")))
+        flag, dot, key = name.partition(".")
+        words.append("--" + (flag.replace("-", "_") if underscores else flag.replace("_", "-")) + dot + key)
         words += [] if value is True else [str(value)]
     return words
+
+
+def launch_rows(deployment: Deployment) -> Iterator[tuple[str, str | bool]]:
+    """The deployment's arguments that only launching knows, by the spelling of the engine's command line. Raises
+    InputError for a switch that is neither true nor false."""
+    engine = ENGINES[deployment.engine]
+    for name, text in deployment.arguments:
+        if engine.launch.get(name):
+            on = switched(deployment, name) if name in engine.switches else None
+            yield engine.launch[name], text if on is None else on
+
+
+def launch_settings(deployment: Deployment) -> Iterator[tuple[str, str | int | bool]]:
+    """As launch_rows(), of those that are keys of a file of settings: `moe_config.backend`."""
+    for spelling, value in launch_rows(deployment):
+        if spelling.startswith(_SETTINGS):
+            number = isinstance(value, str) and value.isascii() and value.isdigit()
+            yield spelling.removeprefix(_SETTINGS), int(value) if number else value
+
+
+def launch_flags(deployment: Deployment, command: Command, site: Site) -> Flags:
+    """The flags of launch_rows()."""
+    flags: Flags = []
+    for spelling, value in launch_rows(deployment):
+        if spelling.startswith(_SETTINGS):
+            continue
+        if value is False and command.negates:
+            flags.append((spelling.removeprefix("no-") if spelling.startswith("no-") else f"no-{spelling}", True))
+        elif not (site.served_name and spelling in ("served-model-name", "alias")):
+            flags.append((spelling, value))
+    return flags
 
 
 def own_words(site: Site, underscores: bool = False) -> list[str]:
@@ -195,15 +273,17 @@ def _contained(
     """`argv` as it runs in a container. Secrets are named without a value: the runtime takes it from its own
     environment.
     """
-    runtime, mount = container.runtime, container.mounts[0]
+    runtime = container.runtime
+    mounts = [word for each in container.mounts for word in ("--mount" if runtime == "enroot" else "--volume", each)]
+    argv = [f"{_IN_CONTAINER}/{word}" if word in dict(command.files) else word for word in argv]
     variables = [f"{each}={value}" for each, value in environment.items()]
     names = [word for each in (*SECRETS, *variables) for word in ("--env", each)]
     if runtime == "enroot":
-        return ["enroot", "start", "--rw", "--mount", mount, *names, container.image, *argv]
+        return ["enroot", "start", "--rw", *mounts, *names, container.image, *argv]
     gpus = ["--gpus", "all"] if runtime == "docker" else ["--device", "nvidia.com/gpu=all"]
     return [
         *(runtime, "run", "--rm", "--init", "--name", name, *gpus, "--ipc", "host", "--network", "host"),
-        *("--shm-size", container.shm_size, "--volume", mount, *names),
+        *("--shm-size", container.shm_size, *mounts, *names),
         container.image,
         *argv[command.entry :],
     ]

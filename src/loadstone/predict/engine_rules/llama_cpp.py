@@ -11,7 +11,7 @@ from __future__ import annotations
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules.launch import Command, Flags, Site
 from loadstone.predict.engine_rules.rules import EngineRules
-from loadstone.predict.sharding.limits import Budget, Limits, count
+from loadstone.predict.sharding.limits import Budget, Limits, count, switched
 from loadstone.predict.sharding.rank import Rank
 
 SLOTS = 4
@@ -27,6 +27,7 @@ _FLOAT_BYTES = 4
 class LlamaCpp(EngineRules):
     cache_dtypes = ("fp32", "bf16", "fp16", "int8")
     """Its --cache-type-k; q8_0 is int8 here."""
+    spelled = frozenset({"tp", "pp", "kv", "max_model_len", "max_seq_len", "prefix_caching"})
 
     @property
     def slots(self) -> int:
@@ -77,14 +78,21 @@ class LlamaCpp(EngineRules):
 
     def command(self, site: Site) -> Command:
         """`llama-server` with a GGUF file."""
-        self.refuse_simulated()
         if site.model is None:
             raise InputError("llama.cpp loads a GGUF file; name one with --model")
+        if self.deployment.tp > 1 and self.deployment.pp > 1:
+            raise InputError("llama.cpp cuts layers or deals them, not both; leave out tp or pp")
+        cache = self.kv_flag({"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "q8_0"})
         flags: Flags = [
             ("alias", site.served_name),
             ("parallel", self.slots),
             ("ctx-size", self.cache_tokens),
             ("batch-size", count(self.deployment, "batch_size")),
+            ("cache-type-k", cache),
+            ("cache-type-v", cache),
+            ("no-cache-prompt", switched(self.deployment, "prefix_caching") is False),
+            # Over all GPUs it sees it otherwise deals layers, which is pp.
+            ("split-mode", "tensor" if self.deployment.tp > 1 else None),
             ("metrics", True),
             # The old name of --no-ui: old and new versions know it.
             ("no-webui", True),

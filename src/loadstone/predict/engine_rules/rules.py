@@ -8,6 +8,7 @@ releases, kernels. A new release of an engine touches its file alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
@@ -31,6 +32,13 @@ _NOT_IN_MARLIN = ("fp8", "nvfp4", "mxfp4")
 
 _UNSCALED = ("su", "longrope", "llama3")
 """Sorts of RoPE scaling with which `max_position_embeddings` is what comes out (vLLM 0.32, get_max_model_len)."""
+
+
+_COMMON = frozenset({
+    "tp", "pp", "dp", "ep", "nodes", "attention-dp", "kv", "block_size", "draft", "enable_chunked_prefill",
+    "enforce_eager", "max_model_len", "max_seq_len", "num_speculative_tokens", "prefix_caching",
+})  # fmt: skip
+"""What a deployment of any engine may have beside the engine's own arguments."""
 
 
 class _Scaling(msgspec.Struct, frozen=True):
@@ -98,6 +106,7 @@ class EngineRules:
     all_pairs: ClassVar[bool] = False
     fp8_widening: ClassVar[float] = 0.0
     places_per_batch: ClassVar[bool] = True
+    spelled: ClassVar[frozenset[str]] = _COMMON
 
     def __init__(self, deployment: Deployment) -> None:
         self.deployment = deployment
@@ -270,8 +279,28 @@ class EngineRules:
         """What the engine is told to load."""
         return site.model or site.checkpoint or self.deployment.model.name
 
-    def refuse_simulated(self) -> None:
-        """Raises InputError for what simulations alone have, to contrast with what engines do."""
+    def kv_flag(self, names: Mapping[str, str]) -> str | None:
+        """How the engine spells the precision of its KV cache; None where that is the checkpoint's. Raises
+        InputError."""
+        kv = self.deployment.kv_dtype
+        if kv == self.deployment.model.kv_dtype:
+            return None
+        if kv not in names:
+            raise InputError(f"kv={kv}: {self.deployment.engine} takes {', '.join(names)}; leave it out for its own")
+        return names[self.kv_dtype if self.kv_dtype in names else kv]
+
+    def check_launch(self) -> None:
+        """Raises InputError for what its command line cannot say: what the engine does not have, and what simulations
+        alone have, to contrast with what engines do."""
+        deployment = self.deployment
+        counts = ("tp", "pp", "dp", "ep", "nodes")
+        wanted = [name for name in counts if getattr(deployment, name) > 1]
+        wanted += ["attention-dp"] if deployment.attention_dp else []
+        wanted += ["kv"] if deployment.kv_dtype != deployment.model.kv_dtype else []
+        wanted += [name for name, _ in deployment.arguments if name in _COMMON]
+        for name in wanted:
+            if name not in self.spelled:
+                raise InputError(f"{name}: no command of {deployment.engine} says that; leave it out")
         for name, choices in CHOICES.items():
             value = self.deployment.argument(name)
             if value is not None and value != choices[0]:

@@ -50,6 +50,7 @@ _OWN_FLAGS = (
     "scheduler_recv_interval", "disable_piecewise_cuda_graph", "piecewise_cuda_graph_max_tokens",
 )  # fmt: skip
 """Arguments of the shorthand that are its own flags by the same names."""
+_KV_FLAGS = {"bf16": "bf16", "nvfp4": "nvfp4", "fp8_e5m2": "fp8_e5m2", "fp8": "fp8_e4m3"}
 _DIST_PORT = 20000
 
 _WINDOWED = (
@@ -71,7 +72,7 @@ class Sglang(EngineRules):
         Era((0, 0), "0.4", old=True),
     )
     """0.5 overlaps host and device; its prompts run in piecewise CUDA graphs by default from about 0.5.10 on."""
-    cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8")
+    cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8_e5m2", "fp8")
     """Its --kv-cache-dtype."""
     refuses_longer = True
     overrides = "json_model_override_args"
@@ -244,7 +245,6 @@ class Sglang(EngineRules):
     def command(self, site: Site) -> Command:
         """`sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m sglang.launch_server`. Short forms such as
         --tp are prefixes that a later release may find ambiguous, so names are written in full."""
-        self.refuse_simulated()
         deployment = self.deployment
         weights, notes = weights_flags(deployment, site)
         new, apart = self.version >= _NEW_SPELLINGS_SINCE, deployment.attention_dp
@@ -259,7 +259,7 @@ class Sglang(EngineRules):
             ("enable-dp-attention", apart and not new),
             ("ep-size", over_one(deployment.ep)),
             *weights,
-            ("kv-cache-dtype", None if deployment.kv_dtype == deployment.model.kv_dtype else self._kv_flag),
+            ("kv-cache-dtype", self.kv_flag(_KV_FLAGS)),
             ("context-length", count(deployment, "max_model_len", "max_seq_len")),
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("chunked-prefill-size", chunk or deployment.argument("chunked_prefill_size")),
@@ -279,10 +279,6 @@ class Sglang(EngineRules):
             for i in range(deployment.nodes)
         ]
         return Command(program, flags, nodes if deployment.nodes > 1 else [], notes, port=30000)
-
-    @property
-    def _kv_flag(self) -> str:
-        return {"fp8": "fp8_e4m3", "bf16": "bf16"}.get(self.deployment.kv_dtype, self.deployment.kv_dtype)
 
     def _eager_flags(self, new: bool) -> Flags:
         if not switched(self.deployment, "enforce_eager"):

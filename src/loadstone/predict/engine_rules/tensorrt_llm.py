@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import Command, Flags, Site, over_one, weights_flags
+from loadstone.predict.engine_rules.launch import Command, Flags, Site, launch_settings, over_one, weights_flags
 from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
 from loadstone.predict.engine_rules.vllm import runtime_bytes
 from loadstone.predict.sharding.limits import Budget, Limits, count, fraction, switched
@@ -25,7 +25,8 @@ _NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
 """Weights that it multiplies as they are or not at all: FP8 from Ada on, NVFP4 from Blackwell on (support matrices of
 0.18.2 and of Model Optimizer). vLLM and SGLang widen them from Ampere on."""
 
-_OWN_FLAGS = ("free_gpu_memory_fraction", "max_batch_size", "max_num_tokens")
+_OWN_FLAGS = ("max_batch_size", "max_num_tokens")
+_KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "nvfp4": "nvfp4", "fp8": "fp8"}
 _SETTINGS_FILE = "trtllm.yaml"
 
 
@@ -99,14 +100,16 @@ class TensorrtLlm(EngineRules):
     def command(self, site: Site) -> Command:
         """`trtllm-serve serve`, as 1.3.0rc3 spells it: flags have underscores, and what has no flag is in a file of
         YAML, which overrides them."""
-        self.refuse_simulated()
         deployment = self.deployment
         if deployment.dp > 1 and not deployment.attention_dp:
             raise InputError(
                 f"dp{deployment.dp}: trtllm-serve has no replicas; start one for each, or use attention-dp"
             )
         weights, notes = weights_flags(deployment, site)
-        if weights:
+        built = deployment.argument("backend") == "tensorrt"
+        if built and site.model is None:
+            notes += ("each start builds the engine; `trtllm-build` builds it once: name its folder with --model",)
+        elif weights:
             notes += (f"the checkpoint decides its precision: name one in {deployment.weights_dtype} with --model",)
         flags: Flags = [
             ("tp_size", deployment.moe_ranks),
@@ -117,22 +120,25 @@ class TensorrtLlm(EngineRules):
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("enable_chunked_prefill", switched(deployment, "enable_chunked_prefill")),
         ]
-        settings = self._settings()
+        settings = self._settings(built and ("quantization", "fp8") in weights)
         if settings:
             flags.append(("config" if self.version >= (1, 2) else "extra_llm_api_options", _SETTINGS_FILE))
         files = ((_SETTINGS_FILE, msgspec.yaml.encode(settings).decode()),) if settings else ()
         program = [site.program or "trtllm-serve", "serve", self.model_name(site)]
+        tasks = deployment.gpus // deployment.nodes if deployment.nodes > 1 else 1
         if deployment.nodes > 1:
             program = ["trtllm-llmapi-launch", *program]
-            per_node = deployment.gpus // deployment.nodes
-            notes += (f"one MPI world: srun --mpi=pmix -N{deployment.nodes} --ntasks-per-node={per_node} runs it",)
-        return Command(program, flags, [], notes, files, underscores=True)
+        return Command(program, flags, [], notes, files, underscores=True, tasks=tasks)
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self, quantised: bool) -> dict[str, Any]:
+        """What the file has. The fraction is there since releases have named its flag differently, and some take the
+        file's kv_cache_config for all of it."""
         deployment = self.deployment
         cache: dict[str, Any] = {}
-        if deployment.kv_dtype != deployment.model.kv_dtype:
-            cache["dtype"] = deployment.kv_dtype
+        if (share := fraction(deployment, "free_gpu_memory_fraction")) is not None:
+            cache["free_gpu_memory_fraction"] = share
+        if (dtype := self.kv_flag(_KV_FLAGS)) is not None:
+            cache["dtype"] = dtype
         if (tokens := count(deployment, "block_size")) is not None:
             cache["tokens_per_block"] = tokens
         if (reused := switched(deployment, "prefix_caching")) is not None:
@@ -149,4 +155,9 @@ class TensorrtLlm(EngineRules):
                 if draft is None
                 else {"decoding_type": "Draft_Target", "max_draft_len": tokens, "speculative_model": draft.model.name}
             )
+        if quantised:
+            settings["quant_config"] = {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}
+        for key, value in launch_settings(deployment):
+            group, dot, name = key.partition(".")
+            (settings.setdefault(group, {}) if dot else settings)[name or group] = value
         return settings

@@ -1,15 +1,26 @@
-"""transformers' own server (`transformers serve`): memory and scheduling as of an engine without rules."""
+"""transformers' own server (`transformers serve`, 5.23): memory and scheduling as of an engine without rules."""
 
 from __future__ import annotations
 
-from loadstone.predict.engine_rules.launch import Command, Site
+from loadstone.core.errors import InputError
+from loadstone.predict.engine_rules.launch import Command, Flags, Site, weights_flags
 from loadstone.predict.engine_rules.rules import EngineRules
+from loadstone.predict.sharding.limits import count
 
 
 class Transformers(EngineRules):
+    spelled = frozenset({"block_size", "enforce_eager"})
+
     def command(self, site: Site) -> Command:
         """It serves under the name that it loads, whatever `served_name` says; /v1/models lists its cache."""
-        self.refuse_simulated()
+        weights, notes = weights_flags(self.deployment, site)
+        if any(name != "dtype" for name, _ in weights):
+            raise InputError(f"transformers makes no {self.deployment.weights_dtype} weights; name such a checkpoint")
+        flags: Flags = [
+            *weights,
+            ("continuous-batching", True),
+            ("cb-block-size", count(self.deployment, "block_size")),
+            ("no-cb-use-cuda-graph", self.is_eager),
+        ]
         model = self.model_name(site)
-        program = [site.program or "transformers", "serve", model]
-        return Command(program, [("continuous-batching", True)], model=model)
+        return Command([site.program or "transformers", "serve", model], flags, notes=notes, model=model)

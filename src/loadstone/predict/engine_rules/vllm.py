@@ -12,7 +12,6 @@ from loadstone.catalogue.architecture.model import FullAttention, LatentAttentio
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules.launch import (
-    DTYPES,
     Command,
     Flags,
     Site,
@@ -51,6 +50,9 @@ _OWN_FLAGS = (
     "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_cudagraph_capture_size",
 )  # fmt: skip
 """Arguments of the shorthand that are its own flags by the same names."""
+_KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8_per_token_head"} | {
+    name: name for name in ("nvfp4", "fp8_ds_mla", "fp8_e5m2", "fp8")
+}
 _MASTER_PORT, _RPC_PORT = 29501, 13345
 
 
@@ -68,7 +70,7 @@ class Vllm(EngineRules):
         Era((0, 0), "eager", old=True),
     )
     """Before 0.3 it had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling."""
-    cache_dtypes = ("fp32", "bf16", "fp16", "int8", "nvfp4", "fp8_ds_mla", "fp8")
+    cache_dtypes = ("fp32", "bf16", "fp16", "int8", "nvfp4", "fp8_ds_mla", "fp8_e5m2", "fp8")
     """0.32's CacheDType; int8 with a scale of each head."""
     refuses_longer = True
     overrides = "hf_overrides"
@@ -242,8 +244,7 @@ class Vllm(EngineRules):
     def command(self, site: Site) -> Command:
         """`vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own processes where ranks
         reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
-        self.refuse_simulated()
-        deployment, model = self.deployment, self.deployment.model
+        deployment = self.deployment
         weights, notes = weights_flags(deployment, site)
         chunks, prefixes = switched(deployment, "enable_chunked_prefill"), switched(deployment, "prefix_caching")
         flags: Flags = [
@@ -253,10 +254,7 @@ class Vllm(EngineRules):
             ("data-parallel-size", over_one(deployment.dp)),
             ("enable-expert-parallel", deployment.ep > 1),
             *weights,
-            (
-                "kv-cache-dtype",
-                None if deployment.kv_dtype == model.kv_dtype else DTYPES.get(self.kv_dtype, self.kv_dtype),
-            ),
+            ("kv-cache-dtype", self.kv_flag(_KV_FLAGS)),
             ("max-model-len", count(deployment, "max_model_len", "max_seq_len")),
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("enforce-eager", switched(deployment, "enforce_eager")),
@@ -271,7 +269,7 @@ class Vllm(EngineRules):
         if deployment.ep > 1 and deployment.ep != ranks:
             notes += (f"vLLM deals experts over all {ranks} ranks, not over {deployment.ep}",)
         program = [site.program or "vllm", "serve", self.model_name(site)]
-        return Command(program, flags, self._of_nodes(site), notes, entry=2)
+        return Command(program, flags, self._of_nodes(site), notes, entry=2, negates=True)
 
     @property
     def _compilation(self) -> str | None:

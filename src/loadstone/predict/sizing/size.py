@@ -9,6 +9,7 @@ import msgspec
 
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.engines import not_simulated
 from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.sharding.limits import is_speculative
 from loadstone.predict.sharding.rank import kv_replication, sequence_bytes
@@ -142,7 +143,9 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
         why=_why(deployment, memory, wrong, fits, taken, batch, longest, seqs),
-        assumed="; ".join([*model.assumed, *_draft_assumed(deployment)]),
+        assumed="; ".join(
+            [*model.assumed, *_draft_assumed(deployment), *not_simulated(deployment.engine, deployment.arguments)]
+        ),
     )
 
 

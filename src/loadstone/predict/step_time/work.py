@@ -313,7 +313,7 @@ class _Counter:
             self._state(attention, count)
             return
         heads = max(1.0, attention.heads / self.tp)
-        if self.deployment.kv_dtype == "fp8":
+        if self.deployment.kv_dtype in ("fp8", "fp8_e5m2"):
             self.sums["widening"] = widening_of(self.gpu, self.rules)
         if isinstance(attention, FullAttention):
             kv_heads = max(1.0, attention.kv_heads / self.tp)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from loadstone.core.errors import InputError, TargetError
 from loadstone.measure.engines.launch import Engine as Ranks
 from loadstone.measure.engines.launch import LaunchError, first_error
-from loadstone.measure.engines.process import ServerProcess, free_port
+from loadstone.measure.engines.process import ServerProcess, container_stop, free_port
 from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word, with_address
@@ -62,18 +62,21 @@ for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
 done
 read -r -d '' rank <<'RANK'
 trap : TERM
-trap 'code=$?; echo $code >rank-$SLURM_PROCID.exit; exit $((code ? code : 1))' EXIT
+trap 'code=$?; echo $code >rank-$SLURM_NODEID.exit; exit $((code ? code : 1))' EXIT
 addresses=("$@")
 set --
 {setup}
-case $SLURM_PROCID in
+case $SLURM_NODEID in
 {ranks}
 esac
-"$@"
+{run}
 RANK
-srun --nodes={nodes} --ntasks-per-node=1 --kill-on-bad-exit=1 --cpu-bind=none --output=rank-%t.log \\
+srun --nodes={step} --kill-on-bad-exit=1 --cpu-bind=none --output=rank-%n.log \\
     bash -c "$rank" rank "${{addresses[@]}}"
 """
+_CONTAINED = '"$@" &\nwait $!'
+"""A shell that waits for a child in the background heeds signals at once: the container is stopped before Slurm kills
+what started it, which would leave it behind."""
 
 
 class SlurmMachine:
@@ -146,7 +149,7 @@ class SlurmMachine:
         options = [
             f"--job-name={name}",
             f"--nodes={len(commands.ranks)}",
-            "--ntasks-per-node=1",
+            f"--ntasks-per-node={commands.tasks_per_node}",
             "--no-requeue",
             f"--output={folder / 'job.log'}",
             f"--partition={machine.partition}",
@@ -156,10 +159,13 @@ class SlurmMachine:
             *(machine.options or ("--exclusive",)),
         ]
         ranks = []
+        run = '"$@"'
         for i, rank in enumerate(commands.ranks):
             exports = [f"export {key}={shell_word(value, _address)}" for key, value in rank.env.items()]
-            argv = (str(folder / word) if word in commands.files else word for word in rank.argv)
-            words = [shell_word(word, _address) for word in argv]
+            words = [shell_word(word, _address) for word in commands.words(rank, str(folder))]
+            if stop := container_stop(rank.argv):
+                exports.append(f"trap {shlex.quote(shlex.join(stop))} TERM")
+                run = _CONTAINED
             ranks += [f"{i})", *exports, f"set -- {' '.join(words)}", ";;"]
         return _SCRIPT.format(
             options="\n".join(f"#SBATCH {option}" for option in options),
@@ -167,7 +173,9 @@ class SlurmMachine:
             files="\n".join(f"printf %s {shlex.quote(text)} >{file}" for file, text in commands.files.items()),
             ranks="\n".join(ranks),
             setup="\n".join(machine.setup),
-            nodes=len(commands.ranks),
+            step=f"{len(commands.ranks)} --ntasks-per-node={commands.tasks_per_node}"
+            + (" --mpi=pmix" if commands.tasks_per_node > 1 else ""),
+            run=run,
         )
 
     def _wait_for_nodes(self, name: str) -> Job:

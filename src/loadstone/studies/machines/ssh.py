@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from loadstone.core.errors import InputError, TargetError
 from loadstone.measure.engines.launch import Engine as Ranks
+from loadstone.measure.engines.process import container_stop
 from loadstone.predict.engine_rules.launch import SECRETS
 from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.runs import provenance
@@ -106,6 +107,8 @@ class SshMachine:
             alone = "127.0.0.1" if sender is ranks[0] else ranks[0].address
             port = int(ranks[0].output(_FREE_PORT))
             commands = commands_of(launch, engine, tuple(host.address for host in ranks), port, alone)
+            if commands.tasks_per_node > 1:
+                raise InputError(f"{commands.engine} over several nodes is one world of MPI; use a machine of Slurm")
             with SshRanks(commands, ranks, folder, self._machine.setup) as running:
                 running.wait_ready(self._limits.ready)
                 sends = SshClient(sender, self._machine, folder, running.check) if sender else None
@@ -133,7 +136,7 @@ class SshRanks(Ranks):
         self._processes: list[RemoteProcess] = []
         try:
             for i, (rank, host) in enumerate(zip(commands.ranks, hosts, strict=True)):
-                script = _script(rank.argv, rank.env, setup, commands.files, None, _RANK_GRACE_S)
+                script = _script(commands.words(rank, "."), rank.env, setup, commands.files, None, _RANK_GRACE_S)
                 process = host.start(script, SECRETS, folder / f"rank-{i}.log", self._end)
                 self._processes.append(process)
                 self.ranks.append(process)
@@ -195,6 +198,7 @@ def _script(
     before = [f"printf %s {shlex.quote(text)} >{shlex.quote(name)}" for name, text in files.items()]
     before += ['while IFS= read -r secret && [ -n "$secret" ]; do export "$secret"; done <&3']
     variables = [f"{name}={value}" for name, value in env.items()]
+    stop = ["(", *setup, shlex.join(words), ") >/dev/null"] if (words := container_stop(argv)) else []
     return _LEAD.format(
         enter=f"cd {shlex.quote(work)}" if work else f'cd "$({_TEMPORARY})"',
         before="\n".join(before),
@@ -202,7 +206,7 @@ def _script(
         command=shlex.join(["env", *variables, *argv]),
         lease=_LEASE_S,
         grace=grace_s,
-        after=":" if work else 'rm -rf "$PWD"',
+        after="\n".join((*stop, ":" if work else 'rm -rf "$PWD"')),
     )
 
 

@@ -1,0 +1,22 @@
+"""mlx-lm's server (`mlx_lm.server`, 0.32): memory and scheduling as of an engine without rules."""
+
+from __future__ import annotations
+
+from loadstone.predict.engine_rules.launch import Command, Flags, Site
+from loadstone.predict.engine_rules.rules import EngineRules
+from loadstone.predict.sharding.limits import count, is_speculative
+
+
+class MlxLm(EngineRules):
+    spelled = frozenset({"draft", "kv", "num_speculative_tokens"})
+
+    def command(self, site: Site) -> Command:
+        """It serves under the name that it loads; /v1/models lists its cache."""
+        guessed, draft = is_speculative(self.deployment), self.deployment.draft
+        flags: Flags = [
+            ("kv-bits", self.kv_flag({"int8": "8"})),
+            ("draft-model", draft.model.name if draft else None),
+            ("num-draft-tokens", count(self.deployment, "num_speculative_tokens") if guessed else None),
+        ]
+        model = self.model_name(site)
+        return Command([site.program or "mlx_lm.server", "--model", model], flags, port=8080, model=model)

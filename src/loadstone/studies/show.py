@@ -1,0 +1,315 @@
+"""What a study will take, before anything of it starts: requests, hours, dollars, and what cannot be measured.
+
+In closed form, so that thousands of cells take a second: nothing is simulated. Of a scheduler whose batch holds B
+requests of P prompt tokens and O output tokens each, of C context tokens in the mean,
+
+    E2E = O/t · step(B, B·C) + B · prompt(P)
+
+where t are the tokens of a step (more than one with speculative decoding), and prompt(P) is what a prompt adds to the
+steps of the others: while a request is served, each of the others' places takes in one prompt. B is the load's share
+of the scheduler, as far as its KV cache and its limits hold it. That each step is a mean one is what this leaves out:
+`study run --simulate` does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from loadstone.analyse.compare.price import Prices, key
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.core.errors import InputError
+from loadstone.core.plan import Plan
+from loadstone.predict.simulator.client import whole_prompts
+from loadstone.predict.simulator.fleet import fleet_of, longest_request
+from loadstone.predict.step_time.step import StepModel
+from loadstone.runs.simulate import check
+from loadstone.studies.file import StudyFile
+from loadstone.studies.plan import Launch
+from loadstone.studies.status import name_of
+from loadstone.workload.options import Options, options_of
+from loadstone.workload.planning import Planner
+
+_ROUNDS = 12
+"""Of Little's law, for the requests that an open loop has under way."""
+_SAME = 0.01
+
+
+class CellEstimate(msgspec.Struct, frozen=True):
+    """One cell of a deployment, in each repeat.
+
+    requests  that are sent, warm-up included; None: as many as its time allows, which cannot be predicted
+    seconds   from the first request to the last answer; None: cannot be predicted
+    e2e_s     of a request on average, without waiting for a place
+    users     requests under way at a time, as the load asks for them
+    at_once   of these, how many the engine serves; the others wait
+    problem   why it cannot be measured, or not predicted
+    """
+
+    workload: str
+    load: str
+    requests: int | None
+    seconds: float | None = None
+    e2e_s: float | None = None
+    users: float | None = None
+    at_once: float | None = None
+    problem: str = ""
+
+
+class DeploymentEstimate(msgspec.Struct, frozen=True):
+    """One deployment of a study. Totals are of all its repeats, of what can be predicted; without the starts of the
+    engine.
+
+    engine  its name in the study
+    usd     None: no price is known
+    """
+
+    engine: str
+    deployment: str
+    launches: int
+    repeats: int
+    gpus: int | None
+    requests: int
+    seconds: float
+    gpu_hours: float
+    usd: float | None
+    cells: list[CellEstimate]
+
+
+class StudyEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `loadstone study show --json`; sums as in DeploymentEstimate.
+
+    unpredicted  cells, of all repeats, that are in no sum of seconds
+    """
+
+    schema: int = 1
+    study: str
+    launches: int
+    cells: int
+    requests: int
+    seconds: float
+    gpu_hours: float
+    usd: float | None
+    unpredicted: int
+    deployments: list[DeploymentEstimate]
+
+
+class _Asked(NamedTuple):
+    """What a cell asks for: its plan, and its requests on average. Tokens of a prompt: all, and those that no earlier
+    request brought."""
+
+    plan: Plan
+    planner: Planner
+    prompt_tokens: float
+    new_tokens: float
+    output_tokens: float
+    think_s: float
+
+
+class _Served(NamedTuple):
+    """requests, seconds, e2e_s, users, at_once: as in CellEstimate."""
+
+    requests: int
+    seconds: float
+    e2e_s: float
+    users: float
+    at_once: float
+
+
+def estimate(read: StudyFile, launches: Sequence[Launch], prices: Prices) -> StudyEstimate:
+    """What a study takes. Raises InputError where a file that it names cannot be read."""
+    asked: dict[bytes, _Asked] = {}
+    by_deployment: dict[str, list[Launch]] = {}
+    for launch in launches:
+        by_deployment.setdefault(f"{launch.engine} {name_of(launch)}", []).append(launch)
+    deployments = [_deployment(read, each, asked, prices) for each in by_deployment.values()]
+    cells = [(cell, each.repeats) for each in deployments for cell in each.cells]
+    dollars = [each.usd for each in deployments if each.usd is not None]
+    return StudyEstimate(
+        study=read.study.study,
+        launches=len(launches),
+        cells=sum(len(launch.cells) for launch in launches),
+        requests=sum(each.requests for each in deployments),
+        seconds=sum(each.seconds for each in deployments),
+        gpu_hours=sum(each.gpu_hours for each in deployments),
+        usd=sum(dollars) if len(dollars) == len(deployments) else None,
+        unpredicted=sum(repeats for cell, repeats in cells if cell.seconds is None),
+        deployments=deployments,
+    )
+
+
+def _deployment(
+    read: StudyFile, launches: list[Launch], asked: dict[bytes, _Asked], prices: Prices
+) -> DeploymentEstimate:
+    launch = launches[0]
+    engine, deployment, problem = None, None, ""
+    if launch.deployment is None:
+        problem = "no layout or model by which its time could be predicted"
+    else:
+        try:
+            deployment = parse_deployment(launch.deployment)
+            engine = _Engine(deployment)
+        except InputError as error:
+            problem = str(error)
+    cells = []
+    for cell in launch.cells:
+        if cell.repeat != launch.repeat:
+            continue
+        name = msgspec.json.encode(cell.options)
+        if name not in asked:
+            options = {name.replace("-", "_"): value for name, value in cell.options.items()}
+            asked[name] = _asked(Planner(options_of(options, Options)))
+        cells.append(_cell(cell.workload, cell.load, asked[name], engine, problem, read.study.limits.cell))
+    repeats = read.study.repeats
+    seconds = repeats * sum(cell.seconds or 0.0 for cell in cells)
+    gpus = deployment.gpus if deployment is not None else None
+    gpu_hours = (gpus or 0) * seconds / 3600
+    price = prices.get(key(deployment.gpu.name)) if deployment is not None else None
+    return DeploymentEstimate(
+        engine=launch.engine,
+        deployment=name_of(launch),
+        launches=len(launches),
+        repeats=repeats,
+        gpus=gpus,
+        requests=repeats * sum(cell.requests or 0 for cell in cells),
+        seconds=seconds,
+        gpu_hours=gpu_hours,
+        usd=None if price is None else price * gpu_hours,
+        cells=cells,
+    )
+
+
+def _cell(
+    workload: str, load: str, asked: _Asked, engine: _Engine | None, problem: str, most_s: float
+) -> CellEstimate:
+    if engine is not None:
+        try:
+            served = engine.cell(asked)
+            return CellEstimate(workload, load, *served._replace(seconds=min(served.seconds, most_s)))
+        except InputError as error:
+            problem = str(error)
+    counted = asked.plan.cells[0].duration_s is None and not asked.planner.chooses_length
+    return CellEstimate(workload, load, len(asked.plan) if counted else None, problem=problem)
+
+
+def _asked(planner: Planner, e2e_s: Sequence[float] = ()) -> _Asked:
+    plan = planner.plan(e2e_s=e2e_s)
+    prompts = np.concatenate([whole_prompts(plan, cell) for cell in range(len(plan.cells))])
+    new = np.where((plan.input_tokens >= 0) & (plan.turn > 0), plan.input_tokens, prompts)
+    new = np.where(plan.turn > 0, new, new - plan.prefix_tokens)
+    means = (float(column.mean()) for column in (prompts, np.maximum(new, 1), plan.output_tokens, plan.think_s))
+    return _Asked(plan, planner, *means)
+
+
+def remarks(read: StudyFile, found: StudyEstimate) -> list[str]:
+    """Lines on what the sums leave out, on what will not fit and what waits."""
+    limits = read.study.limits
+    lines = [f"Before that, each of {found.launches:,} launches takes its time to start, at most {limits.ready:g} s."]
+    if found.unpredicted:
+        lines.append(f"{found.unpredicted:,} of {found.cells:,} cells are in no sum of hours: nothing predicts them.")
+    if found.seconds > limits.total:
+        lines.append(f"One run ends after {limits.total / 3600:.2f} hours (limits: total); run it again to go on.")
+    for each in found.deployments:
+        problems: dict[str, list[CellEstimate]] = {}
+        for cell in each.cells:
+            if cell.problem:
+                problems.setdefault(cell.problem, []).append(cell)
+        for problem, cells in problems.items():
+            which = "" if len(cells) == len(each.cells) else f", {cells[0].workload}, {cells[0].load}"
+            more = f" and {len(cells) - 1} more cells" if which and len(cells) > 1 else ""
+            lines.append(f"{each.deployment}{which}{more}: {problem}")
+        waiting = [(cell.users, cell.at_once, cell) for cell in each.cells if cell.users and cell.at_once]
+        waiting = [(users, at_once, cell) for users, at_once, cell in waiting if at_once < 0.99 * users]
+        if waiting:
+            users, at_once, cell = max(waiting, key=lambda one: one[0])
+            which = f"{cell.workload}, {cell.load}" + (f" and {len(waiting) - 1} more cells" if waiting[1:] else "")
+            lines.append(
+                f"{each.deployment}: {at_once:.0f} of {users:.0f} requests are served at once in {which}; others wait"
+            )
+    return lines
+
+
+class _Engine:
+    """How a deployment serves, on average. Raises InputError where it does not fit, or nothing predicts it."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        fleet = fleet_of(deployment)
+        if not isinstance(fleet.model, StepModel):
+            raise InputError(f"{deployment.name}: nothing predicts its steps")
+        self._policy, self._model, self._replicas = fleet.policy, fleet.model, fleet.replicas
+        self._longest = longest_request(deployment, fleet.policy)
+
+    def cell(self, asked: _Asked) -> _Served:
+        """Raises InputError where a request is longer than the engine takes."""
+        check(asked.plan, *self._longest)
+        if asked.planner.chooses_length:
+            served = self._cell(asked)
+            asked = _asked(asked.planner, [served.e2e_s])
+        return self._cell(asked)
+
+    def _cell(self, asked: _Asked) -> _Served:
+        plan = asked.plan
+        (load,) = plan.cells
+        count, warm = len(plan), plan.warmup_count(0)
+        if load.is_open:
+            ends = plan.intended_s[~np.isnan(plan.intended_s)]
+            issued_s = float(ends.max()) if len(ends) else 0.0
+            most, rate = min(count, load.max_concurrency or count), count / max(issued_s, 1e-9)
+            users, before = 1.0, 0.0
+            for _ in range(_ROUNDS):
+                e2e_s, at_once = self._e2e_s(users, asked)
+                if abs(users - before) < _SAME * users:
+                    break
+                before, users = users, max(1.0, min(most, rate * e2e_s))
+            seconds = max(issued_s, count * e2e_s / at_once) + e2e_s
+            return _Served(count, seconds, e2e_s, users, at_once)
+        users = min(load.value, load.max_concurrency or math.inf)
+        e2e_s, at_once = self._e2e_s(users, asked)
+        each_s = max(e2e_s + asked.think_s, users * e2e_s / at_once) / users
+        if load.duration_s is not None:
+            count = warm + max(1, math.floor(load.duration_s / each_s))
+            return _Served(count, load.duration_s + warm * each_s + e2e_s, e2e_s, users, at_once)
+        if load.is_burst:  # from rest: its warm-up is over before it
+            warm_s = self._e2e_s(min(users, warm), asked)[0] * max(1.0, warm / users) if warm else 0.0
+            return _Served(count, warm_s + max((count - warm) * each_s, e2e_s), e2e_s, users, at_once)
+        return _Served(count, max(count * each_s, e2e_s), e2e_s, users, at_once)
+
+    def _e2e_s(self, users: float, asked: _Asked) -> tuple[float, float]:
+        """Seconds of a request that has its place, and how many have one, of so many that want to."""
+        policy, model = self._policy, self._model
+        prompt, output = asked.prompt_tokens, asked.output_tokens
+        each = policy.reserved_tokens or prompt + output
+        seqs = max(1.0, min(users / self._replicas, policy.max_seqs, policy.kv_tokens / each))
+        batch = max(1, round(seqs / policy.pipeline))
+        context = batch * (prompt + output / 2)
+        decode_s = model.step_s(batch, context, ())
+        per_step = 1.0 if policy.speculative is None else policy.speculative.tokens_per_step
+        new = max(1, round(asked.new_tokens if policy.prefix_cache else prompt))
+        prompt_s = self._prompt_s(new, round(prompt) - new, batch, context, decode_s)
+        e2e_s = output / per_step * decode_s + batch * prompt_s
+        e2e_s += model.request_s + model.request_token_s * prompt + model.stream_s
+        return e2e_s, min(users, seqs * self._replicas)
+
+    def _prompt_s(self, new: int, cached: int, batch: int, context: float, decode_s: float) -> float:
+        """What one prompt adds to the time of a batch."""
+        policy, model = self._policy, self._model
+        mixed = policy.order == "mixed"
+        budget = policy.max_batched_tokens - (batch * policy.decode_tokens if mixed else 0)
+        budget = max(budget, 1) if policy.chunked else new
+        # Prompts that go alone and find others waiting share a step with them.
+        together = 1 if mixed else max(1, min(batch, policy.max_batched_tokens // new))
+        seconds = 0.0
+        while new > 0:
+            tokens = min(new, budget)
+            chunks = [(tokens, cached)] * together
+            if mixed:
+                seconds += max(0.0, model.step_s(batch, context, chunks) - decode_s)
+            else:
+                seconds += model.step_s(0, 0.0, chunks) / together
+            new, cached = new - tokens, cached + tokens
+        return seconds
