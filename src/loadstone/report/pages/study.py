@@ -14,7 +14,6 @@ from loadstone.report.data.points import Point
 from loadstone.report.data.statistic import Stat
 from loadstone.report.data.wording import clean, count
 from loadstone.report.pages.tables import Table, trimmed
-from loadstone.report.pages.terminal import percent
 
 _MEASURES: tuple[tuple[str, Callable[[Point], Stat | None], Callable[[float], str]], ...] = (
     ("output tok/s", lambda point: point.output, lambda value: show_number(value, 4)),
@@ -82,17 +81,17 @@ def by_cell(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Point]
                 row.append("-")
                 continue
             error = stat.value / middle - 1
-            row.append(f"{'+' if error > 0 else '−' if error < 0 else ''}{percent(abs(error))}")
+            row.append(f"{100 * error:+.1f} %".replace("-", "−"))
             errors.setdefault(name, []).append(abs(error))
             if stat.low is not None and stat.high is not None:
                 inside.append(stat.low <= middle <= stat.high)
         rows.append(row)
     each = [head for name, _, _ in _MEASURES for head in (name, "from–to", "predicted", "off by")]
     heads = ["deployment", "workload", "load", "repeats", *each]
-    align = "wllr" + "ruuu" * len(_MEASURES)
+    align = "wuur" + "ruuu" * len(_MEASURES)
     notes = ["Medians over repeats of each run's own median, from the least of these to the greatest."]
     if errors:
-        medians = ", ".join(f"{name} {percent(statistics.median(values))}" for name, values in errors.items())
+        medians = ", ".join(f"{name} {100 * statistics.median(values):.1f} %" for name, values in errors.items())
         within = f" {count(sum(inside))} of {count(len(inside))} measured numbers lie in the 80 % interval predicted."
         notes.append(f"Predictions are off by, in the median: {medians}.{within if inside else ''}")
     title = "Measured and predicted, by cell" if errors else "Repeats, by cell"
