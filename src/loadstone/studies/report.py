@@ -24,7 +24,7 @@ from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import entries
 from loadstone.studies.plan import Cell, Launch
 from loadstone.studies.status import name_of
-from loadstone.studies.supervise import CELLS, finished, is_owned
+from loadstone.studies.supervise import CELLS, finished
 
 _LONGEST = 20_000
 _MOST_BYTES = 1 << 20
