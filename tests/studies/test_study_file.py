@@ -74,6 +74,9 @@ def test_a_study_is_read(path: Path) -> None:
         ("study: r1", "study: ../r1", "1:1", "is no name"),
         ("{image: \"vllm", "{env: {A=B: x}, image: \"vllm", "4:12", "'A=B' is no name of a variable"),
         ("{image: \"vllm", "{url: \"http://me:Secret@x/\", image: \"vllm", "4:12", "give keys in LOADSTONE_API_KEY"),
+        ("cell: 20m", "cell: 0s", "18:22", "'0s' is no time"),
+        ("{image: \"vllm", "{args: {a: [1]}, image: \"vllm", "4:12", "args: expected"),
+        ("{local: true}", "{local: true, parallel: 1000000000}", "20:24", "write 1 to 256"),
         ("machines:", "machines: []\nothers:", "19:1", "machines: expected `object`"),
     ],
 )  # fmt: skip

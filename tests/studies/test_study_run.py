@@ -249,7 +249,7 @@ def test_each_launch_that_runs_at_a_time_has_its_own_gpus(path: Path, monkeypatc
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=96m", "none", str(folder)]
+    words = ["mount", "-t", "tmpfs", "-o", "size=320m", "none", str(folder)]
     try:
         mounted = subprocess.run(words, capture_output=True, check=False)
     except OSError as error:

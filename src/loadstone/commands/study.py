@@ -176,6 +176,14 @@ def _print_commands(
 
 
 @study.command()
+def schema() -> None:
+    """Print the JSON Schema of study files, for editors."""
+    from loadstone.studies.schema import study_schema
+
+    print_json(study_schema())
+
+
+@study.command()
 def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json: Json = False) -> None:
     """What of a study is done, what runs, and what failed, and why."""
     from rich.table import Table

@@ -14,12 +14,21 @@ _LONGEST_NUMBER = 400
 _NUMERIC = frozenset("0123456789:_+-.")
 
 
+class RefusedYamlError(ValueError):
+    """Something that a document may not have. `line`, `column`: where, from 1; None: not known."""
+
+    def __init__(self, problem: str, mark: object = None) -> None:
+        super().__init__(problem)
+        self.line: int | None = None if mark is None else mark.line + 1  # type: ignore[attr-defined]
+        self.column: int | None = None if mark is None else mark.column + 1  # type: ignore[attr-defined]
+
+
 def decode_yaml(content: str) -> object:
     """Dicts, lists, text, numbers, … of a YAML document. Raises ValueError, with the reason in one line."""
     import yaml  # type: ignore[import-untyped]
 
     try:
-        _check(content)
+        check_yaml(content)
         decoded: object = msgspec.yaml.decode(content)
     except (yaml.YAMLError, TypeError, AttributeError, LookupError, ArithmeticError, ValueError) as error:
         # All but the first two of these PyYAML raises over a tag that its text does not fit.
@@ -27,8 +36,11 @@ def decode_yaml(content: str) -> object:
     return decoded
 
 
-def _check(content: str) -> None:
-    """Depth and size of the document, with its aliases written out: from its events, which take no recursion."""
+def check_yaml(content: str, most_depth: int = MOST_DEPTH, aliases: bool = True) -> None:
+    """Depth and size of the document, with its aliases written out: from its events, which take no recursion.
+
+    Raises RefusedYamlError, and yaml.YAMLError where it is no YAML. Without `aliases` one is refused.
+    """
     import yaml
 
     # Of every collection that is open: its anchor, the depth below it, the values in it.
@@ -44,12 +56,15 @@ def _check(content: str) -> None:
             if anchor is not None:
                 anchors[anchor] = depth, values
         elif isinstance(event, yaml.AliasEvent):
+            if not aliases:
+                raise RefusedYamlError("anchors and aliases are not read; write it out", event.start_mark)
             if event.anchor not in anchors:
-                raise ValueError(f"*{event.anchor} stands for nothing before it, or for what it is in")
+                problem = f"*{event.anchor} stands for nothing before it, or for what it is in"
+                raise RefusedYamlError(problem, event.start_mark)
             depth, values = anchors[event.anchor]
         elif isinstance(event, yaml.ScalarEvent):
             if len(event.value) > _LONGEST_NUMBER and _NUMERIC.issuperset(event.value):
-                raise ValueError(f"a number of {len(event.value):,} digits")
+                raise RefusedYamlError(f"a number of {len(event.value):,} digits", event.start_mark)
             depth, values = 0, 1
             if event.anchor is not None:
                 anchors[event.anchor] = depth, values
@@ -57,7 +72,7 @@ def _check(content: str) -> None:
             continue
         anchor, below, inside = opened[-1]
         opened[-1] = anchor, max(below, depth), inside + values
-        if len(opened) - 1 + depth > MOST_DEPTH:
-            raise ValueError(f"nested more than {MOST_DEPTH} deep")
+        if len(opened) - 1 + depth > most_depth:
+            raise RefusedYamlError(f"nested more than {most_depth} deep", event.start_mark)
         if inside + values > MOST_VALUES:
-            raise ValueError(f"more than {MOST_VALUES:,} values")
+            raise RefusedYamlError(f"more than {MOST_VALUES:,} values", event.start_mark)

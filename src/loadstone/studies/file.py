@@ -21,11 +21,13 @@ from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
 from loadstone.core.text import excerpt
 from loadstone.core.units import parse_seconds
+from loadstone.core.yaml_text import RefusedYamlError, check_yaml
 from loadstone.workload.options import LOAD, WORKLOAD, Options, flags_of
 
 _MOST_BYTES = 1 << 20
 _MOST_DEPTH = 20
 _LONGEST_NUMBER = 100
+_MOST_AT_ONCE = 256
 _TEXT = "tag:yaml.org,2002:str"
 _DOCS = "docs/studies.md"
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -81,10 +83,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What ends a launch (`ready`: seconds until it answers), a cell (`cell`: seconds; `errors`: share of requests
     that failed) and the study (`total`: seconds of one `run`)."""
 
-    ready: Seconds = Seconds(1800)
-    cell: Seconds = Seconds(math.inf)
-    errors: Share = Share(1.0)
-    total: Seconds = Seconds(math.inf)
+    ready: Seconds = msgspec.field(default_factory=lambda: Seconds(1800))
+    cell: Seconds = msgspec.field(default_factory=lambda: Seconds(math.inf))
+    errors: Share = msgspec.field(default_factory=lambda: Share(1.0))
+    total: Seconds = msgspec.field(default_factory=lambda: Seconds(math.inf))
 
 
 class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -145,7 +147,7 @@ class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     restart: Literal["repeat", "never"] = "repeat"
     slo: str | None = None
     seed: int = 0
-    limits: Limits = Limits()
+    limits: Limits = msgspec.field(default_factory=Limits)
     machines: dict[str, Machine] = msgspec.field(default_factory=lambda: {"local": Machine(local=True)})
 
 
@@ -199,7 +201,7 @@ def _convert(read: StudyFile, value: Any, kind: type[_Struct], at: str) -> _Stru
         unknown = re.search(r"unknown field `(.*)`", problem)
         if unknown is not None:
             raise read.error(f"{where}.{unknown[1]}", f"{unknown[1]}: no such key here; see {_DOCS}") from None
-        key = where.rpartition(".")[2]
+        key = where.replace("[...]", "").rpartition(".")[2]
         problem = problem[:1].lower() + problem[1:]
         raise read.error(where, problem if key == "$" else f"{key}: {problem}") from None
 
@@ -209,9 +211,12 @@ def _quantity(kind: type, value: Any) -> Any:
     text = str(value).strip()
     if kind is Seconds:
         try:
-            return Seconds(parse_seconds(text, "a time"))
+            seconds = parse_seconds(text, "a time")
         except InputError as error:
             raise ValueError(str(error)) from None
+        if not seconds > 0:
+            raise ValueError(f"{text!r} is no time; write e.g. 30m")
+        return Seconds(seconds)
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -228,13 +233,13 @@ def _decoded(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
     """What the file says, as plain Python, and where it says it."""
     loader = None
     try:
-        _check_events(text)
+        check_yaml(text, _MOST_DEPTH, aliases=False)
         loader = yaml.CSafeLoader(text)
         node = loader.get_single_node()
         marks: dict[str, Mark] = {"$": Mark(1, 1)}
         value = None if node is None else _value(loader, node, "$", marks)
-    except _Refused as refusal:
-        raise InputError(f"{path}:{refusal.mark.line}:{refusal.mark.column}: {refusal}") from None
+    except RefusedYamlError as refusal:
+        raise InputError(f"{path}:{refusal.line}:{refusal.column}: {refusal}") from None
     except (yaml.YAMLError, ValueError) as error:
         place = getattr(error, "problem_mark", None)
         at = f":{place.line + 1}:{place.column + 1}" if place is not None else ""
@@ -246,27 +251,8 @@ def _decoded(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
     return value, marks
 
 
-class _Refused(Exception):
-    """Something that YAML has and a study does not."""
-
-    def __init__(self, node: yaml.Node | yaml.Event, problem: str) -> None:
-        super().__init__(problem)
-        self.mark = _mark(node)
-
-
-def _mark(node: yaml.Node | yaml.Event) -> Mark:
+def _mark(node: yaml.Node) -> Mark:
     return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
-
-
-def _check_events(text: str) -> None:
-    """Refuse, before the parser builds anything by recursion, what nests too deeply or repeats itself."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise _Refused(event, "anchors and aliases are not read; write it out")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MOST_DEPTH:
-            raise _Refused(event, f"nested more than {_MOST_DEPTH} levels deep; that is no study")
 
 
 def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, Mark]) -> Any:
@@ -278,20 +264,20 @@ def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, 
         for key, content in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else None
             if name is None or key.tag == "tag:yaml.org,2002:merge":
-                raise _Refused(key, "a key is a plain word here")
+                raise RefusedYamlError("a key is a plain word here", key.start_mark)
             if name in result:
-                raise _Refused(key, f"{name} is given twice")
+                raise RefusedYamlError(f"{name} is given twice", key.start_mark)
             marks[f"{at}.{name}"] = _mark(key)
             result[name] = _value(loader, content, f"{at}.{name}", marks)
         return result
     if "\0" in node.value:
-        raise _Refused(node, "a NUL, which no program takes")
+        raise RefusedYamlError("a NUL, which no program takes", node.start_mark)
     if node.tag != _TEXT and len(node.value) > _LONGEST_NUMBER:
-        raise _Refused(node, f"a number of {len(node.value):,} digits")
+        raise RefusedYamlError(f"a number of {len(node.value):,} digits", node.start_mark)
     try:
         value = loader.construct_object(node)
     except (ValueError, LookupError, AttributeError, ArithmeticError):  # as PyYAML says it
-        raise _Refused(node, f"{excerpt(node.value, 40)!r} does not fit its tag") from None
+        raise RefusedYamlError(f"{excerpt(node.value, 40)!r} does not fit its tag", node.start_mark) from None
     if not isinstance(value, str | int | float | bool | None):
         return node.value  # a date is text here
     return value
@@ -299,7 +285,7 @@ def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, 
 
 # --- what the schema cannot say -------------------------------------------------------------------------------------
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names become parts of paths, labels and job names."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_A_REQUEST = (
@@ -322,16 +308,17 @@ _OF_OTHER_MACHINES = {
     "kubernetes": _NOT_RENDERED,
 }
 _KINDS = ("local", "ssh", "partition", "ray", "dstack", "kubernetes")
-_WORKLOAD_FLAGS = {
+WORKLOAD_FLAGS = {
     each.name.replace("_", "-")
     for field, each in flags_of(Options).items()
     if (each.heading == WORKLOAD and field not in _OF_THE_STUDY) or field in _OF_A_REQUEST
 }
-_LOAD_FLAGS = {
+LOAD_FLAGS = {
     each.name.replace("_", "-")
     for field, each in flags_of(Options).items()
     if each.heading == LOAD and field != "find_max"
 }
+"""Options of `bench` that a study\'s workloads and loads may have."""
 
 
 def _check(read: StudyFile) -> None:
@@ -342,7 +329,7 @@ def _check(read: StudyFile) -> None:
         (f"$.{key}.{name}", name) for key in ("engines", "workloads", "machines") for name in getattr(study, key)
     ]
     for at, name in names:
-        if not _NAME.fullmatch(name):
+        if not NAME.fullmatch(name):
             raise read.error(at, f"{name!r} is no name; write up to 64 letters, digits, dots and hyphens")
     if study.repeats < 1:
         raise read.error("$.repeats", f"repeats: {study.repeats}; write at least 1")
@@ -360,22 +347,25 @@ def _check(read: StudyFile) -> None:
             known = ", ".join(dict.fromkeys((*study.engines, *ENGINES)))
             raise read.error(f"$.deployments.engine[{i}]", f"{name}: no engine; known are {known}")
     _check_exclusions(read)
+    if not study.machines:
+        raise read.error("$.machines", "machines: none is named; write e.g. here: {local: true}, or leave it out")
     for name, machine in study.machines.items():
         if (kinds := sum(getattr(machine, key) not in (None, False, ()) for key in _KINDS)) != 1:
             raise read.error(f"$.machines.{name}", f"{name}: {kinds} of {', '.join(_KINDS)}; write one")
-        if machine.parallel < 1:
-            raise read.error(f"$.machines.{name}.parallel", f"parallel: {machine.parallel}; write at least 1")
+        if not 1 <= machine.parallel <= _MOST_AT_ONCE:
+            problem = f"parallel: {machine.parallel}; write 1 to {_MOST_AT_ONCE}"
+            raise read.error(f"$.machines.{name}.parallel", problem)
         for key in _OF_OTHER_MACHINES.get(machine.kind, ()):
             if getattr(machine, key):
                 raise read.error(f"$.machines.{name}.{key}", f"{key}: a machine of kind {machine.kind} has none")
     for name, workload in study.workloads.items():
         for key in workload:
-            if key not in _WORKLOAD_FLAGS:
-                raise _no_such_flag(read, f"$.workloads.{name}.{key}", key, _WORKLOAD_FLAGS)
+            if key not in WORKLOAD_FLAGS:
+                raise _no_such_flag(read, f"$.workloads.{name}.{key}", key, WORKLOAD_FLAGS)
     for at, load in load_entries(study):
         for key in load:
-            if key not in _LOAD_FLAGS:
-                raise _no_such_flag(read, f"{at}.{key}", key, _LOAD_FLAGS)
+            if key not in LOAD_FLAGS:
+                raise _no_such_flag(read, f"{at}.{key}", key, LOAD_FLAGS)
 
 
 def _check_url(read: StudyFile, at: str, url: str) -> None:
@@ -390,7 +380,7 @@ def _check_url(read: StudyFile, at: str, url: str) -> None:
 
 def _no_such_flag(read: StudyFile, at: str, key: str, known: Collection[str]) -> InputError:
     near = get_close_matches(key, known, 1)
-    where = "loads" if key in _LOAD_FLAGS else "workloads" if key in _WORKLOAD_FLAGS else None
+    where = "loads" if key in LOAD_FLAGS else "workloads" if key in WORKLOAD_FLAGS else None
     hint = (
         f"it stands under {where}"
         if where

@@ -73,6 +73,7 @@ def plan_study(read: StudyFile) -> tuple[Launch, ...]:
     _check_size(read)
     loads = _cells(read)
     setups = [_setup(read, *each) for each in _combinations(read)]
+    _check_different(read, setups)
     repeats = range(1, study.repeats + 1)
     if study.restart == "never":
         return tuple(_launch(read, setup, repeats, loads) for setup in setups)
@@ -158,20 +159,26 @@ class _Cell(NamedTuple):
 
 
 def _cells(read: StudyFile) -> list[_Cell]:
-    cells = []
+    cells: list[_Cell] = []
+    seen: dict[str, _Cell] = {}
     for name, workload in read.study.workloads.items():
         for at, entry in load_entries(read.study):
-            for label, load in _single_loads(entry):
+            for number, (label, load) in enumerate(_single_loads(entry)):
                 options = workload | load | {"seed": read.study.seed}
                 try:
                     meant = options_of({key.replace("-", "_"): value for key, value in options.items()}, Options)
-                    Planner(meant)
+                    planner = Planner(meant)
+                    if not number:  # the others have the same options, and other values of one
+                        planner.plan()
                     identity = _identity(meant)
                 except InputError as error:
                     key = str(error).partition(":")[0].lstrip("-")
                     where = f"$.workloads.{name}.{key}" if key in workload else f"{at}.{key}"
                     raise read.error(where, str(error)) from None
                 cells.append(_Cell(name, label, options, identity))
+                if (same := seen.setdefault(_hash(identity), cells[-1])) is not cells[-1]:
+                    problem = f"{name}, {label} is the same as {same.workload}, {same.load}; leave one out"
+                    raise read.error(at if same.workload == name else f"$.workloads.{name}", problem)
     return cells
 
 
@@ -206,16 +213,27 @@ def _is_burst(rate: Any) -> bool:
         return False
 
 
-def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[_Cell]) -> Launch:
-    never = read.study.restart == "never"
-    identity = {
+def _check_different(read: StudyFile, setups: Sequence[_Setup]) -> None:
+    """Raises InputError where two deployments are one."""
+    seen: dict[str, _Setup] = {}
+    for setup in setups:
+        if (same := seen.setdefault(_hash(_identity_of(setup)), setup)) is not setup:
+            names = (f"{each.name} {each.model} {each.layout}".strip() for each in (setup, same))
+            raise read.error("$.deployments", f"{' is the same as '.join(names)}; leave one out")
+
+
+def _identity_of(setup: _Setup) -> dict[str, Any]:
+    return {
         "engine": engine_key(setup.engine.engine or setup.name) or setup.name,
         "settings": msgspec.to_builtins(setup.engine),
         "model": setup.model,
         "layout": _COUNT.sub(r"\1\2", setup.layout.replace(" ", "")),
-        "repeat": None if never else repeats[0],
     }
-    launch = _hash(identity)
+
+
+def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[_Cell]) -> Launch:
+    never = read.study.restart == "never"
+    launch = _hash(_identity_of(setup) | {"repeat": None if never else repeats[0]})
     cells = tuple(
         Cell(
             _hash({"launch": launch, "options": each.identity} | ({"repeat": repeat} if never else {})),

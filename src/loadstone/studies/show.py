@@ -249,15 +249,22 @@ class _Engine:
         check(asked.plan, *self._longest)
         if asked.planner.chooses_length:
             served = self._cell(asked)
-            asked = _asked(asked.planner, [served.e2e_s])
+            asked = _asked(asked.planner, [served.e2e_s] * len(asked.plan.cells))
         return self._cell(asked)
 
     def _cell(self, asked: _Asked) -> _Served:
+        """All loads of a plan: a load that is left out is several."""
+        each = [self._load(asked, cell) for cell in range(len(asked.plan.cells))]
+        most = max(each, key=lambda one: one.users)
+        return most._replace(requests=sum(one.requests for one in each), seconds=sum(one.seconds for one in each))
+
+    def _load(self, asked: _Asked, cell: int) -> _Served:
         plan = asked.plan
-        (load,) = plan.cells
-        count, warm = len(plan), plan.warmup_count(0)
+        load, rows = plan.cells[cell], plan.rows(cell)
+        count, warm = len(rows), plan.warmup_count(cell)
         if load.is_open:
-            ends = plan.intended_s[~np.isnan(plan.intended_s)]
+            intended_s = plan.intended_s[rows.start : rows.stop]
+            ends = intended_s[~np.isnan(intended_s)]
             issued_s = float(ends.max()) if len(ends) else 0.0
             most, rate = min(count, load.max_concurrency or count), count / max(issued_s, 1e-9)
             users, before = 1.0, 0.0

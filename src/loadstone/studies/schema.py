@@ -1,0 +1,40 @@
+"""The JSON Schema of study files, by which editors complete and check them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from loadstone.studies.file import LOAD_FLAGS, NAME, WORKLOAD_FLAGS, Seconds, Study
+from loadstone.workload.options import Options, json_schema
+
+
+def study_schema() -> dict[str, Any]:
+    """JSON Schema, draft 2020-12. What it takes may still be refused, for what a schema cannot say."""
+    schema = msgspec.json.schema(Study, schema_hook=_quantity)
+    study = schema["$defs"]["Study"]["properties"]
+    options = json_schema(Options)
+    load = _entry(options["properties"], LOAD_FLAGS)
+    study["workloads"]["additionalProperties"] = _entry(options["properties"], WORKLOAD_FLAGS)
+    study["loads"] = {"anyOf": [load, {"type": "array", "items": load}]}
+    study["study"]["pattern"] = f"^{NAME.pattern}$"
+    schema["$defs"] |= options["$defs"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A study of Loadstone"} | schema
+
+
+def _quantity(kind: type) -> dict[str, Any]:
+    example = "30m" if kind is Seconds else "5%"
+    return {"type": ["string", "number"], "examples": [example]}
+
+
+def _entry(options: dict[str, Any], flags: Collection[str]) -> dict[str, Any]:
+    """A workload or a load: options by their flags, each as a value, as text, or as a list of these."""
+    properties = {}
+    for flag in sorted(flags):
+        schema = options[flag.replace("-", "_")]
+        many = [{"type": "array", "items": {"type": ["string", "number"]}}]
+        has_list = any(each.get("type") == "array" for each in schema.get("anyOf", ()))
+        properties[flag] = schema | {"anyOf": schema["anyOf"] + many} if has_list else schema
+    return {"type": "object", "properties": properties, "additionalProperties": False}
