@@ -17,6 +17,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
 from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
+from loadstone.core.run_folder.owner import is_owned
 from loadstone.core.secrets import blank, is_of_a_key, keys_in
 from loadstone.report.data.wording import clean
 from loadstone.report.pages.study import StudyCell, StudyPart
