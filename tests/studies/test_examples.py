@@ -35,6 +35,8 @@ def test_every_cell_simulates_and_is_reported(path: Path, tmp_path: Path, loadst
     assert loadstone("study", "run", path, "--simulate", "--out", tmp_path).code == 0
     found = json.loads(loadstone("study", "status", path, "--simulate", "--out", tmp_path, "--json").out)
     assert {launch["state"] for launch in found["launches"]} == {"done"}
-    (folder,) = tmp_path.iterdir()
-    report = loadstone("report", folder / "cells", "-o", tmp_path / "report.html")
+    report = loadstone("study", "report", path, "--simulate", "--out", tmp_path, "-o", tmp_path / "report.html")
     assert report.code == 0, report.err
+    page = (tmp_path / "report.html").read_text()
+    assert "Repeat this" in page
+    assert 'id="missing"' not in page

@@ -12,6 +12,7 @@ import typer
 from loadstone.commands.flags import Json, Out, Profile, Strict, option
 from loadstone.commands.launch import flag_of, variable_of
 from loadstone.commands.output import show_run
+from loadstone.core.errors import InputError
 
 _BATCH, _ENGINE, _RUN = "Batch", "Engine", "Run"
 
@@ -66,6 +67,16 @@ def offline(
     outputs = [{**common, "output": each} for each in output.split(",")]
 
     def measure() -> dict[str, Any]:
+        if not all(each["output"].strip() for each in outputs):
+            raise InputError(f"--output: a length is missing in {output!r}; write e.g. 800,1600")
+        if simulate and (model or argument or env or python):
+            raise InputError("--simulate starts no engine; leave --model, --argument, --env and --python out")
+        if profile is not None and not simulate:
+            raise InputError("--profile: of simulated batches; add --simulate, or leave it out")
+        try:
+            options_of(common, Options)
+        except InputError as error:
+            raise InputError(str(error).replace("--requests", "--batch")) from None
         if simulate:
             from loadstone.runs.simulate import simulate as run
 

@@ -204,3 +204,29 @@ def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json
         repeat, cells = ", ".join(map(str, repeats)), f"{done} of {len(launch.cells)}"
         table.add_row(launch.id, launch.deployment, repeat, launch.state, cells, launch.why)
     print_text(table)
+
+
+@study.command()
+def report(
+    file: File,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", "-o", help="file to write, .html, .md or .csv (-: stdout) [default: report.html]"),
+    ] = None,
+    price: Price = None,
+    out: Folder = _STUDIES,
+    simulate: Simulated = False,
+) -> None:
+    """Report on all runs of a study in one file: what is missing, findings, charts, and how to repeat it."""
+    from loadstone.report.write import report as write_report
+    from loadstone.studies.file import read_study
+    from loadstone.studies.plan import plan_study
+    from loadstone.studies.report import study_runs
+
+    read = read_study(file)
+    name = read.study.study
+    twin = None if simulate else _folder(out, name, True)
+    runs = study_runs(read, plan_study(read), _folder(out, name, simulate), twin)
+    written = write_report(runs.folders, write, passed_over=runs.passed_over, price=price or (), study=runs.part)
+    for path in written.files:
+        print(path)

@@ -11,6 +11,7 @@ from loadstone.analyse.compare.price import check_prices, parse_prices
 from loadstone.core.errors import InputError
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import Report, build
+from loadstone.report.pages.study import StudyPart, by_cell
 
 Format = Literal["html", "md", "csv", "png", "svg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -33,11 +34,13 @@ def report(
     *,
     passed_over: Sequence[str] = (),
     price: Sequence[str] = (),
+    study: StudyPart | None = None,
 ) -> Written:
     """Write the report of these runs, or folders of runs. Raises InputError, one line.
 
     `kind`: None takes it from the name of `out`, else it is html. Pictures go into a folder, `out`. `out` as `-` is
     stdout; there are no files then. `passed_over`: what could not be read before. `price`: GPU=DOLLARS an hour.
+    `study`: that the runs are of.
     """
     prices = parse_prices(price)
     kind = kind or _kind(out)
@@ -48,6 +51,9 @@ def report(
     runs, unreadable = read_runs(folders)
     check_prices(prices, (run.facts for run in runs))
     made = build(runs, passed_over=[*passed_over, *unreadable], drawn=kind not in ("md", "csv"), prices=prices)
+    if study is not None:
+        made.study, made.title = study, f"{study.name}: {made.title}"
+        study.table = by_cell(study, runs, made.points)
     if on_stdout:
         sys.stdout.write(_text(made, kind).encode("utf-8", "replace").decode())
         return Written([], made)

@@ -4,7 +4,8 @@ A bracket by doubling, from a prediction where the deployment is known, else fro
 middle of the bracket (geometric) until its ends are within 5 %, or the time is over. A measured probe ends as soon
 as it is known whether the bounds hold, by an interval that is valid whenever one looks (analyse/stopping.py). The
 i-th is wrong with a probability of at most 0.1/(i·(i+1)): all together, however many, with at most 10 %. One that
-ends undecided decides where the next one goes, and nothing that is said.
+ends undecided shows where the next one goes, and nothing is said of it. Most are short and only show where the edge
+is; what time is left goes to a load a little below it and one a little above.
 
 Percentiles take requests: a p99 takes some 500 of them. Below 20 requests/s that is minutes a probe.
 """
@@ -43,6 +44,8 @@ _SIMULATED_REQUESTS = 6000
 _MOST_FAILED = 0.01
 _LEAST_RATE = 1e-3
 _ASIDE = 1.08
+_GUIDES, _DECIDES = 0.06, 0.6
+"""Of the time that is left: for a probe that shows where to look, and for one whose answer is told."""
 
 Kind = Literal["rate", "concurrency"]
 
@@ -62,7 +65,7 @@ class Probe(NamedTuple):
 
 
 Try = Callable[[float, int, float], Probe]
-"""A probe at a load, its number from 1, and the seconds that are left for all."""
+"""A probe at a load, its number from 1, and the seconds that it may take."""
 
 
 def find_max(options: Options, on_event: Listener = lambda event: None) -> dict[str, Any]:
@@ -130,10 +133,9 @@ def _at(options: Options, kind: Kind, load: float, seconds: float) -> Options:
 
 
 def _measured(options: Options, kind: Kind, bounds: str, on_event: Listener) -> Try:
-    def tried(load: float, number: int, left_s: float) -> Probe:
+    def tried(load: float, number: int, longest_s: float) -> Probe:
         error = (1 - CONFIDENCE) / (number * (number + 1))
         rules = tuple(rule._replace(error=error) for rule in parse_rules(bounds))
-        longest_s = max(_LEAST_PROBE_S, left_s / 4)
         probe = dataclasses.replace(
             _at(options, kind, load, longest_s), slo=bounds, stop_when=bounds, seed=options.seed + number - 1
         )
@@ -218,20 +220,22 @@ def _search(tried: Try, start: float, kind: Kind, budget_s: float) -> Answer:
     begun_s = time.monotonic()
     probes: list[Probe] = []
     load = max(1.0, round(start)) if kind == "concurrency" else start
-    low, high = 0.0, math.inf
+    low, high, share = 0.0, math.inf, _GUIDES
     while len(probes) < _MOST_PROBES:
         left_s = budget_s - (time.monotonic() - begun_s)
         if left_s < _LEAST_PROBE_S and probes:
             break
         try:
-            probe = tried(load, len(probes) + 1, left_s)
+            probe = tried(load, len(probes) + 1, max(_LEAST_PROBE_S, left_s * share))
         except Interrupted:
             if not probes:
                 raise
             break
         probes.append(probe)
         low, high = (max(low, load), high) if probe.likely else (low, min(high, load))
-        following = _following(low, high, kind) or _surer(probes, kind)
+        following, share = _following(low, high, kind), _GUIDES
+        if following is None:
+            following, share = _surer(probes, kind), _DECIDES
         if following is None:
             break
         load = following

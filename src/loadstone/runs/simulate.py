@@ -195,7 +195,7 @@ def _target(deployment: Deployment, longest: int, options: SimulateOptions) -> T
     return Target(
         url=deployment.name,
         urls=[deployment.name],
-        endpoint="completions",
+        endpoint="offline" if options.offline else "completions",
         model=options.model or deployment.model.name,
         engine=engine_title(deployment.engine),
         engine_version=deployment.engine_version,

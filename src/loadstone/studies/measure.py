@@ -21,7 +21,6 @@ from loadstone.runs.simulate import simulate
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import Handle, Journal
 from loadstone.studies.plan import Cell, Launch
-from loadstone.studies.status import name_of
 from loadstone.studies.supervise import Measure, Running
 from loadstone.workload.option_values import seconds
 from loadstone.workload.options import Options, SimulateOptions, flags_of, options_of
@@ -116,6 +115,6 @@ def _limits(read: StudyFile, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _options(read: StudyFile, launch: Launch, cell: Cell, out: Path) -> dict[str, Any]:
     named = {key.replace("-", "_"): value for key, value in cell.options.items()}
-    workload = f" · {cell.workload}" if len(read.study.workloads) > 1 else ""
-    setup = f"{launch.engine} {launch.layout}".strip() if launch.layout else name_of(launch)
-    return named | {"out": out, "label": f"{setup}{workload}", "slo": read.study.slo}
+    workload = cell.workload if len(read.study.workloads) > 1 else ""
+    label = " · ".join(filter(None, (f"{launch.engine} {launch.layout}".rstrip(), workload)))
+    return named | {"out": out, "label": label, "slo": read.study.slo}

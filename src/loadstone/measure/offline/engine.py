@@ -21,6 +21,8 @@ from loadstone.predict.engine_rules.keywords import Keywords
 _PROGRAM = Path(__file__).with_name("program.py")
 _POLL_S = 0.2
 _PIECE_BYTES = 1 << 20
+_MOST_PATH_BYTES = 103
+"""Of a Unix socket: 104 with the final zero on macOS, 108 on Linux."""
 
 
 class Introduction(msgspec.Struct, frozen=True):
@@ -85,6 +87,9 @@ class OfflineEngine:
         self._marked = 0  # where in the log the work at hand begins
         self._failed = False
         path = str(self._folder / "socket")
+        if len(os.fsencode(path)) > _MOST_PATH_BYTES:
+            self._folder.rmdir()
+            raise InputError(f"{self._folder.parent}: too long a path for a socket; set TMPDIR to a shorter one")
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(path)

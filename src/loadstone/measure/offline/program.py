@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 Answered = Iterator[tuple[int, int, "float | None", "float | None"]]
@@ -101,6 +102,8 @@ def of_transformers(model: str, arguments: dict[str, Any]) -> Loaded:
 
 
 def main() -> None:
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [each for each in sys.path if Path(each).resolve() != here]  # its engine.py is not the engine's
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(sys.argv[1])
         lines = channel.makefile("rb")

@@ -26,6 +26,8 @@ from loadstone.report.data.statistic import Stat
 from loadstone.report.data.wording import clean, joined
 from loadstone.report.findings import Sentence, observations, silent
 from loadstone.report.pages import tables
+from loadstone.report.pages.study import StudyPart
+from loadstone.report.pages.tables import Table
 
 SECTIONS = {
     "throughput": "Throughput against latency",
@@ -87,8 +89,15 @@ class Report(msgspec.Struct, kw_only=True):
     points: list[Point]
     prices: dict[str, float] = msgspec.field(default_factory=dict)
     unpriced: str | None = None
+    study: StudyPart | None = None
     version: str = __version__
     nothing_shown: str = _NOTHING_SHOWN
+
+    @property
+    def first_tables(self) -> list[Table]:
+        """Before those of measurements: a study's cells, and what the runs are."""
+        of_study = self.study.table if self.study is not None else None
+        return [self.overview] if of_study is None else [of_study, self.overview]
 
     @property
     def size(self) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from loadstone.report.pages.document import Report
+from loadstone.report.pages.study import StudyPart
 from loadstone.report.pages.tables import Table
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
@@ -15,18 +16,25 @@ _PLAIN = re.compile(r"\\([().+-])")
 def markdown(report: Report) -> str:
     """The report's text. What engines and files said is escaped: it is neither markup nor HTML."""
     lines = [f"# {text(report.title)}", "", f"{report.size} · Loadstone {report.version}", ""]
+    study = report.study
+    if study is not None and study.missing:
+        lines += ["## Missing", "", *(f"- {text(line)}" for line in study.missing), ""]
     lines += ["## Verdicts", "", report.verdict, ""]
     if report.verdicts.rows:
         lines += _table(report.verdicts)
     lines += [f"- passed over: {text(reason)}" for reason in report.passed_over]
-    lines += ["", "## Findings", "", *(f"- {text(sentence.text)}" for sentence in report.sentences)]
+    differences = study.differences if study is not None else []
+    lines += ["", "## Findings", "", *(f"- {text(difference)}" for difference in differences)]
+    lines += [f"- {text(sentence.text)}" for sentence in report.sentences]
     if not report.sentences:
-        lines.append(report.nothing_shown)
+        lines += [*([""] if differences else []), report.nothing_shown]
     for remark in report.remarks:
         lines += ["", text(remark)]
     lines += ["", "## Tables", ""]
-    for table in [report.overview, *report.tables]:
+    for table in [*report.first_tables, *report.tables]:
         lines += [f"### {text(table.title)}", "", *_table(table)]
+    if study is not None:
+        return "\n".join(lines + _repeat(study)).rstrip() + "\n"
     lines += ["## Again", ""]
     for part in report.parts:
         lines += [
@@ -38,6 +46,23 @@ def markdown(report: Report) -> str:
         if part.repeat:
             lines += ["```", part.repeat.replace("```", "'''"), "```", ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _repeat(study: StudyPart) -> list[str]:
+    """The study's file, and what its runs were made with."""
+    lines = [
+        "## Repeat this",
+        "",
+        "Save the file, and run `loadstone study run FILE`.",
+        "",
+        "```yaml",
+        study.file.replace("```", "'''").rstrip(),
+        "```",
+        "",
+    ]
+    for title, facts in (("All runs were made with", study.shared), *study.apart):
+        lines += [f"### {text(title)}", "", *(f"- {text(name)}: {text(value)}" for name, value in facts), ""]
+    return lines
 
 
 def text(literal: str) -> str:

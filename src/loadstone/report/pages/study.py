@@ -1,0 +1,103 @@
+"""What a report says of the study that its runs are of."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from loadstone.analyse.stored_run import StoredRun
+from loadstone.core.units import show_number, show_seconds
+from loadstone.report.data.points import Point
+from loadstone.report.data.statistic import Stat
+from loadstone.report.data.wording import clean, count
+from loadstone.report.pages.tables import Table, trimmed
+
+_MEASURES: tuple[tuple[str, Callable[[Point], Stat | None], Callable[[float], str]], ...] = (
+    ("output tok/s", lambda point: point.output, lambda value: show_number(value, 4)),
+    ("TTFT", lambda point: point.ttft, show_seconds),
+    ("TPOT", lambda point: point.tpot, show_seconds),
+)
+
+
+class StudyCell(msgspec.Struct, kw_only=True):
+    """A workload at one load of one deployment. `runs`: folders of its repeats, of `planned`; `simulated`: the folder
+    in which it was simulated, where these were measured."""
+
+    deployment: str
+    workload: str
+    load: str
+    planned: int
+    runs: list[Path]
+    simulated: Path | None
+
+
+class StudyPart(msgspec.Struct, kw_only=True):
+    """What a report says of a study, beyond what it says of its runs.
+
+    missing      launches with cells that are missing, and why, a line each
+    differences  sentences on what differs between runs though the study does not vary it
+    file         its text, without secrets
+    table        its cells, see by_cell()
+    shared       (name, value) of what all its runs were made with; `apart`: by deployment, what is not alike
+    """
+
+    name: str
+    missing: list[str]
+    differences: list[str]
+    cells: list[StudyCell]
+    file: str
+    shared: list[tuple[str, str]]
+    apart: list[tuple[str, list[tuple[str, str]]]]
+    table: Table | None = None
+
+
+def by_cell(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Point]) -> Table | None:
+    """A row for each cell: medians over its repeats, how far these lie apart, and what was predicted; None where
+    nothing was repeated or predicted."""
+    if all(cell.planned == 1 and cell.simulated is None for cell in study.cells):
+        return None
+    numbers = {run.folder: number for number, run in enumerate(runs, 1)}
+    by_number = {point.number: point for point in points}  # a cell of a study is the only one of its run
+    rows = []
+    errors: dict[str, list[float]] = {}
+    inside: list[bool] = []
+    for cell in study.cells:
+        measured = _points(cell.runs, numbers, by_number)
+        predicted = _points([cell.simulated] if cell.simulated else [], numbers, by_number)
+        row = [clean(cell.deployment, 120), cell.workload, cell.load, f"{len(measured)} of {cell.planned}"]
+        for name, value, show in _MEASURES:
+            known = [stat.value for point in measured if (stat := value(point)) is not None]
+            middle = statistics.median(known) if known else None
+            stat = value(predicted[0]) if predicted else None
+            row += [
+                show(middle) if middle is not None else "-",
+                f"{show(min(known))}–{show(max(known))}" if len(known) > 1 else "-",
+                show(stat.value) if stat is not None else "-",
+            ]
+            if stat is None or not middle:
+                row.append("-")
+                continue
+            error = stat.value / middle - 1
+            row.append(f"{100 * error:+.1f} %".replace("-", "−"))
+            errors.setdefault(name, []).append(abs(error))
+            if stat.low is not None and stat.high is not None:
+                inside.append(stat.low <= middle <= stat.high)
+        rows.append(row)
+    each = [head for name, _, _ in _MEASURES for head in (name, "from–to", "predicted", "off by")]
+    heads = ["deployment", "workload", "load", "repeats", *each]
+    align = "wuur" + "ruuu" * len(_MEASURES)
+    notes = ["Medians over repeats of each run's own median, from the least of these to the greatest."]
+    if errors:
+        medians = ", ".join(f"{name} {100 * statistics.median(values):.1f} %" for name, values in errors.items())
+        within = f" {count(sum(inside))} of {count(len(inside))} measured numbers lie in the 80 % interval predicted."
+        notes.append(f"Predictions are off by, in the median: {medians}.{within if inside else ''}")
+    title = "Measured and predicted, by cell" if errors else "Repeats, by cell"
+    return trimmed(Table(key="by-cell", title=title, heads=heads, align=align, rows=rows, notes=notes))
+
+
+def _points(folders: Iterable[Path], numbers: dict[Path, int], points: dict[int, Point]) -> list[Point]:
+    known = (points.get(numbers.get(folder, 0)) for folder in folders)
+    return [point for point in known if point is not None]

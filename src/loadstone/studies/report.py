@@ -1,0 +1,268 @@
+"""What a study's report says beyond that of its runs: what is missing and why, what differs, how to repeat it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from loadstone.analyse.compare.setup import MADE_WITH
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.files import read_bytes
+from loadstone.core.provenance import Provenance
+from loadstone.core.record import RunInfo
+from loadstone.core.run_folder.owner import is_owned
+from loadstone.core.secrets import blank, is_of_a_key, keys_in
+from loadstone.report.data.wording import clean
+from loadstone.report.pages.study import StudyCell, StudyPart
+from loadstone.studies.file import StudyFile
+from loadstone.studies.journal import entries
+from loadstone.studies.plan import Cell, Launch
+from loadstone.studies.status import name_of
+from loadstone.studies.supervise import CELLS, finished
+
+_LONGEST = 20_000
+_MOST_BYTES = 1 << 20
+_CREDENTIALS = re.compile(r"://[^/\s]*@")
+_SHORTEST_KEY = 8
+_OF_A_LAUNCH = re.compile(r"(?<=:)\d{4,5}\b|(?<=/launches/)[0-9a-f]{12}\b")
+
+Facts = list[tuple[str, str]]
+
+
+class StudyRuns(NamedTuple):
+    """Run folders that are done, what a report says of the study, and what of its folder is passed over."""
+
+    folders: tuple[Path, ...]
+    part: StudyPart
+    passed_over: tuple[str, ...]
+
+
+class _Done(NamedTuple):
+    launch: Launch
+    info: RunInfo
+    made: Provenance
+
+
+def study_runs(read: StudyFile, launches: Sequence[Launch], folder: Path, twin: Path | None = None) -> StudyRuns:
+    """The runs of the study in `folder`; beside them those of the same cells in `twin`, the folder of its simulation.
+
+    Raises InputError where nothing of it is done yet.
+    """
+    runs = {cell.id: finished(folder, cell) for launch in launches for cell in launch.cells}
+    missing = _missing(launches, folder, runs)
+    others = sum(path.name not in runs for path in (folder / CELLS).glob("*")) if folder.is_dir() else 0
+    if not any(runs.values()):
+        cause = f" ({missing[0]})" if (folder / "journal.jsonl").exists() else ""
+        why = f"its {others} cells are of another study, or of this file before it was changed" if others else ""
+        remedy = "run the study first, or name the folder that holds its folder with --out"
+        raise InputError(f"{folder}: {why or f'nothing of this study is done yet{cause}'}; {remedy}")
+    done = []
+    for launch in launches:
+        for run in filter(None, (runs[cell.id] for cell in launch.cells)):
+            info = run_folder.read_info(run)
+            done.append(_Done(launch, info, Provenance.of(info)))
+    cells = _cells(launches, runs, twin)
+    shared, apart = _made_with(done)
+    part = StudyPart(
+        name=clean(read.study.study, 120),
+        missing=missing,
+        differences=_differences(done),
+        cells=cells,
+        file=_without_secrets(read),
+        shared=shared,
+        apart=apart,
+    )
+    folders = (*filter(None, runs.values()), *(cell.simulated for cell in cells if cell.simulated))
+    left_out = f"{folder / CELLS}: {others} cells that are not, or no longer, of this file"
+    return StudyRuns(folders, part, (left_out,) if others else ())
+
+
+def _cells(launches: Sequence[Launch], runs: Mapping[str, Path | None], twin: Path | None) -> list[StudyCell]:
+    """Repeats together. Those of a simulation are alike: one of them stands for all."""
+    cells: dict[tuple[object, ...], StudyCell] = {}
+    for launch in launches:
+        for at, cell in enumerate(launch.cells):
+            new = StudyCell(
+                deployment=name_of(launch), workload=cell.workload, load=cell.load, planned=0, runs=[], simulated=None
+            )
+            each = cells.setdefault((launch.engine, launch.model, launch.layout, at), new)
+            each.planned += 1
+            if run := runs[cell.id]:
+                each.runs.append(run)
+                each.simulated = each.simulated or (finished(twin, cell) if twin else None)
+    return list(cells.values())
+
+
+def _missing(launches: Sequence[Launch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:
+    """A line for each deployment of which cells are missing, by the last cause that the journal knows."""
+    why: dict[str, str] = {}
+    measured: set[str] = set()
+    for entry in entries(folder):
+        if entry.event in ("launch", "end"):
+            why[entry.launch] = entry.why
+        elif entry.event in ("cell", "done"):
+            why[entry.cell] = entry.why
+            measured.add(entry.cell)
+    otherwise = "it is being run" if is_owned(folder) else "not run yet"
+    repeats: dict[tuple[str, int, int, str], list[str]] = {}
+    shown: dict[str, str] = {}
+    for launch in launches:
+        lacking = [cell for cell in launch.cells if runs[cell.id] is None]
+        if not lacking:
+            continue
+        causes = dict.fromkeys(filter(None, (why.get(cell.id) for cell in lacking)))
+        whole = why.get(launch.id, "")
+        if not any(whole.endswith(cause) for cause in causes):
+            causes = dict.fromkeys(filter(None, (whole, *causes)))
+        cause = "; ".join(causes) or _cut(lacking, measured) or otherwise
+        alike = _OF_A_LAUNCH.sub("", cause)  # a port and a folder of its own
+        shown.setdefault(alike, cause)
+        repeats.setdefault((name_of(launch), len(lacking), len(launch.cells), alike), []).append(str(launch.repeat))
+    return [
+        clean(
+            f"{name}, repeat{'s' * (len(which) > 1)} {', '.join(which)}: {few} of {all_} cells: {shown[alike]}", 600
+        )
+        for (name, few, all_, alike), which in repeats.items()
+    ]
+
+
+def _cut(lacking: Sequence[Cell], measured: set[str]) -> str:
+    begun = any(cell.id in measured for cell in lacking)
+    return "cut off while it was measured, or its run folder cannot be read" if begun else ""
+
+
+# --- what differs ---------------------------------------------------------------------------------------------------
+
+_Value = Callable[[_Done], object]
+_Group = Callable[[_Done], str]
+
+
+def _differences(done: Sequence[_Done]) -> list[str]:
+    """Sentences on what differs between runs though the study does not vary it: a deployment has one command, an
+    engine one installation, and the rest is the same for the whole study."""
+    compared: dict[str, tuple[_Group, _Value]] = {
+        what: (_GROUPS.get(what, _study), lambda each, value=value: value(each.made))  # type: ignore[misc]
+        for what, value in MADE_WITH.items()
+    }
+    compared |= {
+        "engine version": (_engine, lambda each: each.info.target and each.info.target.engine_version),
+        "GPUs": (_deployment, lambda each: ", ".join(each.made.gpus) or None),
+        "Loadstone version": (_study, lambda each: each.info.loadstone),
+        "client's processor": (_study, lambda each: each.info.host.cpu),
+    }
+    sentences = []
+    for what, (group, value) in compared.items():
+        groups: dict[str, list[object]] = {}
+        for each in done:
+            if (known := value(each)) is not None:
+                groups.setdefault(group(each), []).append(known)
+        for name, values in groups.items():
+            distinct = list({msgspec.json.encode(each, order="sorted"): each for each in values}.values())
+            if len(distinct) > 1:
+                shown = " or ".join(map(_text, _only_differing(distinct)))
+                of = f" of {name}" if name else ""
+                sentences.append(clean(f"Not every run{of} has the same {what}: {shown}.", 600))
+    return sentences
+
+
+def _study(run: _Done) -> str:
+    return ""
+
+
+def _engine(run: _Done) -> str:
+    return run.launch.engine
+
+
+def _deployment(run: _Done) -> str:
+    return name_of(run.launch)
+
+
+_GROUPS: dict[str, _Group] = {
+    "engine flags": _deployment,
+    "image": _engine,
+    "engine python": _engine,
+    "engine packages": _engine,
+    "engine environment": _engine,
+}
+"""Among which runs it should be the same; else among all."""
+
+
+def _only_differing(values: list[object]) -> list[object]:
+    """Of mappings, what they say differently."""
+    mappings = [value for value in values if isinstance(value, dict)]
+    if len(mappings) < len(values):
+        return values
+    keys = dict.fromkeys(key for each in mappings for key in each)
+    differing = [key for key in keys if len({each.get(key) for each in mappings}) > 1]
+    return [{key: each.get(key) for key in differing} for each in mappings]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"no {name}" if each is None else f"{name} {each}" for name, each in value.items())
+    return str(value)
+
+
+# --- how to repeat it -----------------------------------------------------------------------------------------------
+
+
+def _made_with(done: Sequence[_Done]) -> tuple[Facts, list[tuple[str, Facts]]]:
+    """What all runs were made with alike, as (name, value); and by deployment the rest."""
+    by_deployment: dict[str, dict[str, dict[str, None]]] = {}
+    for each in done:
+        known = by_deployment.setdefault(name_of(each.launch), {})
+        for what, value in _known(each):
+            if not what.startswith("command") or what not in known:  # each launch has a port of its own
+                known.setdefault(what, {})[clean(value, _LONGEST)] = None
+    texts = {name: {what: " | ".join(each) for what, each in known.items()} for name, known in by_deployment.items()}
+    names = dict.fromkeys(what for known in texts.values() for what in known)
+    alike = [what for what in names if len({known.get(what) for known in texts.values()}) == 1]
+    first = next(iter(texts.values()))
+    apart = [(name, [(what, known[what]) for what in known if what not in alike]) for name, known in texts.items()]
+    return [(what, first[what]) for what in alike], [each for each in apart if each[1]]
+
+
+def _known(run: _Done) -> Facts:
+    made, info, target = run.made, run.info, run.info.target
+    several = len(made.commands) > 1
+    commands = [
+        (f"command of rank {rank}" if several else "command", shlex.join(words))
+        for rank, words in enumerate(made.commands)
+    ]
+    if not commands and info.source == "measured":
+        commands = [("command", "not recorded")]
+    facts = {
+        "engine": target and " ".join(filter(None, (target.engine, target.engine_version))),
+        "image": made.image,
+        "image digest": made.image_digest,
+        "Python of the engine": made.python,
+        "driver": made.driver,
+        "GPUs": ", ".join(made.gpus),
+        "environment": ", ".join(f"{name}={value}" for name, value in made.environment.items()),
+        "packages": ", ".join(f"{name} {version}" for name, version in sorted(made.packages.items())),
+        "git": made.git and f"{made.git.commit}{', with changes' if made.git.changed else ''}",
+        "Loadstone": info.loadstone,
+        "client": f"{info.host.cpu}, {info.host.cores} cores, {info.host.system}, Python {info.host.python}",
+    }
+    return [*commands, *((what, value) for what, value in facts.items() if value)]
+
+
+def _without_secrets(read: StudyFile) -> str:
+    """The file's text, without values that are named as keys are, nor keys that are in this process's environment;
+    without passwords in addresses."""
+    text = read_bytes(read.path, _MOST_BYTES, "give a study file").decode("utf-8-sig", "replace")
+    keys = [value for name, value in os.environ.items() if is_of_a_key(name) and len(value) >= _SHORTEST_KEY]
+    named = [msgspec.to_builtins(read.study.engines), read.study.workloads, read.study.loads]
+    text = blank(text, [*keys, *keys_in((), named)])
+    for engine in read.study.engines.values():
+        for name, value in (*engine.env.items(), *engine.args.items()):
+            if is_of_a_key(name) and isinstance(value, str) and value:  # too short to look for it everywhere
+                text = re.sub(rf"({re.escape(name)}[\"']?\s*:\s*[\"']?){re.escape(value)}", r"\1…", text)
+    return _CREDENTIALS.sub("://…@", text)

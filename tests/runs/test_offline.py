@@ -1,0 +1,172 @@
+"""Batches through engines' own interfaces: the mechanics with a stand-in, slow ones with the engines themselves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engines import tiny_model
+from engines.launch import _HOMES
+
+STAND_IN = """
+import os, time, types
+class Engine:
+    def __init__(self, model_path, dies_at=0, seconds=0.0, full=False, **arguments):
+        print("noise on stdout", arguments, flush=True)
+        if full:
+            raise RuntimeError("CUDA out of memory")
+        open(os.environ["PID_FILE"], "w").write(str(os.getpid()))
+        self.calls, self.dies_at, self.seconds = 0, dies_at, seconds
+        config = types.SimpleNamespace(vocab_size=4096)
+        self.tokenizer_manager = types.SimpleNamespace(model_config=config)
+    def generate(self, input_ids, sampling_params):
+        self.calls += 1
+        if self.calls == self.dies_at:
+            os._exit(3)
+        time.sleep(self.seconds)
+        return [
+            {"meta_info": {"prompt_tokens": len(ids), "completion_tokens": each["max_new_tokens"]}}
+            for ids, each in zip(input_ids, sampling_params)
+        ]
+"""
+BATCHES = ["--warmup", "0", "--batch", "2,4", "--input", "8", "--output", "3"]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> list[str]:
+    packages = tmp_path / "packages"
+    (packages / "sglang-9.9.9.dist-info").mkdir(parents=True)
+    (packages / "sglang-9.9.9.dist-info" / "METADATA").write_text("Name: sglang\nVersion: 9.9.9\n")
+    (packages / "sglang.py").write_text(STAND_IN)
+    environment = ["--env", f"PYTHONPATH={packages}", "--env", f"PID_FILE={tmp_path / 'pid'}"]
+    return ["llama-3.1-8b@1xh100/engine=sglang", "--python", sys.executable, *environment]
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "loadstone.commands", "offline", *words]
+
+
+def offline(folder: Path, *words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def test_each_batch_is_a_cell_and_each_output_length_a_run(tmp_path: Path, engine: list[str]) -> None:
+    done = offline(tmp_path, *engine, *BATCHES[:-1], "3,5", "--json")
+    assert done.returncode == 0, done.stderr
+    for run, output in zip(json.loads(done.stdout)["runs"], (3, 5), strict=True):
+        assert [cell["requests"]["ok"] for cell in run["cells"]] == [2, 4]
+        for cell in run["cells"]:
+            metrics = cell["metrics"]
+            assert metrics["total_tokens_per_s"] / metrics["output_tokens_per_s"] == pytest.approx(
+                (8 + output) / output
+            )
+        assert (run["target"]["endpoint"], run["target"]["engine_version"]) == ("offline", "9.9.9")
+        assert "noise on stdout" in (Path(tmp_path, run["run_dir"]) / "engine.log").read_text()
+
+
+def test_an_engine_that_dies_keeps_the_cells_before(tmp_path: Path, engine: list[str]) -> None:
+    offline(tmp_path, *engine, *BATCHES, "-a", "dies_at=2")
+    (path,) = tmp_path.glob("runs/*/summary.json")
+    summary = json.loads(path.read_text())
+    assert summary["cells"][0]["requests"]["ok"] == 2
+    assert "exit code 3" in json.loads((path.parent / "run.json").read_text())["error"]
+
+
+def test_a_full_memory_is_one_line(tmp_path: Path, engine: list[str]) -> None:
+    done = offline(tmp_path, *engine, *BATCHES, "-a", "full=true")
+    assert done.returncode == 2
+    assert "memory is full" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_it(tmp_path: Path, engine: list[str], number: signal.Signals) -> None:
+    owner = subprocess.Popen(command(*engine, *BATCHES, "-a", "seconds=60"), cwd=tmp_path)
+    pid_file = tmp_path / "pid"
+    wait_for(lambda: pid_file.exists() and pid_file.read_text() != "")
+    wait_for(lambda: any(tmp_path.glob("runs/*/run.json")))
+    owner.send_signal(number)
+    owner.wait(30)
+    wait_for(lambda: not Path(f"/proc/{pid_file.read_text()}").exists())
+    if number == signal.SIGINT:
+        (path,) = tmp_path.glob("runs/*/run.json")
+        assert json.loads(path.read_text())["status"] == "interrupted"
+
+
+def wait_for(met) -> None:  # type: ignore[no-untyped-def]
+    deadline_s = time.monotonic() + 20
+    while not met():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--output", ","], "--output"),
+        (["--batch", "x"], "--batch"),
+        (["--batch", "0"], "--batch"),
+        (["--simulate", "--python", "x"], "--simulate"),
+        (["--profile", "x"], "--profile"),
+        (["-a", "=3"], "--argument"),
+        (["--python", "/nowhere"], "--python /nowhere"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, words: list[str], problem: str) -> None:
+    done = offline(tmp_path, "llama-3.1-8b@1xh100/engine=vllm", *words)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_a_server_large_batches_of_a_small_model_are_simulated_faster(tmp_path: Path) -> None:
+    words = ["llama-3.1-8b@1xh100/engine=tensorrt-llm", "--input", "128", "--output", "64", "--warmup", "0"]
+    alone = offline(tmp_path, *words, "--batch", "512", "--simulate", "--json")
+    served = subprocess.run(
+        [*command()[:3], "simulate", *words, "--rate", "inf", "--requests", "512", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    faster, slower = (
+        json.loads(text)["cells"][0]["metrics"]["output_tokens_per_s"] for text in (alone.stdout, served.stdout)
+    )
+    assert faster > 1.1 * slower
+
+
+STUB = Path(__file__).parents[1] / "engines" / "sglang_stub"
+ENGINES = {
+    "vllm": ("enforce_eager max_model_len=512", "VLLM_CPU_KVCACHE_SPACE=1 VLLM_NO_USAGE_STATS=1"),
+    "sglang": (
+        "device=cpu attention_backend=torch_native sampling_backend=pytorch max_total_tokens=16384",
+        f"SGLANG_USE_CPU_ENGINE=1 CUDA_VISIBLE_DEVICES= PYTHONPATH={STUB}",
+    ),
+    "transformers": ("", ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENGINES)
+def test_engines_answer_batches_of_exact_lengths(tmp_path: Path, name: str) -> None:
+    if not (_HOMES / name / "setup.stamp").is_file():
+        pytest.skip(f"scripts/engines/{name} has not been run")
+    tiny_model.write(tmp_path / "tiny")
+    arguments, variables = ENGINES[name]
+    settings = [word for each in ["dtype=float32", *arguments.split()] for word in ("-a", each)]
+    settings += [word for each in ["HF_HUB_OFFLINE=1", *variables.split()] for word in ("--env", each)]
+    python = str(_HOMES / name / "bin" / "python3")
+    done = offline(
+        tmp_path, f"{tmp_path / 'tiny'}@1xh100/engine={name}", "--python", python,
+        *settings, "--batch", "2,4", "--input", "16", "--output", "8", "--json", timeout_s=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    for cell, batch in zip(summary["cells"], (2, 4), strict=True):
+        metrics = cell["metrics"]
+        assert (cell["requests"]["ok"], cell["verdict"]["trusted"]) == (batch, True)
+        assert (metrics["input_tokens"], metrics["output_tokens"]) == (16 * batch, 8 * batch)
+        assert (metrics["ttft_s"] is not None) == (name == "vllm")
