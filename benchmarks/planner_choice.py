@@ -19,19 +19,20 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import NormalDist, median
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from loadstone.catalogue import parse_deployment
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.calibrate.points import read_points
 from loadstone.predict.calibrate.update import SIGMA
 from loadstone.predict.validate import Scored, score
-from loadstone.recommend.errors import COMMON
+from loadstone.recommend.errors import COMMON, TAILS
 
 NEAR = 1.1
-NORMAL = NormalDist()
+LIKELY = 0.4
 
 
 class Row(NamedTuple):
@@ -45,9 +46,13 @@ class Row(NamedTuple):
     spread: float
     measured_tpot: float
     measured_rate: float
+    facts: dict[str, object]
 
     def holds(self, bound: float) -> float:
-        return NORMAL.cdf(math.log(bound / self.tpot) / self.spread)
+        from scipy.stats import t
+
+        wide = Z80 / t.ppf(0.9, TAILS)
+        return float(t.cdf(math.log(bound / self.tpot) / (self.spread * wide), TAILS))
 
 
 def row_of(each: Scored) -> Row | None:
@@ -62,7 +67,21 @@ def row_of(each: Scored) -> Row | None:
     predicted = users * output / (each.predicted["ttft"] + (output - 1) * each.predicted["tpot"]) / point.gpus
     spread = math.log(each.high["tpot"] / each.low["tpot"]) / (2 * Z80)
     name = f"{each.deployment}"
-    return Row(name, point.engine, point.gpus, each.predicted["tpot"], predicted, spread, tpot, measured)
+    facts = facts_of(each, ttft, tpot)
+    return Row(name, point.engine, point.gpus, each.predicted["tpot"], predicted, spread, tpot, measured, facts)
+
+
+def facts_of(each: Scored, ttft: float, tpot: float) -> dict[str, object]:
+    """What another predictor asks of a row; see accuracy_peer.py."""
+    deployment, point = parse_deployment(each.deployment), each.point
+    return {
+        "engine": deployment.engine, "gpu": deployment.gpu.name, "model": point.model, "family": point.fold,
+        "weights": deployment.weights_dtype, "kv": deployment.kv_dtype, "tp": deployment.tp, "dp": deployment.dp,
+        "attention_dp": deployment.attention_dp, "ep": deployment.ep, "gpus": point.gpus, "users": each.users,
+        "input_tokens": point.input_tokens, "output_tokens": point.output_tokens, "ttft_s": ttft, "tpot_s": tpot,
+        "predicted_ttft_s": each.predicted["ttft"], "predicted_tpot_s": each.predicted["tpot"],
+        "deployment": each.deployment,
+    }  # fmt: skip
 
 
 def groups_of(scored: Sequence[Scored]) -> list[list[Row]]:
@@ -80,8 +99,13 @@ def groups_of(scored: Sequence[Scored]) -> list[list[Row]]:
     return [list(rows.values()) for rows in members.values() if len(rows) > 1]
 
 
-def choose(rows: Sequence[Row], bound: float) -> Row:
-    return max(rows, key=lambda row: row.rate * row.holds(bound))
+def choose(rows: Sequence[Row], bound: float, least: float | None = None) -> Row:
+    """`least`: the largest throughput of those that hold with this probability, the surest if none does."""
+    if least is None:
+        return max(rows, key=lambda row: row.rate * row.holds(bound))
+    return max(
+        rows, key=lambda row: (row.holds(bound) >= least, row.rate if row.holds(bound) >= least else -row.tpot)
+    )
 
 
 def is_right(rows: Sequence[Row], chosen: Row, bound: float) -> bool:
@@ -161,23 +185,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("points", type=Path)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--groups", type=Path, help="write the groups there, for planner_peer.py")
     arguments = parser.parse_args()
     scored = score(read_points(arguments.points))
     groups = groups_of(scored)
+    if arguments.groups:
+        arguments.groups.write_text(json.dumps([[row.facts for row in rows] for rows in groups]))
     bounds: dict[str, Callable[[Sequence[Row]], float]] = {
         "no bound": lambda rows: math.inf if not rows else 1e9,
+        "3 × the fastest": lambda rows: 3 * min(row.measured_tpot for row in rows),
+        "2 × the fastest": lambda rows: 2 * min(row.measured_tpot for row in rows),
+        "1.5 × the fastest": lambda rows: 1.5 * min(row.measured_tpot for row in rows),
         "median TPOT": lambda rows: median(row.measured_tpot for row in rows),
-        "lower third": lambda rows: float(np.quantile([row.measured_tpot for row in rows], 0.34)),
     }
     document: dict[str, object] = {"groups": len(groups), "rows": sum(map(len, groups))}
     print(f"{len(groups)} groups, {document['rows']} rows")
     for name, bound_of in bounds.items():
         right = [is_right(rows, choose(rows, bound_of(rows)), bound_of(rows)) for rows in groups]
+        cut = [is_right(rows, choose(rows, bound_of(rows), LIKELY), bound_of(rows)) for rows in groups]
         chance = float(np.mean([
             np.mean([is_right(rows, row, bound_of(rows)) for row in rows]) for rows in groups
         ]))  # fmt: skip
-        document[name] = {"right": float(np.mean(right)), "by chance": chance}
-        print(f"{name}: right in {np.mean(right):.1%} of groups (by chance {chance:.1%})")
+        document[name] = {"right": float(np.mean(right)), "with a cut": float(np.mean(cut)), "by chance": chance}
+        print(
+            f"{name}: right in {np.mean(right):.1%} of groups, {np.mean(cut):.1%} with P ≥ 40 % (chance {chance:.1%})"
+        )
     document["calibration"] = calibration(groups)
     print("stated P(SLO), rows, mean stated, held")
     for label, count, stated, held in calibration(groups):
