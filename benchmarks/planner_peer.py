@@ -47,7 +47,8 @@ def main() -> None:
         tried += 1
         try:
             theirs = [rate(row, *estimate(row)) for row in rows]
-        except Exception:
+        except Exception as error:
+            print(f"not predicted: {rows[0]['gpu']} {rows[0]['model']}: {str(error)[:80]}")
             continue
         whole += 1
         ours = [rate(row, row["predicted_ttft_s"], row["predicted_tpot_s"]) for row in rows]
