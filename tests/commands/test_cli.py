@@ -212,6 +212,8 @@ def test_every_command_has_a_json_of_its_own() -> None:
     assert commands
     alone = {name: command for name, command in commands.items() if name != "study"}
     for name, command in {**alone, **commands["study"].commands}.items():
+        if name == "schema":
+            continue  # it prints nothing else
         assert any("--json" in parameter.opts for parameter in command.params), name
 
 

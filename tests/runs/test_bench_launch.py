@@ -97,7 +97,7 @@ def test_an_engine_that_dies_while_it_is_measured_is_why_the_run_failed(program:
         ({"deployment": DEPLOYMENT}, "leave --deployment out"),
         ({"launch": "llama-3.1-8b@16xh100/tp16,nodes=2"}, "it takes 2 nodes, and this is one"),
         ({"launch": None, "image": "x"}, "--argument: goes with --launch"),
-        ({"env": "1=2"}, "--env 1: write NAME=VALUE"),
+        ({"env": "1=2"}, "--env '1': write NAME=VALUE"),
         ({"program": "/no/such/engine"}, "no program /no/such/engine here"),
         ({"launch": "llama-3.1-8b@1xh100", "container": "docker"}, "no image; name one with --image"),
     ],

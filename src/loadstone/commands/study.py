@@ -216,6 +216,7 @@ def report(
     price: Price = None,
     out: Folder = _STUDIES,
     simulate: Simulated = False,
+    json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
     """Report on all runs of a study in one file: what is missing, findings, charts, and how to repeat it."""
     from loadstone.report.write import report as write_report
@@ -227,6 +228,11 @@ def report(
     name = read.study.study
     twin = None if simulate else _folder(out, name, True)
     runs = study_runs(read, plan_study(read), _folder(out, name, simulate), twin)
+    if json and write == Path("-"):
+        raise InputError("--json and -o -: both write to stdout; name a file with -o")
     written = write_report(runs.folders, write, passed_over=runs.passed_over, price=price or (), study=runs.part)
+    if json:
+        print_json({"schema": 1, "files": [str(path) for path in written.files]})
+        return
     for path in written.files:
         print(path)

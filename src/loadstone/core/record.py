@@ -33,7 +33,7 @@ class WatchedRequest(NamedTuple):
     e2e_s: float
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
     """What ended a cell before all of it was sent: the precision that was asked for is reached, too many errors, its
     longest time. imprecise: it ended before that precision was reached. `holds`: whether all bounds that were to be
     decided hold; None: there were none, or it is not known."""

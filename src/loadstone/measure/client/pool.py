@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadstone.core.errors import LoadstoneError
+from loadstone.core.errors import DiskFullError, LoadstoneError
 from loadstone.core.host import processors
 from loadstone.core.plan import Load
 from loadstone.core.record import WatchedRequest
@@ -98,7 +98,8 @@ class Pool:
         if waiting:
             self.close()
             late = f"workers did not start within {self._start_s:.0f} s; see {self._log}"
-            raise LoadstoneError(self.failures[0] if self.failures else late)
+            kind = DiskFullError if self.disk_full else LoadstoneError
+            raise kind(self.failures[0] if self.failures else late)
         return self
 
     def __exit__(self, *_: object) -> None:

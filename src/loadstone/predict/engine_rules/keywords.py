@@ -60,7 +60,7 @@ def keywords_of(deployment: Deployment, command: Command, site: Site, model: str
     own = [(name, True if value is None else value) for name, value in site.arguments]
     for flag, text in [*command.flags, *launch_flags(deployment, command, site), *own]:
         name, value = flag.lstrip("-").replace("-", "_"), _plain(text)
-        if not name.isidentifier():
+        if not name.replace(".", "_").isidentifier():
             raise InputError(f"--argument {flag}={text}: write NAME=VALUE, with a keyword of {engine}'s interface")
         if value is None or text is False or name in _OF_SERVERS:
             continue
