@@ -203,7 +203,7 @@ def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: 
     processes = engines(folder)
     assert len(processes) >= 2
     run.send_signal(number)
-    _, told = run.communicate(timeout=60)
+    _, told = run.communicate(timeout=180)
     assert run.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130), told
     deadline = time.monotonic() + 15
     while any(map(is_alive, processes)):
