@@ -24,9 +24,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadstone.catalogue import parse_deployment
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.points import read_points
+from loadstone.predict.calibrate.points import deployment_of, read_points
 from loadstone.predict.calibrate.update import SIGMA
 from loadstone.predict.validate import Scored, score
 from loadstone.recommend.errors import COMMON, TAILS
@@ -73,7 +72,7 @@ def row_of(each: Scored) -> Row | None:
 
 def facts_of(each: Scored, ttft: float, tpot: float) -> dict[str, object]:
     """What another predictor asks of a row; see accuracy_peer.py."""
-    deployment, point = parse_deployment(each.deployment), each.point
+    deployment, point = deployment_of(each.point), each.point
     return {
         "engine": deployment.engine, "gpu": deployment.gpu.name, "model": point.model, "family": point.fold,
         "weights": deployment.weights_dtype, "kv": deployment.kv_dtype, "tp": deployment.tp, "dp": deployment.dp,
@@ -189,8 +188,6 @@ def main() -> None:
     arguments = parser.parse_args()
     scored = score(read_points(arguments.points))
     groups = groups_of(scored)
-    if arguments.groups:
-        arguments.groups.write_text(json.dumps([[row.facts for row in rows] for rows in groups]))
     bounds: dict[str, Callable[[Sequence[Row]], float]] = {
         "no bound": lambda rows: math.inf if not rows else 1e9,
         "3 × the fastest": lambda rows: 3 * min(row.measured_tpot for row in rows),
@@ -198,6 +195,11 @@ def main() -> None:
         "1.5 × the fastest": lambda rows: 1.5 * min(row.measured_tpot for row in rows),
         "median TPOT": lambda rows: median(row.measured_tpot for row in rows),
     }
+    if arguments.groups:
+        for rows in groups:
+            for row in rows:
+                row.facts["holds"] = {name: row.holds(bound_of(rows)) for name, bound_of in bounds.items()}
+        arguments.groups.write_text(json.dumps([[row.facts for row in rows] for rows in groups]))
     document: dict[str, object] = {"groups": len(groups), "rows": sum(map(len, groups))}
     print(f"{len(groups)} groups, {document['rows']} rows")
     for name, bound_of in bounds.items():

@@ -88,8 +88,8 @@ def test_bench_finds_what_a_server_of_known_times_allows(loadstone, tmp_path) ->
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"find_max": "ttft_p99±5%"}, "is no bound on a percentile"),
-        ({"find_max": "ttft<1s"}, "is no rule"),
+        ({"find_max": "ttft_p99±5%"}, "is no bound on percentiles"),
+        ({"find_max": "ttft<1s"}, "is no bound on percentiles"),
         ({"find_max": "ttft_p99<1s", "requests": "10"}, "--requests: --find-max decides that itself"),
         ({"find_max": "ttft_p99<1s", "rate": "1,2"}, "give one load to begin with"),
         ({"find_max": "ttft_p99<1s", "rate": "inf"}, "--rate inf"),

@@ -63,6 +63,7 @@ def test_a_study_is_read(path: Path) -> None:
         ("[vllm, sglang]", "[vllm, sglan]", "7:18", "sglan: no engine; known are vllm, sglang"),
         ('layout: "16x', 'layout: "17x', "9:27", "none of this study's"),
         ("concurrency", "concurency", "13:9", "write concurrency"),
+        ("concurrency", "find_max", "13:9", "write find-max"),
         ("{local: true}", "{local: true, ssh: [a]}", "20:3", "write one"),
         ("[gpu1, gpu2]}", "[gpu1, gpu2], qos: high}", "21:30", "qos: a machine of kind ssh has none"),
         ("{local: true}", "{local: true, client: gpu1}", "20:24", "client: a machine of kind local has none"),

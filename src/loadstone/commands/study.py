@@ -203,7 +203,9 @@ def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json
         repeats = dict.fromkeys(cell.repeat for cell in launch.cells)
         repeat, cells = ", ".join(map(str, repeats)), f"{done} of {len(launch.cells)}"
         table.add_row(launch.id, launch.deployment, repeat, launch.state, cells, launch.why)
-    print_text(table)
+    answers = [f"{launch.deployment}, {cell.workload}: {cell.found}"
+               for launch in found.launches for cell in launch.cells if cell.found]  # fmt: skip
+    print_text(table, *answers)
 
 
 @study.command()

@@ -24,8 +24,10 @@ from loadstone.analyse.stopping import Stopping, parse_rules
 from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.provenance import Provenance
 from loadstone.core.signals import Interrupted
 from loadstone.core.statistics.distribution import PERCENTILES
+from loadstone.core.text import excerpt
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import levels
 from loadstone.predict.step_time import StepModel
@@ -37,7 +39,7 @@ from loadstone.workload.planning import Planner
 
 CONFIDENCE = 0.9
 NEAR = 1.05
-_TIME_S = 600.0
+LONGEST_S = 600.0
 _LEAST_PROBE_S = 10.0
 _MOST_PROBES = 40
 _SIMULATED_REQUESTS = 6000
@@ -68,13 +70,20 @@ Try = Callable[[float, int, float], Probe]
 """A probe at a load, its number from 1, and the seconds that it may take."""
 
 
-def find_max(options: Options, on_event: Listener = lambda event: None) -> dict[str, Any]:
+SETTING = "find_max"
+"""Of RunInfo.settings of the run that the answer is about: the answer, once the search has ended by itself."""
+
+
+def find_max(
+    options: Options, on_event: Listener = lambda event: None, made_with: Provenance | None = None
+) -> dict[str, Any]:
     """Measure a live engine, or simulate; the document of bench with `max`, its cells those of all probes.
+    `made_with`: as in bench.
 
     Raises InputError, and Interrupted with what was measured.
     """
-    bounds, kind, start = _asked(options)
-    budget_s = options.max_duration_s or _TIME_S
+    bounds, kind, start = asked(options)
+    budget_s = options.max_duration_s or LONGEST_S
     if isinstance(options, SimulateOptions):
         tried = _simulated(options, kind, bounds)
         return _document(_search(tried, start or _guess(options, kind), kind, math.inf), kind, bounds)
@@ -89,17 +98,20 @@ def find_max(options: Options, on_event: Listener = lambda event: None) -> dict[
             container=None, image=None, model=model, deployment=options.launch or options.deployment, find_max=None,
         )  # fmt: skip
         first = start or (_guess(dataclasses.replace(options, deployment=stated), kind) if stated else 1.0)
-        tried = _measured(fixed, kind, bounds, on_event)
+        tried = _measured(fixed, kind, bounds, on_event, made_with)
         return _document(_search(tried, first, kind, budget_s), kind, bounds)
 
 
-def _asked(options: Options) -> tuple[str, Kind, float | None]:
+def asked(options: Options) -> tuple[str, Kind, float | None]:
     """(bounds, what is searched, where to begin). Raises InputError."""
     text = options.find_max or ""
-    rules = parse_rules(text.replace("--find-max", ""))
-    for rule in rules:
-        if rule.limit_s is None:
-            raise InputError(f"--find-max: {rule.text!r} is no bound on a percentile; write e.g. ttft_p99<500ms")
+    try:
+        known = all(rule.limit_s is not None for rule in parse_rules(text))
+    except InputError:
+        known = False
+    if not known:
+        problem = f"{excerpt(text, 80)!r} is no bound on percentiles; write e.g. ttft_p99<500ms,tpot_p99<30ms"
+        raise InputError(f"--find-max: {problem}")
     if len(options.rate) > 1 or len(options.concurrency) > 1 or (options.rate and options.concurrency):
         raise InputError("--find-max: give one load to begin with, --rate 4 or --concurrency 8, or none")
     fixed = {
@@ -132,7 +144,7 @@ def _at(options: Options, kind: Kind, load: float, seconds: float) -> Options:
 # --- probes -------------------------------------------------------------------------------------------------------
 
 
-def _measured(options: Options, kind: Kind, bounds: str, on_event: Listener) -> Try:
+def _measured(options: Options, kind: Kind, bounds: str, on_event: Listener, made_with: Provenance | None) -> Try:
     def tried(load: float, number: int, longest_s: float) -> Probe:
         error = (1 - CONFIDENCE) / (number * (number + 1))
         rules = tuple(rule._replace(error=error) for rule in parse_rules(bounds))
@@ -140,7 +152,7 @@ def _measured(options: Options, kind: Kind, bounds: str, on_event: Listener) -> 
             _at(options, kind, load, longest_s), slo=bounds, stop_when=bounds, seed=options.seed + number - 1
         )
         most_errors = _MOST_FAILED if options.max_errors is None else options.max_errors
-        document = bench(probe, on_event, stopping=Stopping(rules, most_errors, 0.0, longest_s))
+        document = bench(probe, on_event, made_with, Stopping(rules, most_errors, 0.0, longest_s))
         stopped = run_folder.read_info(Path(document["run_dir"])).cells[0].stopped
         holds = stopped.holds if stopped is not None else None
         if stopped is not None and stopped.rule == "errors":
@@ -209,18 +221,20 @@ def _guess(options: Options, kind: Kind) -> float:
 
 
 class Answer(NamedTuple):
-    """The probes in order, the highest load that holds (0: none did) and the lowest that fails (None: none did)."""
+    """The probes in order, the highest load that holds (0: none did) and the lowest that fails (None: none did).
+    `cut`: by a signal."""
 
     probes: list[Probe]
     low: float
     high: float | None
+    cut: bool = False
 
 
 def _search(tried: Try, start: float, kind: Kind, budget_s: float) -> Answer:
     begun_s = time.monotonic()
     probes: list[Probe] = []
     load = max(1.0, round(start)) if kind == "concurrency" else start
-    low, high, share = 0.0, math.inf, _GUIDES
+    low, high, share, cut = 0.0, math.inf, _GUIDES, False
     while len(probes) < _MOST_PROBES:
         left_s = budget_s - (time.monotonic() - begun_s)
         if left_s < _LEAST_PROBE_S and probes:
@@ -230,6 +244,7 @@ def _search(tried: Try, start: float, kind: Kind, budget_s: float) -> Answer:
         except Interrupted:
             if not probes:
                 raise
+            cut = True
             break
         probes.append(probe)
         low, high = (max(low, load), high) if probe.likely else (low, min(high, load))
@@ -241,7 +256,7 @@ def _search(tried: Try, start: float, kind: Kind, budget_s: float) -> Answer:
         load = following
     sure = [each.load for each in probes if each.holds]
     failed = [each.load for each in probes if each.holds is False]
-    return Answer(probes, max(sure, default=0.0), min(failed, default=None))
+    return Answer(probes, max(sure, default=0.0), min(failed, default=None), cut)
 
 
 def _surer(probes: Sequence[Probe], kind: Kind) -> float | None:
@@ -270,7 +285,10 @@ def _following(low: float, high: float, kind: Kind) -> float | None:
 
 
 def _document(answer: Answer, kind: Kind, bounds: str) -> dict[str, Any]:
-    """That of the run whose load holds and is the highest, or of the last one, with the cells of all."""
+    """That of the run whose load holds and is the highest, or of the last one, with the cells of all.
+
+    Raises Interrupted with it where the search was cut off.
+    """
     probes = answer.probes
     best = next((each for each in probes if each.holds and each.load == answer.low), probes[-1])
     cells = [cell for each in probes for cell in each.document["cells"]]
@@ -282,7 +300,14 @@ def _document(answer: Answer, kind: Kind, bounds: str) -> dict[str, Any]:
         "probes": list(range(len(cells))),
     }
     found["text"] = _text(found, bounds, best.document["source"] == "measured")
-    return best.document | {"cells": cells, "run_dirs": [each.document["run_dir"] for each in probes], "max": found}
+    folder = Path(best.document["run_dir"])
+    document = best.document | {"cells": cells, "run_dirs": [each.document["run_dir"] for each in probes]}
+    if answer.cut:
+        raise Interrupted(folder, document | {"max": found})
+    info = run_folder.read_info(folder)
+    info.settings[SETTING] = found
+    run_folder.write_info(folder, info)
+    return document | {"max": found}
 
 
 def _text(found: dict[str, Any], bounds: str, measured: bool) -> str:

@@ -313,11 +313,7 @@ WORKLOAD_FLAGS = {
     for field, each in flags_of(Options).items()
     if (each.heading == WORKLOAD and field not in _OF_THE_STUDY) or field in _OF_A_REQUEST
 }
-LOAD_FLAGS = {
-    each.name.replace("_", "-")
-    for field, each in flags_of(Options).items()
-    if each.heading == LOAD and field != "find_max"
-}
+LOAD_FLAGS = {each.name.replace("_", "-") for each in flags_of(Options).values() if each.heading == LOAD}
 """Options of `bench` that a study\'s workloads and loads may have."""
 
 

@@ -17,11 +17,12 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.core.summary import Summary
 from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.runs.bench import Event, bench
+from loadstone.runs.find_max import find_max
 from loadstone.runs.simulate import simulate
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import Handle, Journal
 from loadstone.studies.plan import Cell, Launch
-from loadstone.studies.supervise import Measure, Running
+from loadstone.studies.supervise import Measure, Running, finished
 from loadstone.workload.option_values import seconds
 from loadstone.workload.options import Options, SimulateOptions, flags_of, options_of
 
@@ -38,9 +39,12 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
         if engine.model is not None:
             options["model"] = engine.model
         if engine.client is None:
-            return Summary.of(bench(options_of(options, Options), on_event, engine.made_with))
+            return _summary(
+                (find_max if cell.is_search else bench)(options_of(options, Options), on_event, engine.made_with)
+            )
         engine.client.bench(words_of({name: value for name, value in options.items() if name != "out"}), out)
-        run = next((run for run in out.iterdir() if (run / "summary.json").is_file()), None)
+        run = finished(out.parent.parent, cell)
+        run = run or next((run for run in out.iterdir() if (run / "summary.json").is_file()), None)
         if run is None:
             raise TargetError(f"{out}: the client has left no run here")
         info = run_folder.read_info(run)
@@ -57,9 +61,17 @@ def simulated(read: StudyFile) -> Measure:
 
     def measure(launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
         options = _options(read, launch, cell, out) | {"deployment": launch.deployment}
-        return Summary.of(simulate(options_of(options, SimulateOptions)))
+        return _summary((find_max if cell.is_search else simulate)(options_of(options, SimulateOptions)))
 
     return measure
+
+
+def _summary(document: dict[str, Any]) -> Summary:
+    """Of a cell; of a search that of the run which its answer is about."""
+    if "max" not in document:
+        return Summary.of(document)
+    run = document["run_dir"]
+    return msgspec.structs.replace(read_run(Path(run)).summary, run_dir=run)
 
 
 class Simulation:
@@ -117,4 +129,4 @@ def _options(read: StudyFile, launch: Launch, cell: Cell, out: Path) -> dict[str
     named = {key.replace("-", "_"): value for key, value in cell.options.items()}
     workload = cell.workload if len(read.study.workloads) > 1 else ""
     label = " · ".join(filter(None, (f"{launch.engine} {launch.layout}".rstrip(), workload)))
-    return named | {"out": out, "label": label, "slo": read.study.slo}
+    return named | {"out": out, "label": label, "slo": None if cell.is_search else read.study.slo}

@@ -19,6 +19,7 @@ import msgspec
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import ARGUMENTS, engine_key
 from loadstone.core.errors import InputError
+from loadstone.runs import find_max
 from loadstone.studies.file import Engine, StudyFile, load_entries
 from loadstone.workload.lengths import parse_length
 from loadstone.workload.options import Options, options_of
@@ -26,6 +27,7 @@ from loadstone.workload.planning import Planner
 
 EMBEDDED_MODEL = "tiny"
 """What llama.cpp serves where the study names no model: the small random one that comes with Loadstone."""
+_FIND_MAX = "find-max"
 _AXES = ("concurrency", "rate", "time-scale")
 _ID_LENGTH = 12
 _MOST_CELLS = 20_000
@@ -45,6 +47,11 @@ class Cell(NamedTuple):
     load: str
     repeat: int
     options: Mapping[str, Any]
+
+    @property
+    def is_search(self) -> bool:
+        """For the highest load: its answer is about one of several runs."""
+        return self.options.get(_FIND_MAX) is not None
 
 
 class Launch(NamedTuple):
@@ -167,6 +174,8 @@ def _cells(read: StudyFile) -> list[_Cell]:
                 options = workload | load | {"seed": read.study.seed}
                 try:
                     meant = options_of({key.replace("-", "_"): value for key, value in options.items()}, Options)
+                    if meant.find_max is not None:
+                        find_max.asked(meant)
                     planner = Planner(meant)
                     if not number:  # the others have the same options, and other values of one
                         planner.plan()
@@ -195,6 +204,9 @@ def _identity(meant: Options) -> dict[str, Any]:
 
 def _single_loads(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """An entry of `loads` cut into single loads, each with its name."""
+    if entry.get(_FIND_MAX) is not None:
+        yield f"{_FIND_MAX} {entry[_FIND_MAX]}{' by concurrency' * ('concurrency' in entry)}", entry
+        return
     axis = next((axis for axis in _AXES if axis in entry), None)
     if axis == "rate" and _is_burst(entry[axis]):
         axis = "requests"

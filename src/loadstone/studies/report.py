@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,7 +24,7 @@ from loadstone.report.pages.study import StudyCell, StudyPart
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import entries
 from loadstone.studies.plan import Cell, Launch
-from loadstone.studies.status import name_of
+from loadstone.studies.status import answer_in, name_of
 from loadstone.studies.supervise import CELLS, finished
 
 _LONGEST = 20_000
@@ -97,7 +97,18 @@ def _cells(launches: Sequence[Launch], runs: Mapping[str, Path | None], twin: Pa
             if run := runs[cell.id]:
                 each.runs.append(run)
                 each.simulated = each.simulated or (finished(twin, cell) if twin else None)
+    for each in cells.values():
+        answers = [("", run) for run in each.runs] + ([("simulated: ", each.simulated)] if each.simulated else [])
+        each.found = "; ".join(what + _found(answer) for what, run in answers if (answer := answer_in(run)))
     return list(cells.values())
+
+
+def _found(answer: Mapping[str, Any]) -> str:
+    """What a search found, in a few words."""
+    low, high = (answer[name] and f"{answer[name]['value']:.4g}" for name in ("load", "fails_at"))
+    kind = (answer["load"] or answer["fails_at"] or {}).get("kind")
+    unit = "under way" if kind == "concurrency" else "requests/s"
+    return f"{low or 'no'} {unit} surely {'hold' if low else 'held'}, {high or 'none'} {'fail' if high else 'failed'}"
 
 
 def _missing(launches: Sequence[Launch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:

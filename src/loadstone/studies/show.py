@@ -28,6 +28,7 @@ from loadstone.core.plan import Plan
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.predict.simulator.fleet import fleet_of, longest_request
 from loadstone.predict.step_time.step import StepModel
+from loadstone.runs.find_max import LONGEST_S
 from loadstone.runs.simulate import check
 from loadstone.studies.file import StudyFile
 from loadstone.studies.plan import Launch
@@ -44,7 +45,7 @@ class CellEstimate(msgspec.Struct, frozen=True):
     """One cell of a deployment, in each repeat.
 
     requests  that are sent, warm-up included; None: as many as its time allows, which cannot be predicted
-    seconds   from the first request to the last answer; None: cannot be predicted
+    seconds   from the first request to the last answer, of a search at most; None: cannot be predicted
     e2e_s     of a request on average, without waiting for a place
     users     requests under way at a time, as the load asks for them
     at_once   of these, how many the engine serves; the others wait
@@ -164,7 +165,10 @@ def _deployment(
         if name not in asked:
             options = {name.replace("-", "_"): value for name, value in cell.options.items()}
             asked[name] = _asked(Planner(options_of(options, Options)))
-        cells.append(_cell(cell.workload, cell.load, asked[name], engine, problem, read.study.limits.cell))
+        given = asked[name].planner.options
+        search_s = None if given.find_max is None else given.max_duration_s or LONGEST_S
+        most_s = read.study.limits.cell
+        cells.append(_cell(cell.workload, cell.load, asked[name], engine, problem, most_s, search_s))
     repeats = read.study.repeats
     seconds = repeats * sum(cell.seconds or 0.0 for cell in cells)
     gpus = deployment.gpus if deployment is not None else None
@@ -185,14 +189,25 @@ def _deployment(
 
 
 def _cell(
-    workload: str, load: str, asked: _Asked, engine: _Engine | None, problem: str, most_s: float
+    workload: str,
+    load: str,
+    asked: _Asked,
+    engine: _Engine | None,
+    problem: str,
+    most_s: float,
+    search_s: float | None,
 ) -> CellEstimate:
+    """`search_s`: what a search may take, at most."""
     if engine is not None:
         try:
             served = engine.cell(asked)
+            if search_s is not None:
+                return CellEstimate(workload, load, None, min(search_s, most_s))
             return CellEstimate(workload, load, *served._replace(seconds=min(served.seconds, most_s)))
         except InputError as error:
             problem = str(error)
+    if search_s is not None:
+        return CellEstimate(workload, load, None, min(search_s, most_s) if engine is None else None, problem=problem)
     counted = asked.plan.cells[0].duration_s is None and not asked.planner.chooses_length
     return CellEstimate(workload, load, len(asked.plan) if counted else None, problem=problem)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from loadstone.core import run_folder
 from loadstone.core.run_folder.owner import is_owned
+from loadstone.runs.find_max import SETTING
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import entries
 from loadstone.studies.plan import Launch
@@ -17,7 +19,7 @@ State = Literal["waiting", "running", "done", "failed"]
 
 
 class CellStatus(msgspec.Struct, frozen=True):
-    """run_dir: where the cell was measured; None: it was not."""
+    """run_dir: where the cell was measured; None: it was not. found: of a search its answer."""
 
     id: str
     workload: str
@@ -25,6 +27,7 @@ class CellStatus(msgspec.Struct, frozen=True):
     repeat: int
     state: State
     run_dir: str | None
+    found: str | None = None
 
 
 class LaunchStatus(msgspec.Struct, frozen=True):
@@ -57,6 +60,12 @@ def repeats_of(launch: Launch) -> str:
     return f"repeat {launch.repeat}" if last == launch.repeat else f"repeats {launch.repeat} to {last}"
 
 
+def answer_in(run: Path) -> dict[str, Any] | None:
+    """What a search found, of which this is the run that the answer is about."""
+    answer: dict[str, Any] | None = run_folder.read_info(run).settings.get(SETTING)
+    return answer
+
+
 def status_of(read: StudyFile, launches: tuple[Launch, ...], folder: Path) -> StudyStatus:
     """The state of every launch and cell. Raises InputError where the journal cannot be read."""
     goes_on = is_owned(folder)
@@ -83,7 +92,9 @@ def status_of(read: StudyFile, launches: tuple[Launch, ...], folder: Path) -> St
             if state == "waiting" and why.get(cell.id):
                 state = "failed"
             where = str(run) if run else None
-            cells.append(CellStatus(cell.id, cell.workload, cell.load, cell.repeat, state, where))
+            answer = answer_in(run) if run and cell.is_search else None
+            found = answer["text"] if answer else None
+            cells.append(CellStatus(cell.id, cell.workload, cell.load, cell.repeat, state, where, found))
         states = {cell.state for cell in cells}
         reason = "" if states == {"done"} else why.get(launch.id, "")
         whole: State = "done" if states == {"done"} else "failed" if reason or "failed" in states else "waiting"

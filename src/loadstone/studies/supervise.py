@@ -27,6 +27,7 @@ from loadstone.core.run_folder.folder import unwritable
 from loadstone.core.run_folder.owner import own
 from loadstone.core.signals import Interrupted
 from loadstone.core.summary import Summary
+from loadstone.runs import find_max
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import Handle, Journal, left
 from loadstone.studies.plan import Cell, Launch
@@ -289,12 +290,13 @@ def _too_many_errors(summary: Summary, most: float) -> str:
 
 
 def finished(folder: Path, cell: Cell) -> Path | None:
-    """The run folder in which a cell is done; None: it is not."""
+    """The run folder in which a cell is done; None: it is not. Of a search that which has its answer."""
     with contextlib.suppress(OSError):
         for run in sorted((folder / CELLS / cell.id).iterdir()):
             if (run / "summary.json").is_file():
                 with contextlib.suppress(InputError):
-                    if run_folder.read_info(run).status == "done":
+                    info = run_folder.read_info(run)
+                    if info.status == "done" and (not cell.is_search or find_max.SETTING in info.settings):
                         return run
     return None
 

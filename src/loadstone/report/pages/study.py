@@ -24,7 +24,7 @@ _MEASURES: tuple[tuple[str, Callable[[Point], Stat | None], Callable[[float], st
 
 class StudyCell(msgspec.Struct, kw_only=True):
     """A workload at one load of one deployment. `runs`: folders of its repeats, of `planned`; `simulated`: the folder
-    in which it was simulated, where these were measured."""
+    in which it was simulated, where these were measured; `found`: of a search its answers, in words."""
 
     deployment: str
     workload: str
@@ -32,6 +32,7 @@ class StudyCell(msgspec.Struct, kw_only=True):
     planned: int
     runs: list[Path]
     simulated: Path | None
+    found: str = ""
 
 
 class StudyPart(msgspec.Struct, kw_only=True):
@@ -56,8 +57,8 @@ class StudyPart(msgspec.Struct, kw_only=True):
 
 def by_cell(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Point]) -> Table | None:
     """A row for each cell: medians over its repeats, how far these lie apart, and what was predicted; None where
-    nothing was repeated or predicted."""
-    if all(cell.planned == 1 and cell.simulated is None for cell in study.cells):
+    nothing was repeated, predicted or searched."""
+    if all(cell.planned == 1 and cell.simulated is None and not cell.found for cell in study.cells):
         return None
     numbers = {run.folder: number for number, run in enumerate(runs, 1)}
     by_number = {point.number: point for point in points}  # a cell of a study is the only one of its run
@@ -67,7 +68,8 @@ def by_cell(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Point]
     for cell in study.cells:
         measured = _points(cell.runs, numbers, by_number)
         predicted = _points([cell.simulated] if cell.simulated else [], numbers, by_number)
-        row = [clean(cell.deployment, 120), cell.workload, cell.load, f"{len(measured)} of {cell.planned}"]
+        load = f"{cell.load}: {cell.found}" if cell.found else cell.load
+        row = [clean(cell.deployment, 120), cell.workload, load, f"{len(measured)} of {cell.planned}"]
         for name, value, show in _MEASURES:
             known = [stat.value for point in measured if (stat := value(point)) is not None]
             middle = statistics.median(known) if known else None
