@@ -43,11 +43,12 @@ LOADS: list[dict[str, Any]] = [
     {"input": "uniform:200:1200", "output": "uniform:16:64", "rate": [4], "requests": 40},
 ]
 CLOCK = re.compile(r"\d{8}-\d{6}|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|\+00:00)?")
+CLIENT = re.compile(r"^- client: .*$", re.M)
 VOLATILE = frozenset({"run_dir", "run_id", "run", "client", "created", "file", "path"})
 
 
 def plain(value: Any) -> Any:
-    """`value` less clocks and paths, numbers to nine digits."""
+    """`value` less clocks, paths and what machine this is, numbers to nine digits."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items() if key not in VOLATILE}
     if isinstance(value, list | tuple):
@@ -55,7 +56,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.9g}")
     if isinstance(value, str):
-        return CLOCK.sub("TIME", value)
+        return CLIENT.sub("- client", CLOCK.sub("TIME", value))
     return value
 
 
