@@ -212,6 +212,9 @@ def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: 
     if number != signal.SIGKILL:
         assert "run it again to go on" in told
         assert sum(entry.event == "end" and entry.why == "interrupted" for entry in entries(folder)) == 2
+        read = read_study(path)
+        states = {(each.state, each.why) for each in status_of(read, plan_study(read), folder).launches}
+        assert states == {("waiting", "interrupted")}  # nothing of it failed
     path.write_text(PARALLEL)  # other cells: nothing of the first is in their way
     again = start(path)
     _, told = again.communicate(timeout=120)

@@ -57,7 +57,8 @@ def show(file: File, price: Price = None, json: Json = False) -> None:
 def _print_estimate(found: StudyEstimate) -> None:
     from rich.table import Table
 
-    table = Table("deployment", "launches", "cells", "requests", "hours", "GPU hours", "$", box=None)
+    priced = any(each.usd is not None for each in found.deployments)
+    table = Table("deployment", "launches", "cells", "requests", "hours", "GPU hours", *("$",) * priced, box=None)
     for column in table.columns[1:]:
         column.justify = "right"
     rows: list[tuple[str, int, DeploymentEstimate | StudyEstimate]] = [
@@ -71,7 +72,7 @@ def _print_estimate(found: StudyEstimate) -> None:
             f"{each.requests:,}",
             f"{each.seconds / 3600:.2f}" if each.seconds else "unknown",
             f"{each.gpu_hours:.2f}" if each.gpu_hours else "unknown",
-            "" if each.usd is None else f"{each.usd:,.2f}",
+            *(("" if each.usd is None else f"{each.usd:,.2f}",) * priced),
         )
     print_text(table)
 

@@ -13,7 +13,7 @@ from loadstone.runs.find_max import SETTING
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import entries
 from loadstone.studies.plan import Launch
-from loadstone.studies.supervise import finished
+from loadstone.studies.supervise import CUT_SHORT, finished
 
 State = Literal["waiting", "running", "done", "failed"]
 
@@ -97,7 +97,8 @@ def status_of(read: StudyFile, launches: tuple[Launch, ...], folder: Path) -> St
             cells.append(CellStatus(cell.id, cell.workload, cell.load, cell.repeat, state, where, found))
         states = {cell.state for cell in cells}
         reason = "" if states == {"done"} else why.get(launch.id, "")
-        whole: State = "done" if states == {"done"} else "failed" if reason or "failed" in states else "waiting"
+        has_failed = "failed" in states or reason not in ("", *CUT_SHORT)
+        whole: State = "done" if states == {"done"} else "failed" if has_failed else "waiting"
         if goes_on and launch.id in open_cells:
             whole = "running"
         statuses.append(LaunchStatus(launch.id, name_of(launch), launch.repeat, whole, reason, cells))

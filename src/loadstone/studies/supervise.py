@@ -36,6 +36,8 @@ CELLS, CUT, LAUNCHES = "cells", "cut", "launches"
 """Folders of a study: run folders by cell, runs that were cut off, logs by launch."""
 _SET_DEATH_SIGNAL = 1
 """Of Linux's prctl(2)."""
+CUT_SHORT = INTERRUPTED, TIME_OVER = "interrupted", "the study's time was over"
+"""Why a launch ended that another `run` goes on with."""
 _INTERRUPTED, _FULL = 130, 28
 """Exit codes of a launch's process."""
 
@@ -230,7 +232,7 @@ def _run_launch(
             on_event(Event("ready", launch, None, engine.url))
             for cell in missing:
                 if time.monotonic() > ends_s:
-                    why = "the study's time was over"
+                    why = TIME_OVER
                     break
                 engine.check()
                 why = _run_cell(read, launch, cell, engine, folder, measure, journal, on_event) or why
@@ -240,7 +242,7 @@ def _run_launch(
         why = str(error)
         on_event(Event("failed", launch, None, why))
     except KeyboardInterrupt:
-        journal.write("end", launch=launch.id, why="interrupted")
+        journal.write("end", launch=launch.id, why=INTERRUPTED)
         raise
     journal.write("end", launch=launch.id, why=why)
 
