@@ -80,7 +80,8 @@ def print_text(*parts: RenderableType) -> None:
 
     console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
     for part in _pieces(parts, console.width):
-        console.print(_Printable(part))
+        # Indented lines, such as commands, are broken by the terminal alone, so that they can be copied.
+        console.print(_Printable(part), soft_wrap=isinstance(part, str) and part.startswith("  "))
 
 
 class _Printable:

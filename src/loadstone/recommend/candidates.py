@@ -91,7 +91,7 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
         shape = _shape_of(base)
         if shape not in memories:
             wrong = contradictions(base)
-            memories[shape] = wrong[0] if wrong else memory_of(base)
+            memories[shape] = wrong[0] if wrong else _too_long(base, traffic) or memory_of(base)
         memory = memories[shape]
         place = (base.gpu.name, str(base.gpus), base.engine, base.weights_dtype)
         if isinstance(memory, str) or not memory.has_room:
@@ -112,6 +112,15 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
                 refused.setdefault((*place, _too_slow(candidate, traffic)), []).append(deployment.name)
     found.sort(key=lambda each: (each.cost, -each.load * each.replicas))
     return Search(found, [_refused(names, why) for (*_, why), names in refused.items()], looked_at)
+
+
+def _too_long(base: Deployment, traffic: Traffic) -> str | None:
+    """Where a request is longer than the engine takes, by its own limits."""
+    context = rules_of(base).context_limit
+    if context is None or (longest := traffic.longest_tokens) <= context:
+        return None
+    what = f"a request of {longest:,} tokens, in and out together, is beyond the model's context of {context:,}"
+    return f"{what}; ask for less"
 
 
 def _refused(names: list[str], why: str) -> Refused:

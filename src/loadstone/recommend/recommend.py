@@ -19,6 +19,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
+from loadstone.core.units import show_seconds
 from loadstone.predict.calibrate.cases import simulate
 from loadstone.predict.engine_rules import launch_named
 from loadstone.predict.engine_rules.launch import Site
@@ -80,7 +81,11 @@ def recommend(options: RecommendOptions) -> Recommendation:
     kept: list[Candidate] = []
     refused = list(found.refused)
     for candidate in finalists:
-        curve = curve_of(candidate, traffic, candidate.replicas)
+        try:
+            curve = curve_of(candidate, traffic, candidate.replicas)
+        except InputError as error:
+            refused.append(Refused(candidate.deployment.name, str(error)))
+            continue
         if curve.capacity > 0:
             kept.append(candidate)
             curves.append(curve)
@@ -88,7 +93,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
             why = "holds the bounds by closed form, and under no load that was simulated"
             refused.append(Refused(candidate.deployment.name, why))
     if not kept:
-        raise InputError(f"--slo: {refused[-1].deployment} {refused[-1].why}; widen the bounds, or give more GPUs")
+        raise InputError(f"--slo: {refused[-1].deployment}: {refused[-1].why}; widen the bounds, or give more GPUs")
     simulated_s = time.monotonic()
     errors = errors_of(kept, traffic)
     for run in measured:
@@ -432,7 +437,8 @@ def _nothing(found: Search, options: RecommendOptions, traffic: Traffic) -> str:
     if found.refused:
         first = max(found.refused, key=lambda each: each.alike)
         return f"{first.deployment}: {first.why}"
-    return "--gpus: no deployment can be made of these; give more GPUs, or other precisions"
+    flag = "--tp" if options.tp else "--gpus"
+    return f"{flag}: no deployment can be made of these; give more GPUs, or other precisions or powers of two"
 
 
 def _milliseconds(refused: Refused) -> float:
@@ -456,8 +462,8 @@ def _light(slow: Sequence[Refused], traffic: Traffic) -> str | None:
         value, name = fastest.get(bound.name, (0.0, ""))
         if value > bound.bound_s:
             return (
-                f"--slo: {bound.name}<{bound.bound_s * 1e3:g}ms is below the speed of light: the memory and products "
-                f"of {name} take {value * 1e3:.3g} ms with nothing lost; ask for more than that"
+                f"--slo: {bound.name} < {show_seconds(bound.bound_s)} is below the speed of light: the memory and "
+                f"products of {name} take {show_seconds(value)} with nothing lost; ask for more than that"
             )
     return None
 

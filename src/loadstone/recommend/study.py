@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.traffic import Traffic
 
 _REPEATS = 2
+_AXES = ("engine", "model", "layout")
 
 
 def write_study(
@@ -20,19 +22,18 @@ def write_study(
     """Raises InputError where the file cannot be written."""
     import yaml  # type: ignore[import-untyped]
 
-    engines: dict[str, dict[str, Any]] = {}
-    excluded: list[dict[str, str]] = []
-    layouts = []
+    planned = []
     for text in deployments:
-        _, where, rest = split_deployment(text)
+        model, where, rest = split_deployment(text)  # the model with the precision of its weights
         parts = rest.split(",")
         engine = next(part.partition("=")[2] for part in parts if part.startswith("engine="))
-        engines[engine] = {}
-        layouts.append(
-            (engine, "/".join([where, ",".join(part for part in parts if not part.startswith("engine="))]))
+        planned.append(
+            (engine, model, "/".join([where, ",".join(part for part in parts if not part.startswith("engine="))]))
         )
-    for engine in engines:
-        excluded += [{"engine": engine, "layout": layout} for own, layout in layouts if own != engine]
+    axes = [list(dict.fromkeys(values)) for values in zip(*planned, strict=True)]
+    deployed: dict[str, Any] = dict(zip(_AXES, axes, strict=True))
+    if excluded := [dict(zip(_AXES, each, strict=True)) for each in product(*axes) if each not in planned]:
+        deployed["except"] = excluded
     workload: dict[str, Any] = {}
     if options.trace is not None:
         workload["trace"] = str(options.trace)
@@ -48,15 +49,8 @@ def write_study(
         if traffic.is_open
         else {"concurrency": sorted({max(1, round(share * part)) for part in (0.7, 1.0, 1.3)})}
     )
-    deployed: dict[str, Any] = {
-        "engine": list(engines),
-        "layout": list(dict.fromkeys(layout for _, layout in layouts)),
-    }
-    if excluded and len(engines) > 1:
-        deployed["except"] = excluded
     study = {
         "study": path.stem,
-        "model": options.model,
         "deployments": deployed,
         "workloads": {"asked": workload},
         "loads": {} if options.trace is not None else loads | {"duration": "5m"},

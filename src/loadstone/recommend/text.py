@@ -48,7 +48,7 @@ def row_of(plan: Plan) -> list[str]:
     row = [
         str(plan.gpus),
         f"{plan.p_slo:.0%}",
-        f"{plan.headroom:+.0%}",
+        f"{plan.headroom:+,.0%}",
         *(show_seconds(each) for each in (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)),
     ]
     if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
@@ -85,13 +85,13 @@ def footer(document: Recommendation) -> str:
 def answer(document: Recommendation) -> str:
     best = document.plans[0]
     traffic = document.traffic
-    load = f"{traffic.value:g} requests/s" if traffic.kind == "rate" else f"{traffic.value:g} requests under way"
+    load = f"{traffic.value:.4g} requests/s" if traffic.kind == "rate" else f"{traffic.value:g} requests under way"
     bounds = ", ".join(
         f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
     )
+    gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
     return (
-        f"Deploy {best.replicas} × {best.deployment}: {best.gpus} GPU{'' if best.gpus == 1 else 's'} "
-        f"hold {bounds} at {load} "
+        f"Deploy {best.replicas} × {best.deployment}: {gpus} {bounds} at {load} "
         f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
         f"{best.p_slo:.0%}."
     )

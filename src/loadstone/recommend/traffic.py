@@ -46,6 +46,11 @@ class Traffic:
     def is_open(self) -> bool:
         return self.kind == "rate"
 
+    @property
+    def longest_tokens(self) -> int:
+        """Of a request, in and out together."""
+        return int((self.plan.input_tokens + self.plan.output_tokens).max())
+
     def part(self, load: float, requests: int) -> Plan:
         """The traffic's first requests at so many per second, or so many under way."""
         plan, count = self.plan, min(requests, len(self.plan))
