@@ -308,11 +308,13 @@ _OF_OTHER_MACHINES = {
     "kubernetes": _NOT_RENDERED,
 }
 _KINDS = ("local", "ssh", "partition", "ray", "dstack", "kubernetes")
+ACCEPTANCE = "acceptance"
+"""Of a workload too, as its text decides it: simulations take it, and what is measured has its own."""
 WORKLOAD_FLAGS = {
     each.name.replace("_", "-")
     for field, each in flags_of(Options).items()
     if (each.heading == WORKLOAD and field not in _OF_THE_STUDY) or field in _OF_A_REQUEST
-}
+} | {ACCEPTANCE}
 LOAD_FLAGS = {each.name.replace("_", "-") for each in flags_of(Options).values() if each.heading == LOAD}
 """Options of `bench` that a study\'s workloads and loads may have."""
 

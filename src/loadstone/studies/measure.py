@@ -19,7 +19,7 @@ from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.runs.bench import Event, bench
 from loadstone.runs.find_max import find_max
 from loadstone.runs.simulate import simulate
-from loadstone.studies.file import StudyFile
+from loadstone.studies.file import ACCEPTANCE, StudyFile
 from loadstone.studies.journal import Handle, Journal
 from loadstone.studies.plan import Cell, Launch
 from loadstone.studies.supervise import Measure, Running, finished
@@ -36,6 +36,7 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
     def measure(launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
         options = _options(read, launch, cell, out) | {"url": engine.url, "deployment": launch.deployment}
         options |= _limits(read, options)
+        options.pop(ACCEPTANCE, None)
         if engine.model is not None:
             options["model"] = engine.model
         if engine.client is None:

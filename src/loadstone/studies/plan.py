@@ -20,9 +20,9 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import ARGUMENTS, engine_key
 from loadstone.core.errors import InputError
 from loadstone.runs import find_max
-from loadstone.studies.file import Engine, StudyFile, load_entries
+from loadstone.studies.file import ACCEPTANCE, Engine, StudyFile, load_entries
 from loadstone.workload.lengths import parse_length
-from loadstone.workload.options import Options, options_of
+from loadstone.workload.options import Options, SimulateOptions, options_of
 from loadstone.workload.planning import Planner
 
 EMBEDDED_MODEL = "tiny"
@@ -173,7 +173,8 @@ def _cells(read: StudyFile) -> list[_Cell]:
             for number, (label, load) in enumerate(_single_loads(entry)):
                 options = workload | load | {"seed": read.study.seed}
                 try:
-                    meant = options_of({key.replace("-", "_"): value for key, value in options.items()}, Options)
+                    named = {key.replace("-", "_"): value for key, value in options.items()}
+                    meant = options_of({"deployment": ""} | named, SimulateOptions)
                     if meant.find_max is not None:
                         find_max.asked(meant)
                     planner = Planner(meant)
@@ -191,10 +192,10 @@ def _cells(read: StudyFile) -> list[_Cell]:
     return cells
 
 
-def _identity(meant: Options) -> dict[str, Any]:
+def _identity(meant: SimulateOptions) -> dict[str, Any]:
     """The options that are not the defaults, as values: `1k` and 1024 are one length, `4` and [4] one load."""
-    default = options_of({}, Options)
-    names = [field.name for field in dataclasses.fields(Options)]
+    default = options_of({"deployment": ""}, SimulateOptions)
+    names = [*(field.name for field in dataclasses.fields(Options)), ACCEPTANCE]
     values = {name: getattr(meant, name) for name in names if getattr(meant, name) != getattr(default, name)}
     for name in ("input", "output"):
         if name in values:

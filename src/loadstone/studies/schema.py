@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from loadstone.studies.file import LOAD_FLAGS, NAME, WORKLOAD_FLAGS, Seconds, Study
-from loadstone.workload.options import Options, json_schema
+from loadstone.workload.options import SimulateOptions, json_schema
 
 
 def study_schema() -> dict[str, Any]:
     """JSON Schema, draft 2020-12. What it takes may still be refused, for what a schema cannot say."""
     schema = msgspec.json.schema(Study, schema_hook=_quantity)
     study = schema["$defs"]["Study"]["properties"]
-    options = json_schema(Options)
+    options = json_schema(SimulateOptions)
     load = _entry(options["properties"], LOAD_FLAGS)
     study["workloads"]["additionalProperties"] = _entry(options["properties"], WORKLOAD_FLAGS)
     study["loads"] = {"anyOf": [load, {"type": "array", "items": load}]}

@@ -30,7 +30,7 @@ from loadstone.predict.simulator.fleet import fleet_of, longest_request
 from loadstone.predict.step_time.step import StepModel
 from loadstone.runs.find_max import LONGEST_S
 from loadstone.runs.simulate import check
-from loadstone.studies.file import StudyFile
+from loadstone.studies.file import ACCEPTANCE, StudyFile
 from loadstone.studies.plan import Launch
 from loadstone.studies.status import name_of
 from loadstone.workload.options import Options, options_of
@@ -164,6 +164,7 @@ def _deployment(
         name = msgspec.json.encode(cell.options)
         if name not in asked:
             options = {name.replace("-", "_"): value for name, value in cell.options.items()}
+            options.pop(ACCEPTANCE, None)
             asked[name] = _asked(Planner(options_of(options, Options)))
         given = asked[name].planner.options
         search_s = None if given.find_max is None else given.max_duration_s or LONGEST_S
