@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +103,9 @@ def counted(url: str) -> int:
     return round(sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:request_success_total{")))
 
 
-def over_http(longest_s: float) -> list[Json]:
+def over_http(longest_s: float, kinds: Sequence[str]) -> list[Json]:
     found = []
-    for kind in ("rate", "concurrency"):
+    for kind in kinds:
         capacity = true_capacity(kind, HTTP_BOUNDS, HTTP_TRAFFIC)
         with served() as url, tempfile.TemporaryDirectory() as out:
             given = HTTP_TRAFFIC | {"url": url, "out": out, "find_max": HTTP_BOUNDS, "max_duration": longest_s}
@@ -147,6 +147,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--http", type=float, metavar="SECONDS")
+    parser.add_argument("--by", default="rate,concurrency", help="with --http")
     parser.add_argument("--aiperf", type=Path, metavar="PROGRAM")
     parser.add_argument("--style", default="smooth_isotonic")
     parser.add_argument("--requests", type=int, default=0, help="of each of AIPerf's probes; 0: its default")
@@ -156,7 +157,7 @@ def main() -> None:
     if arguments.seeds:
         document |= on_simulated_clock(arguments.seeds)
     if arguments.http:
-        document["http"] = over_http(arguments.http)
+        document["http"] = over_http(arguments.http, arguments.by.split(","))
     if arguments.aiperf:
         document["aiperf"] = with_aiperf(arguments.aiperf.absolute(), arguments.style, arguments.requests, 900)
     if arguments.json:

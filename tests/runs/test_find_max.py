@@ -15,7 +15,7 @@ from loadstone.workload.options import SimulateOptions, options_of
 
 
 def _tried(capacity: float, sure: bool = True):  # type: ignore[no-untyped-def]
-    def tried(load: float, number: int, left_s: float) -> Probe:
+    def tried(load: float, number: int, left_s: float, error: float) -> Probe:
         holds = load <= capacity
         return Probe(load, holds if sure or abs(load / capacity - 1) > 0.2 else None, holds, {"cells": []})
 
@@ -44,6 +44,25 @@ def test_what_is_not_sure_is_not_said() -> None:
     assert answer.low <= 8
     assert answer.high is not None
     assert answer.high >= 12
+
+
+def test_a_load_that_surely_holds_far_below_the_edge_is_not_the_answer() -> None:
+    def tried(load: float, number: int, longest_s: float, error: float) -> Probe:
+        sure = longest_s > 100 or load < 2
+        return Probe(load, load <= 50 if sure else None, load <= 50, {"cells": []})
+
+    answer = _search(tried, 1.0, "rate", 600.0, 4.0)
+    assert 50 / 1.2 < answer.low <= 50 < (answer.high or math.inf) < 50 * 1.2
+
+
+def test_of_probes_that_contradict_each_other_the_later_is_believed() -> None:
+    def tried(load: float, number: int, longest_s: float, error: float) -> Probe:
+        sure = longest_s > 100
+        edge = 50.0 if sure else 80.0  # short probes are fooled
+        return Probe(load, load <= edge if sure else None, load <= edge, {"cells": []})
+
+    answer = _search(tried, 32.0, "rate", 600.0)
+    assert 25 < answer.low <= 50 < (answer.high or math.inf) <= 100
 
 
 def test_a_probe_ends_as_soon_as_it_is_known_on_which_side_the_percentile_lies() -> None:

@@ -2,10 +2,10 @@
 
 A bracket by doubling, from a prediction where the deployment is known, else from one request per second; then the
 middle of the bracket (geometric) until its ends are within 5 %, or the time is over. A measured probe ends as soon
-as it is known whether the bounds hold, by an interval that is valid whenever one looks (analyse/stopping.py). The
-i-th is wrong with a probability of at most 0.1/(i·(i+1)): all together, however many, with at most 10 %. One that
-ends undecided shows where the next one goes, and nothing is said of it. Most are short and only show where the edge
-is; what time is left goes to a load a little below it and one a little above.
+as it is known whether the bounds hold, by an interval that is valid whenever one looks (analyse/stopping.py). One
+that ends undecided shows where the next one goes, and nothing is said of it. Most are short and only show where the
+edge is; what time is left goes to a load a little below it and one a little above. The i-th of either kind is wrong
+with a probability of at most 0.05/(i·(i+1)): all together, however many, with at most 10 %.
 
 Percentiles take requests: a p99 takes some 500 of them. Below 20 requests/s that is minutes a probe.
 """
@@ -45,7 +45,10 @@ _MOST_PROBES = 40
 _SIMULATED_REQUESTS = 6000
 _MOST_FAILED = 0.01
 _LEAST_RATE = 1e-3
-_ASIDE = 1.08
+_GROWTH, _GROWTH_UNKNOWN = 2.0, 4.0
+"""Steps up to a load that fails, from one that is near it and from anywhere."""
+_ASIDE, _MOST_TRIES = 1.08, 3
+_REACH = _ASIDE**_MOST_TRIES * 1.001
 _GUIDES, _DECIDES = 0.06, 0.6
 """Of the time that is left: for a probe that shows where to look, and for one whose answer is told."""
 
@@ -66,8 +69,8 @@ class Probe(NamedTuple):
         return sum(cell["requests"]["sent"] or 0 for cell in self.document["cells"])
 
 
-Try = Callable[[float, int, float], Probe]
-"""A probe at a load, its number from 1, and the seconds that it may take."""
+Try = Callable[[float, int, float, float], Probe]
+"""A probe at a load, its number from 1, the seconds that it may take, and with what probability it may be wrong."""
 
 
 SETTING = "find_max"
@@ -99,7 +102,8 @@ def find_max(
         )  # fmt: skip
         first = start or (_guess(dataclasses.replace(options, deployment=stated), kind) if stated else 1.0)
         tried = _measured(fixed, kind, bounds, on_event, made_with)
-        return _document(_search(tried, first, kind, budget_s), kind, bounds)
+        growth = _GROWTH if start or stated else _GROWTH_UNKNOWN
+        return _document(_search(tried, first, kind, budget_s, growth), kind, bounds)
 
 
 def asked(options: Options) -> tuple[str, Kind, float | None]:
@@ -145,8 +149,7 @@ def _at(options: Options, kind: Kind, load: float, seconds: float) -> Options:
 
 
 def _measured(options: Options, kind: Kind, bounds: str, on_event: Listener, made_with: Provenance | None) -> Try:
-    def tried(load: float, number: int, longest_s: float) -> Probe:
-        error = (1 - CONFIDENCE) / (number * (number + 1))
+    def tried(load: float, number: int, longest_s: float, error: float) -> Probe:
         rules = tuple(rule._replace(error=error) for rule in parse_rules(bounds))
         probe = dataclasses.replace(
             _at(options, kind, load, longest_s), slo=bounds, stop_when=bounds, seed=options.seed + number - 1
@@ -166,7 +169,7 @@ def _measured(options: Options, kind: Kind, bounds: str, on_event: Listener, mad
 
 
 def _simulated(options: SimulateOptions, kind: Kind, bounds: str) -> Try:
-    def tried(load: float, number: int, left_s: float) -> Probe:
+    def tried(load: float, number: int, left_s: float, error: float) -> Probe:
         requests = max(_SIMULATED_REQUESTS, 20 * round(load) if kind == "concurrency" else 0)
         at = _at(options, kind, load, 1.0)
         assert isinstance(at, SimulateOptions)  # noqa: S101 - as the options are
@@ -230,27 +233,34 @@ class Answer(NamedTuple):
     cut: bool = False
 
 
-def _search(tried: Try, start: float, kind: Kind, budget_s: float) -> Answer:
+def _search(tried: Try, start: float, kind: Kind, budget_s: float, growth: float = _GROWTH) -> Answer:
     begun_s = time.monotonic()
     probes: list[Probe] = []
+    believed: list[Probe] = []
+    tries = {True: 0, False: 0}
+    made = {_GUIDES: 0, _DECIDES: 0}
     load = max(1.0, round(start)) if kind == "concurrency" else start
-    low, high, share, cut = 0.0, math.inf, _GUIDES, False
+    share, cut = _GUIDES, False
     while len(probes) < _MOST_PROBES:
         left_s = budget_s - (time.monotonic() - begun_s)
         if left_s < _LEAST_PROBE_S and probes:
             break
+        made[share] += 1
+        error = (1 - CONFIDENCE) / 2 / (made[share] * (made[share] + 1))
         try:
-            probe = tried(load, len(probes) + 1, max(_LEAST_PROBE_S, left_s * share))
+            probe = tried(load, len(probes) + 1, max(_LEAST_PROBE_S, left_s * share), error)
         except Interrupted:
             if not probes:
                 raise
             cut = True
             break
         probes.append(probe)
-        low, high = (max(low, load), high) if probe.likely else (low, min(high, load))
-        following, share = _following(low, high, kind), _GUIDES
+        believed = [each for each in believed if each.holds is not None or _agree(each, probe)] + [probe]
+        low = max((each.load for each in believed if each.likely), default=0.0)
+        high = min((each.load for each in believed if not each.likely), default=math.inf)
+        following, share = _following(low, high, kind, growth), _GUIDES
         if following is None:
-            following, share = _surer(probes, kind), _DECIDES
+            following, share = _surer(probes, low, high, tries, kind), _DECIDES
         if following is None:
             break
         load = following
@@ -259,25 +269,31 @@ def _search(tried: Try, start: float, kind: Kind, budget_s: float) -> Answer:
     return Answer(probes, max(sure, default=0.0), min(failed, default=None), cut)
 
 
-def _surer(probes: Sequence[Probe], kind: Kind) -> float | None:
-    """Once it is clear where the edge is: a load below it that surely holds, then one above it that surely fails;
-    None: both are known."""
-    tried = {probe.load for probe in probes}
-    for sure, aside in ((True, 1 / _ASIDE), (False, _ASIDE)):
-        mine = [probe.load for probe in probes if probe.likely is sure]
-        if any(probe.holds is sure for probe in probes) or not mine:
-            continue
-        load = (min(mine) if sure else max(mine)) * aside
-        load = load if kind == "rate" else float(round(load))
-        return load if load not in tried and load > _LEAST_RATE else None
+def _agree(one: Probe, other: Probe) -> bool:
+    """Whether more load is not what makes it hold."""
+    return one.likely in (other.likely, one.load < other.load)
+
+
+def _surer(probes: Sequence[Probe], low: float, high: float, tries: dict[bool, int], kind: Kind) -> float | None:
+    """Once it is clear where the edge is: a load below it that surely holds, then one above it that surely fails,
+    each further aside than the last; None: both are known, or were tried for."""
+    for sure, edge, aside in ((True, low, 1 / _ASIDE), (False, high, _ASIDE)):
+        near = [each for each in probes if each.holds is sure and 1 / _REACH <= each.load / (edge or 1.0) <= _REACH]
+        while edge not in (0.0, math.inf) and not near and tries[sure] < _MOST_TRIES:
+            tries[sure] += 1
+            load = edge * aside ** tries[sure]
+            if kind == "concurrency":
+                load = float(math.floor(load) if sure else math.ceil(load))
+            if load > _LEAST_RATE and load not in {probe.load for probe in probes}:
+                return load
     return None
 
 
-def _following(low: float, high: float, kind: Kind) -> float | None:
+def _following(low: float, high: float, kind: Kind, growth: float) -> float | None:
     """The next load to try between one that seems to hold and one that seems to fail; None: they are near enough."""
     if high == math.inf:
-        return 2 * low
-    following = high / 2 if low == 0 else math.sqrt(low * high)
+        return growth * low
+    following = high / growth if low == 0 else math.sqrt(low * high)
     if kind == "concurrency":
         following = float(round(following))
         return following if low < following < high and following >= 1 else None
