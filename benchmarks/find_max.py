@@ -16,6 +16,8 @@ import contextlib
 import dataclasses
 import json
 import math
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -133,13 +135,20 @@ def with_aiperf(program: Path, style: str, requests: int, longest_s: float) -> J
         command += ["--concurrency-max", str(4 * round(capacity)), "--artifact-dir", f"{folder}/artifacts"]
         command += ["--request-count", str(requests)] if requests else []
         begun_s, before = time.monotonic(), counted(url)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, cwd=folder, timeout=longest_s, capture_output=True, check=False)
+        search = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            search.wait(longest_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(search.pid, signal.SIGKILL)
+            search.wait()
         row: Json = {"style": style, "seconds": time.monotonic() - begun_s, "asked": counted(url) - before}
         histories = list(Path(folder, "artifacts").rglob("search_history.json"))
         history = json.loads(histories[0].read_text()) if histories else {}
         row |= {"history": history, "capacity": capacity}
-    print(f"AIPerf, {style}: {row['seconds']:.0f} s, {row['asked']:,} requests; by simulation {capacity}; {history}")
+    told = history.get("boundary_summary"), history.get("convergence_reason"), len(history.get("iterations", []))
+    print(f"AIPerf, {style}: {row['seconds']:.0f} s, {row['asked']:,} requests; by simulation {capacity}; {told}")
     return row
 
 
@@ -159,7 +168,7 @@ def main() -> None:
     if arguments.http:
         document["http"] = over_http(arguments.http, arguments.by.split(","))
     if arguments.aiperf:
-        document["aiperf"] = with_aiperf(arguments.aiperf.absolute(), arguments.style, arguments.requests, 900)
+        document["aiperf"] = with_aiperf(arguments.aiperf.absolute(), arguments.style, arguments.requests, 600)
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -309,7 +309,7 @@ def _binds(candidate: Candidate, curve: Curve, traffic: Traffic) -> str:
     parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
     whole = sum(part.seconds for part in parts)
     mostly = " and ".join(f"{part.seconds / whole:.0%} {part.name}" for part in parts[:2])
-    return f"{name}; a decode step of {batch} is {mostly}"
+    return f"{name} binds; a decode step of {batch} requests is {mostly}"
 
 
 _AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "arguments")
