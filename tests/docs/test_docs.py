@@ -67,6 +67,8 @@ def files() -> dict[str, str]:
         ],
         "burstgpt.csv": ["Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"]
         + [f"{5 + 4 * i},ChatGPT,{100 + i},{5 + i},{105 + 2 * i},Conversation log" for i in range(24)],
+        "day.csv": ["timestamp_s,input_tokens,output_tokens"]
+        + [f"{60 * at},512,128" for at in range(24 * 60) if at % 4 <= 2 * (8 * 60 <= at < 20 * 60)],
         "own.csv": ["timestamp_s,input_tokens,output_tokens"] + [f"{i / 10},{50 + i},{5}" for i in range(12)],
         "prompts.jsonl": list(map(json.dumps, prompts)),
         "conversations.json": [json.dumps([talk] * 6)],

@@ -61,13 +61,15 @@ def outlook(
     gpus_max: int,
     seed: int,
     miss: float,
+    reserve: int = 0,
 ) -> Outlook:
+    """`reserve`: replicas that may fail, of any deployment."""
     factors = errors.worlds(WORLDS, seed)
     capacities = np.array([
         capacity_in(curve, traffic, factors[:, at]) for at, curve in enumerate(curves)
     ])  # fmt: skip
     with np.errstate(divide="ignore"):
-        needed = np.ceil(traffic.demand / capacities * (1 - 1e-9))
+        needed = np.ceil(traffic.demand / capacities * (1 - 1e-9)) + reserve
     each = np.array([one.cost / one.replicas for one in candidates])
     most = np.array([gpus_max // one.deployment.gpus for one in candidates], float)
     reachable = needed <= most[:, None]
@@ -79,7 +81,7 @@ def outlook(
     rows: list[Choice] = []
     regrets: list[Array] = []
     for at in range(len(candidates)):
-        for replicas in _worth_trying(needed[at], int(most[at]), candidates[at].replicas):
+        for replicas in _worth_trying(needed[at], int(most[at]), candidates[at].replicas + reserve, reserve + 1):
             cost = replicas * each[at]
             holds = needed[at] <= replicas
             # One that never holds is given up for the best there is.
@@ -93,10 +95,10 @@ def outlook(
     return Outlook(choices, capacities, factors, table[order])
 
 
-def _worth_trying(needed: Array, most: int, planned: int) -> list[int]:
+def _worth_trying(needed: Array, most: int, planned: int, least: int) -> list[int]:
     enough = np.quantile(np.clip(needed, 1, most), _QUANTILES)
     wanted = {planned, *(math.ceil(value) for value in enough)}
-    return sorted(each for each in wanted if 1 <= each <= most)
+    return sorted(each for each in wanted if least <= each <= most)
 
 
 def capacity_in(curve: Curve, traffic: Traffic, factors: Array) -> Array:

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import counts, text, texts, words
 from loadstone.workload import option_values as values
 from loadstone.workload.options import ARGUMENT, LOAD, RUN, SEARCH, WORKLOAD, Flags, Limits, flag
 
 _SHARE = Limits("must be above 0 and at most 1", above=0, most=1)
+
+
+_DOLLARS = re.compile(r"\$?([0-9.]+)(k|m|)(/month|/hour|)", re.IGNORECASE)
+
+
+def _dollars_per_month(value: object, name: str) -> float:
+    """`30k/month`, `40/hour`, or a number a month."""
+    found = _DOLLARS.fullmatch(str(value).replace(",", "").replace(" ", ""))
+    if found is None:
+        raise InputError(f"{name}: {value!r} is no budget; write e.g. 30k/month or 40/hour")
+    number, times, per = found.groups()
+    return float(number) * {"k": 1e3, "m": 1e6}.get(times.lower(), 1.0) * (730.0 if per.lower() == "/hour" else 1.0)
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -49,6 +63,9 @@ class RecommendOptions(Flags):
         dataclasses.MISSING,
         text,
     )
+    growth: float = flag(LOAD, "multiply the traffic by this", 1.0, limits=Limits("must be above 0", above=0))
+    every: float = flag(LOAD, "with --trace: how often replicas are started and stopped", "1h", values.seconds)
+    start_up: float = flag(LOAD, "with --trace: time until a replica that is started answers", "5m", values.seconds)
     gpus: tuple[str, ...] = flag(
         SEARCH, "kinds of GPU to choose among, e.g. h200,b200,mi300x", dataclasses.MISSING, words
     )
@@ -68,6 +85,15 @@ class RecommendOptions(Flags):
         limits=Limits("must be 0 to 1", 0, most=1),
     )
     price: tuple[str, ...] = flag(SEARCH, "dollars per GPU and hour: h200=3.2,b200=5.5", (), words)
+    reserve: int = flag(
+        SEARCH,
+        "replicas that may fail: so many more than the traffic needs",
+        0,
+        limits=Limits("must be 0 or more", 0),
+    )
+    budget: float | None = flag(
+        SEARCH, "dollars that there are, with --price: 30k/month, 40/hour", read=_dollars_per_month
+    )
     miss_cost: float = flag(
         SEARCH,
         "what broken bounds cost, in multiples of the cheapest plan that would have held; more buys more headroom",

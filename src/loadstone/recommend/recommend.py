@@ -28,6 +28,7 @@ from loadstone.predict.steady_state import level_at
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.step import parts_of
+from loadstone.recommend.by_hour import HOURS_PER_MONTH, by_hour
 from loadstone.recommend.candidates import Candidate, Refused, Search, candidate_of, in_step, search
 from loadstone.recommend.curve import Curve, Seen, curve_of
 from loadstone.recommend.decide import Advice, Choice, Outlook, advice, outlook
@@ -45,14 +46,13 @@ from loadstone.recommend.result import (
     TrafficText,
 )
 from loadstone.recommend.study import write_study
-from loadstone.recommend.traffic import Traffic, traffic_of
+from loadstone.recommend.traffic import Traffic, replayed, traffic_of
 from loadstone.runs.calibrate import cases_of_runs, deployment_of_runs
 from loadstone.workload.options import check_limits
 
 _CHEAPEST, _OF_GROUPS = 10, 8
 """Finalists: so many of the cheapest layouts, and the cheapest of so many engines and GPUs besides."""
 _MINUTES = 10.0
-_HOURS_PER_MONTH = 730.0
 _MOST_REJECTED = 40
 
 
@@ -98,9 +98,10 @@ def recommend(options: RecommendOptions) -> Recommendation:
     errors = errors_of(kept, traffic)
     for run in measured:
         errors = _learned(errors, kept, run)
-    view = outlook(kept, curves, traffic, errors, options.gpus_max, options.seed, options.miss_cost)
-    advised = advice(view, errors, len(kept))
-    plans = _plans(view, kept, curves, traffic, errors, found, measured, options, prices)
+    view = outlook(kept, curves, traffic, errors, options.gpus_max, options.seed, options.miss_cost, options.reserve)
+    paid = _paid(view, kept, traffic, options)
+    advised = advice(paid, errors, len(kept))
+    plans = _plans(paid, kept, curves, traffic, errors, found, measured, options, prices)
     best = advised[0] if advised and advised[0].regret_after < advised[0].regret_now else None
     decided_s = time.monotonic()
     study = None
@@ -232,9 +233,7 @@ def _plans(
         if choice.candidate in taken or len(plans) >= options.plans:
             continue
         taken.add(choice.candidate)
-        plans.append(
-            _plan(choice, view, candidates, curves, traffic, errors, found, measured, bool(prices), options.gpus_max)
-        )
+        plans.append(_plan(choice, view, candidates, curves, traffic, errors, found, measured, bool(prices), options))
     return plans
 
 
@@ -248,7 +247,7 @@ def _plan(
     found: Search,
     measured: Sequence[_Measured],
     priced: bool,
-    gpus_max: int,
+    options: RecommendOptions,
 ) -> Plan:
     at, replicas = choice.candidate, choice.replicas
     candidate, curve = candidates[at], curves[at]
@@ -260,9 +259,10 @@ def _plan(
     per_s = seen.requests_per_s / seen.load if not traffic.is_open else 1.0
     hourly = choice.cost
     rate = seen.output_tokens_per_s * replicas if not traffic.is_open else traffic.demand * traffic.output_tokens
-    needed = np.ceil(traffic.demand / np.maximum(view.capacities[at], 1e-9) * (1 - 1e-9))
+    needed = np.ceil(traffic.demand / np.maximum(view.capacities[at], 1e-9) * (1 - 1e-9)) + options.reserve
     deployment = candidate.deployment
-    there = np.quantile(np.minimum(needed, gpus_max // deployment.gpus), (0.1, 0.9)) * hourly / replicas
+    most = options.gpus_max // deployment.gpus
+    there = np.quantile(np.minimum(needed, most), (0.1, 0.9)) * hourly / replicas
     return Plan(
         deployment=deployment.name,
         replicas=replicas,
@@ -271,15 +271,43 @@ def _plan(
         capacity_per_s=carried * replicas * per_s,
         headroom=carried * replicas / traffic.demand - 1,
         usd_per_mtok=_span(lambda dollars: usd_per_million(dollars, rate) or 0.0, hourly, there) if priced else None,
-        usd_per_month=_span(lambda dollars: dollars * _HOURS_PER_MONTH, hourly, there) if priced else None,
+        usd_per_month=_span(lambda dollars: dollars * HOURS_PER_MONTH, hourly, there) if priced else None,
         ttft_s=_latency(seen.ttft_p50_s, seen.ttft_p99_s, float(mean[0]), float(spread[0])),
         tpot_s=_latency(seen.tpot_p50_s, seen.tpot_p99_s, float(mean[1]), float(spread[1])),
         binds=_binds(candidate, curve, traffic),
         helps=_helps(candidate, found),
-        regret=choice.regret * (_HOURS_PER_MONTH if priced else 1.0),
+        regret=choice.regret * (HOURS_PER_MONTH if priced else 1.0),
         source="measured" if deployment.name in {each.deployment for each in measured} else "simulated",
         launch=list(launch_named(deployment.name, Site()).shell_lines()),
-    )
+        by_hour=by_hour(
+            traffic.hours, replicas, options.reserve, view.capacities[at], most,
+            gpus=deployment.gpus, dollars_per_hour=hourly / replicas if priced else None,
+        ) if traffic.hours is not None else None,
+    )  # fmt: skip
+
+
+def _paid(view: Outlook, candidates: Sequence[Candidate], traffic: Traffic, options: RecommendOptions) -> Outlook:
+    """The choices that --budget pays for, by the hour where there is a day. Raises InputError where there
+    are none."""
+    if options.budget is None:
+        return view
+    if not options.price:
+        raise InputError("--budget: needs prices; add e.g. --price h200=3.2")
+
+    def month(choice: Choice) -> float:
+        dollars, hours = choice.cost * HOURS_PER_MONTH, traffic.hours
+        if hours is None:
+            return dollars
+        return dollars * float(hours.mean(hours.followed(choice.replicas, options.reserve))) / choice.replicas
+
+    kept = [at for at, choice in enumerate(view.choices) if month(choice) <= options.budget]
+    if not kept:
+        least = min(view.choices, key=month)
+        raise InputError(
+            f"--budget: ${options.budget:,.0f} a month is too little; the cheapest plan, {least.replicas} × "
+            f"{candidates[least.candidate].deployment.name}, takes ${month(least):,.0f}"
+        )
+    return view._replace(choices=[view.choices[at] for at in kept], regrets=view.regrets[kept])
 
 
 def _carried(view: Outlook, at: int) -> float:
@@ -367,7 +395,7 @@ def _rejected(
         if choice.candidate in taken or name in shown:
             continue
         taken.add(choice.candidate)
-        cost = f"${choice.cost * _HOURS_PER_MONTH:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
+        cost = f"${choice.cost * HOURS_PER_MONTH:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
         rows.append(Rejected(name, f"{choice.replicas} replicas, {cost}, hold with P {choice.p_slo:.0%}"))
     dearer = len(found.candidates) - len(candidates)
     if dearer > 0:
@@ -398,7 +426,8 @@ def _next(
     else:
         words += ["--launch", name]
     if options.trace is not None:
-        words += ["--trace", str(options.trace), *(["--trace-sample", f"{1 / replicas:.3g}"] if replicas > 1 else [])]
+        for flag, value in replayed(options, traffic, replicas).items():
+            words += [f"--{flag}", value]
     else:
         words += ["--input", options.input or "1024", "--output", options.output or "128"]
         if options.range_ratio < 1:
@@ -407,7 +436,7 @@ def _next(
             words += ["--prefix", str(options.prefix), "--prefix-groups", str(options.prefix_groups)]
         words += ["--rate", f"{load:.3g}"] if traffic.is_open else ["--concurrency", str(max(1, round(load)))]
     words += ["--duration", f"{_MINUTES - 2:g}m", "--slo", options.slo]
-    unit = _HOURS_PER_MONTH if priced else 1.0
+    unit = HOURS_PER_MONTH if priced else 1.0
     return MeasureNext(
         command=shlex.join(words),
         minutes=_MINUTES,
@@ -504,7 +533,7 @@ def _points(
     for at, (candidate, curve) in enumerate(zip(candidates, curves, strict=True)):
         choice = next(each for each in view.choices if each.candidate == at)
         seen: Seen = curve.at(traffic.demand / choice.replicas)
-        needed = traffic.demand / np.maximum(view.capacities[at], 1e-9)
+        needed = traffic.demand / np.maximum(view.capacities[at], 1e-9) + options.reserve
         most = options.gpus_max // candidate.deployment.gpus
         low, high = np.quantile(np.ceil(np.minimum(needed, most)), (0.1, 0.9)) / choice.replicas
         rows.append(
@@ -513,7 +542,7 @@ def _points(
                 replicas=choice.replicas,
                 gpus=choice.replicas * candidate.deployment.gpus,
                 p_slo=choice.p_slo,
-                usd_per_month=choice.cost * _HOURS_PER_MONTH if priced else None,
+                usd_per_month=choice.cost * HOURS_PER_MONTH if priced else None,
                 output_tokens_per_s_per_gpu=seen.output_tokens_per_s / candidate.deployment.gpus,
                 output_tokens_per_s_per_user=1 / seen.tpot_p50_s if seen.tpot_p50_s > 0 else 0.0,
                 loads=[each.load for each in curve.seen],

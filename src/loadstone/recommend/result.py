@@ -42,6 +42,22 @@ class TrafficText(msgspec.Struct, frozen=True):
     trace: str | None = None
 
 
+class ByHour(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan whose replicas follow a trace, windows of `every_s`.
+
+    replicas  by window, the reserve included
+    gpus      that are paid for on average, those that start up included; usd_per_month: what they cost
+    saves     share of what the plan costs with all its replicas all the time
+    """
+
+    replicas: list[int]
+    every_s: float
+    start_up_s: float
+    gpus: float
+    usd_per_month: Span | None
+    saves: float
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """So many replicas of a deployment.
 
@@ -55,6 +71,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     helps           what would carry more per GPU, of all that was looked at
     source          measured: a run of this deployment moved the prediction
     launch          commands, one a rank, of one replica
+    by_hour         of a trace of several windows: as many replicas as each needs
     """
 
     deployment: str
@@ -72,6 +89,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     regret: float
     source: Literal["simulated", "measured"]
     launch: list[str]
+    by_hour: ByHour | None = None
 
 
 class Rejected(msgspec.Struct, frozen=True):

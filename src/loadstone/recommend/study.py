@@ -10,7 +10,7 @@ from typing import Any
 from loadstone.catalogue.deployment.shorthand import split_deployment
 from loadstone.core.errors import InputError
 from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.traffic import Traffic
+from loadstone.recommend.traffic import Traffic, replayed
 
 _REPEATS = 2
 _AXES = ("engine", "model", "layout")
@@ -36,7 +36,7 @@ def write_study(
         deployed["except"] = excluded
     workload: dict[str, Any] = {}
     if options.trace is not None:
-        workload["trace"] = str(options.trace)
+        workload = dict(replayed(options, traffic, replicas))
     else:
         workload = {"input": options.input or "1024", "output": options.output or "128"}
         if options.range_ratio < 1:

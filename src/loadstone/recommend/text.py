@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loadstone.core.units import show_seconds
+from loadstone.recommend.by_hour import words
 from loadstone.recommend.result import Plan, Recommendation
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def row_of(plan: Plan) -> list[str]:
 
 
 def remarks(document: Recommendation) -> list[str]:
-    return [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in enumerate(document.plans, 1)]
+    plans = list(enumerate(document.plans, 1))
+    hourly = [words(number, plan.replicas, plan.by_hour) for number, plan in plans if plan.by_hour is not None]
+    return [*(f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans), *hourly]
 
 
 def why_measure(document: Recommendation) -> str:
@@ -86,6 +89,7 @@ def answer(document: Recommendation) -> str:
     best = document.plans[0]
     traffic = document.traffic
     load = f"{traffic.value:.4g} requests/s" if traffic.kind == "rate" else f"{traffic.value:g} requests under way"
+    load += ", the busiest of the trace" if best.by_hour is not None else ""
     bounds = ", ".join(
         f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
     )

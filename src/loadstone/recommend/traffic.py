@@ -12,6 +12,7 @@ from loadstone.analyse.summary import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.statistics.distribution import PERCENTILES
+from loadstone.recommend.by_hour import Hours, hours_of
 from loadstone.recommend.options import RecommendOptions
 from loadstone.workload.options import SimulateOptions, options_of
 from loadstone.workload.planning import Planner
@@ -41,6 +42,7 @@ class Traffic:
     output_tokens: float
     bounds: tuple[Bound, ...]
     is_trace: bool = False
+    hours: Hours | None = None
 
     @property
     def is_open(self) -> bool:
@@ -76,10 +78,13 @@ def traffic_of(options: RecommendOptions) -> Traffic:
         name: getattr(options, name) for name in ("input", "output", "range_ratio", "prefix", "prefix_groups", "seed")
     }
     given |= {"deployment": "", "warmup": 0}
+    hours = hours_of(options)
     if options.trace is not None:
         if options.input is not None:
             raise InputError("--input: a trace has its own lengths; leave it out")
         given |= {"trace": options.trace, "input": None, "prefix": 0}
+        if hours is not None:
+            given["trace_window"] = hours.window
     elif options.rate is not None:
         # Of one request per second: the clock is scaled to whatever rate is looked at.
         given |= {"rate": 1.0, "requests": MOST_REQUESTS}
@@ -88,7 +93,7 @@ def traffic_of(options: RecommendOptions) -> Traffic:
     plan = Planner(options_of(given, SimulateOptions)).plan()
     if not len(plan):
         raise InputError(f"{options.trace}: has no request")
-    demand = options.rate or options.concurrency or plan.cells[0].value
+    demand = (options.rate or options.concurrency or plan.cells[0].value) * options.growth
     return Traffic(
         plan=plan,
         kind="concurrency" if options.concurrency is not None else "rate",
@@ -97,7 +102,18 @@ def traffic_of(options: RecommendOptions) -> Traffic:
         output_tokens=float(max(2.0, plan.output_tokens.mean())),
         bounds=bounds,
         is_trace=options.trace is not None,
+        hours=hours.grown(demand) if hours is not None else None,
     )
+
+
+def replayed(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict[str, str]:
+    """Options of `bench` that give one replica its share of the trace, of its busiest window."""
+    share, named = options.growth / replicas, {"trace": str(options.trace)}
+    if traffic.hours is not None:
+        named["trace-window"] = traffic.hours.window
+    if share < 1:
+        named["trace-sample"] = f"{share:.3g}"
+    return named if share <= 1 else named | {"time-scale": f"{1 / share:.3g}"}
 
 
 def _bound(name: str, limit_s: float) -> Bound:

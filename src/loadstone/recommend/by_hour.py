@@ -1,0 +1,111 @@
+"""Capacity by the hour: how many replicas run when, where a trace's traffic rises and falls.
+
+What a plan must carry is the busiest window of the trace. In the others as many replicas run as leave each no more
+requests per second than it has there, and the reserve. Those that a later window needs are started before it, and are
+paid for from then on. A month is the trace over and over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.result import ByHour, Span
+from loadstone.workload import trace
+
+Array = NDArray[np.float64]
+HOURS_PER_MONTH = 730.0
+
+
+@dataclass(frozen=True)
+class Hours:
+    """rates: requests/s of each window of the trace, `every_s` long. busiest_s: the window that has most."""
+
+    rates: Array
+    every_s: float
+    start_up_s: float
+    busiest_s: tuple[float, float]
+
+    @property
+    def window(self) -> str:
+        """The busiest, as --trace-window takes it."""
+        return f"{self.busiest_s[0]:g}s:{self.busiest_s[1]:g}s"
+
+    def grown(self, demand: float) -> Hours:
+        """The same with `demand` in the busiest window."""
+        return replace(self, rates=self.rates * (demand / self.rates.max()))
+
+    def replicas(self, each: Array | float, reserve: int) -> Array:
+        """By window (last axis), where a replica carries `each`; those that start for a later one are not in it."""
+        needed: Array = np.maximum(1.0, np.ceil(self.rates / each * (1 - 1e-9))) + reserve
+        return needed
+
+    def mean(self, replicas: Array) -> Array:
+        """Replicas that are paid for on average over the trace, those that start up too."""
+        whole, rest_s = divmod(self.start_up_s, self.every_s)
+        ahead = np.max([np.roll(replicas, -later, axis=-1) for later in range(int(whole) + 1)], axis=0)
+        started = np.maximum(0.0, np.roll(ahead, -1, axis=-1) - ahead)
+        mean: Array = (ahead + started * rest_s / self.every_s).mean(axis=-1)
+        return mean
+
+    def followed(self, replicas: int, reserve: int) -> Array:
+        """By window, where the busiest has `replicas`, the reserve included."""
+        return self.replicas(float(self.rates.max()) / (replicas - reserve), reserve)
+
+
+def hours_of(options: RecommendOptions) -> Hours | None:
+    """None where the trace is not longer than one window and a half. Raises InputError where it cannot be read."""
+    if options.trace is None:
+        return None
+    times_s, every_s = trace.read(options.trace).time_s, options.every
+    count = int(times_s[-1] / every_s + 0.5)  # the last is half as long as the others, to one and a half times
+    if count < 2:
+        return None
+    lengths_s = np.full(count, every_s)
+    lengths_s[-1] = times_s[-1] - (count - 1) * every_s
+    rates = np.bincount(np.minimum(times_s // every_s, count - 1).astype(np.int64), minlength=count) / lengths_s
+    at = int(np.argmax(rates))
+    return Hours(rates, every_s, options.start_up, (at * every_s, at * every_s + float(lengths_s[at]) + 1e-3))
+
+
+def by_hour(
+    hours: Hours,
+    replicas: int,
+    reserve: int,
+    capacities: Array,
+    most: int,
+    *,
+    gpus: int,
+    dollars_per_hour: float | None,
+) -> ByHour:
+    """Of a plan of `replicas`. `capacities`: what one carries in each world, requests/s; `most`: how many there may
+    be; GPUs and dollars of one."""
+    here = hours.followed(replicas, reserve)
+    worlds = hours.replicas(np.maximum(capacities, 1e-9)[:, None], reserve)
+    worlds = worlds[worlds.max(axis=1) <= most]  # in the others nothing holds, at any cost
+    mean = float(hours.mean(here))
+    low, high = np.quantile(hours.mean(worlds), (0.1, 0.9)).tolist() if len(worlds) else (mean, mean)
+    month = None if dollars_per_hour is None else dollars_per_hour * HOURS_PER_MONTH
+    return ByHour(
+        replicas=[int(each) for each in here],
+        every_s=hours.every_s,
+        start_up_s=hours.start_up_s,
+        gpus=mean * gpus,
+        usd_per_month=Span(mean * month, min(low, mean) * month, max(high, mean) * month) if month else None,
+        saves=1 - mean / replicas,
+    )
+
+
+def words(number: int, replicas: int, plan: ByHour) -> str:
+    """A sentence on a plan, as a person reads it."""
+    window = "hour" if plan.every_s == 3600 else f"{plan.every_s / 60:g} min"
+    cost = plan.usd_per_month
+    paid = f", ${cost.value:,.0f} a month ({cost.low:,.0f} to {cost.high:,.0f})" if cost is not None else ""
+    return (
+        f"Plan {number} by the {window}: {min(plan.replicas)} to {max(plan.replicas)} replicas, {plan.gpus:.1f} GPUs "
+        f"on average with {plan.start_up_s / 60:g} min to start{paid}: {plan.saves:.0%} less than {replicas} all the "
+        "time."
+    )
