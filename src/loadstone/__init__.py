@@ -95,11 +95,10 @@ def recommend(model: str, **options: Any) -> Recommendation:
     `options` as the flags (`rate=20, slo="ttft_p99<1s", gpus="h200,b200"`); `--with` is `measured`.
     help("loadstone.recommend.options.RecommendOptions") lists them. Raises loadstone.InputError, one line.
     """
-    from loadstone.recommend import recommend as planner
-    from loadstone.recommend.options import RecommendOptions
-    from loadstone.workload.options import options_of
+    from importlib import import_module
 
-    return planner.recommend(options_of({"model": model, **options}, RecommendOptions))
+    advice: Recommendation = import_module("loadstone.recommend")(model, **options)  # type: ignore[operator]
+    return advice
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import loadstone
 from loadstone.core.errors import InputError
 from loadstone.recommend.by_hour import Hours, hours_of
 from loadstone.recommend.options import RecommendOptions
@@ -91,3 +92,9 @@ def test_a_budget_leaves_plans_out_and_says_where_none_is_left(day: Path) -> Non
     with pytest.raises(InputError, match=r"no budget; write e\.g\. 30k"):
         options(day, budget="much")
     assert options(day, budget="10/hour").budget == 7300
+
+
+def test_the_function_of_the_package_can_be_called_again_though_the_wing_has_its_name() -> None:
+    asked = {"rate": 4, "slo": "tpot_p99<50ms", "gpus": "h100", "engine": "vllm", "gpus_max": 2, "plans": 1}
+    first, again = (loadstone.recommend("llama-3.1-8b", **asked) for _ in range(2))  # type: ignore[operator]
+    assert first.plans == again.plans
