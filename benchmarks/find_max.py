@@ -4,8 +4,8 @@
 
 On the simulated clock: the simulator's own capacity is that at which a long simulation (60,000 requests) of other
 arrivals just holds the bounds; found is what `simulate --find-max` says with each seed. With --http (seconds for a
-search) also over real HTTP on a `serve-sim` of the same deployment, by rate and by concurrency, for shorter requests
-and a bound on a p95; with --aiperf beside it AIPerf's `max-concurrency-under-sla`, whose TTFT and inter-token latency
+search) also over real HTTP on a `serve-sim` of the same deployment, by rate and by concurrency, for shorter requests of
+normal lengths and a bound on a p95; with --aiperf beside it AIPerf's `max-concurrency-under-sla`, whose TTFT and inter-token latency
 bound the same p95 of the same quantities. The server counts what each asks of it.
 """
 
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 BOUNDS = "ttft_p99<500ms,tpot_p99<15ms"
 TRAFFIC = {"input": "512", "output": "128", "range_ratio": 0.8}
 HTTP_BOUNDS = "ttft_p95<200ms,tpot_p95<15ms"
-HTTP_TRAFFIC = {"input": "256", "output": "32"}
+HTTP_TRAFFIC = {"input": "normal:256:64", "output": "normal:32:8"}
 DEPLOYMENT = "llama-3.1-8b@1xh100/engine=vllm"
 LONG = 60_000
 
@@ -129,8 +129,8 @@ def with_aiperf(program: Path, style: str, requests: int, longest_s: float) -> J
         write_tokenizer(Path(folder))
         command = [str(program), "profile", "--endpoint-type", "completions", "--streaming", "--url", url]
         command += ["--model", "meta-llama/Meta-Llama-3.1-8B", "--tokenizer", folder]
-        command += ["--extra-inputs", "ignore_eos:true", "--isl", HTTP_TRAFFIC["input"]]
-        command += ["--osl", HTTP_TRAFFIC["output"], "--search-recipe", "max-concurrency-under-sla"]
+        command += ["--extra-inputs", "ignore_eos:true", "--isl", "256", "--isl-stddev", "64"]
+        command += ["--osl", "32", "--osl-stddev", "8", "--search-recipe", "max-concurrency-under-sla"]
         command += ["--ttft-sla-ms", "200", "--tpot-sla-ms", "15", "--search-style", style, "--ui", "none"]
         command += ["--concurrency-max", str(4 * round(capacity)), "--artifact-dir", f"{folder}/artifacts"]
         command += ["--request-count", str(requests)] if requests else []

@@ -47,9 +47,10 @@ _MOST_FAILED = 0.01
 _LEAST_RATE = 1e-3
 _GROWTH, _GROWTH_UNKNOWN = 2.0, 4.0
 """Steps up to a load that fails, from one that is near it and from anywhere."""
-_ASIDE, _MOST_TRIES = 1.08, 3
-_REACH = _ASIDE**_MOST_TRIES * 1.001
-_GUIDES, _DECIDES = 0.06, 0.6
+_ASIDES = (1.4, 1.2, 1.08)
+_NEAR_MEASURED = 1.1
+"""A short probe shows no more of where the edge is."""
+_GUIDES, _DECIDES = 0.06, 0.45
 """Of the time that is left: for a probe that shows where to look, and for one whose answer is told."""
 
 Kind = Literal["rate", "concurrency"]
@@ -103,7 +104,7 @@ def find_max(
         first = start or (_guess(dataclasses.replace(options, deployment=stated), kind) if stated else 1.0)
         tried = _measured(fixed, kind, bounds, on_event, made_with)
         growth = _GROWTH if start or stated else _GROWTH_UNKNOWN
-        return _document(_search(tried, first, kind, budget_s, growth), kind, bounds)
+        return _document(_search(tried, first, kind, budget_s, growth, _NEAR_MEASURED), kind, bounds)
 
 
 def asked(options: Options) -> tuple[str, Kind, float | None]:
@@ -233,11 +234,12 @@ class Answer(NamedTuple):
     cut: bool = False
 
 
-def _search(tried: Try, start: float, kind: Kind, budget_s: float, growth: float = _GROWTH) -> Answer:
+def _search(
+    tried: Try, start: float, kind: Kind, budget_s: float, growth: float = _GROWTH, near: float = NEAR
+) -> Answer:
     begun_s = time.monotonic()
     probes: list[Probe] = []
     believed: list[Probe] = []
-    tries = {True: 0, False: 0}
     made = {_GUIDES: 0, _DECIDES: 0}
     load = max(1.0, round(start)) if kind == "concurrency" else start
     share, cut = _GUIDES, False
@@ -258,9 +260,9 @@ def _search(tried: Try, start: float, kind: Kind, budget_s: float, growth: float
         believed = [each for each in believed if each.holds is not None or _agree(each, probe)] + [probe]
         low = max((each.load for each in believed if each.likely), default=0.0)
         high = min((each.load for each in believed if not each.likely), default=math.inf)
-        following, share = _following(low, high, kind, growth), _GUIDES
+        following, share = _following(low, high, kind, growth, near), _GUIDES
         if following is None:
-            following, share = _surer(probes, low, high, tries, kind), _DECIDES
+            following, share = _surer(probes, low, high, kind), _DECIDES
         if following is None:
             break
         load = following
@@ -274,30 +276,32 @@ def _agree(one: Probe, other: Probe) -> bool:
     return one.likely in (other.likely, one.load < other.load)
 
 
-def _surer(probes: Sequence[Probe], low: float, high: float, tries: dict[bool, int], kind: Kind) -> float | None:
-    """Once it is clear where the edge is: a load below it that surely holds, then one above it that surely fails,
-    each further aside than the last; None: both are known, or were tried for."""
-    for sure, edge, aside in ((True, low, 1 / _ASIDE), (False, high, _ASIDE)):
-        near = [each for each in probes if each.holds is sure and 1 / _REACH <= each.load / (edge or 1.0) <= _REACH]
-        while edge not in (0.0, math.inf) and not near and tries[sure] < _MOST_TRIES:
-            tries[sure] += 1
-            load = edge * aside ** tries[sure]
+def _surer(probes: Sequence[Probe], low: float, high: float, kind: Kind) -> float | None:
+    """Once it is clear where the edge is: loads below it that surely hold and above it that surely fail, first such
+    as are soon told apart, then nearer ones; None: they are known, or were tried for."""
+    loads = [probe.load for probe in probes]
+    for aside in _ASIDES:
+        for sure, edge in ((True, low), (False, high)):
+            if edge in (0.0, math.inf):
+                continue
+            load = edge / aside if sure else edge * aside
             if kind == "concurrency":
                 load = float(math.floor(load) if sure else math.ceil(load))
-            if load > _LEAST_RATE and load not in {probe.load for probe in probes}:
+            known = any(each.holds is sure and (each.load >= load if sure else each.load <= load) for each in probes)
+            if not known and load > _LEAST_RATE and load not in loads:
                 return load
     return None
 
 
-def _following(low: float, high: float, kind: Kind, growth: float) -> float | None:
+def _following(low: float, high: float, kind: Kind, growth: float, near: float) -> float | None:
     """The next load to try between one that seems to hold and one that seems to fail; None: they are near enough."""
     if high == math.inf:
         return growth * low
     following = high / growth if low == 0 else math.sqrt(low * high)
     if kind == "concurrency":
         following = float(round(following))
-        return following if low < following < high and following >= 1 else None
-    return following if following > _LEAST_RATE and (low == 0 or high / low > NEAR) else None
+        return following if low < following < high and following >= 1 and (low == 0 or high > near * low) else None
+    return following if following > _LEAST_RATE and (low == 0 or high > near * low) else None
 
 
 def _document(answer: Answer, kind: Kind, bounds: str) -> dict[str, Any]:
