@@ -4,9 +4,9 @@
 
 On the simulated clock: the simulator's own capacity is that at which a long simulation (60,000 requests) of other
 arrivals just holds the bounds; found is what `simulate --find-max` says with each seed. With --http (seconds for a
-search) also over real HTTP on a `serve-sim` of the same deployment, by rate and by concurrency, for shorter requests of
-normal lengths and a bound on a p95; with --aiperf beside it AIPerf's `max-concurrency-under-sla`, whose TTFT and inter-token latency
-bound the same p95 of the same quantities. The server counts what each asks of it.
+search) also over real HTTP on a `serve-sim` of the same deployment, by rate and by concurrency, for shorter requests
+of normal lengths and a bound on a p95; with --aiperf beside it AIPerf's `max-concurrency-under-sla`, whose TTFT and
+inter-token latency bound the same p95 of the same quantities. The server counts what each asks of it.
 """
 
 from __future__ import annotations
