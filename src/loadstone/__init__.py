@@ -58,7 +58,14 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
     from loadstone.runs import bench as measure
     from loadstone.workload.options import Options, options_of
 
-    return measure.bench(options_of({"url": url, **options}, Options))
+    asked = options_of({"url": url, **options}, Options)
+    return _find_max(asked) if asked.find_max is not None else measure.bench(asked)
+
+
+def _find_max(options: Any) -> dict[str, Any]:
+    from loadstone.runs import find_max
+
+    return find_max.find_max(options)
 
 
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
@@ -86,7 +93,8 @@ def simulate(deployment: str, **options: Any) -> dict[str, Any]:
     from loadstone.runs import simulate as simulation
     from loadstone.workload.options import SimulateOptions, options_of
 
-    return simulation.simulate(options_of({"deployment": deployment, **options}, SimulateOptions))
+    asked = options_of({"deployment": deployment, **options}, SimulateOptions)
+    return _find_max(asked) if asked.find_max is not None else simulation.simulate(asked)
 
 
 def recommend(model: str, **options: Any) -> Recommendation:

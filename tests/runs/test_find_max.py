@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+import loadstone
 from loadstone.analyse.stopping import Stopping, Watch, parse_rules
 from loadstone.core.errors import InputError
 from loadstone.core.record import WatchedRequest
@@ -82,8 +83,9 @@ def test_a_probe_ends_as_soon_as_it_is_known_on_which_side_the_percentile_lies()
 
 
 def test_the_simulated_clock_s_capacity_is_met(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    options = {"deployment": "llama-3.1-8b@1xh100", "input": "512", "output": "128", "out": str(tmp_path)}
-    found = find_max(options_of(options | {"find_max": "ttft_p99<500ms,tpot_p99<15ms"}, SimulateOptions))
+    found = loadstone.simulate(
+        "llama-3.1-8b@1xh100", input=512, output=128, out=tmp_path, find_max="ttft_p99<500ms,tpot_p99<15ms"
+    )
     low, high = found["max"]["load"]["value"], found["max"]["fails_at"]["value"]
     assert low < high <= NEAR * low * 1.0001
     assert found["max"]["probes"] == list(range(len(found["cells"])))
