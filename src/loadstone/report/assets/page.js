@@ -4,7 +4,35 @@
 (() => {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
-  const specOf = (chart) => JSON.parse(chart.parentElement.querySelector("script[type='application/json']").textContent);
+  const textOf = (chart) => chart.parentElement.querySelector("script[type='application/json']").textContent;
+  const specOf = (chart) => JSON.parse(textOf(chart));
+  const quantile = document.getElementById("quantile");
+  let shown = "";
+
+  // Every row that knows its quantiles shows the chosen one; of the others than the median no interval is known.
+  const chosen = (spec) => {
+    const which = quantile ? quantile.value : "p50";
+    const rows = Object.values(spec.datasets || {}).flat().filter((row) => row.p99 !== undefined && row.y === row.p50);
+    if (which === "p50" || !rows.length) return;
+    rows.forEach((row) => { row.y = row[which]; delete row.low; delete row.high; });
+    const most = Math.max(...rows.map((row) => row.y));
+    const change = (part) => {
+      const y = part.encoding && part.encoding.y;
+      if (y && y.title) y.title = y.title.replace("median", which);
+      if (y && y.scale && y.scale.domain && most > y.scale.domain[1]) y.scale.domain[1] = 1.1 * most;
+      (part.layer || []).forEach(change);
+    };
+    change(spec);
+  };
+  // On a narrow page the names beside lines give way to a legend.
+  const isName = (each) => Object.values(each.encoding || {}).some((one) => one.field === "top");
+  const legend = (spec) => {
+    if (!(spec.layer || []).some(isName)) return;
+    spec.layer = spec.layer.filter((each) => !isName(each));
+    spec.layer.forEach((each) => Object.values(each.encoding || {}).forEach((channel) => {
+      if (channel.legend === null) channel.legend = { title: null };
+    }));
+  };
 
   // Title and notes stand above as text of the page, where they wrap; inside the picture they would be cut.
   const fitted = (spec, chart) => {
@@ -12,7 +40,16 @@
     const ink = style.getPropertyValue("--ink").trim();
     const grid = style.getPropertyValue("--grid").trim();
     const line = style.getPropertyValue("--line").trim();
-    const room = Math.max(220, Math.min(chart.clientWidth || 460, 760));
+    const hero = chart.closest(".first");
+    const room = Math.max(220, Math.min(chart.clientWidth || 460, hero ? 900 : 760));
+    chosen(spec);
+    if (room < 420) legend(spec);
+    if (hero && spec.height && window.innerWidth > 960) {
+      const height = Math.max(spec.height, Math.min(420, window.innerHeight - 430));
+      Object.values(spec.datasets || {}).flat().forEach((row) => { if (row.top) row.top *= height / spec.height; });
+      spec.height = height;
+    }
+    (spec.params || []).forEach((each) => { if (each.name === "shown") each.value = shown; });
     delete spec.title;
     spec.background = "transparent";
     const colours = { labelColor: ink, titleColor: ink };
@@ -42,18 +79,40 @@
   const draw = async (chart) => {
     chart.dataset.state = "drawing";
     try {
-      const result = await vegaEmbed(chart, fitted(specOf(chart), chart), {
+      const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+      const result = await vegaEmbed(chart, fitted(JSON.parse(textOf(chart).replaceAll('"#222222"', `"${ink}"`)), chart), {
         mode: "vega-lite", renderer: "svg", ast: true, actions: false, defaultStyle: false,
         tooltip: { disableDefaultStyle: true },
       });
       if (chart.view) chart.view.finalize();
       chart.view = result.view;
+      if (result.vgSpec.signals.some((each) => each.name === "shown")) result.view.addEventListener("click", pick);
       chart.classList.add("drawn");
     } catch (error) {
       chart.textContent = "This chart could not be drawn: " + error.message;
     }
     chart.dataset.state = "drawn";
   };
+
+  // A click on a mark, or on a name in a legend, follows whose it is through all charts; a second one ends that.
+  const whose = (view, item) => {
+    const datum = item && item.datum;
+    if (!datum) return "";
+    if (datum.who) return datum.who;
+    const rows = valuesOf(specOf(view.container()));
+    const own = rows.find((row) => row.label === (datum.label || datum.value));
+    return own ? own.who : "";
+  };
+  function pick(event, item) {
+    const who = whose(this && this.container ? this : event.vega.view(), item);
+    shown = who === shown ? "" : who;
+    document.getElementById("picked").textContent = shown
+      ? "Followed: " + shown + ". Click beside the lines to end." : "Click a line or its name to follow it through all charts.";
+    charts.forEach((chart) => {
+      if (!chart.view) return;
+      try { chart.view.signal("shown", shown).runAsync(); } catch (error) { /* a chart without what is compared */ }
+    });
+  }
 
   const charts = [...document.querySelectorAll(".chart")];
   const near = new IntersectionObserver((entries) => {
@@ -62,6 +121,18 @@
     }
   }, { rootMargin: "400px" });
   charts.forEach((chart) => near.observe(chart));
+
+  // What is linked to opens; each part of the page is closed until it is asked for.
+  const reveal = () => {
+    const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+    if (target) target.scrollIntoView();
+  };
+  window.addEventListener("hashchange", reveal);
+  reveal();
+  const tools = document.getElementById("tools");
+  if (tools && charts.length) tools.hidden = false;
+  if (quantile) quantile.addEventListener("change", () => again());
 
   const again = () => charts.filter((chart) => chart.dataset.state === "drawn").forEach(draw);
   dark.addEventListener("change", again);
@@ -73,7 +144,7 @@
     timer = setTimeout(again, 200);
   });
   window.addEventListener("beforeprint", () => {
-    document.querySelectorAll("details.run").forEach((run) => { run.open = true; });
+    document.querySelectorAll("details.run, details.part").forEach((run) => { run.open = true; });
     charts.filter((chart) => !chart.dataset.state).forEach(draw);
   });
 
@@ -84,7 +155,7 @@
   };
   const tableOf = (rows) => {
     const table = document.createElement("table");
-    const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
+    const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => name !== "hue" && name !== "who");
     const line = (texts, kind) => {
       const tr = table.insertRow();
       texts.forEach((text) => {
@@ -113,5 +184,55 @@
         link.click();
       });
     });
+  });
+
+  // Tables of cells: a click on a head sorts, words filter, and columns can be chosen by question.
+  const SIZES = { "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600 };
+  const weight = (text) => {
+    const found = text.replace(/[\u202f\u2009 ](?=\d)/g, "").match(/-?\d+(\.\d+)?/);
+    if (!found) return text === "-" ? Infinity : text;
+    const unit = (text.match(/(µs|ms|min|s|h)\b/) || [])[0];
+    return Number(found[0]) * (SIZES[unit] || 1);
+  };
+  const ASKED = { "Throughput": /tok\/s|req|MBU|MFU/, "Latency": /TTFT|TPOT|ITL|E2E|light/, "Cost, energy, SLO": /\$|SLO|J\/|tok\/s/ };
+  document.querySelectorAll(".sortable").forEach((place) => {
+    const heads = [...place.querySelectorAll("th")], rows = [...place.querySelectorAll("tbody tr")];
+    const first = heads.findIndex((head) => head.textContent.startsWith("load"));
+    heads.forEach((head, at) => {
+      head.tabIndex = 0;
+      const sort = () => {
+        const up = head.getAttribute("aria-sort") !== "ascending";
+        heads.forEach((each) => each.removeAttribute("aria-sort"));
+        head.setAttribute("aria-sort", up ? "ascending" : "descending");
+        const keyed = rows.map((row) => [weight(row.cells[at].firstChild ? row.cells[at].firstChild.textContent : ""), row]);
+        keyed.sort(([a], [b]) => (typeof a === typeof b ? (a > b ? 1 : a < b ? -1 : 0) : typeof a === "number" ? -1 : 1) * (up ? 1 : -1));
+        keyed.forEach(([, row]) => row.parentElement.append(row));
+      };
+      head.addEventListener("click", sort);
+      head.addEventListener("keydown", (event) => { if (event.key === "Enter") sort(); });
+    });
+    const tools = document.createElement("p");
+    tools.className = "tools";
+    const words = document.createElement("input");
+    Object.assign(words, { type: "search", placeholder: "Filter rows: h200 vllm …" });
+    words.setAttribute("aria-label", "Filter rows");
+    const asked = document.createElement("select");
+    asked.setAttribute("aria-label", "Columns");
+    ["All columns", ...Object.keys(ASKED)].forEach((name) => asked.append(new Option(name)));
+    const count = document.createElement("span");
+    count.className = "soft";
+    count.setAttribute("role", "status");
+    const apply = () => {
+      const wanted = words.value.toLowerCase().split(/\s+/);
+      rows.forEach((row) => { row.hidden = !wanted.every((word) => row.textContent.toLowerCase().includes(word)); });
+      const kept = heads.map((head, at) => at <= first || !ASKED[asked.value] || ASKED[asked.value].test(head.textContent));
+      [place.querySelector("thead tr"), ...rows].forEach((row) => [...row.cells].forEach((cell, at) => { cell.hidden = !kept[at]; }));
+      count.textContent = rows.filter((row) => !row.hidden).length + " of " + rows.length + " rows";
+    };
+    words.addEventListener("input", apply);
+    asked.addEventListener("change", apply);
+    tools.append(words, asked, count);
+    place.before(tools);
+    apply();
   });
 })();

@@ -8,11 +8,11 @@ from typing import Any
 
 import altair as alt
 
+from loadstone.core.units import show_number
 from loadstone.report.charts.lines import CROSSED, bounds, crossed, unit_of, warning
 from loadstone.report.charts.theme import (
-    BLUE,
     GREY,
-    ORANGE,
+    INK,
     Figure,
     Row,
     colour_by,
@@ -51,21 +51,21 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     y_title = f"{measure.name} ({unit})"
     values = [row[name] for row in rows for name in ("p50", "p99")]
     y_scale = alt.Scale(type="log", nice=False) if wide(values, WIDE) else alt.Scale()
-    shown = [(f"{name}:Q", f"{name} ({unit})", ".4~g") for name in ("p50", "p90", "p99")]
-    chart = (
-        base.mark_area(opacity=0.18, color=BLUE).encode(
+    shown = [(f"{name}:Q", f"{name} ({unit})", ",.4~r") for name in ("p50", "p90", "p99")]
+    chart = [
+        base.mark_area(opacity=0.22, color=GREY).encode(
             y=alt.Y("p90:Q", title=y_title, scale=y_scale), y2=alt.Y2("p99:Q")
-        )
-        + base.mark_area(opacity=0.38, color=BLUE).encode(y=alt.Y("p50:Q", title=y_title), y2=alt.Y2("p90:Q"))
-        + base.mark_line(color=BLUE, point=alt.OverlayMarkDef(color=BLUE, size=60)).encode(
+        ),
+        base.mark_area(opacity=0.45, color=GREY).encode(y=alt.Y("p50:Q", title=y_title), y2=alt.Y2("p90:Q")),
+        base.mark_line(color=INK, point=alt.OverlayMarkDef(color=INK, size=60)).encode(
             y=alt.Y("p50:Q", title=y_title),
             tooltip=tooltips(("x:Q", frame.x_title), *shown, ("n:Q", "requests")),
-        )
-    )
+        ),
+    ]
     if any("low" in row and "high" in row for row in rows):
         bounded = base.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        bars = bounded.mark_rule(color=ORANGE, strokeWidth=2.2)
-        chart += bars.encode(y=alt.Y("low:Q", title=y_title), y2=alt.Y2("high:Q"))
+        bars = bounded.mark_rule(color=INK, strokeWidth=1.2)
+        chart.append(bars.encode(y=alt.Y("low:Q", title=y_title), y2=alt.Y2("high:Q")))
     bounded_above = any("high" in row for row in rows)
     bar_text = "bars: 95 % bounds of the p99" if bounded_above else "too few requests to bound the p99"
     sizes = requests_a("load", (row["n"] for row in rows))
@@ -76,7 +76,10 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
         chart,
         section="run",
         summary=f"{measure.name} percentiles, {frame.words}: "
-        + "; ".join(f"at {row['x']:g}: {row['p50']:.4g}, {row['p90']:.4g}, {row['p99']:.4g} {unit}" for row in rows),
+        + "; ".join(
+            f"at {row['x']:g}: {', '.join(show_number(row[name], 4) for name in ('p50', 'p90', 'p99'))} {unit}"
+            for row in rows
+        ),
     )
 
 
@@ -119,26 +122,29 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     log = wide([row["y"] for row in (*lines, *dots, *light)], FAR)
     y_scale = alt.Scale(type="log", nice=False, padding=8) if log else alt.Scale()
     y, low = (alt.Y(f"{column}:Q", title=title, scale=y_scale) for column in ("y", "low"))
-    shown = {"simulated": ORANGE, "measured": BLUE} | ({"speed of light": GREY} if light else {})
+    shown = {"simulated": GREY, "measured": INK} | ({"speed of light": GREY} if light else {})
     colour = colour_by("what", list(shown), list(shown.values()))
-    line = alt.Chart(data(lines)).mark_line(strokeDash=[6, 3]).encode(x=x, y=y, color=colour)
+    dashes = alt.StrokeDash(
+        "what:N", scale=alt.Scale(domain=list(shown), range=[[6, 3], [1, 0], [2, 3]]), legend=None
+    )
+    line = alt.Chart(data(lines)).mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes)
     layers = [line]
     explained = []
     if any("low" in row for row in lines):
         explained.append("band: 80 % interval of the prediction")
-        band = alt.Chart(data(lines)).transform_filter("isValid(datum.low)").mark_area(opacity=0.2, color=ORANGE)
+        band = alt.Chart(data(lines)).transform_filter("isValid(datum.low)").mark_area(opacity=0.25, color=GREY)
         layers.insert(0, band.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     if any("low" in row for row in dots):
         explained.append("bars: 95 % interval of what was measured")
-        bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=BLUE)
+        bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=INK)
         layers.append(bars.encode(x=x, y=low, y2=alt.Y2("high:Q")))
-    tooltip = tooltips(("run:N",), ("x:Q",), ("y:Q", title, ".4~g"))
+    tooltip = tooltips(("run:N",), ("x:Q",), ("y:Q", title, ",.4~r"))
     marks = alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    layers.append(crossed(marks, dots, x, y))
+    layers += crossed(marks, dots, x, y)
     if any("warned" in row for row in dots):
         explained.append(CROSSED)
     if light:
-        layers.append(alt.Chart(data(light)).mark_line(strokeDash=[2, 3]).encode(x=x, y=y, color=colour))
+        layers.append(alt.Chart(data(light)).mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes))
     off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
     first = measured[0]
     words = joined(first.model, first.engine, first.hardware, lengths_label(first), simulated[0].settings, by=" · ")
@@ -151,7 +157,7 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
         f"predicted-{measure.key}",
         f"{measure.name}: measured over simulated",
         [words, "; ".join([agreement, *explained])],
-        alt.layer(*layers),
+        layers,
         section="predicted",
         summary=f"{measure.name}, measured over simulated, {words}. {agreement}",
     )
@@ -159,7 +165,7 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
 
 def _times(ratio: float) -> str:
     """`1.10`, `243`."""
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.3g}"
+    return f"{ratio:.2f}" if ratio < 10 else show_number(ratio, 3)
 
 
 def _rows(points: Sequence[Point], measure: Measure, scale: float) -> list[Row]:

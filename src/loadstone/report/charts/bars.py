@@ -8,8 +8,9 @@ from typing import Any
 
 import altair as alt
 
+from loadstone.core.units import show_number
 from loadstone.report.charts.lines import CROSSED, bounds, crossed, unit_of, warning
-from loadstone.report.charts.theme import WIDTH, Figure, Row, colour_by, data, figure, tooltips, wide
+from loadstone.report.charts.theme import GREY, INK, WIDTH, Figure, Row, data, figure, layered, tooltips
 from loadstone.report.data.frames import Measure, load_label
 from loadstone.report.data.pairs import UNSETTLED, Fact, Ratio, heaviest, interval_words, left_out
 from loadstone.report.data.points import Point
@@ -18,6 +19,8 @@ from loadstone.report.data.wording import count, joined, requests_a
 
 ROWS = 24
 """Bars, or rows of a picture, beyond these are left to the table."""
+_TICKS = (1, 1.2, 1.5, 2, 3, 5, 10, 30, 100)
+"""Of a ratio, both ways from 1."""
 _LANE = 11
 """Height of a measure's own part of a row, so that no interval lies on another."""
 
@@ -40,7 +43,8 @@ def side_by_side(
         if (y := measure.of(point)) is not None:
             named = joined(name, load_label(point) if len(loads) > 1 else "", by=" · ")
             value = getattr(point, fact) or none
-            row = {"set": named, "value": value, "y": y * scale, "order": point.load, "n": point.ok}
+            said = f"{show_number(y * scale, 4)} {value}"
+            row = {"set": named, "value": value, "y": y * scale, "order": point.load, "n": point.ok, "said": said}
             rows.append(row | warning(point))
     rows = rows[: 2 * ROWS]
     if not rows:
@@ -50,18 +54,21 @@ def side_by_side(
     order = list(dict.fromkeys(row["set"] for row in ordered))
     title = f"{measure.name} ({unit})"
     base = alt.Chart(data(rows)).encode(
-        y=alt.Y("set:N", title=None, sort=order, axis=alt.Axis(labelLimit=240)),
+        y=alt.Y("set:N", title=None, sort=order, axis=alt.Axis(labelLimit=300)),
         yOffset=alt.YOffset("value:N", sort=values),
     )
     bars = base.mark_bar().encode(
-        x=alt.X("y:Q", title=title, axis=alt.Axis(tickCount=5)),
-        color=colour_by("value", values),
+        x=alt.X(
+            "y:Q",
+            title=title,
+            axis=alt.Axis(tickCount=5),
+            scale=alt.Scale(domain=[0, 1.45 * max(row["y"] for row in rows)]),
+        ),
+        color=alt.value(GREY),
         opacity=alt.condition("datum.warned", alt.value(0.4), alt.value(1)),
-        tooltip=tooltips(("set:N",), ("value:N",), ("y:Q", title, ".4~g"), ("n:Q", "requests")),
+        tooltip=tooltips(("set:N",), ("value:N",), ("y:Q", title, ",.4~r"), ("n:Q", "requests")),
     )
-    texts = base.mark_text(align="left", dx=4, fontSize=12).encode(
-        x=alt.X("y:Q"), text=alt.Text("y:Q", format=".4~g")
-    )
+    texts = base.mark_text(align="left", dx=4, fontSize=12).encode(x=alt.X("y:Q"), text="said:N")
     height = max(120, len(order) * (18 * len(values) + 12))
     lengths = {lengths_label(point) for point in every if point.prefix == ""}
     return figure(
@@ -82,10 +89,10 @@ def side_by_side(
                 by="; ",
             ),
         ],
-        (bars + texts).properties(width=WIDTH - 60, height=height),
+        layered([bars, texts], width=WIDTH - 60, height=height),
         section=fact,
         summary=f"{measure.name} in {unit}, {what}: "
-        + "; ".join(f"{row['set']} {row['value']} {row['y']:.4g}" for row in rows[:12]),
+        + "; ".join(f"{row['set']} {row['value']} {show_number(row['y'], 4)}" for row in rows[:12]),
     )
 
 
@@ -113,15 +120,22 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
         order = list(dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0])))
         shown = [row for _, row in placed if row["row"] in order[:ROWS]]
         measures = list(dict.fromkeys(row["measure"] for row in shown))
-        log = wide([row[name] for row in shown for name in ("times", "low", "high") if name in row], 8)
-        x_scale = alt.Scale(type="log", nice=False, padding=14) if log else alt.Scale(zero=False, padding=14)
-        x = alt.X("times:Q", title=f"{over} over {under} (times)", scale=x_scale)
+        far = max(
+            max(row[name], 1 / row[name]) for row in shown for name in ("times", "low", "high") if row.get(name)
+        )
+        far = 1.15 * max(far, 1.2)
+        x = alt.X(
+            "times:Q",
+            title=f"times better on {over} than on {under} (1: the same)",
+            scale=alt.Scale(type="log", domain=[1 / far, far], nice=False),
+            axis=alt.Axis(values=[1 / each for each in _TICKS[:0:-1]] + list(_TICKS), format=".3~r"),
+        )
         y = alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=400, grid=True))
         lane = alt.YOffset("measure:N", sort=measures, scale=alt.Scale(paddingOuter=0.7))
         base = alt.Chart(data(shown)).encode(
             y=y,
             yOffset=lane,
-            color=colour_by("measure", measures, columns=1),
+            color=alt.value(INK),
         )
         bars = (
             base.transform_filter("isValid(datum.low)")
@@ -131,11 +145,9 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
         marks = base.mark_point(size=110, opacity=0.95).encode(
             x=x,
             shape=alt.Shape("measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)),
-            tooltip=tooltips(("row:N",), ("measure:N",), ("times:Q", "", ".3~g")),
+            tooltip=tooltips(("row:N",), ("measure:N",), ("times:Q", "times better", ".3~r")),
         )
-        even = (
-            alt.Chart(data([{"times": 1}])).mark_rule(color="#777777", strokeDash=[3, 3]).encode(x=alt.X("times:Q"))
-        )
+        even = alt.Chart(data([{"times": 1}])).mark_rule(color=GREY, strokeWidth=2).encode(x=alt.X("times:Q"))
         beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
         words = common([ratio.over for ratio in own], without=("gpu",))
         words = [
@@ -148,7 +160,7 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
                 f"{over} against {under}",
                 [
                     " · ".join(words),
-                    "Throughput: ratio; latencies: inverse ratio, so that right is better for all" + beyond,
+                    f"Right of 1 {over} is better, whatever the measure: latencies are inverted" + beyond,
                     "At the highest load that both keep up with; model, engine, GPU count and lengths are the same",
                     joined(
                         f"bars: {interval_words(own)}, and how much repeats differ"
@@ -159,8 +171,10 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
                         by="; ",
                     ),
                 ],
-                (even + bars + crossed(marks, shown, x, y, yOffset=lane)).properties(
-                    width=WIDTH - 100, height=max(100, _LANE * len(measures) * min(len(order), ROWS))
+                layered(
+                    [even, bars, *crossed(marks, shown, x, y, yOffset=lane)],
+                    width=WIDTH - 100,
+                    height=max(100, _LANE * len(measures) * min(len(order), ROWS)),
                 ),
                 section="gpus",
                 summary=f"{over} over {under}: "

@@ -7,14 +7,12 @@ from typing import Literal
 import altair as alt
 import numpy as np
 
+from loadstone.core.units import show_number
 from loadstone.report.charts.bands import WIDE
 from loadstone.report.charts.theme import (
-    BLUE,
-    GREEN,
+    DASHES,
     GREY,
-    ORANGE,
-    PURPLE,
-    VERMILION,
+    INK,
     WIDTH,
     Figure,
     Row,
@@ -28,15 +26,9 @@ from loadstone.report.charts.theme import (
 from loadstone.report.data.samples import TIME_BINS, Heat, RunSample, Track
 from loadstone.report.data.wording import count, joined, requests_a
 
-_TRACKS = {
-    "under way": BLUE,
-    "before their first token": ORANGE,
-    "running, says the server": GREEN,
-    "waiting, says the server": VERMILION,
-    "arrived": BLUE,
-    "says the server": PURPLE,
-    "all GPUs": GREY,
-}
+_SHADES = (INK, INK, GREY, GREY)
+_STROKES = ([1, 0], [3, 3], [1, 0], [3, 3])
+"""Of the tracks of a panel, what the client saw first."""
 
 
 def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: str) -> Figure | None:
@@ -55,12 +47,15 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
     names = [cdf.label for cdf in cdfs]
     chart = (
         alt.Chart(data(rows))
-        .mark_line(order=False)  # as the rows are: steps go up and then on
+        .mark_line(
+            order=False, interpolate="step-after", strokeWidth=2
+        )  # as the rows are: a share holds until the next
         .encode(
             x=alt.X("x:Q", title=f"{metric} ({unit})", scale=alt.Scale(type=kind, nice=False)),
             y=alt.Y("y:Q", title="requests below (%)", scale=alt.Scale(domain=[0, 100])),
-            color=colour_by("load", names, least=2),
-            tooltip=tooltips(("load:N",), ("x:Q", f"{metric} ({unit})", ".4~g"), ("y:Q", "% below", ".4~g")),
+            color=colour_by("load", names, (INK, GREY), least=2),
+            strokeDash=alt.StrokeDash("load:N", scale=alt.Scale(domain=names, range=_pairs(len(names)))),
+            tooltip=tooltips(("load:N",), ("x:Q", f"{metric} ({unit})", ",.4~r"), ("y:Q", "% below", ".4~g")),
         )
     )
     sizes = requests_a("line", (cdf.n for cdf in cdfs))
@@ -68,7 +63,8 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
         sizes += f", {len(cdfs)} of {len(sample.cells)} loads"
     definition = "(last − first token) / (tokens − 1)" if metric == "TPOT" else f"from {since}"
     spoken = "; ".join(
-        f"{cdf.label}: median {cdf.p50_s * scale:.4g} {unit}, p99 {cdf.p99_s * scale:.4g}" for cdf in cdfs
+        f"{cdf.label}: median {show_number(cdf.p50_s * scale, 4)} {unit}, p99 {show_number(cdf.p99_s * scale, 4)}"
+        for cdf in cdfs
     )
     return figure(
         key,
@@ -78,6 +74,11 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
         section="run",
         summary=f"Cumulative distribution of {metric}, {name}. {spoken}",
     )
+
+
+def _pairs(many: int) -> list[list[float]]:
+    """A dash for each two lines, of which one is INK and one GREY."""
+    return [list(DASHES[at // 2 % len(DASHES)]) for at in range(many)]
 
 
 def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
@@ -98,7 +99,6 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
             for at, value in zip(track.times_s, track.values, strict=True)
         ]
         names = [track.name for track in tracks]
-        shades = [_TRACKS.get(name, GREY) for name in names]
         last = number == len(panels) - 1
         x_title = "seconds of the run" if last else None
         x = alt.X("x:Q", scale=x_scale, title=x_title, axis=alt.Axis(labels=last, grid=False))
@@ -108,8 +108,9 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
             .encode(
                 x=x,
                 y=alt.Y("y:Q", title=panel, axis=alt.Axis(tickCount=4)),
-                color=colour_by("what", names, shades, least=2, columns=2),
-                tooltip=tooltips(("what:N",), ("x:Q", "s", ".4~g"), ("y:Q", "", ".4~g")),
+                color=colour_by("what", names, _SHADES, least=2, columns=2),
+                strokeDash=alt.StrokeDash("what:N", scale=alt.Scale(domain=names, range=list(_STROKES)), legend=None),
+                tooltip=tooltips(("what:N",), ("x:Q", "s", ",.4~r"), ("y:Q", "", ",.4~r")),
             )
         )
         edges = alt.Chart(data(spans)).mark_rule(color="#999999", strokeDash=[2, 3], strokeWidth=1.2)
@@ -124,7 +125,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
         chart,
         section="run",
         summary=f"Timeline of {name}: "
-        + "; ".join(f"{track.name} up to {max(track.values):.4g}" for track in sample.tracks),
+        + "; ".join(f"{track.name} up to {show_number(max(track.values), 4)}" for track in sample.tracks),
     )
 
 

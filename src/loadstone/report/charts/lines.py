@@ -12,16 +12,15 @@ from typing import Any, Literal, TypeVar
 import altair as alt
 import numpy as np
 
+from loadstone.core.units import show_load, show_number
 from loadstone.report.charts.theme import (
     DASHES,
     HEIGHT,
-    SEQUENCE,
+    PALETTE,
     SHAPES,
     WIDTH,
     Figure,
     Row,
-    colour_by,
-    colours,
     data,
     figure,
     load_axis,
@@ -29,7 +28,7 @@ from loadstone.report.charts.theme import (
     tooltips,
     wide,
 )
-from loadstone.report.data.frames import DOLLARS, OUTPUT, PER_GPU, PER_USER, Frame, Measure, bunched, load_label
+from loadstone.report.data.frames import PER_USER, Frame, Measure, bunched, load_label
 from loadstone.report.data.pairs import Effect
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series
@@ -41,16 +40,20 @@ Look = TypeVar("Look")
 
 FAR = 100.0
 """Times that a value must be above another for a logarithmic axis: else a line over loads is read from 0."""
-LOGARITHMIC = 20.0
+LOGARITHMIC = 10.0
 """Times that the largest value must be above the smallest for a logarithmic axis."""
 _ROOM = 0.05
 """Share of a logarithmic axis that is left free at each end."""
 BESIDE = "labelled where there is room"
-WHOSE = ("colour:N", "series"), ("variant:N", "variant")
+WHOSE = (("label:N", "series"),)
 """Tooltips: what every point tells of itself first."""
 CROSSED = "×: the cell carries a warning"
-OTHERS = "the others"
-"""In a legend: series of whom nothing more is told."""
+DIRECT, LONGEST = 8, 34
+"""So many lines, with names of so many letters at most, have their names beside them."""
+_LINE = 16
+"""Height of a name."""
+_SHOWN = "shown === '' || datum.who === shown"
+"""Of a mark: nobody was picked on the page, or the one whose it is."""
 _NEAR = 10
 """Points that are nearer than so many units lie together."""
 _SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
@@ -61,7 +64,8 @@ _SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
 
 def named(point: Point, series: Series) -> Row:
     """Whose it is; and that its cell carries a warning, where it does."""
-    return {"colour": series.colour, "variant": series.variant} | warning(point)
+    hue = PALETTE[point.hue % len(PALETTE)]
+    return {"label": series.label, "variant": series.variant, "who": point.who, "hue": hue} | warning(point)
 
 
 def warning(*points: Point) -> Row:
@@ -75,6 +79,13 @@ def bounds(known: Stat | Effect | None, scale: float = 1.0) -> dict[str, float]:
     return {"low": known.low * scale, "high": known.high * scale}
 
 
+def quantiles(known: Stat | None, scale: float) -> dict[str, float]:
+    """What a page can show in place of a median."""
+    if known is None or known.which != "median" or known.p90 is None or known.p99 is None:
+        return {}
+    return {"p50": known.value * scale, "p90": known.p90 * scale, "p99": known.p99 * scale}
+
+
 def lines(
     rows: Sequence[Row],
     known: Sequence[str],
@@ -84,15 +95,16 @@ def lines(
     *,
     bars: Direction = "y",
     order: str = "",
-) -> alt.LayerChart:
+) -> list[alt.Chart]:
     """A line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
 
     known: as in looks(). order: the column that a line follows, where it is not x.
     """
     encode, base = looks(rows, known), alt.Chart(data(rows))
     along = {"order": alt.Order(f"{order}:Q")} if order else {}
-    drawn: alt.LayerChart = base.mark_line().encode(x=x, y=y, **along, **encode("line"))
+    drawn = [base.mark_line().encode(x=x, y=y, **along, **encode("line"))]
     drawn += crossed(base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point")), rows, x, y)
+    drawn += names_beside(rows, y, order or "x")
     if not any("low" in row for row in rows):
         return drawn
     ends = (
@@ -100,115 +112,138 @@ def lines(
         if bars == "y"
         else {"x": alt.X("low:Q"), "x2": alt.X2("high:Q"), "y": y}
     )
-    bounded = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
-    under: alt.LayerChart = bounded.encode(**ends, **encode("rule")) + drawn
-    return under
+    bounded = base.transform_filter("isValid(datum.low)").mark_rule(strokeOpacity=0.55)
+    return [bounded.encode(**ends, **encode("rule")), *drawn]
 
 
-def crossed(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more: Any) -> alt.LayerChart:
+def crossed(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more: Any) -> list[alt.Chart]:
     """The marks; those of cells with a warning crossed out. `more`: channels that place the marks beside x and y."""
-    layers = [marks]
-    if any("warned" in row for row in rows):
-        cross = alt.Chart(data(rows)).transform_filter("datum.warned").mark_text(text="×", fontSize=19)
-        layers.append(cross.encode(x=x, y=y, **more))
-    return alt.LayerChart(layer=layers)
+    if not any("warned" in row for row in rows):
+        return [marks]
+    cross = alt.Chart(data(rows)).transform_filter("datum.warned").mark_text(text="×", fontSize=19)
+    return [marks, cross.encode(x=x, y=y, **more)]
 
 
 def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
-    """Encodings of a mark: colour by the first thing that differs, dashes and shapes by the rest; the legend shows
-    shapes, which points that stand alone have too. With one colour and several variants these get the colours.
+    """Encodings of a mark: the colour of whose it is in the whole report; dashes and shapes by the rest where several
+    share a colour, else shapes by colour. All are of one field, so that the legend is one.
 
     `known`: variants of the whole report, see Frame.
     """
-    names, field = list(dict.fromkeys(row["colour"] for row in rows)), "colour"
-    shades = colours(names)
+    of = {row["label"]: row for row in rows}
+    hues = [row["hue"] for row in of.values()]
+    shared = len(set(hues)) < len(hues)
     order = sorted(dict.fromkeys((*known, *(row["variant"] for row in rows))), key=bool)
-    variants = [variant for variant in order if any(row["variant"] == variant for row in rows)]
-    word = f"datum.label || '{OTHERS}'"
-    if len(names) == 1 and len(variants) > 1:
-        names, field, shades = variants, "variant", _kept(SEQUENCE, variants, order)
-    colour = colour_by(field, names, shades, least=2, labelExpr=word)
-    dashes = alt.StrokeDash(
-        "variant:N",
-        # Backwards: Vega-Lite makes one legend, here none, of scales whose domains are the same.
-        scale=alt.Scale(domain=variants[::-1], range=[list(dash) for dash in _kept(DASHES, variants, order)][::-1]),
-        legend=None,
-    )
-    shapes = alt.Shape(
-        "variant:N",
-        scale=alt.Scale(domain=variants, range=_kept(SHAPES, variants, order)),
-        legend=alt.Legend(title=None, symbolStrokeColor="#777777", symbolFillColor="#777777", labelExpr=word),
-    )
-    differ = field == "colour" and variants != order[:1]
+    taken: set[tuple[str, int]] = set()
+    places = []
+    for row in of.values():
+        place = order.index(row["variant"]) % len(SHAPES) if shared else PALETTE.index(row["hue"])
+        free = (
+            place + step for step in range(len(SHAPES)) if (row["hue"], (place + step) % len(SHAPES)) not in taken
+        )
+        places.append(next(free, place) % len(SHAPES))
+        taken.add((row["hue"], places[-1]))
+    legend = alt.Legend(title=None) if len(of) > 1 and not directly(rows) else None
+    names = list(of)
+
+    def channel(kind: Any, looks: Sequence[Any]) -> Any:
+        return kind("label:N", scale=alt.Scale(domain=names, range=list(looks)), legend=legend)
+
+    colour, shapes = channel(alt.Color, hues), channel(alt.Shape, [SHAPES[place] for place in places])
+    dashes = channel(alt.StrokeDash, [list(DASHES[place]) for place in places])
+    aside = alt.condition(_SHOWN, alt.value(1), alt.value(0.12))
 
     def encode(mark: str) -> dict[str, Any]:
-        channels: dict[str, Any] = {"color": colour, "detail": [alt.Detail("colour:N"), alt.Detail("variant:N")]}
-        if differ and mark == "line":
+        channels: dict[str, Any] = {"color": colour, "opacity": aside}
+        if shared and mark == "line":
             channels["strokeDash"] = dashes
-        if differ and mark == "point":
+        if len(of) > 1 and mark == "point":
             channels["shape"] = shapes
         return channels
 
     return encode
 
 
-def _kept(looks: Sequence[Look], variants: Sequence[str], order: Sequence[str]) -> list[Look]:
-    """For each of the variants the look of its place in the order; those that another here has got, one that is free
-    while there are any.
-    """
-    places: dict[str, int] = {}
-    for variant in variants:
-        place = order.index(variant) % len(looks)
-        if place not in places.values():
-            places[variant] = place
-    free = [place for place in range(len(looks)) if place not in places.values()]
-    rest = [variant for variant in variants if variant not in places]
-    places |= {variant: (free or range(len(looks)))[n % len(free or looks)] for n, variant in enumerate(rest)}
-    return [looks[places[variant]] for variant in variants]
+def directly(rows: Sequence[Row]) -> bool:
+    """Whether each line has its name beside its end, which is easier to read than a legend."""
+    names = {row["label"] for row in rows}
+    return 1 < len(names) <= DIRECT and max(map(len, names)) <= LONGEST
 
 
-def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False) -> alt.Scale:
-    """From 0 with some room above, or logarithmic where values span more than a factor of LOGARITHMIC.
+def names_beside(rows: Sequence[Row], y: alt.Y, order: str) -> list[alt.Chart]:
+    """The name of each line right of the picture, at the height of its end, none over another."""
+    if not directly(rows):
+        return []
+    last = {row["label"]: row for row in sorted(rows, key=lambda row: float(row[order]))}
+    ends = _domain(y)
+    at = sorted(((1 - _part(row["y"], *ends)) * HEIGHT, name) for name, row in last.items())
+    tops: list[float] = []
+    for top, _ in at:
+        tops.append(max(top, tops[-1] + _LINE) if tops else top)
+    tops = [min(top, HEIGHT - _LINE * (len(tops) - 1 - n)) for n, top in enumerate(tops)]
+    texts = [
+        {"name": name, "top": round(top, 1), "hue": last[name]["hue"]}
+        for (_, name), top in zip(at, tops, strict=True)
+    ]
+    raw = alt.Y("top:Q", scale=None, axis=None)
+    base = alt.Chart(data(texts)).encode(x=alt.value("width"), y=raw)
+    marks = base.mark_text(align="left", baseline="middle", dx=8, text="━", fontWeight=800)
+    names = base.mark_text(align="left", baseline="middle", dx=24, fontSize=12).encode(text="name:N")
+    return [marks.encode(color=alt.Color("hue:N", scale=None)), names]
+
+
+def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False, log: bool | None = None) -> alt.Scale:
+    """From 0 with some room above, or logarithmic, by `log` or where values span more than a factor of LOGARITHMIC.
 
     `bars`: they lie along this axis, and their ends have to be seen too.
     """
-    low, high = _ends(rows, column, bars)
+    low, high = _ends(rows, column, bars, log)
     return alt.Scale(type="log" if low else "linear", domain=[low or 0, high], nice=False)
 
 
-def _ends(rows: Sequence[Row], column: Direction, bars: bool) -> tuple[float, float]:
+def _ends(rows: Sequence[Row], column: Direction, bars: bool, log: bool | None = None) -> tuple[float, float]:
     """Where the axis begins and ends: at 0 unless it is logarithmic."""
     values = [row[column] for row in rows]
     ends_of_bars = [row[end] for row in rows for end in ("low", "high") if bars and end in row]
-    if not wide(values, LOGARITHMIC):
-        return 0.0, max(1.12 * max(values), 1.02 * max(ends_of_bars, default=0.0))
+    if not (wide(values, LOGARITHMIC) if log is None else log):
+        return 0.0, max(1.12 * max(values), 1.02 * max(ends_of_bars, default=0.0)) or 1.0
     seen = [value for value in (*values, *ends_of_bars) if value > 0]
-    room = (max(seen) / min(seen)) ** (_ROOM / (1 - 2 * _ROOM))
+    room = (max(seen) / min(seen)) ** (_ROOM / (1 - 2 * _ROOM)) if len(set(seen)) > 1 else 1.1
     return min(seen) / room, max(seen) * room
 
 
-def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y, *, bars: Direction) -> alt.LayerChart:
-    """Loads, each written beside its point, on that side of it where it lies on nothing else.
+def alike_scales(rows: Sequence[Row], bars: Direction) -> tuple[alt.Scale, alt.Scale]:
+    """Of x and y: both logarithmic where either needs to be, so that a power law is a line."""
+    log = all(min(row[column] for row in rows) > 0 for column in "xy") and any(
+        wide([row[column] for row in rows], LOGARITHMIC) for column in "xy"
+    )
+    return axis_scale(rows, "x", bars=bars == "x", log=log), axis_scale(rows, "y", bars=bars == "y", log=log)
 
-    `bars`: as in lines().
-    """
-    base = alt.Chart(data(_beside(rows, bars))).encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
-    texts = (
+
+def _domain(channel: alt.X | alt.Y) -> tuple[float, float]:
+    """Where its axis begins, 0 unless it is logarithmic, and ends."""
+    low, high = channel["scale"]["domain"]
+    return low, high
+
+
+def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """Loads, each written beside its point, on that side of it where it lies on nothing else."""
+    base = alt.Chart(data(_beside(rows, x, y))).encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
+    return [
         base.transform_filter(f"datum.side == {n}").mark_text(align=align, dx=dx, dy=dy, fontSize=12)
         for n, (align, dx, dy) in enumerate(_SIDES)
-    )
-    return alt.LayerChart(layer=list(texts))
+    ]
 
 
-def _beside(rows: Sequence[Row], bars: Direction) -> list[Row]:
+def _beside(rows: Sequence[Row], x_axis: alt.X, y_axis: alt.Y) -> list[Row]:
     """The loads that can be written, heaviest first, each with its side: none lies on a line, a point or another; of
     points that lie together under the same load one says it.
     """
-    ends = {column: _ends(rows, column, column == bars) for column in ("x", "y")}
+    ends = {"x": _domain(x_axis), "y": _domain(y_axis)}
     at = {id(row): (_part(row["x"], *ends["x"]) * WIDTH, -_part(row["y"], *ends["y"]) * HEIGHT) for row in rows}
     lines = defaultdict(list)
     for row in sorted(rows, key=lambda row: row["load"]):
-        lines[row["colour"], row["variant"]].append(at[id(row)])
+        lines[row["label"]].append(at[id(row)])
     taken = np.array(
         [
             np.add(start, share * np.subtract(end, start))
@@ -248,6 +283,7 @@ def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Fi
         at, value = frame.x(point), measure.of(point)
         if at is not None and value is not None:
             row = {"x": at, "y": value * scale} | named(point, series) | bounds(measure.stat(point), scale)
+            row |= quantiles(measure.stat(point), scale)
             rows.append(row | {"n": _n(measure, point), "is": load_label(point)})
     if not rows:
         return None
@@ -255,8 +291,8 @@ def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Fi
     title = f"{measure.name}{stat_name} ({unit})"
     x = load_axis(frame.x_title, sorted({row["x"] for row in rows}))
     far = wide([row["y"] for row in rows], FAR)
-    y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True) if far else alt.Scale(zero=True))
-    tooltip = tooltips(*WHOSE, ("x:Q", frame.x_title), ("y:Q", title, ".4~g"), ("n:Q", "requests"))
+    y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True, log=far))
+    tooltip = tooltips(*WHOSE, ("x:Q", frame.x_title), ("y:Q", title, ",.4~r"), ("n:Q", "requests"))
     return figure(
         key,
         f"{measure.name} by {frame.axis_word}{suffix}",
@@ -279,11 +315,10 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     if len(rows) < 2:
         return None
     title = f"{throughput.name} ({throughput.unit})"
-    x = alt.X(
-        "x:Q", title=f"{latency.name}{_which(frame.points, latency)} ({unit})", scale=axis_scale(rows, "x", bars=True)
-    )
-    y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y"))
-    shown = ("x:Q", f"{latency.name} ({unit})", ".4~g"), ("y:Q", title, ".5~g"), ("n:Q", "requests")
+    x_title = f"{latency.name}{_which(frame.points, latency)} ({unit})"
+    x_scale, y_scale = alike_scales(rows, bars="x")
+    x, y = alt.X("x:Q", title=x_title, scale=x_scale), alt.Y("y:Q", title=title, scale=y_scale)
+    shown = ("x:Q", f"{latency.name} ({unit})", ",.4~r"), ("y:Q", title, ",.5~r"), ("n:Q", "requests")
     tooltip = tooltips(*WHOSE, ("load:Q", frame.x_title), *shown)
     better = "up and right" if latency.better == "higher" else "up and left"
     return figure(
@@ -295,7 +330,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
             f"{definition(frame.points, throughput)}; {definition(frame.points, latency)}",
             sample_words(frame.points, latency),
         ],
-        lines(rows, frame.variants, x, y, tooltip, bars="x", order="load") + loads_beside(rows, x, y, bars="x"),
+        lines(rows, frame.variants, x, y, tooltip, bars="x", order="load") + loads_beside(rows, x, y),
         section=section,
         summary=f"{throughput.name} over {latency.noun}; {frame.words}. "
         + _spoken([{**row, "x": row["load"]} for row in rows], throughput.unit),
@@ -305,67 +340,43 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
 _PACE = "Output tok/s per user (1 / median TPOT)"
 
 
-def pareto(frame: Frame) -> Figure | None:
-    """Tokens per user against tokens per GPU, with the points that no other beats in both joined by a step."""
-    per_gpu = all(point.gpus for point in frame.points)
-    cost = PER_GPU if per_gpu else OUTPUT
-    rows = _rows(frame, cost)
-    if len(rows) < 3:
-        return None
-    front = _front(_rows(_candidates(frame), cost), "higher")
-    x = alt.X("x:Q", title=_PACE, scale=axis_scale(rows, "x"))
-    y = alt.Y("y:Q", title=f"{cost.name} (tok/s)", scale=axis_scale(rows, "y"))
-    tooltip = _tooltips(frame, ("y:Q", "tok/s", ".5~g"))
-    points = (
-        alt.Chart(data(rows))
-        .mark_point(size=90)
-        .encode(x=x, y=y, tooltip=tooltip, **looks(rows, frame.variants)("point"))
-    )
-    return figure(
-        "pareto",
-        "Pareto front: pace per user against throughput" + (" per GPU" if per_gpu else ""),
-        [
-            frame.words,
-            f"Dotted, grey: the front, points that no other beats in both{_aside(frame)}; better is up and right",
-            definition(frame.points, cost),
-            sample_words(frame.points, PER_USER),
-        ],
-        _joined(front, x, y) + crossed(points, rows, x, y),
-        section="throughput",
-        summary=f"{len(front)} of {len(rows)} points are on the front; {frame.words}",
-    )
-
-
-def price_by_pace(frame: Frame) -> Figure | None:
-    """Dollars per million output tokens over the pace one user sees, a line for each series through its loads; the
-    points that none beats in both joined by a step: what a pace costs at least.
+def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure | None:
+    """What a pace per user costs: tokens per GPU, or dollars per million tokens, over tokens per second per user; a
+    line for each series through its loads, and a step through the points that none beats in both.
     """
-    rows = _rows(frame, DOLLARS)
+    rows = _rows(frame, measure)
     if len(rows) < 2:
         return None
-    front = _front(_rows(_candidates(frame), DOLLARS), "lower")
-    title = "$ per million output tokens"
-    x = alt.X("x:Q", title=_PACE, scale=axis_scale(rows, "x"))
-    y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True))
-    total = "total:Q", "$ per million tokens, input and output", ".3~g"
-    tooltip = _tooltips(frame, ("y:Q", title, ".3~g"), total)
+    costs = measure.better == "lower"
+    best = _front(_rows(_candidates(frame), measure), measure.better)
+    title = f"{measure.name} ({measure.unit})"
+    x_scale, y_scale = alike_scales(rows, bars="y")
+    x, y = alt.X("x:Q", title=_PACE, scale=x_scale), alt.Y("y:Q", title=title, scale=y_scale)
+    total = [("total:Q", "$ per million tokens, input and output", ",.3~r")] if costs else []
+    tooltip = _tooltips(frame, ("y:Q", title, ",.4~r"), *total)
+    several = len({row["label"] for row in rows}) > 1
+    step = f"Dotted, grey: the front, points that no other beats in both{_aside(frame)}"
     return figure(
-        "price",
-        "Price of output tokens against pace per user",
+        key,
+        f"{measure.name} against pace per user",
         [
             whose(frame, rows),
-            f"A point per load, {BESIDE}: {frame.x_title}; better is down and right. Dotted, grey: the lowest price "
-            f"of each pace{_aside(frame)}",
-            definition(frame.points, DOLLARS),
-            sample_words(frame.points, DOLLARS),
+            f"A point per load, {BESIDE}: {frame.x_title}; better is {'down' if costs else 'up'} and right. "
+            + (step if several else ""),
+            f"{definition(frame.points, measure)}; {definition(frame.points, PER_USER)}",
+            sample_words(frame.points, measure),
         ],
-        _joined(front, x, y)
-        + lines(rows, frame.variants, x, y, tooltip, order="load")
-        + loads_beside(rows, x, y, bars="y"),
-        section="price",
-        summary=f"Dollars per million output tokens over tokens per second per user; {frame.words}. "
-        "The cheapest for each pace: "
-        + "; ".join(f"${row['y']:.3g} at {row['x']:.3g} tok/s per user" for row in front[:12]),
+        [
+            *([_joined(best, x, y)] if several else []),
+            *lines(rows, frame.variants, x, y, tooltip, order="load"),
+            *loads_beside(rows, x, y),
+        ],
+        section=section,
+        summary=f"{measure.name} over tokens per second per user; {frame.words}. {len(best)} of {len(rows)} points "
+        "are on the front: "
+        + "; ".join(
+            f"{show_number(row['y'])} {measure.unit} at {show_number(row['x'])} tok/s per user" for row in best[:12]
+        ),
     )
 
 
@@ -426,12 +437,12 @@ def _joined(front: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
 
 def _tooltips(frame: Frame, *more: tuple[str, ...]) -> list[alt.Tooltip]:
     """What a point of a front tells of itself; `more`: of its height."""
-    return tooltips(*WHOSE, ("load:Q", frame.x_title), ("x:Q", "tok/s per user", ".4~g"), *more)
+    return tooltips(*WHOSE, ("load:Q", frame.x_title), ("x:Q", "tok/s per user", ",.4~r"), *more)
 
 
 def whose(frame: Frame, rows: Sequence[Row]) -> str:
     """The frame's words, and of which series the rows are where no legend tells: where of several one is left."""
-    series = dict.fromkeys(joined(row["colour"], row["variant"], by=" · ") for row in rows)
+    series = dict.fromkeys(row["label"] for row in rows)
     parts = [*frame.words.split(" · "), *next(iter(series)).replace("not stated", "").split(" · ")]
     return joined(*dict.fromkeys(parts), by=" · ") if len(series) == 1 else frame.words
 
@@ -498,10 +509,13 @@ def _spoken(rows: Sequence[Row], unit: str) -> str:
     """The lines in words, for those who do not see them."""
     lines = defaultdict(list)
     for row in rows:
-        lines[joined(row["colour"], row["variant"], by=" ")].append(row)
+        lines[row["label"]].append(row)
     texts = []
     for name, line in list(lines.items())[:12]:
         line.sort(key=lambda row: row["x"])
         first, last = line[0], line[-1]
-        texts.append(f"{name}: {first['y']:.4g} {unit} at {first['x']:g} to {last['y']:.4g} at {last['x']:g}")
+        texts.append(
+            f"{name}: {show_number(first['y'], 4)} {unit} at {show_load(float(first['x']))} to "
+            f"{show_number(last['y'], 4)} at {show_load(float(last['x']))}"
+        )
     return "; ".join(texts)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import Literal
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice, zip_longest
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from loadstone.report.charts.bands import predicted, predictions
 from loadstone.report.charts.bars import ratio_figures, side_by_side
-from loadstone.report.charts.lines import against, pareto, price_by_pace, trade_off
-from loadstone.report.charts.theme import SEQUENCE, SHAPES, Figure
+from loadstone.report.charts.lines import against, front, trade_off
+from loadstone.report.charts.theme import SHAPES, Figure
 from loadstone.report.data.frames import (
     BATCH_S,
+    DOLLARS,
     E2E,
     ENERGY,
+    GOODPUT,
     ITL,
     OUTPUT,
-    PER_USER,
+    PER_GPU,
     TOTAL,
     TPOT,
     TTFT,
@@ -31,10 +34,10 @@ from loadstone.report.data.frames import (
 )
 from loadstone.report.data.pairs import gpu_ratios, switches
 from loadstone.report.data.points import Point
-from loadstone.report.data.series import Series
+from loadstone.report.data.series import Series, hued
 from loadstone.report.data.wording import joined
 
-MAX_FIGURES = 120
+MAX_FIGURES = 80
 MAX_LINES = 24
 """Series in one picture; a frame with more, or with more variants than there are looks for, is cut to those with the
 most points, of these the fastest."""
@@ -46,48 +49,131 @@ _SWITCHED: tuple[tuple[Literal["prefix", "parallel"], str, str, tuple[Measure, .
 """What may differ alone, in a title, what it is called where there is none, and the measures that are drawn."""
 
 
-def figures(points: Sequence[Point]) -> list[Figure]:
-    """All pictures of these points, at most MAX_FIGURES, in the order of a report."""
-    made = list(islice((figure for figure in _all(points) if figure is not None), MAX_FIGURES))
+class Drawn(msgspec.Struct, frozen=True):
+    """`hero`: the picture of the answer, if there is any to draw; `left_out`: how many of each section are not drawn,
+    being of the fewest cells.
+    """
+
+    hero: Figure | None
+    figures: list[Figure]
+    left_out: dict[str, int]
+
+
+class _Wanted(NamedTuple):
+    """A picture that may be made: of which kind and section, of how many cells, and how."""
+
+    kind: str
+    section: str
+    cells: int
+    make: Callable[[], Figure | None]
+
+
+def drawn(points: Sequence[Point], main: Frame | None = None) -> Drawn:
+    """The pictures of these points in the order of a report, at most MAX_FIGURES: of each kind in turn those of the
+    most cells, so that no kind is missing. `main`: the cells of the hero.
+    """
+    points = hued(points)
+    wanted = list(_all(points))
+    chosen = _most_telling(wanted)
+    made: list[Figure] = []
     keys: dict[str, int] = defaultdict(int)
-    for figure in made:
-        keys[figure.key] += 1
-        if keys[figure.key] > 1:
-            figure.key += f"-{keys[figure.key]}"
-    return made
+    for one in wanted:
+        figure = one.make() if id(one) in chosen else None
+        if figure is not None:
+            keys[figure.key] += 1
+            figure.key += f"-{keys[figure.key]}" if keys[figure.key] > 1 else ""
+            made.append(figure)
+    hero = _hero(points, main) or next(iter(made), None)
+    left_out = Counter(one.section for one in wanted if id(one) not in chosen)
+    return Drawn(hero, [figure for figure in made if hero is None or figure.key != hero.key], dict(left_out))
 
 
-def _all(points: Sequence[Point]) -> Iterator[Figure | None]:
-    """None for each picture that would have too little in it."""
+def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
+    by_kind: dict[str, list[_Wanted]] = defaultdict(list)
+    for one in sorted(wanted, key=lambda each: -each.cells):
+        by_kind[one.kind].append(one)
+    turns = zip_longest(*by_kind.values())
+    return {id(one) for one in islice((one for turn in turns for one in turn if one is not None), MAX_FIGURES)}
+
+
+def _hero(points: Sequence[Point], main: Frame | None) -> Figure | None:
+    """Of the answer's cells: cost, or throughput, for each pace per user; else throughput against latency."""
+    if main is None:
+        return None
+    places = {(point.number, point.cell) for point in main.points}
+    own = [point for point in points if (point.number, point.cell) in places]
+    frame = next(iter(frames(own, main.axis, single=True) or frames(own, main.axis)), None)
+    if frame is None:
+        return None
+    frame = _cut(frame)
+    for measure in (DOLLARS, PER_GPU, OUTPUT):
+        if measure is PER_GPU and not all(point.gpus for point in frame.points):
+            continue
+        made = front(frame, measure, section="hero", key="hero")
+        if made is not None:
+            return made
+    if main.axis != "load":
+        return against(frame, OUTPUT, key="hero")
+    latency = BATCH_S if frame.mode != "online" else E2E
+    return trade_off(frame, latency, _widest(frame), section="hero", key="hero")
+
+
+def _all(points: Sequence[Point]) -> Iterator[_Wanted]:
+    """Every picture that these points may give; one that has too little in it is None when it is made."""
     sweeps, by_length, by_model = _framed(points)
+
+    def of(frame: Frame, kind: str, section: str, make: Callable[..., Figure | None], *given: Any) -> _Wanted:
+        return _Wanted(f"{section}-{kind}", section, len(frame.points), partial(make, frame, *given))
+
+    def line(frame: Frame, measure: Measure) -> Iterator[_Wanted]:
+        key = f"{'offline-' if frame.offline else ''}{measure.key}-by-{frame.axis}"
+        yield of(frame, key, frame.section, partial(against, key=key), measure)
+        rest = outliers(frame, measure)
+        if rest is not None:
+            more = partial(against, key=f"{key}-rest", suffix=f", without {rest[1]}")
+            yield of(rest[0], f"{key}-rest", frame.section, more, measure)
+
+    def trade(frame: Frame, latency: Measure, measure: Measure, section: str, key: str) -> _Wanted:
+        return of(frame, key, section, partial(trade_off, section=section, key=key), latency, measure)
+
     served = [frame for frame in sweeps if not frame.offline]
     for frame in served:
-        yield from _served(frame)
+        for latency, much in ((E2E, _widest(frame)), (TPOT, OUTPUT), (ITL, OUTPUT)):
+            yield trade(frame, latency, much, "throughput", f"throughput-{latency.key}")
+        cost = PER_GPU if all(point.gpus for point in frame.points) else OUTPUT
+        yield of(frame, "pareto", "throughput", partial(front, section="throughput", key="pareto"), cost)
+        yield of(frame, "price", "price", partial(front, section="price", key="price"), DOLLARS)
     for frame in served:
-        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, ENERGY):
-            yield from _line(frame, measure)
+        for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, GOODPUT, ENERGY):
+            yield from line(frame, measure)
     for frame in sweeps:
         if frame.mode != "online":
-            yield trade_off(frame, BATCH_S, _widest(frame), section="offline", key=f"{frame.mode}-throughput-latency")
+            yield trade(frame, BATCH_S, _widest(frame), "offline", f"{frame.mode}-throughput-latency")
             for measure in (_widest(frame), BATCH_S):
                 if frame.offline or measure is not OUTPUT:
-                    yield from _line(frame, measure)
+                    yield from line(frame, measure)
     for frame in by_length:
         if frame.offline and not _full(frame):
             continue
-        measures = (_widest(frame), BATCH_S) if frame.offline else (TTFT, TPOT, E2E, _widest(frame), BATCH_S)
-        for measure in measures:
-            yield from _line(frame, measure)
+        for measure in (_widest(frame), BATCH_S) if frame.offline else (TTFT, TPOT, E2E, _widest(frame), BATCH_S):
+            yield from line(frame, measure)
     for fact, what, none, shown in _SWITCHED:
-        switch_sets = switches(points, fact)
+        sets = switches(points, fact)
         for measure in shown:
-            yield side_by_side(switch_sets, measure, fact, what, none=none)
-    yield from ratio_figures(gpu_ratios(points))
+            make = partial(side_by_side, sets, measure, fact, what, none=none)
+            yield _Wanted(f"{fact}-{measure.key}", fact, sum(map(len, sets)), make)
+    for picture in ratio_figures(gpu_ratios(points)):
+        yield _Wanted("gpus", "gpus", len(points), partial(_as_is, picture))
     for frame in by_model:
-        yield trade_off(frame, pace(frame.points), OUTPUT, section="models", key="models")
+        yield trade(frame, pace(frame.points), OUTPUT, "models", "models")
     for pair in predictions(points):
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, BATCH_S):
-            yield predicted(pair, measure)
+            make = partial(predicted, pair, measure)
+            yield _Wanted(f"predicted-{measure.key}", "predicted", len(pair[1]), make)
+
+
+def _as_is(figure: Figure) -> Figure:
+    return figure
 
 
 def _framed(points: Sequence[Point]) -> list[list[Frame]]:
@@ -103,23 +189,6 @@ def _framed(points: Sequence[Point]) -> list[list[Frame]]:
     variants_of = [dict.fromkeys(series.variant for series in frame.series) for group in framed for frame in group]
     variants = tuple(dict.fromkeys(variant for own in variants_of if len(own) > 1 for variant in own))
     return [[msgspec.structs.replace(frame, variants=variants) for frame in group] for group in framed]
-
-
-def _served(frame: Frame) -> Iterator[Figure | None]:
-    total = _widest(frame)
-    for latency, throughput in ((E2E, total), (TPOT, OUTPUT), (ITL, OUTPUT), (PER_USER, OUTPUT)):
-        yield trade_off(frame, latency, throughput, section="throughput", key=f"throughput-{latency.key}")
-    if len({series.label for series in frame.series}) > 1:
-        yield pareto(frame)
-    yield price_by_pace(frame)
-
-
-def _line(frame: Frame, measure: Measure) -> Iterator[Figure | None]:
-    key = f"{'offline-' if frame.offline else ''}{measure.key}-by-{frame.axis}"
-    yield against(frame, measure, key=key)
-    rest = outliers(frame, measure)
-    if rest is not None:
-        yield against(rest[0], measure, key=f"{key}-rest", suffix=f", without {rest[1]}")
 
 
 def _widest(frame: Frame) -> Measure:
@@ -138,10 +207,9 @@ def _cut(frame: Frame) -> Frame:
     for point, series in frame.pairs:
         many, most = weights.get(series, (0, 0.0))
         weights[series] = many + 1, max(most, point.output_tokens_per_s or 0.0)
-    looks = len(SHAPES if len({series.colour for series in weights}) > 1 else SEQUENCE)
     chosen: dict[Series, str] = {}
     for series in sorted(weights, key=weights.__getitem__, reverse=True):
-        if len(chosen) < MAX_LINES and len({*chosen.values(), series.variant}) <= looks:
+        if len(chosen) < MAX_LINES and len({*chosen.values(), series.variant}) <= len(SHAPES):
             chosen[series] = series.variant
     if len(chosen) == len(weights):
         return frame

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from loadstone.analyse.run_facts import gpu_name
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.size import Row
-from loadstone.report.charts.theme import BLUE, GREEN, GREY, ORANGE, SKY, Figure, data, figure, tooltips
+from loadstone.report.charts.theme import BLUE, CYAN, GREEN, GREY, VERMILION, Figure, data, figure, tooltips
 from loadstone.report.data.wording import clean
 
-PARTS = (("weights", BLUE), ("activations, runtime", ORANGE), ("KV asked for", GREEN), ("KV room left", SKY),
+PARTS = (("weights", BLUE), ("activations, runtime", VERMILION), ("KV asked for", GREEN), ("KV room left", CYAN),
          ("left by the engine", GREY))  # fmt: skip
 """In the order they are stacked."""
 _MOST = 40
@@ -41,7 +41,7 @@ def memory_picture(rows: Sequence[Row]) -> Figure:
         alt.Chart(data(values))
         .mark_bar(size=20)
         .encode(
-            y=alt.Y("deployment:N", title=None, sort=names, axis=alt.Axis(labelLimit=340, ticks=False)),
+            y=alt.Y("deployment:N", title=None, sort=names, axis=alt.Axis(labelLimit=420, ticks=False)),
             x=alt.X("gib:Q", title="GiB per GPU", stack="zero"),
             color=alt.Color("part:N", title=None, scale=alt.Scale(domain=parts, range=colours)),
             order="order:Q",

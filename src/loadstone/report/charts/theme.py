@@ -1,15 +1,14 @@
 """What all pictures have: looks, data, axes, tooltips, and their files (SVG, PNG, HTML), made offline.
 
-They are small with large letters, so that they can be read at a third of their size. An engine or a GPU has the same
-colour in all, told apart by the colour-blind: the first eight are those of Okabe and Ito, Color Universal Design
-(2008), without black, which dark pages hide, and yellow, which light ones do; the others, for
-names that the table does not know, are from Tol, "muted" (2021).
+They are small with large letters, so that they can be read at a third of their size. A colour means one thing in all
+pictures of a report: what is compared (data/series.py, hued). The first three are of Okabe and Ito, Color Universal
+Design (2008); each has a contrast of at least 3 on white and on the dark page, and a shape beside it for those who do
+not see it.
 """
 
 from __future__ import annotations
 
 import textwrap
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,84 +29,13 @@ INK = "#222222"
 _LINE_CHARS = 80
 
 
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
-VERMILION, SKY, GREY = "#D55E00", "#56B4E9", "#666666"
-
-ENGINES = {
-    "vllm": BLUE,
-    "sglang": ORANGE,
-    "tensorrt-llm": GREEN,
-    "llama.cpp": PURPLE,
-    "transformers": VERMILION,
-    "mlx-lm": SKY,
-    "timing server": GREY,
-}
-GPUS = {
-    "a100": ORANGE,
-    "h100": BLUE,
-    "h200": GREEN,
-    "b200": VERMILION,
-    "b300": PURPLE,
-    "gb200": "#AA4499",
-    "gb300": "#882255",
-    "mi300x": SKY,
-    "mi325x": "#999933",
-    "mi355x": "#44AA99",
-    "l40s": GREY,
-    "rtx 4090": "#CC6677",
-}
-OTHERS = (
-    "#44AA99",
-    "#AA4499",
-    "#999933",
-    "#CC6677",
-    "#88CCEE",
-    "#882255",
-    "#117733",
-    "#DDCC77",
-    "#6699CC",
-    "#661100",
-)
-
-SEQUENCE = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, GREY, *OTHERS)
-"""For what has no colour of its own: runs, parallelism, panels."""
+BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#AA4499"
+OLIVE, CYAN, ROSE, VIOLET, GREY = "#808000", "#0E8FA8", "#CC79A7", "#7A6FF0", "#777777"
+PALETTE = (BLUE, VERMILION, GREEN, PURPLE, OLIVE, CYAN, ROSE, VIOLET)
+"""What is compared, and nothing else: all else is INK or GREY, and told apart by dashes, shapes and words."""
 
 DASHES = ((1, 0), (7, 4), (2, 3), (9, 3, 2, 3), (4, 2), (12, 4), (1, 2), (6, 2, 1, 2, 1, 2))
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
-
-
-def colour(name: str) -> str:
-    """The colour of an engine, a GPU, or anything else: a fixed one, or one that follows from the name alone."""
-    fixed = _known(name)
-    return fixed if fixed is not None else OTHERS[zlib.crc32(name.encode("utf-8", "replace")) % len(OTHERS)]
-
-
-def colours(names: Sequence[str]) -> list[str]:
-    """A colour for each name of one picture. Two names whose own colours are the same get different ones."""
-    taken = {name: own_colour for name in names if (own_colour := _known(name)) is not None}
-    used = set(taken.values()) if len(set(taken.values())) == len(taken) else set()
-    chosen: list[str] = []
-    for name in names:
-        wanted = colour(name)
-        if name not in taken or wanted in chosen:
-            start = OTHERS.index(wanted) if wanted in OTHERS else 0
-            order = (*OTHERS[start:], *OTHERS[:start])
-            free = (other for other in order if other not in used and other not in chosen)
-            wanted = next(free, wanted)
-        chosen.append(wanted)
-    return chosen
-
-
-def _known(name: str) -> str | None:
-    low = name.lower()
-    if low in ENGINES:
-        return ENGINES[low]
-    # 8×H200-SXM-141GB, H100 PCIe: the GPU is told by a word of it, the longest first (GB200 has B200 in it).
-    words = low.replace("×", " ").replace("-", " ").replace("_", " ").split()
-    for gpu in sorted(GPUS, key=len, reverse=True):
-        if gpu in words or (" " in gpu and gpu in " ".join(words)):
-            return GPUS[gpu]
-    return None
 
 
 class Figure(msgspec.Struct, kw_only=True):
@@ -128,15 +56,27 @@ class Figure(msgspec.Struct, kw_only=True):
 
 
 def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: str, summary: str) -> Figure:
-    """An Altair chart made a figure: title, notes and looks added."""
+    """An Altair chart, or charts in layers, made a figure: title, notes and looks added."""
     shown_notes = [note for note in notes if note]
     lines = [line for note in shown_notes for line in textwrap.wrap(note, _LINE_CHARS)]
-    spec: dict[str, Any] = chart.to_dict(validate=schemapi.DEBUG_MODE)
+    spec = layered(chart) if isinstance(chart, list) else chart
+    if not isinstance(spec, dict):
+        spec = spec.to_dict(validate=schemapi.DEBUG_MODE)
     spec["title"] = {"text": textwrap.wrap(title, 52) or "", "subtitle": lines}
     spec["config"] = CONFIG
+    if "datum.who" in str(spec):
+        spec["params"] = [*spec.get("params", []), {"name": "shown", "value": ""}]  # whom a reader picked on the page
     if "width" not in spec and not {"hconcat", "vconcat", "facet", "repeat"} & set(spec):
         spec |= {"width": WIDTH, "height": HEIGHT}
     return Figure(key=key, title=title, notes=shown_notes, summary=summary, section=section, spec=spec)
+
+
+def layered(charts: Sequence[alt.Chart], **more: Any) -> dict[str, Any]:
+    """The specification of charts over one another. Altair's own way copies all of them for each that is added."""
+    parts = [chart.to_dict(validate=schemapi.DEBUG_MODE) for chart in charts]
+    datasets = {name: rows for part in parts for name, rows in part.pop("datasets", {}).items()}
+    layers = [{name: value for name, value in part.items() if name not in ("$schema", "config")} for part in parts]
+    return {"$schema": parts[0]["$schema"], "layer": layers, "datasets": datasets} | more
 
 
 def tooltips(*columns: tuple[str, ...]) -> list[alt.Tooltip]:
@@ -170,10 +110,10 @@ def wide(values: Sequence[float], times: float) -> bool:
 
 
 def colour_by(
-    column: str, names: Sequence[str], shades: Sequence[str] = SEQUENCE, *, least: int = 1, **options: Any
+    column: str, names: Sequence[str], shades: Sequence[str] = PALETTE, *, least: int = 1, **options: Any
 ) -> alt.Color:
     """A colour for each name, in their order. `options`: of its legend, which fewer names than `least` have not."""
-    scale = alt.Scale(domain=names, range=list(shades[: len(names)]))
+    scale = alt.Scale(domain=names, range=[shades[at % len(shades)] for at in range(len(names))])
     legend = alt.Legend(title=None, **options) if len(names) >= least else None
     return alt.Color(f"{column}:N", scale=scale, legend=legend)
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadstone.analyse.verdict.thresholds import BUNCHED_S
+from loadstone.core.units import show_load
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series, common, lengths_label, series_of
 from loadstone.report.data.statistic import Stat
@@ -96,6 +97,10 @@ DOLLARS = Measure(
 ENERGY = Measure(
     "j_output", "Energy per output token", "J", "energy of all GPUs that were read / output tokens, {window}",
     lambda p: p.j_output,
+)  # fmt: skip
+GOODPUT = Measure(
+    "goodput", "Goodput", "requests/s", "requests that meet every bound of the SLO, per second of the whole cell",
+    lambda p: p.goodput_per_s, better="higher",
 )  # fmt: skip
 BATCH_S = Measure(
     "batch_s", "Batch latency", "s", "from the batch's start to its last token",
@@ -210,10 +215,10 @@ def _frame(group: Sequence[Point], axis: Axis) -> Frame:
 
 
 _LOADS = {
-    "concurrency": ("concurrency", "requests under way", "concurrency {:g}"),
-    "rate": ("arrival rate", "requests/s", "{:g} requests/s"),
-    "burst": ("burst", "requests at once", "burst of {:g}"),
-    "batch": ("batch size", "requests", "batch {:g}"),
+    "concurrency": ("concurrency", "requests under way", "concurrency {}"),
+    "rate": ("arrival rate", "requests/s", "{} requests/s"),
+    "burst": ("burst", "requests at once", "burst of {}"),
+    "batch": ("batch size", "requests", "batch {}"),
 }
 """What a kind of load is called, what it is counted in, and one of them."""
 
@@ -232,7 +237,8 @@ def load_title(point: Point) -> str:
 
 
 def load_label(point: Point) -> str:
-    return _load_words(point)[2].format(point.load)
+    shown = show_load(point.load)
+    return _load_words(point)[2].format(shown).replace("requests", "request" if point.load == 1 else "requests")
 
 
 def outliers(frame: Frame, measure: Measure) -> tuple[Frame, str] | None:

@@ -53,6 +53,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     basis       of a prediction, what it rests on: see comparison.model
     roofline    what the hardware allows, and how much of it was used
     warnings    kinds of the findings for which it is not trusted
+    who, hue    whose it is in all pictures of a report, and the number of that one's colour: see series.hued()
     """
 
     run: str
@@ -109,6 +110,8 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     p_met: float | None
     attainment: float | None
     goodput_per_s: float | None
+    who: str = ""
+    hue: int = 0
 
     @property
     def output_tokens_per_s(self) -> float | None:

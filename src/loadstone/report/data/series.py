@@ -98,6 +98,24 @@ def series_of(points: Sequence[Point], *, without: Collection[str] = ()) -> list
     return [Series(*key, which(key, point.number)) for key, point in zip(keys, points, strict=True)]
 
 
+HUES = 8
+"""Colours that can be told apart in one report."""
+
+
+def hued(points: Sequence[Point]) -> list[Point]:
+    """The points, each with whose it is in all pictures of a report, and the number of that one's colour: a setup has
+    one where there are HUES of them at most, else the first thing in which all differ.
+    """
+    series = series_of(points)
+    for names in ([s.label for s in series], [s.setup for s in series], [s.colour for s in series]):
+        numbers = {name: at for at, name in enumerate(dict.fromkeys(names))}
+        if len(numbers) <= HUES:
+            break
+    return [
+        msgspec.structs.replace(point, who=name, hue=numbers[name]) for point, name in zip(points, names, strict=True)
+    ]
+
+
 def common(points: Sequence[Point], *, without: Collection[str] = ()) -> list[str]:
     """What all points have in common and is known, in words: it stands in the title instead of the legend."""
     shared = []

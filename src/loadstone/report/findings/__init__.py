@@ -9,23 +9,24 @@ from msgspec.structs import replace
 from loadstone.report.data.frames import Frame, frames
 from loadstone.report.data.pairs import Fact, gpu_ratios, more_gpus, switches
 from loadstone.report.data.points import Point
+from loadstone.report.findings.answer import Answer, answer, levels
 from loadstone.report.findings.bottleneck import bottlenecks
 from loadstone.report.findings.changes import by_length, gpu_against_gpu, scaled, switched
 from loadstone.report.findings.leaders import cheapest, leaders, peaks
 from loadstone.report.findings.sentence import Sentence
 
-__all__ = ["Sentence", "observations", "silent"]
+__all__ = ["Answer", "Sentence", "answer", "levels", "observations", "silent"]
 
 
 def observations(points: Sequence[Point]) -> list[Sentence]:
     """All findings of these points, those about the most of them first within each kind; of simulated ones apart, and
-    only of those that are not silent(), said to be predictions.
+    only of those that are not silent(), marked as predictions.
     """
     quiet = {id(point) for point in silent(points)}
     simulated = [point for point in points if point.source == "simulated" and id(point) not in quiet]
     sentences = _observed([point for point in points if point.source != "simulated"])
-    sentences += [replace(each, text=f"Predicted (80 % intervals): {each.text}") for each in _observed(simulated)]
-    return list({sentence.text: sentence for sentence in sentences}.values())
+    sentences += [replace(each, predicted=True) for each in _observed(simulated)]
+    return list({sentence.whole: sentence for sentence in sentences}.values())
 
 
 def silent(points: Sequence[Point]) -> list[Point]:

@@ -1,4 +1,6 @@
-"""Where a sweep stops gaining, and what the records show of the reason: queue, KV room, compute, bandwidth, host."""
+"""What one sweep shows: its knee, its capacity, the load that its SLO allows, where it stops gaining, and which
+resource it lacks there: KV room, slots, prefill compute, decode bandwidth, the host; unknown where nothing tells.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from loadstone.core.units import show_number, show_seconds
-from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Frame, Measure, load_label
+from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT, Frame, Measure, load_label
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series
-from loadstone.report.data.wording import joined
+from loadstone.report.data.wording import joined, show_share
 from loadstone.report.findings.sentence import Sentence, doubt, setups, warned, work
 
-GAIN = 0.15
-"""Throughput grows by less than load to this power: it has stopped growing …"""
+GAIN = 0.07
+"""Throughput grows by less than load to this power, 5 % for twice the load: it has stopped growing …"""
 REST = 1.15
 """… if nothing later in the sweep is more than this above it."""
 FREE = 0.85
@@ -24,48 +26,56 @@ STILL = 1.02
 """Above this it is said to grow, if hardly."""
 FULL = 0.95
 """Share of the KV cache in use from which there is no room."""
-WAITING = 0.5
-"""Mean requests that the server says are waiting."""
+WAITING = 0.1
+"""Mean requests that wait, of those that run, from which something other than the first moments makes them wait."""
 HOST = 0.33
 """Share of the speed of light below which the steps of the lightest load are bound by something else."""
+BOUND = 0.35
+"""Share of the peak FLOP/s, or of twice it of the bandwidth, from which that is the resource: engines reach some 50 %
+of the one and 80 % of the other at best (docs/perfmodel.md).
+"""
 FLAT = 0.25
 """A latency that grows by less than load to this power does not follow it."""
 FOLLOWS = 0.7
 
 
 def bottlenecks(frame: Frame) -> Iterable[Sentence]:
-    """A sentence for each series whose throughput stops growing within the sweep, and for those that grow freely."""
-    if frame.axis != "load" or frame.points[0].kind == "rate":
+    """Of each series of a sweep its knee, capacity and SLO; where it stops growing, and why; and its lightest load
+    beside the speed of light.
+    """
+    if frame.axis != "load":
         return
     lines: dict[tuple[str, Series], list[Point]] = defaultdict(list)
     names = setups(frame.points, without=("parallel",))
     for name, (point, series) in zip(names, frame.pairs, strict=True):
-        lines[joined(name, point.parallel, work(point), series.run), series].append(point)
+        lines[joined(name, point.parallel, series.run), series].append(point)
     for (name, _), points in lines.items():
         if points[0].engine == "timing server":
             continue  # nothing bounds it but its law
         points.sort(key=lambda point: point.load)
-        steps = [(a, b) for a, b in itertools.pairwise(points) if a.load < b.load]
-        gains = [(a, b, gain) for a, b in steps if (gain := _slope(a, b, OUTPUT)) is not None]
-        if not gains:
+        context = work(points[0])
+        if len(points) > 1 and points[0].kind != "burst" and (shown := capacity(points)):
+            text = f"{name}: {shown}{warned(points)}."
+            yield Sentence(text=text, kind="capacity", about=frame.section, context=context)
+        if points[0].kind == "rate":
             continue
-        stop = next((entry for entry in gains if entry[2] < GAIN and not _recovers(entry[0], points)), None)
+        stop = _stop(points)
         if stop is not None:
-            before, after, _ = stop
+            before, after = stop
             grows = (after.output_tokens_per_s or 0.0) > STILL * (before.output_tokens_per_s or 0.0)
             text = (
                 f"{name}: output throughput {'hardly grows beyond' if grows else 'stops growing at'} "
                 f"{load_label(before)} ({show_number(before.output_tokens_per_s, 4)} tok/s; "
-                f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g})"
+                f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g}), limited by "
+                f"{limit(before, after)}{warned(point for point in points if point.load >= before.load)}."
             )
-            text = joined(text, _reason(before, after), by=": ")
-            text += warned(point for point in points if point.load >= before.load)
-            yield Sentence(text=f"{text}.", kind="bottleneck", about=frame.section)
+            yield Sentence(text=text, kind="bottleneck", about=frame.section, context=context)
         first = points[0]
         if first.roofline.tpot_s and first.tpot is not None:
             text = f"{name}: {_against_light(first, first.roofline.tpot_s, first.tpot.value)}{doubt([first])}."
-            yield Sentence(text=text, kind="light", about=frame.section)
-        if stop is None and all(gain > FREE for _, _, gain in gains) and len(gains) > 1:
+            yield Sentence(text=text, kind="light", about=frame.section, context=context)
+        gains = [gain for _, _, gain in _gains(points)]
+        if stop is None and len(gains) > 1 and min(gains) > FREE:
             last = points[-1]
             text = (
                 f"{name}: output throughput grows with the load all the way "
@@ -74,13 +84,70 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
                 "requests in them, so they are not bound by compute but by a fixed cost of each step: reading the "
                 f"weights (memory bandwidth), or host time{warned(points)}."
             )
-            yield Sentence(text=text, kind="bottleneck", about=frame.section)
+            yield Sentence(text=text, kind="bottleneck", about=frame.section, context=context)
 
 
-def _recovers(before: Point, points: Sequence[Point]) -> bool:
-    """Whether a heavier load has a throughput well above it: a pause in growth is not its end."""
-    level = REST * (before.output_tokens_per_s or 0.0)
-    return any((point.output_tokens_per_s or 0.0) > level for point in points if point.load > before.load)
+def capacity(points: Sequence[Point]) -> str:
+    """Of one series, lightest load first: the knee, the most throughput, and up to where every request meets its SLO
+    with the share that does beyond; "" where no throughput is known.
+    """
+    known = [point for point in points if point.output_tokens_per_s]
+    if len(known) < 2:
+        return ""
+    most = max(known, key=lambda point: point.output_tokens_per_s or 0.0)
+    bend = knee(known)
+    return joined(
+        f"knee at {load_label(bend)} ({_at(bend)})" if bend is not None and bend is not most else "",
+        f"most throughput at {load_label(most)} ({_at(most)})",
+        _within(points),
+        by="; ",
+    )
+
+
+def knee(points: Sequence[Point]) -> Point | None:
+    """The load of the most throughput for its latency (E2E): Kleinrock's power ("Power and deterministic rules of
+    thumb for probabilistic problems in computer communications", ICC 1979); None at an end of the sweep.
+    """
+    power = {
+        at: (point.output_tokens_per_s or 0.0) / e2e for at, point in enumerate(points) if (e2e := E2E.of(point))
+    }
+    best = max(power, key=power.__getitem__, default=0)
+    return points[best] if 0 < best < len(points) - 1 else None
+
+
+def _at(point: Point) -> str:
+    e2e = E2E.of(point)
+    return joined(
+        f"{show_number(point.output_tokens_per_s, 4)} output tok/s", f"E2E {show_seconds(e2e)}" if e2e else ""
+    )
+
+
+def _within(points: Sequence[Point]) -> str:
+    judged = [point for point in points if point.slo_met is not None]
+    if not judged:
+        return ""
+    fails = next((point for point in judged if not point.slo_met), None)
+    holds = [point for point in judged if point.slo_met and (fails is None or point.load < fails.load)]
+    where = f"meets {judged[0].slo} up to {load_label(holds[-1])}" if holds else f"meets {judged[0].slo} nowhere"
+    if fails is None:
+        return f"{where}, the highest load"
+    share = f" ({show_share(fails.attainment)} of requests do)" if fails.attainment is not None else ""
+    return f"{where}, not at {fails.load:g}{share}"
+
+
+def _gains(points: Sequence[Point]) -> list[tuple[Point, Point, float]]:
+    steps = [(a, b) for a, b in itertools.pairwise(points) if a.load < b.load]
+    return [(a, b, gain) for a, b in steps if (gain := _slope(a, b, OUTPUT)) is not None]
+
+
+def _stop(points: Sequence[Point]) -> tuple[Point, Point] | None:
+    """The last load whose throughput was worth it, and the next; a pause in growth is not its end."""
+    for before, after, gain in _gains(points):
+        level = REST * (before.output_tokens_per_s or 0.0)
+        later = (point.output_tokens_per_s or 0.0 for point in points if point.load > before.load)
+        if gain < GAIN and not any(much > level for much in later):
+            return before, after
+    return None
 
 
 def _against_light(point: Point, light_s: float, tpot_s: float) -> str:
@@ -112,28 +179,44 @@ def _prefills_s(point: Point) -> float | None:
     return (point.load - 1) * point.ttft.value / (point.output_tokens - 1)
 
 
-def _reason(before: Point, after: Point) -> str | None:
-    """What the records show, most direct evidence first; None where they show nothing."""
-    server = after.server
+def limit(before: Point, after: Point) -> str:
+    """The resource that is lacking, and the evidence: the engine's metrics first, then the hardware's use; where only
+    latencies are there, what they leave open.
+    """
+    server, light = after.server, after.roofline
+    running = server.running.mean if server is not None and server.running is not None else None
     waiting = server.waiting.mean if server is not None and server.waiting is not None else None
     usage = server.kv_usage.max if server is not None and server.kv_usage is not None else None
     preempted = server.preemptions if server is not None else None
-    if usage is not None and usage >= FULL and waiting is not None and waiting >= WAITING:
-        return f"KV cache: it is {usage:.0%} full and {show_number(waiting)} requests wait, by the metrics"
+    queued = waiting is not None and waiting >= WAITING * max(running or 0.0, 1.0)
+    if usage is not None and usage >= FULL and queued:
+        return f"KV room: the cache is {usage:.0%} full while {show_number(waiting)} requests wait"
     if preempted is not None and preempted > 0:
-        return f"KV cache: {show_number(preempted)} requests were preempted, by the metrics"
-    if waiting is not None and waiting >= WAITING:
-        return f"queue: {show_number(waiting)} requests wait on average, the KV cache has room, by the metrics"
+        return f"KV room: {show_number(preempted)} requests were preempted"
+    if queued and usage is not None and after.load > 1.1 * ((running or 0.0) + 1):
+        return (
+            f"slots: {show_number(waiting)} requests wait and {show_number(running)} run though the KV cache is at "
+            f"most {usage:.0%} full; see the engine's limit on sequences (or its budget for prompts)"
+        )
+    mfu, mbu = light.mfu or 0.0, light.mbu or 0.0
+    if max(mfu, mbu / 2) >= BOUND:
+        if mfu >= mbu / 2:
+            return f"prefill compute: MFU is {mfu:.0%}"
+        return f"decode bandwidth: MBU is {mbu:.0%}"
     ttft, tpot = _slope(before, after, TTFT), _slope(before, after, TPOT)
-    if ttft is None or tpot is None:
-        return None
-    if tpot < FLAT and ttft > FOLLOWS:
-        times = after.ttft.value / before.ttft.value if before.ttft is not None and after.ttft is not None else 1.0
-        waits = f"additional requests wait before their first token (TTFT {times:.3g}×, TPOT hardly changed)"
-        return f"queue: {waits}, for a slot or for KV cache"
-    if tpot > FOLLOWS:
-        return "compute or KV reads: steps take longer in proportion to the requests in them (TPOT follows the load)"
-    return None
+    if ttft is not None and tpot is not None:
+        if tpot < FLAT and ttft > FOLLOWS:
+            times = (
+                after.ttft.value / before.ttft.value if before.ttft is not None and after.ttft is not None else 1.0
+            )
+            waits = f"requests wait before their first token (TTFT {times:.3g}×, TPOT hardly changed)"
+            return f"an unknown resource: {waits}, for a slot, for KV room or for prompts before them"
+        if tpot > FOLLOWS:
+            return (
+                "an unknown resource: steps take longer in proportion to the requests in them (TPOT follows the "
+                "load), by compute or by KV reads"
+            )
+    return "an unknown resource: neither metrics nor latencies tell"
 
 
 def _slope(a: Point, b: Point, measure: Measure) -> float | None:

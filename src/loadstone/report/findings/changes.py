@@ -61,9 +61,8 @@ def by_length(frame: Frame) -> Iterable[Sentence]:
         span = f"from {count(int(ends[0]))} to {count(int(ends[-1]))} {frame.axis} tokens"
         first_of = frame.points[0]
         workload = joined(first_of.model, first_of.prefix, first_of.work)
-        text = f"{measure.name} at {load_label(first_of)} {span} ({workload}): {'; '.join([*parts, *changing])}"
-        text += f"{warned(frame.points)}."
-        yield Sentence(text=text, kind="trend", about=frame.axis)
+        text = f"{measure.name} at {load_label(first_of)} {span}: {'; '.join([*parts, *changing])}"
+        yield Sentence(text=f"{text}{warned(frame.points)}.", kind="trend", about=frame.axis, context=workload)
 
 
 def switched(sets: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]:
@@ -83,8 +82,8 @@ def switched(sets: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]:
         other = (f"{what} {after} instead of {before}" if before else after) + named
         for measure in (OUTPUT, TTFT, TPOT, E2E):
             if clauses := _clauses(pairs, measure):
-                text = f"{name} with {other}, at {_loads(pairs)} ({workload}): {'; '.join(clauses)}{_warned(pairs)}."
-                yield Sentence(text=text, kind="switch", about=what)
+                text = f"{name} with {other}, at {_loads(pairs)}: {'; '.join(clauses)}{_warned(pairs)}."
+                yield Sentence(text=text, kind="switch", about=what, context=workload)
 
 
 def _renamed(base: Point, point: Point, what: Fact) -> bool:
@@ -104,8 +103,8 @@ def scaled(scalings: Sequence[Pair]) -> Iterable[Sentence]:
         of_all = [clause for measure in (OUTPUT, TTFT, TPOT, E2E) for clause in _clauses(pairs, measure)]
         if of_all:
             clauses = [*of_all, *_clauses(pairs, PER_GPU)]
-            text = f"{change}, at {_loads(pairs)} ({workload}): {'; '.join(clauses)}{_warned(pairs)}."
-            yield Sentence(text=text, kind="scale", about="load")
+            text = f"{change}, at {_loads(pairs)}: {'; '.join(clauses)}{_warned(pairs)}."
+            yield Sentence(text=text, kind="scale", about="load", context=workload)
 
 
 def _workload_label(point: Point, prefix: str) -> str:
@@ -168,14 +167,11 @@ def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
             ]
             if clauses:
                 first = sweep[0].over
-                workload = joined(
-                    first.precision, first.parallel, first.settings, _workload_label(first, first.prefix)
-                )
-                head = f"{first.hardware} against {sweep[0].under.hardware} with {engine}"
-                text = (
-                    f"{head}, at {_loads(_pairs(sweep))} ({workload}): {'; '.join(clauses)}{_warned(_pairs(sweep))}."
-                )
-                yield Sentence(text=text, kind="ratio", about="gpus")
+                of = joined(first.precision, first.parallel, first.settings)
+                head = f"{first.hardware} against {sweep[0].under.hardware} with {engine}{f' ({of})' if of else ''}"
+                text = f"{head}, at {_loads(_pairs(sweep))}: {'; '.join(clauses)}{_warned(_pairs(sweep))}."
+                context = _workload_label(first, first.prefix)
+                yield Sentence(text=text, kind="ratio", about="gpus", context=context)
 
 
 def _pairs(ratios: Iterable[Ratio]) -> list[Pair]:

@@ -45,14 +45,15 @@ def leaders(frame: Frame) -> Iterable[Sentence]:
             contest = _contest(frame, group, measure)
             if contest is not None:
                 where = f"On {hardware}" if hardware else "Here"
-                yield Sentence(text=f"{where}, {contest}.", kind="leader", about=frame.section)
+                text, workload = contest
+                yield Sentence(text=f"{where}, {text}.", kind="leader", about=frame.section, context=workload)
 
 
 def _names(group: Sequence[Point]) -> set[str]:
     return {series.setup for series in series_of(group, without=("gpu", "gpus"))}
 
 
-class _Win(NamedTuple):
+class Win(NamedTuple):
     """At `x` `name` is ahead of `other` beyond the interval."""
 
     x: float
@@ -63,18 +64,12 @@ class _Win(NamedTuple):
     second: Point
 
 
-def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | None:
-    sign = 1 if measure.better == "lower" else -1
-    at = {x: each for x, each in sorted(entries(frame, group, measure).items()) if len(each) > 1}
-    wins: list[_Win] = []
-    for x, each in at.items():
-        (_, name, first), (_, other, second), *_ = sorted(each, key=lambda entry: sign * entry[0])
-        lead = effect(first, second, measure)
-        if lead is not None and lead.clear:
-            wins.append(_Win(x, name, lead, first, other, second))
+def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> tuple[str, str] | None:
+    """Who wins where, and of what model and workload that is."""
+    at, wins = contests(frame, group, measure)
     if not wins:
         return None
-    xs = list(at)
+    xs = at
     best = "highest" if measure.better == "higher" else "lowest"
     side = "above" if measure.better == "higher" else "below"
     unit = " requests/s" if frame.axis == "load" and group[0].kind == "rate" else ""
@@ -96,7 +91,20 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> str | No
         work(first) if frame.axis == "load" else joined(first.model, load_label(first), first.prefix, first.work)
     )
     contested = [point for win in wins for point in (win.first, win.second)]
-    return f"{'; '.join(clauses)} ({workload}){warned(contested)}"
+    return f"{'; '.join(clauses)}{warned(contested)}", workload
+
+
+def contests(frame: Frame, group: Sequence[Point], measure: Measure) -> tuple[list[float], list[Win]]:
+    """The x at which several setups compete, and who is ahead where, beyond the interval."""
+    sign = 1 if measure.better == "lower" else -1
+    at = {x: each for x, each in sorted(entries(frame, group, measure).items()) if len(each) > 1}
+    wins: list[Win] = []
+    for x, each in at.items():
+        (_, name, first), (_, other, second), *_ = sorted(each, key=lambda entry: sign * entry[0])
+        lead = effect(first, second, measure)
+        if lead is not None and lead.clear:
+            wins.append(Win(x, name, lead, first, other, second))
+    return list(at), wins
 
 
 def entries(
@@ -118,7 +126,7 @@ def entries(
     }
 
 
-def _sizes(own: Sequence[_Win], measure: Measure, side: str) -> str:
+def _sizes(own: Sequence[Win], measure: Measure, side: str) -> str:
     """Effect and interval: of the one load, or of the smallest and the largest lead."""
     ranked = sorted(own, key=lambda win: abs(win.effect.ratio - 1))
     least, most = ranked[0], ranked[-1]
@@ -146,8 +154,9 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
         if own[0] is not ranked[0] and len(own) > 1:
             contests.append((f" on {hardware}", own))
     for where, entered in contests:
-        head = f"Highest {frame.mode} throughput{where} ({joined(work(frame.points[0]), meets, by='; ')})"
-        yield Sentence(text=_peak(head, entered, rank), kind="peak", about=frame.section)
+        head = f"Highest {frame.mode} throughput{where}{f' ({meets})' if meets else ''}"
+        context = work(frame.points[0])
+        yield Sentence(text=_peak(head, entered, rank), kind="peak", about=frame.section, context=context)
 
 
 def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
@@ -168,12 +177,12 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
     met, meets = within_slo(priced)
     least = _least(frame, met)
     where = "in bursts" if frame.mode == "burst" else frame.mode
-    head = f"Cheapest output tokens {where} ({joined(work(frame.points[0]), meets, by='; ')}): "
+    head, context = f"Cheapest output tokens {where}{f' ({meets})' if meets else ''}: ", work(frame.points[0])
     if len(least) < 2:
         if meets and len(set(setups(frame.points))) > 1:
             only = [f"only {setup(point)}, at {load_label(point)}, {_price(point)}" for point in least]
             text = f"{head}{joined(*only) or 'none'}{_maybe(frame, least)}."
-            yield Sentence(text=text, kind="price", about="price")
+            yield Sentence(text=text, kind="price", about="price", context=context)
         return
     first, second, *_ = least
     names = setups(least)
@@ -198,7 +207,8 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
             f"no clear winner. {names[0]} at {load_label(first)} is lowest, {_price(first)}, but not clearly below "
         )
         text += f"{', '.join(alternatives[:-1])}{' and ' if alternatives[1:] else ''}{alternatives[-1]}"
-    yield Sentence(text=f"{text}{maybe}{doubt([first, *(unclear or [second])])}.", kind="price", about="price")
+    text = f"{text}{maybe}{doubt([first, *(unclear or [second])])}."
+    yield Sentence(text=text, kind="price", about="price", context=context)
 
 
 def _least(frame: Frame, points: Sequence[Point]) -> list[Point]:

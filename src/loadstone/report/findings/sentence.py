@@ -15,11 +15,22 @@ from loadstone.report.data.wording import joined
 
 
 class Sentence(msgspec.Struct, kw_only=True, frozen=True):
-    """One observation. `about`: the pictures' section it belongs to; `kind`: what sort of observation."""
+    """One observation. `about`: the pictures' section it belongs to; `kind`: what sort of observation.
+
+    context    the model and the workload that it is of, said once for all that share it; "" where it is of several
+    predicted  of simulated cells: its intervals are the model's, 80 %
+    """
 
     text: str
     kind: str
     about: str
+    context: str = ""
+    predicted: bool = False
+
+    @property
+    def whole(self) -> str:
+        """As it can be read alone."""
+        return joined("Predicted" if self.predicted else "", self.context, self.text, by=": ")
 
 
 def setup(point: Point) -> str:

@@ -16,7 +16,8 @@ from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
 from loadstone.report.charts.bands import spread
 from loadstone.report.charts.inside import cumulative, gaps, timeline
-from loadstone.report.charts.select import figures
+from loadstone.report.charts.select import Drawn
+from loadstone.report.charts.select import drawn as pictures_of
 from loadstone.report.charts.theme import Figure
 from loadstone.report.data.frames import E2E, TPOT, TTFT, Frame
 from loadstone.report.data.points import Point, points_of
@@ -24,7 +25,7 @@ from loadstone.report.data.samples import sample
 from loadstone.report.data.series import Series, workload_label
 from loadstone.report.data.statistic import Stat
 from loadstone.report.data.wording import clean, joined
-from loadstone.report.findings import Sentence, observations, silent
+from loadstone.report.findings import Answer, Sentence, answer, levels, observations, silent
 from loadstone.report.pages import tables
 from loadstone.report.pages.study import StudyPart
 from loadstone.report.pages.tables import Table
@@ -44,15 +45,11 @@ SECTIONS = {
     "sizing": "Memory",
 }
 _NOTHING_SHOWN = "These runs show no clear difference: there is only one series, or differences are within intervals."
-_BRACKETS = (
-    "In brackets: the interval of the effect, from the spread of requests where known (for predictions, the model's "
-    "own 80 % interval) and from how much repeats of one configuration differ. Smaller differences are not mentioned."
-)
 _SILENCE = (
     "Simulated runs have no findings where measured or imported runs of the same model and workload are in the "
     "report."
 )
-INSIDE_RUNS = 100
+INSIDE_RUNS = 24
 """Runs whose records are drawn: distributions, timeline, gaps."""
 
 
@@ -81,9 +78,11 @@ class Report(msgspec.Struct, kw_only=True):
     stated: int
     overview: tables.Table
     verdicts: tables.Table
+    answer: Answer | None
     sentences: list[Sentence]
+    scores: tables.Table
     tables: list[tables.Table]
-    figures: list[Figure]
+    pictures: Drawn
     parts: list[RunPart]
     passed_over: list[str]
     points: list[Point]
@@ -95,9 +94,23 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def first_tables(self) -> list[Table]:
-        """Before those of measurements: a study's cells, and what the runs are."""
+        """Before those of measurements: who is best at what, a study's cells, and what the runs are."""
         of_study = self.study.table if self.study is not None else None
-        return [self.overview] if of_study is None else [of_study, self.overview]
+        return [table for table in (self.scores, of_study, self.overview) if table is not None and table.rows]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """All that are of several runs, that of the answer first."""
+        return [*([self.pictures.hero] if self.pictures.hero is not None else []), *self.pictures.figures]
+
+    @property
+    def by_context(self) -> list[tuple[str, list[Sentence]]]:
+        """The findings, those of one model and workload together, in the order of the first of each."""
+        groups: dict[str, list[Sentence]] = {}
+        for sentence in self.sentences:
+            where = joined(sentence.context, "predicted" if sentence.predicted else "", by="; ")
+            groups.setdefault(where, []).append(sentence)
+        return list(groups.items())
 
     @property
     def size(self) -> str:
@@ -136,7 +149,7 @@ class Report(msgspec.Struct, kw_only=True):
         """What has to be known to read the findings, a sentence or two each."""
         remarks = []
         if self.sentences:
-            remarks.append(_BRACKETS)
+            remarks.append(levels(self.sentences, self.points))
         if silent(self.points):
             remarks.append(_SILENCE)
         if self.prices:
@@ -160,13 +173,14 @@ class Report(msgspec.Struct, kw_only=True):
             }
             for point in self.points
         ]
-        cheapest = [sentence.text for sentence in self.sentences if sentence.kind == "price"]
+        cheapest = [sentence.whole for sentence in self.sentences if sentence.kind == "price"]
         prices = {"dollars_per_gpu_hour": self.prices, "cells": cells, "cheapest": cheapest}
         return {"prices": prices | {"without_price": self.unpriced}}
 
     def sections(self) -> list[tuple[str, str, list[Figure]]]:
         """(key, title, figures) of the sections that have any."""
-        every = [(key, title, [f for f in self.figures if f.section == key]) for key, title in SECTIONS.items()]
+        figures = self.pictures.figures
+        every = [(key, title, [f for f in figures if f.section == key]) for key, title in SECTIONS.items()]
         return [section for section in every if section[2]]
 
 
@@ -207,6 +221,8 @@ def _build(
         _part(number, run, own.get(number, []), drawn, drawn and inside and number <= INSIDE_RUNS)
         for number, run in enumerate(runs, 1)
     ]
+    answered = answer(points)
+    main = answered.frame if answered is not None else None
     return Report(
         title=_title(points, len(runs)),
         runs=len(runs),
@@ -214,9 +230,11 @@ def _build(
         stated=tables.stated_cells(runs),
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
+        answer=answered,
         sentences=observations(points),
+        scores=tables.scores(main.points if main is not None else ()),
         tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1), *tables.stated_otherwise(runs)],
-        figures=figures(points) if drawn else [],
+        pictures=pictures_of(points, main) if drawn else Drawn(None, [], {}),
         parts=parts,
         passed_over=[clean(text, 300) for text in passed_over],
         points=points,

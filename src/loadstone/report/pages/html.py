@@ -11,7 +11,8 @@ import base64
 import hashlib
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,23 +21,11 @@ from loadstone.core.units import show_number
 if TYPE_CHECKING:
     import jinja2
 
-    from loadstone.report.charts.theme import Figure
-    from loadstone.report.findings import Sentence
     from loadstone.report.pages.document import Report
 
-MAX_SENTENCES = 40
-FEW_SENTENCES = 12
-"""So many stand together; of more, those about one section's pictures stand with these."""
-_IN_SECTIONS = ("leader", "bottleneck", "light")
-
-
-class _Section(NamedTuple):
-    """Pictures of one kind, with the sentences that stand with them."""
-
-    key: str
-    title: str
-    figures: list[Figure]
-    sentences: list[Sentence]
+OPEN_SENTENCES = 12
+"""So many findings are seen at once, of each kind in turn; the rest is behind a word."""
+_TELLING = ("price", "peak", "capacity", "ratio", "leader", "scale", "switch", "bottleneck", "trend", "light")
 
 
 def page(report: Report) -> str:
@@ -52,20 +41,15 @@ def framed(title: str, content: str) -> str:
 
 
 def body(report: Report) -> str:
-    """The report without frame: headings, tables, figures with their specifications beside them."""
-    apart = [] if len(report.sentences) <= FEW_SENTENCES else [s for s in report.sentences if s.kind in _IN_SECTIONS]
-    sections = [
-        _Section(key, title, figures, [sentence for sentence in apart if sentence.about == key])
-        for key, title, figures in report.sections()
-    ]
-    beside = {sentence.text for section in sections for sentence in section.sentences}
-    return render(
-        "report.html",
-        report=report,
-        sections=sections,
-        elsewhere=[sentence for sentence in report.sentences if sentence.text not in beside],
-        max_sentences=MAX_SENTENCES,
+    """The report without frame: answer, hero, findings, tables, figures with their specifications beside them."""
+    of_kinds = [[each for each in report.sentences if each.kind == kind] for kind in _TELLING]
+    turns = (each for turn in zip_longest(*of_kinds) for each in turn if each is not None)
+    seen = {id(sentence) for sentence in islice(turns, OPEN_SENTENCES)}
+    shown, more = (
+        [(where, own) for where, all_of in report.by_context if (own := [s for s in all_of if (id(s) in seen) is at])]
+        for at in (True, False)
     )
+    return render("report.html", report=report, shown=shown, more=more, hidden=len(report.sentences) - len(seen))
 
 
 def render(template: str, **values: object) -> str:

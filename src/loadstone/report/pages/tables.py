@@ -11,7 +11,7 @@ import msgspec
 
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.units import show_load, show_number, show_seconds
-from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT, load_label
+from loadstone.report.data.frames import DOLLARS, E2E, ITL, OUTPUT, PER_GPU, TPOT, TTFT, Measure, load_label
 from loadstone.report.data.pairs import UNSETTLED, Ratio, gpu_ratios, heaviest, interval_words, left_out, lightest
 from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
 from loadstone.report.data.series import common, series_of, workload_label
@@ -20,13 +20,15 @@ from loadstone.report.data.wording import clean, count, joined, show_p, show_sha
 from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent
 
 MAX_ROWS = 400
+FILLED = 0.8
+"""Share of a matrix of ratios that has to be known for it to be shown."""
 
 
 class Table(msgspec.Struct, kw_only=True):
     """`align`: for each column l or r; w is l and wide, n is l and in one line, u is r, and small under the column
     before it on a page. `notes`: what the numbers mean.
 
-    `words`: its rows are read one by one, not down the columns.
+    `words`: its rows are read one by one, not down the columns. `sortable`: a page lets one sort and filter them.
     """
 
     key: str
@@ -36,6 +38,7 @@ class Table(msgspec.Struct, kw_only=True):
     rows: list[list[str]]
     notes: list[str] = msgspec.field(default_factory=list)
     words: bool = False
+    sortable: bool = False
 
     @property
     def groups(self) -> list[tuple[str, list[int]]]:
@@ -201,7 +204,39 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are not shown; --format csv has all")
     rows = [list(row) for row in zip(*texts, strict=True)]
-    return trimmed(Table(key=key, title=title, heads=list(heads), align="".join(align), rows=rows, notes=notes))
+    return trimmed(
+        Table(key=key, title=title, heads=list(heads), align="".join(align), rows=rows, notes=notes, sortable=run)
+    )
+
+
+def scores(points: Sequence[Point]) -> Table:
+    """Of each setup of one workload its best cell by each goal, and the load of that; the best of all in front."""
+    setups: dict[str, list[Point]] = defaultdict(list)
+    for point, name in zip(points, _deployments(points), strict=True):
+        setups[name].append(point)
+    goals: list[tuple[str, list[str], list[float]]] = []
+    for head, measure, show in _GOALS:
+        texts, values = [], []
+        for own in setups.values():
+            known = [(much, point) for point in own if (much := measure.of(point))]
+            sign = 1 if measure.better == "lower" else -1
+            much, at = min(known, key=lambda each: sign * each[0], default=(float("nan"), None))
+            texts.append("-" if at is None else f"{show(much)} at {show_load(at.load)}")
+            values.append(sign * much)
+        goals.append((head, texts, values))
+    held = []
+    for own in setups.values():
+        loads = [point.load / (point.gpus or 1) for point in own if point.slo_met and point.kind != "burst"]
+        held.append(show_number(max(loads)) if loads else "-")
+    goals.append(("load per GPU within the SLO", held, []))
+    rows = [
+        [name, *(f"★ {texts[n]}" if values and values[n] == min(values) else texts[n] for _, texts, values in goals)]
+        for n, name in enumerate(setups)
+    ]
+    heads = ["setup", *(head for head, _, _ in goals)]
+    notes = ["★: the best by its number alone; the findings say by how much, and whether beyond the intervals."]
+    made = Table(key="scores", title="Best of each setup", heads=heads, align="w" + "r" * len(goals), rows=rows)
+    return trimmed(msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes))
 
 
 def _deployments(points: Sequence[Point]) -> list[str]:
@@ -269,6 +304,13 @@ def _level(points: Sequence[Point]) -> str:
     return "95 %" if levels <= {"95 %"} else "80 %" if levels == {PREDICTED} else _INTERVAL
 
 
+_GOALS: tuple[tuple[str, Measure, Callable[[float], str]], ...] = (
+    ("$/M output", DOLLARS, show_number),
+    ("output tok/s per GPU", PER_GPU, lambda much: show_number(much, 4)),
+    ("output tok/s", OUTPUT, lambda much: show_number(much, 4)),
+    ("TTFT", TTFT, show_seconds),
+    ("TPOT", TPOT, show_seconds),
+)
 _INTERVAL = "interval"
 WARNED = "†"
 _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
@@ -424,7 +466,9 @@ def ratios(points: Sequence[Point]) -> list[Table]:
                 *([f"{UNSETTLED}."] if left_out(ratio for own in by_cell.values() for ratio in own) else []),
             ],
         )
-        made.append(trimmed(table))
+        filled = [text != "-" for row in table.rows for text in row[4:]]
+        if sum(filled) >= FILLED * len(filled):
+            made.append(trimmed(table))
     return made
 
 
