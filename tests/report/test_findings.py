@@ -162,14 +162,15 @@ def test_effects_in_words() -> None:
 
 LEVEL: Json = {"samples": 9, "restarts": 0}
 WAITING: Json = {"waiting": {"mean": 30.0, "max": 40.0}}
+RUNNING: Json = {"running": {"mean": 32.0, "max": 32.0}}
 
 
 @pytest.mark.parametrize(
     ("server", "word"),
     [
-        (LEVEL | WAITING | {"kv_usage": {"mean": 0.9, "max": 0.99}}, "KV cache: it is 99% full"),
-        (LEVEL | {"preemptions": 12.0}, "KV cache: 12.0 requests were preempted"),
-        (LEVEL | WAITING | {"kv_usage": {"mean": 0.2, "max": 0.3}}, "queue: 30.0 requests wait"),
+        (LEVEL | WAITING | {"kv_usage": {"mean": 0.9, "max": 0.99}}, "limited by KV room: the cache is 99% full"),
+        (LEVEL | {"preemptions": 12.0}, "limited by KV room: 12.0 requests were preempted"),
+        (LEVEL | WAITING | RUNNING | {"kv_usage": {"mean": 0.2, "max": 0.3}}, "limited by slots: 30.0 requests wait"),
     ],
 )  # fmt: skip
 def test_the_bottleneck_is_what_the_server_says(tmp_path: Path, server: Json, word: str) -> None:
@@ -210,16 +211,18 @@ def test_a_pause_in_growth_is_not_its_end(tmp_path: Path) -> None:
 def test_the_bottleneck_is_what_latencies_show(tmp_path: Path) -> None:
     full = [cell(16, output=1500, ttft=0.1, tpot=0.02), cell(64, output=1520, ttft=2.0, tpot=0.021)]
     run(tmp_path / "queue", "a", full)
-    assert "queue: additional requests wait before their first token" in said(tmp_path / "queue", "bottleneck")[0]
+    assert "an unknown resource: requests wait before their first token" in said(tmp_path / "queue", "bottleneck")[0]
     slow = [cell(16, output=1500, ttft=0.1, tpot=0.02), cell(64, output=1520, ttft=0.4, tpot=0.08)]
     run(tmp_path / "compute", "a", slow)
-    assert "compute or KV reads" in said(tmp_path / "compute", "bottleneck")[0]
+    assert "by compute or by KV reads" in said(tmp_path / "compute", "bottleneck")[0]
     free = [cell(4, output=400), cell(16, output=1590), cell(64, output=6200)]
     run(tmp_path / "free", "a", free)
     assert "memory bandwidth" in said(tmp_path / "free", "bottleneck")[0]
     bare = [cell(16, output=1500, ttft=None, tpot=None), cell(64, output=1510, ttft=None, tpot=None)]
     run(tmp_path / "bare", "a", bare)
-    assert said(tmp_path / "bare", "bottleneck")[0].endswith("(1 500 tok/s; 1 510 at 64).")
+    assert said(tmp_path / "bare", "bottleneck")[0].endswith(
+        "limited by an unknown resource: neither metrics nor latencies tell."
+    )
 
 
 def test_steady_and_rising_by_length(tmp_path: Path) -> None:
@@ -246,10 +249,8 @@ def test_a_switch_says_what_it_changes(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(8, ttft=1.0, output=500)])
     run(tmp_path, "b", [cell(8, ttft=0.1, output=1000)], workload={"prefix_tokens": 512})
     throughput, ttft = said(tmp_path, "switch")  # a sentence for each measure
-    assert throughput.startswith(
-        "vLLM on 8×H200 with 512 tokens shared, at concurrency 8 (Model-7B, 1 024 in, 128 out): output throughput "
-    )
-    assert "): TTFT a factor of 10 (" in ttft
+    assert throughput.startswith("vLLM on 8×H200 with 512 tokens shared, at concurrency 8: output throughput ")
+    assert ": TTFT a factor of 10 (" in ttft
     run(tmp_path, "c", [cell(64, verdict=WARNED)])
     run(tmp_path, "d", [cell(64, ttft=0.01)], workload={"prefix_tokens": 512})
     assert said(tmp_path, "switch")[-1].endswith("some of these cells carry a warning.")
@@ -264,8 +265,8 @@ def test_runs_of_other_settings_are_no_repeats(tmp_path: Path, how: str) -> None
         run(tmp_path, name, [cell(8, ttft=ttft)], **told)
     (ttft,) = said(tmp_path, "switch")
     names = ("seqs 64", "seqs 8") if how == "label" else ("max_num_seqs=64", "max_num_seqs=8")
-    assert ttft.startswith("vLLM on 8×H200 with settings {1} instead of {0}, at concurrency 8 (".format(*names))
-    assert "): TTFT a factor of 10 (" in ttft
+    assert ttft.startswith("vLLM on 8×H200 with settings {1} instead of {0}, at concurrency 8: ".format(*names))
+    assert ": TTFT a factor of 10 (" in ttft
 
 
 def test_a_label_hides_no_other_difference(tmp_path: Path) -> None:
@@ -273,7 +274,7 @@ def test_a_label_hides_no_other_difference(tmp_path: Path) -> None:
     for label, workload, ttft in (("plain", {}, 1.0), ("shared", {"prefix_tokens": 512}, 0.1)):
         run(tmp_path / "prefix", label, [cell(8, ttft=ttft)], workload=workload, settings={"label": label})
     (ttft,) = said(tmp_path / "prefix", "switch")
-    assert "vLLM on 8×H200 with 512 tokens shared (shared instead of plain), at concurrency 8 (" in ttft
+    assert "vLLM on 8×H200 with 512 tokens shared (shared instead of plain), at concurrency 8: " in ttft
     for label, gpu, output in (("old", "a100", 500.0), ("new", "h100", 1000.0)):
         run(tmp_path / "gpus", label, [cell(64, output=output)], deployment={"gpu": gpu}, settings={"label": label})
     (text,) = said(tmp_path / "gpus", "ratio")
@@ -321,7 +322,7 @@ def test_queues_that_grew_are_not_divided(tmp_path: Path) -> None:
     heavy = [point for point in found if point.load == 8]
     assert [effect(heavy[0], heavy[1], measure) is None for measure in (TTFT, E2E, OUTPUT)] == [True, True, False]
     (table,) = ratios(found)
-    assert [row[3].partition(",")[0] for row in table.rows] == ["1 requests/s"]
+    assert [row[3].partition(",")[0] for row in table.rows] == ["1 request/s"]
     (figure,) = ratio_figures(gpu_ratios(found))
     assert "keep up with" in " ".join(figure.notes)
     only = [point for point in found if point.load == 8]
@@ -359,9 +360,9 @@ def test_predictions_are_called_so(tmp_path: Path) -> None:
                 values = each["metrics"][name]
                 values |= {"low": values["p50"] / 1.3, "high": values["p50"] * 1.3}
         path.write_text(json.dumps(document))
-    every = said(tmp_path)
+    every = observations(points(tmp_path))
     assert every
-    assert all(text.startswith("Predicted (80 % intervals): ") for text in every)
+    assert all(each.predicted and each.whole.startswith("Predicted: ") for each in every)
     # ln 1.3 of both, two thirds of which are one error: e^√(2/3·0.262²)
     assert "over 2 pairs of cells, each certain to a factor of 1.2)" in said(tmp_path, "ratio")[0]
     (table,) = ratios(points(tmp_path))
@@ -450,8 +451,7 @@ def test_a_ratio_of_which_only_half_is_beyond_its_interval_is_said_of_that_half(
     run(tmp_path, "b", [cell(4, tpot=0.01, output=1001), cell(16, tpot=0.0199)], deployment=fast)
     (text,) = said(tmp_path, "ratio")
     assert text == (
-        "8×H200 against 8×H100 with vLLM, at concurrency 4 and 16 (Model-7B, 1 024 in, 128 out): TPOT a factor of 2 "
-        "(1.91–2.09) lower at 4."
+        "8×H200 against 8×H100 with vLLM, at concurrency 4 and 16: TPOT a factor of 2 (1.91–2.09) lower at 4."
     )
 
 
@@ -463,7 +463,7 @@ def test_a_gpu_that_is_ahead_at_some_loads_is_ahead_at_these(tmp_path: Path) -> 
             each["metrics"]["interval"] = {"output_tokens_per_s": {"low": 99.0, "high": 101.0}}
         run(tmp_path, gpu, cells, deployment={"gpu": gpu, "gpus": 1})
     (text,) = said(tmp_path, "ratio")
-    assert text.startswith("1×H200 against 1×H100 with vLLM, at concurrency 1 to 64 (Model-7B, 1 024 in, 128 out): ")
+    assert text.startswith("1×H200 against 1×H100 with vLLM, at concurrency 1 to 64: ")
     assert re.search(r": output throughput 27 % \([^)]*\) to 30 % \([^)]*\) higher at 1 and 4\.$", text)
     (table,) = ratios(points(tmp_path))
     assert [(row[3].partition(",")[0], row[4].partition("×")[0]) for row in table.rows] == [
@@ -488,8 +488,7 @@ def test_more_gpus_say_what_they_give_in_all_and_each(tmp_path: Path, more: Json
     split = " ".join(f"{name}{n}" for name, n in more.items() if name != "gpus")
     (text,) = said(tmp_path, "scale")
     assert text.startswith(
-        f"vLLM on 16×H200 ({split}) instead of 8×H200 (tp8), at concurrency 4 and 16 (Model-7B, 1 024 in, 128 out): "
-        "output throughput 50 % ("
+        f"vLLM on 16×H200 ({split}) instead of 8×H200 (tp8), at concurrency 4 and 16: output throughput 50 % ("
     )
     assert "higher at 16; TPOT 25 % (" in text
     assert re.search(r"; output throughput per GPU 25 % \(22–28\) to 50 % \(48–52\) lower; some of", text)
@@ -513,13 +512,16 @@ def test_a_bottleneck_says_whose_it_is(tmp_path: Path) -> None:
             cells = [cell(1, output=1000), cell(4, output=1010, verdict=WARNED)]
             run(tmp_path, f"{model[:2]}-{dtype}", cells, model=model, deployment=told | {"weights_dtype": dtype})
     names = {
-        f"vLLM on 1×H200, {dtype}, tp1, {model}, 1 024 in, 128 out"
+        f"{model}, 1 024 in, 128 out: vLLM on 1×H200, {dtype}, tp1"
         for model in ("Llama-3.1-8B", "Qwen3-8B")
         for dtype in ("bf16", "fp8")
     }
     stops, lights = said(tmp_path, "bottleneck"), said(tmp_path, "light")
-    assert {text.partition(":")[0] for text in stops} == names
-    assert {text.partition(":")[0] for text in lights} == names
+    found = observations(points(tmp_path))
+    for kind in ("bottleneck", "light"):
+        heads = {each.whole.replace("\u202f", " ").rsplit(": ", 2)[0] for each in found if each.kind == kind}
+        assert {head for head in heads if any(head.startswith(name) for name in names)} == heads
+        assert {name for name in names if any(head.startswith(name) for head in heads)} == names
     assert all(text.endswith("; some of these cells carry a warning.") for text in stops)
     assert not any("carry" in text or "carries" in text for text in lights)  # of the lightest load
     run(tmp_path / "warned", "a", [cell(1, verdict=WARNED), cell(4)], model="Qwen/Qwen3-8B", deployment=told)
@@ -535,9 +537,9 @@ def test_other_findings_say_of_which_model_they_are(tmp_path: Path) -> None:
                 work = {"output": length(tokens)}
                 run(tmp_path, f"{model}-{engine}-{tokens}", cells, model=model, engine=engine, workload=work)
     for kind in ("leader", "trend"):
-        texts = said(tmp_path, kind)
-        assert texts
-        assert all(("Model-7B" in text) != ("Other-70B" in text) for text in texts)
+        whole = [each.whole for each in observations(points(tmp_path)) if each.kind == kind]
+        assert whole
+        assert all(("Model-7B" in text) != ("Other-70B" in text) for text in whole)
 
 
 def test_nobody_guesses_tokens_faster_than_light(tmp_path: Path) -> None:
@@ -559,9 +561,9 @@ def test_nobody_guesses_tokens_faster_than_light(tmp_path: Path) -> None:
 def test_a_burst_is_not_called_online(tmp_path: Path) -> None:
     for engine, output in (("vLLM", 2000), ("SGLang", 1000)):
         run(tmp_path, engine, [cell(n, kind="burst", output=output) for n in (8, 32)], engine=engine)
-    assert [text.partition(" (")[0] for text in said(tmp_path, "peak")] == ["Highest burst throughput"]
+    assert [text.partition(": ")[0] for text in said(tmp_path, "peak")] == ["Highest burst throughput"]
     (text,) = [each.text for each in observations(points(tmp_path, {"h200": 3.0})) if each.kind == "price"]
-    assert text.startswith("Cheapest output tokens in bursts (")
+    assert text.startswith("Cheapest output tokens in bursts: ")
 
 
 def test_gpus_are_compared_by_what_both_tell(tmp_path: Path) -> None:
@@ -573,7 +575,7 @@ def test_gpus_are_compared_by_what_both_tell(tmp_path: Path) -> None:
 
 
 def test_throughput_that_still_grows_is_not_said_to_stop(tmp_path: Path) -> None:
-    run(tmp_path, "a", [cell(4, output=1000), cell(16, output=1050)])
+    run(tmp_path, "a", [cell(4, output=1000), cell(16, output=1050)])  # 2.5 % a doubling
     run(tmp_path, "b", [cell(4, output=1000), cell(16, output=900)], engine="SGLang")
     texts = said(tmp_path, "bottleneck")
     assert any("output throughput hardly grows beyond concurrency 4 (1 000 tok/s; 1 050 at 16)" in t for t in texts)

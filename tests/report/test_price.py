@@ -22,7 +22,7 @@ from loadstone.analyse.compare.price import (
 from loadstone.analyse.compare.ratio import OTHER_REPEATS
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.errors import InputError
-from loadstone.report.charts.lines import price_by_pace
+from loadstone.report.charts.lines import front as front_of
 from loadstone.report.data.frames import DOLLARS, frames
 from loadstone.report.data.pairs import effect
 from loadstone.report.data.runs import read_runs
@@ -215,7 +215,7 @@ def test_the_cheapest_is_named_with_its_price(tmp_path: Path) -> None:
     two_gpus(tmp_path)
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
     assert said.startswith(
-        "Cheapest output tokens online (Model-7B, 1\u202f024 in, 128 out): vLLM on 1×H200 at concurrency 64, "
+        "Cheapest output tokens online: vLLM on 1×H200 at concurrency 64, "
         "$0.417 (0.413–0.421) a million, or $0.0463 with input counted, 50.0 tok/s per user; 25 % ("
     )
     assert said.endswith(" below the next, vLLM on 1×H100 ($0.556 at concurrency 64).")
@@ -326,7 +326,7 @@ def test_prices_stand_in_tables_charts_and_files(tmp_path: Path) -> None:
         ["6.94", "6.88–7.01", "0.772"], ["0.556", "0.550–0.561", "0.0617"], ["-", "-", "-"],
     ]  # fmt: skip
     assert [row[-1] for row in made.overview.rows] == ["$3.00", "$2.00", "-"]
-    assert [figure.key for figure in made.figures if figure.section == "price"] == ["price"]
+    assert [figure.key for figure in made.figures if figure.section == "price"] == []
     words = "Prices as given, per GPU and hour: H200 $3.00, H100 $2.00. "
     words += "No price is known for run 3 (the GPU is not stated)."
     assert words in body(made)
@@ -351,9 +351,12 @@ def test_the_chart_shows_what_a_pace_costs_at_least(tmp_path: Path) -> None:
     )
     run(tmp_path, "b", [priced_cell(1, 50, 0.02), priced_cell(64, 1000, 0.04)], deployment={"gpu": "h100", "gpus": 1})
     (frame,) = frames(points(tmp_path, {"h200": 3.0, "h100": 2.0}), "load")
-    figure = price_by_pace(frame)
+    figure = front_of(frame, DOLLARS, section="price", key="price")
     assert figure is not None
-    front = min(figure.spec["datasets"].values(), key=lambda each: len(each) if "colour" not in each[0] else 99)
+    front = min(
+        figure.spec["datasets"].values(),
+        key=lambda each: len(each) if "label" not in each[0] and "x" in each[0] else 99,
+    )
     # 100 tok/s at $8.33, 25 at $0.556, 20 at $0.417; 50 at $11.1 is both slower and dearer than the first.
     assert [(row["x"], row["y"]) for row in front] == [(100, 8.3333), (25, 0.55556), (20, 0.41667)]
     assert figure.notes[-1].startswith("500 requests a point; bars: 95 % interval")

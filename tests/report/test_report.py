@@ -108,7 +108,11 @@ def test_a_page_has_all_that_a_report_must(tmp_path: Path) -> None:
     assert "1 of 7 cells carries a warning" in words
     assert "short answers" in words
     assert "run 3, concurrency 64: half of them" in words
-    assert words.index("Verdicts") < words.index("Findings") < words.index("Tables") < words.index("Environment")
+    main = words[words.index("To the report") :]
+    order = ["Most output throughput", "1 of 7 cells carries", "Findings", "Cells and runs in tables", "Verdicts"]
+    places = [main.rindex(each) if each == "Verdicts" else main.index(each) for each in (*order[:2], order[3])]
+    assert places == sorted(places)
+    assert main.rindex("short answers") < main.index("Environment")
     assert "loadstone bench http://localhost:8000" in words
     assert "95 %" in words
     assert source.count('class="chart"') == source.count('<script type="application/json">') > 12
@@ -262,8 +266,21 @@ def test_runs_without_cells_records_or_metrics_are_shown(tmp_path: Path) -> None
     assert "no cells" in words
 
 
-def test_few_findings_stand_together_and_many_with_their_charts(tmp_path: Path) -> None:
-    def findings(page: str) -> str:
+def test_a_dozen_findings_are_open_and_the_context_is_said_once(tmp_path: Path) -> None:
+    for n, name in enumerate(("vLLM", "SGLang", "llama.cpp", "MAX", "TGI", "LMDeploy", "MLC")):
+        outputs = [1000.0 + 100 * n + k for k in range(3)]
+        many = [cell(4.0 ** (k + 1), output=output, ttft=0.1 * (n + 1)) for k, output in enumerate(outputs)]
+        run(tmp_path, name, many, engine=name)
+        run(tmp_path, f"{name}-long", many, engine=name, workload={"output": length(999)})
+    words = made(tmp_path).partition('id="findings"')[2].partition('id="tables"')[0]
+    shown, _, more = words.partition("more findings</summary>")
+    assert shown.count("<li>") == 12
+    assert more.count("<li>") > 12
+    assert shown.count("Model-7B, 1\u202f024 in, 128 out") == 1
+    assert "stops growing" in shown
+
+
+def findings(page: str) -> str:
         return page.partition('id="findings"')[2].partition('id="tables"')[0]
 
     cells = [cell(4.0**n, output=1000.0 + n) for n in range(1, 4)]
@@ -414,7 +431,8 @@ def test_markdown_says_what_its_brackets_are(tmp_path: Path) -> None:
     run(tmp_path, "c", [cell(4, output=500), cell(16, output=500)], engine="SGLang")
     runs, _ = read_runs([tmp_path])
     said = markdown(build(runs, inside=False))
-    assert "In brackets: the interval of the effect" in said
+    assert "In brackets is the interval of the effect" in said
+    assert "95 %" in said.partition("In brackets")[2]
     assert "Simulated runs have no findings" in said
 
 
@@ -499,6 +517,7 @@ def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
     with Browser(tmp_path / "profile") as browser:
         browser.size(375, 12000)
         browser.open((tmp_path / "r.html").as_uri())
+        browser.run("document.querySelectorAll('details.part').forEach(each => { each.open = true; })")
         chart = "document.querySelector('figure[id^=gpus] .chart')"
         browser.until(f"{chart}.classList.contains('drawn')")
         plot = browser.run(f"{chart}.querySelector('.background').getBoundingClientRect().toJSON()")
@@ -724,6 +743,7 @@ def test_a_run_opens_by_keyboard_and_tells_its_numbers(tmp_path: Path) -> None:
         browser.open((tmp_path / "r.html").as_uri())
         browser.press("Tab")
         assert browser.run("document.activeElement.className") == "skip"
+        browser.run("document.querySelector('#runs').open = true")
         browser.run("document.querySelector('#run-1 summary').focus()")
         browser.press("Enter")
         browser.until("document.querySelector('#run-1').open")
@@ -747,6 +767,7 @@ def test_a_browser_runs_nothing_of_what_engines_say(tmp_path: Path) -> None:
     with Browser(tmp_path / "profile") as browser:
         browser.size(1600, 12000)
         browser.open((tmp_path / "r.html").as_uri())
+        browser.run("document.querySelectorAll('details.part').forEach(each => { each.open = true; })")
         browser.until(f"{DRAWN} > 4")
         browser.run("document.querySelectorAll('figure details').forEach(each => { each.open = true; })")
         browser.until("document.querySelectorAll('figure td').length > 4")

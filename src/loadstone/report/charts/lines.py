@@ -50,6 +50,8 @@ WHOSE = (("label:N", "series"),)
 CROSSED = "×: the cell carries a warning"
 DIRECT, LONGEST = 8, 34
 """So many lines, with names of so many letters at most, have their names beside them."""
+_MARKS = "●■▲◆▼✚▶◀"
+"""SHAPES as letters."""
 _LINE = 16
 """Height of a name."""
 _SHOWN = "shown === '' || datum.who === shown"
@@ -104,7 +106,7 @@ def lines(
     along = {"order": alt.Order(f"{order}:Q")} if order else {}
     drawn = [base.mark_line().encode(x=x, y=y, **along, **encode("line"))]
     drawn += crossed(base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point")), rows, x, y)
-    drawn += names_beside(rows, y, order or "x")
+    drawn += names_beside(rows, known, y, order or "x")
     if not any("low" in row for row in rows):
         return drawn
     ends = (
@@ -130,19 +132,8 @@ def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
 
     `known`: variants of the whole report, see Frame.
     """
-    of = {row["label"]: row for row in rows}
+    of, shared, places = _places(rows, known)
     hues = [row["hue"] for row in of.values()]
-    shared = len(set(hues)) < len(hues)
-    order = sorted(dict.fromkeys((*known, *(row["variant"] for row in rows))), key=bool)
-    taken: set[tuple[str, int]] = set()
-    places = []
-    for row in of.values():
-        place = order.index(row["variant"]) % len(SHAPES) if shared else PALETTE.index(row["hue"])
-        free = (
-            place + step for step in range(len(SHAPES)) if (row["hue"], (place + step) % len(SHAPES)) not in taken
-        )
-        places.append(next(free, place) % len(SHAPES))
-        taken.add((row["hue"], places[-1]))
     legend = alt.Legend(title=None) if len(of) > 1 and not directly(rows) else None
     names = list(of)
 
@@ -164,13 +155,30 @@ def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
     return encode
 
 
+def _places(rows: Sequence[Row], known: Sequence[str]) -> tuple[dict[str, Row], bool, list[int]]:
+    """A row of each line, whether several share a colour, and the number of the shape, and dash, of each."""
+    of = {row["label"]: row for row in rows}
+    shared = len({row["hue"] for row in of.values()}) < len(of)
+    order = sorted(dict.fromkeys((*known, *(row["variant"] for row in rows))), key=bool)
+    taken: set[tuple[str, int]] = set()
+    places = []
+    for row in of.values():
+        place = order.index(row["variant"]) % len(SHAPES) if shared else PALETTE.index(row["hue"])
+        free = (
+            place + step for step in range(len(SHAPES)) if (row["hue"], (place + step) % len(SHAPES)) not in taken
+        )
+        places.append(next(free, place) % len(SHAPES))
+        taken.add((row["hue"], places[-1]))
+    return of, shared, places
+
+
 def directly(rows: Sequence[Row]) -> bool:
     """Whether each line has its name beside its end, which is easier to read than a legend."""
     names = {row["label"] for row in rows}
     return 1 < len(names) <= DIRECT and max(map(len, names)) <= LONGEST
 
 
-def names_beside(rows: Sequence[Row], y: alt.Y, order: str) -> list[alt.Chart]:
+def names_beside(rows: Sequence[Row], known: Sequence[str], y: alt.Y, order: str) -> list[alt.Chart]:
     """The name of each line right of the picture, at the height of its end, none over another."""
     if not directly(rows):
         return []
@@ -181,15 +189,17 @@ def names_beside(rows: Sequence[Row], y: alt.Y, order: str) -> list[alt.Chart]:
     for top, _ in at:
         tops.append(max(top, tops[-1] + _LINE) if tops else top)
     tops = [min(top, HEIGHT - _LINE * (len(tops) - 1 - n)) for n, top in enumerate(tops)]
+    of, _, places = _places(rows, known)
+    marks = {name: _MARKS[place] for name, place in zip(of, places, strict=True)}
     texts = [
-        {"name": name, "top": round(top, 1), "hue": last[name]["hue"]}
+        {"name": name, "mark": marks[name], "top": round(top, 1), "hue": last[name]["hue"]}
         for (_, name), top in zip(at, tops, strict=True)
     ]
     raw = alt.Y("top:Q", scale=None, axis=None)
     base = alt.Chart(data(texts)).encode(x=alt.value("width"), y=raw)
-    marks = base.mark_text(align="left", baseline="middle", dx=8, text="━", fontWeight=800)
+    shapes = base.mark_text(align="left", baseline="middle", dx=8, fontSize=13)
     names = base.mark_text(align="left", baseline="middle", dx=24, fontSize=12).encode(text="name:N")
-    return [marks.encode(color=alt.Color("hue:N", scale=None)), names]
+    return [shapes.encode(color=alt.Color("hue:N", scale=None), text="mark:N"), names]
 
 
 def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False, log: bool | None = None) -> alt.Scale:
@@ -515,7 +525,7 @@ def _spoken(rows: Sequence[Row], unit: str) -> str:
         line.sort(key=lambda row: row["x"])
         first, last = line[0], line[-1]
         texts.append(
-            f"{name}: {show_number(first['y'], 4)} {unit} at {show_load(float(first['x']))} to "
-            f"{show_number(last['y'], 4)} at {show_load(float(last['x']))}"
+            f"{name}: {show_number(first['y'])} {unit} at {show_load(float(first['x']))} to "
+            f"{show_number(last['y'])} at {show_load(float(last['x']))}"
         )
     return "; ".join(texts)

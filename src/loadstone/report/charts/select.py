@@ -60,12 +60,16 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 class _Wanted(NamedTuple):
-    """A picture that may be made: of which kind and section, of how many cells, and how."""
+    """A picture that may be made: of which kind and section, of which cells, and how."""
 
     kind: str
     section: str
-    cells: int
+    points: Sequence[Point]
     make: Callable[[], Figure | None]
+
+
+HEROES = ("price-price", "throughput-pareto", "throughput-throughput-e2e", "offline-")
+"""Kinds of pictures that show an answer, the first that can be drawn: what a pace per user costs, then gives."""
 
 
 def drawn(points: Sequence[Point], main: Frame | None = None) -> Drawn:
@@ -74,48 +78,50 @@ def drawn(points: Sequence[Point], main: Frame | None = None) -> Drawn:
     """
     points = hued(points)
     wanted = list(_all(points))
+    lead, hero = _hero(points, wanted, main)
     chosen = _most_telling(wanted)
     made: list[Figure] = []
     keys: dict[str, int] = defaultdict(int)
     for one in wanted:
-        figure = one.make() if id(one) in chosen else None
+        figure = one.make() if id(one) in chosen and one is not lead else None
         if figure is not None:
             keys[figure.key] += 1
             figure.key += f"-{keys[figure.key]}" if keys[figure.key] > 1 else ""
             made.append(figure)
-    hero = _hero(points, main) or next(iter(made), None)
-    left_out = Counter(one.section for one in wanted if id(one) not in chosen)
-    return Drawn(hero, [figure for figure in made if hero is None or figure.key != hero.key], dict(left_out))
+    if hero is not None:
+        hero.key, hero.section = "hero", "hero"
+    elif made:
+        hero = made.pop(0)
+    left_out = Counter(one.section for one in wanted if id(one) not in chosen and one is not lead)
+    return Drawn(hero, made, dict(left_out))
 
 
 def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
     by_kind: dict[str, list[_Wanted]] = defaultdict(list)
-    for one in sorted(wanted, key=lambda each: -each.cells):
+    for one in sorted(wanted, key=lambda each: -len(each.points)):
         by_kind[one.kind].append(one)
     turns = zip_longest(*by_kind.values())
     return {id(one) for one in islice((one for turn in turns for one in turn if one is not None), MAX_FIGURES)}
 
 
-def _hero(points: Sequence[Point], main: Frame | None) -> Figure | None:
-    """Of the answer's cells: cost, or throughput, for each pace per user; else throughput against latency."""
+def _hero(
+    points: Sequence[Point], wanted: Sequence[_Wanted], main: Frame | None
+) -> tuple[_Wanted | None, Figure | None]:
+    """The picture of the answer's cells, which then stands in no section; of setups with one load each a front."""
     if main is None:
-        return None
+        return None, None
     places = {(point.number, point.cell) for point in main.points}
+    for kind in HEROES:
+        for one in wanted:
+            if one.kind.startswith(kind) and {(each.number, each.cell) for each in one.points} <= places:
+                figure = one.make()
+                if figure is not None:
+                    return one, figure
     own = [point for point in points if (point.number, point.cell) in places]
-    frame = next(iter(frames(own, main.axis, single=True) or frames(own, main.axis)), None)
-    if frame is None:
-        return None
-    frame = _cut(frame)
-    for measure in (DOLLARS, PER_GPU, OUTPUT):
-        if measure is PER_GPU and not all(point.gpus for point in frame.points):
-            continue
-        made = front(frame, measure, section="hero", key="hero")
-        if made is not None:
-            return made
-    if main.axis != "load":
-        return against(frame, OUTPUT, key="hero")
-    latency = BATCH_S if frame.mode != "online" else E2E
-    return trade_off(frame, latency, _widest(frame), section="hero", key="hero")
+    for frame in frames(own, main.axis, single=True):
+        priced = any(point.dollars_output for point in frame.points)
+        return None, front(_cut(frame), DOLLARS if priced else OUTPUT, section="hero", key="hero")
+    return None, None
 
 
 def _all(points: Sequence[Point]) -> Iterator[_Wanted]:
@@ -123,7 +129,7 @@ def _all(points: Sequence[Point]) -> Iterator[_Wanted]:
     sweeps, by_length, by_model = _framed(points)
 
     def of(frame: Frame, kind: str, section: str, make: Callable[..., Figure | None], *given: Any) -> _Wanted:
-        return _Wanted(f"{section}-{kind}", section, len(frame.points), partial(make, frame, *given))
+        return _Wanted(f"{section}-{kind}", section, frame.points, partial(make, frame, *given))
 
     def line(frame: Frame, measure: Measure) -> Iterator[_Wanted]:
         key = f"{'offline-' if frame.offline else ''}{measure.key}-by-{frame.axis}"
@@ -161,15 +167,15 @@ def _all(points: Sequence[Point]) -> Iterator[_Wanted]:
         sets = switches(points, fact)
         for measure in shown:
             make = partial(side_by_side, sets, measure, fact, what, none=none)
-            yield _Wanted(f"{fact}-{measure.key}", fact, sum(map(len, sets)), make)
+            yield _Wanted(f"{fact}-{measure.key}", fact, [point for each in sets for point in each], make)
     for picture in ratio_figures(gpu_ratios(points)):
-        yield _Wanted("gpus", "gpus", len(points), partial(_as_is, picture))
+        yield _Wanted("gpus", "gpus", points, partial(_as_is, picture))
     for frame in by_model:
         yield trade(frame, pace(frame.points), OUTPUT, "models", "models")
     for pair in predictions(points):
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, BATCH_S):
             make = partial(predicted, pair, measure)
-            yield _Wanted(f"predicted-{measure.key}", "predicted", len(pair[1]), make)
+            yield _Wanted(f"predicted-{measure.key}", "predicted", pair[1], make)
 
 
 def _as_is(figure: Figure) -> Figure:

@@ -2,8 +2,8 @@
 
 They are small with large letters, so that they can be read at a third of their size. A colour means one thing in all
 pictures of a report: what is compared (data/series.py, hued). The first three are of Okabe and Ito, Color Universal
-Design (2008); each has a contrast of at least 3 on white and on the dark page, and a shape beside it for those who do
-not see it.
+Design (2008); all have a contrast of at least 3 on white and on the dark page, are told apart by the colour-blind
+(tests/report/test_charts.py has the measure), and have a shape beside them.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ INK = "#222222"
 _LINE_CHARS = 80
 
 
-BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#AA4499"
-OLIVE, CYAN, ROSE, VIOLET, GREY = "#808000", "#0E8FA8", "#CC79A7", "#7A6FF0", "#777777"
-PALETTE = (BLUE, VERMILION, GREEN, PURPLE, OLIVE, CYAN, ROSE, VIOLET)
+BLUE, VERMILION, GREEN, CYAN, GREY = "#0072B2", "#D55E00", "#009E73", "#0E8FA8", "#777777"
+PALETTE = (BLUE, VERMILION, GREEN, "#8F1FFF", "#E00043", "#8D70FF", "#A55083", "#FF3370")
 """What is compared, and nothing else: all else is INK or GREY, and told apart by dashes, shapes and words."""
 
 DASHES = ((1, 0), (7, 4), (2, 3), (9, 3, 2, 3), (4, 2), (12, 4), (1, 2), (6, 2, 1, 2, 1, 2))

@@ -466,9 +466,10 @@ def ratios(points: Sequence[Point]) -> list[Table]:
                 *([f"{UNSETTLED}."] if left_out(ratio for own in by_cell.values() for ratio in own) else []),
             ],
         )
+        table = trimmed(table)
         filled = [text != "-" for row in table.rows for text in row[4:]]
         if sum(filled) >= FILLED * len(filled):
-            made.append(trimmed(table))
+            made.append(table)
     return made
 
 
