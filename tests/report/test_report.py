@@ -280,22 +280,6 @@ def test_a_dozen_findings_are_open_and_the_context_is_said_once(tmp_path: Path) 
     assert "stops growing" in shown
 
 
-def findings(page: str) -> str:
-        return page.partition('id="findings"')[2].partition('id="tables"')[0]
-
-    cells = [cell(4.0**n, output=1000.0 + n) for n in range(1, 4)]
-    run(tmp_path / "one", "a", cells)
-    assert "output throughput stops growing at concurrency 4" in findings(made(tmp_path / "one"))
-    for n, name in enumerate(("vLLM", "SGLang", "llama.cpp", "MAX", "TGI", "LMDeploy", "MLC")):
-        outputs = [1000.0 + 100 * n + k for k in range(3)]
-        many = [cell(4.0 ** (k + 1), output=output, ttft=0.1 * (n + 1)) for k, output in enumerate(outputs)]
-        run(tmp_path / "many", name, many, engine=name)
-        run(tmp_path / "many", f"{name}-long", many, engine=name, workload={"output": length(999)})
-    words = findings(made(tmp_path / "many"))
-    assert "stops growing" not in words
-    assert re.search(r'With their charts: <a href="#section-load">Latency and throughput by load</a> \(\d+\)', words)
-
-
 def test_requests_without_a_common_clock_are_not_drawn_over_time(tmp_path: Path) -> None:
     """vLLM's older files have durations alone; a timeline would show all of them sent at once."""
     told = {
@@ -461,7 +445,9 @@ def test_a_report_of_nothing_but_an_empty_run(tmp_path: Path) -> None:
 # --- in a browser -------------------------------------------------------------------------------------------------
 
 
-DRAWN = "document.querySelectorAll('main > .grid .chart.drawn').length"
+DRAWN = "document.querySelectorAll('main > .part > .grid .chart.drawn').length"
+OPEN = "document.querySelectorAll('details.part[id^=section]').forEach(each => { each.open = true; })"
+"""The parts with charts: each is closed until it is asked for."""
 
 
 @needs_chromium
@@ -474,9 +460,10 @@ def test_charts_are_drawn_when_they_are_looked_at(tmp_path: Path) -> None:
         count = browser.run("document.querySelectorAll('.chart').length")
         assert count > 12
         assert browser.run("document.querySelectorAll('.chart.drawn').length") < count
+        browser.run(OPEN)
         for width in (375, 1600):
-            browser.size(width, 12000)
-            browser.until(f"{DRAWN} === document.querySelectorAll('main > .grid .chart').length")
+            browser.size(width, 24000)
+            browser.until(f"{DRAWN} === document.querySelectorAll('main > .part > .grid .chart').length")
             browser.until(f"document.documentElement.scrollWidth <= {width}")
             widest = (
                 "Math.max(...[...document.querySelectorAll('.chart svg')].map(e => e.getBoundingClientRect().right))"
@@ -515,9 +502,9 @@ def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
             run(tmp_path / "runs", f"{gpu}-{engine[:4]}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu})
     (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
     with Browser(tmp_path / "profile") as browser:
-        browser.size(375, 12000)
+        browser.size(375, 24000)
         browser.open((tmp_path / "r.html").as_uri())
-        browser.run("document.querySelectorAll('details.part').forEach(each => { each.open = true; })")
+        browser.run(OPEN)
         chart = "document.querySelector('figure[id^=gpus] .chart')"
         browser.until(f"{chart}.classList.contains('drawn')")
         plot = browser.run(f"{chart}.querySelector('.background').getBoundingClientRect().toJSON()")
@@ -765,9 +752,9 @@ def test_a_browser_runs_nothing_of_what_engines_say(tmp_path: Path) -> None:
         run(tmp_path / "runs", name, [cell(1), cell(4)], engine=HOSTILE + name, model=HOSTILE)
     (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
     with Browser(tmp_path / "profile") as browser:
-        browser.size(1600, 12000)
+        browser.size(1600, 24000)
         browser.open((tmp_path / "r.html").as_uri())
-        browser.run("document.querySelectorAll('details.part').forEach(each => { each.open = true; })")
+        browser.run(OPEN)
         browser.until(f"{DRAWN} > 4")
         browser.run("document.querySelectorAll('figure details').forEach(each => { each.open = true; })")
         browser.until("document.querySelectorAll('figure td').length > 4")

@@ -121,6 +121,9 @@
     }
   }, { rootMargin: "400px" });
   charts.forEach((chart) => near.observe(chart));
+  document.querySelectorAll("details").forEach((part) => part.addEventListener("toggle", () => {
+    part.querySelectorAll(".chart").forEach((chart) => { near.unobserve(chart); near.observe(chart); });
+  }));
 
   // What is linked to opens; each part of the page is closed until it is asked for.
   const reveal = () => {
