@@ -94,7 +94,7 @@ def test_ticking_two_compares_them_and_draws(browser: Browser, url: str, width: 
     assert browser.run("document.getElementById('ticked').textContent").startswith("2 ticked: ")
     browser.run("document.querySelector('#compare button').click()")
     browser.until("location.pathname === '/compare' && document.readyState === 'complete'")
-    assert browser.run("document.querySelector('#comparison').textContent") == "A against B"
+    assert browser.run("document.querySelector('#comparison').textContent") == "B against A"
     browser.run("document.querySelector('figure').scrollIntoView()")
     browser.until("document.querySelector('figure svg') !== null")
     assert fits(browser)

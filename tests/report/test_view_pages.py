@@ -196,11 +196,24 @@ def test_nothing_else_can_be_reached(runs: Path, path: str) -> None:
 
 def test_two_runs_are_compared(runs: Path) -> None:
     text = get(open_page(runs), "/compare?run=one&run=two").text
-    assert "A against B" in text
+    assert "B against A" in text
+    assert 'class="chart"' in text.partition("Swap them")[2].partition("What differs")[0]
     assert "What differs in the setup" in text
     assert "<td>source</td>" in text
     assert "ttft_p50" in text
     assert "Run 2:" in text
+
+
+def test_the_older_run_is_the_baseline_and_the_two_can_be_swapped(runs: Path) -> None:
+    for name, created in (("two", "2020-01-01T00:00:00+00:00"), ("one", "2021-01-01T00:00:00+00:00")):
+        path = runs / name / "run.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"created": created}))
+    page = open_page(runs)
+    for query in ("run=one&run=two", "run=two&run=one"):
+        text = get(page, f"/compare?{query}").text
+        assert "A, the baseline, is two; B, the change, is one." in text
+    swapped = get(page, "/compare?run=one&run=two&as=given").text
+    assert "A, the baseline, is one; B, the change, is two." in swapped
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@
   const button = form.querySelector("button");
   const ticked = new Map();
   let shown = "", asked = 0;
+  filter.querySelector("button").hidden = true;  // the list narrows while one types
 
   const boxes = () => [...place.querySelectorAll("input[name=run]")];
   const nameOf = (box) => box.closest("tr").querySelector(".name").textContent;

@@ -119,9 +119,10 @@
     const line = (texts, kind, group) => {
       const tr = group.insertRow();
       texts.forEach((each, at) => {
-        const cell = document.createElement(at === 0 ? "th" : kind);
-        if (cell.tagName === "TH") cell.scope = kind === "th" ? "col" : "row";
+        const cell = document.createElement(kind);
+        if (kind === "th") cell.scope = "col";
         if (at > 1) cell.className = "r";
+        if (kind === "td") cell.dataset.head = HEADS[at];
         cell.append(each);
         tr.append(cell);
       });

@@ -86,7 +86,7 @@
       });
       if (chart.view) chart.view.finalize();
       chart.view = result.view;
-      if (result.vgSpec.signals.some((each) => each.name === "shown")) result.view.addEventListener("click", pick);
+      if ((result.vgSpec.signals || []).some((each) => each.name === "shown")) result.view.addEventListener("click", pick);
       chart.classList.add("drawn");
     } catch (error) {
       chart.textContent = "This chart could not be drawn: " + error.message;

@@ -8,6 +8,7 @@ from typing import Any
 
 import altair as alt
 
+from loadstone.analyse.compare.result import MetricRow
 from loadstone.core.units import show_number
 from loadstone.report.charts.lines import CROSSED, bounds, crossed, unit_of, warning
 from loadstone.report.charts.theme import GREY, INK, WIDTH, Figure, Row, data, figure, layered, tooltips
@@ -119,35 +120,6 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
             placed.append((place, shown_as | bounds(ratio.effect) | warning(point, ratio.under)))
         order = list(dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0])))
         shown = [row for _, row in placed if row["row"] in order[:ROWS]]
-        measures = list(dict.fromkeys(row["measure"] for row in shown))
-        far = max(
-            max(row[name], 1 / row[name]) for row in shown for name in ("times", "low", "high") if row.get(name)
-        )
-        far = 1.15 * max(far, 1.2)
-        x = alt.X(
-            "times:Q",
-            title=f"times better on {over} than on {under} (1: the same)",
-            scale=alt.Scale(type="log", domain=[1 / far, far], nice=False),
-            axis=alt.Axis(values=[1 / each for each in _TICKS[:0:-1]] + list(_TICKS), format=".3~r"),
-        )
-        y = alt.Y("row:N", title=None, sort=order, axis=alt.Axis(labelLimit=400, grid=True))
-        lane = alt.YOffset("measure:N", sort=measures, scale=alt.Scale(paddingOuter=0.7))
-        base = alt.Chart(data(shown)).encode(
-            y=y,
-            yOffset=lane,
-            color=alt.value(INK),
-        )
-        bars = (
-            base.transform_filter("isValid(datum.low)")
-            .mark_rule(opacity=0.55)
-            .encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"))
-        )
-        marks = base.mark_point(size=110, opacity=0.95).encode(
-            x=x,
-            shape=alt.Shape("measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)),
-            tooltip=tooltips(("row:N",), ("measure:N",), ("times:Q", "times better", ".3~r")),
-        )
-        even = alt.Chart(data([{"times": 1}])).mark_rule(color=GREY, strokeWidth=2).encode(x=alt.X("times:Q"))
         beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
         words = common([ratio.over for ratio in own], without=("gpu",))
         words = [
@@ -171,14 +143,81 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
                         by="; ",
                     ),
                 ],
-                layered(
-                    [even, bars, *crossed(marks, shown, x, y, yOffset=lane)],
-                    width=WIDTH - 100,
-                    height=max(100, _LANE * len(measures) * min(len(order), ROWS)),
-                ),
+                _forest(shown, order, f"times better on {over} than on {under} (1: the same)"),
                 section="gpus",
                 summary=f"{over} over {under}: "
                 + "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
             )
         )
     return made
+
+
+_CHANGED = {"output_tok_s": "output throughput", "total_tok_s": "total throughput"} | {
+    f"{base}_{statistic}": f"{base.upper()} {statistic}"
+    for base in ("ttft", "tpot", "e2e")
+    for statistic in ("p50", "p99")
+}
+
+
+def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | None:
+    """B against A, a row for each load, a mark for each of the metrics that are asked for first; right of 1 B is
+    better. None where they have no ratio.
+    """
+    shown: list[Row] = []
+    for load, metrics in cells:
+        for each in metrics:
+            if each.name not in _CHANGED or not each.ratio:
+                continue
+            row: Row = {"row": load, "measure": _CHANGED[each.name], "times": each.ratio}
+            if each.low and each.high:
+                row |= {"low": each.low, "high": each.high}
+            if "throughput" not in row["measure"]:
+                ends = {"low": 1 / row["high"], "high": 1 / row["low"]} if "low" in row else {}
+                row |= {"times": 1 / each.ratio} | ends
+            shown.append(row)
+    if not shown:
+        return None
+    order = list(dict.fromkeys(row["row"] for row in shown))[:ROWS]
+    shown = [row for row in shown if row["row"] in order]
+    return figure(
+        "change",
+        "B against A, in ratios",
+        [
+            "Right of 1 B is better, whatever the metric: latencies are inverted",
+            "bars: 95 % interval" if any("low" in row for row in shown) else "no interval: too little data",
+        ],
+        _forest(shown, order, "times better in B than in A (1: the same)"),
+        section="change",
+        summary="; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
+    )
+
+
+def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, Any]:
+    """Ratios with their intervals around a line at 1, which is in the middle: as far to the right is as good as to
+    the left is bad.
+    """
+    measures = list(dict.fromkeys(row["measure"] for row in rows))
+    values = [row[name] for row in rows for name in ("times", "low", "high") if row.get(name)]
+    far = 1.15 * max(1.2, *values, *(1 / value for value in values))
+    x = alt.X(
+        "times:Q",
+        title=title,
+        scale=alt.Scale(type="log", domain=[1 / far, far], nice=False),
+        axis=alt.Axis(values=[1 / each for each in _TICKS[:0:-1]] + list(_TICKS), format=".3~r"),
+    )
+    y = alt.Y("row:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=400, grid=True))
+    lane = alt.YOffset("measure:N", sort=measures, scale=alt.Scale(paddingOuter=0.7))
+    base = alt.Chart(data(rows)).encode(y=y, yOffset=lane, color=alt.value(INK))
+    known = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
+    marks = base.mark_point(size=110, opacity=0.95).encode(
+        x=x,
+        shape=alt.Shape("measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)),
+        tooltip=tooltips(("row:N",), ("measure:N",), ("times:Q", "times better", ".3~r")),
+    )
+    even = alt.Chart(data([{"times": 1}])).mark_rule(color=GREY, strokeWidth=2).encode(x=alt.X("times:Q"))
+    layers = [
+        even,
+        known.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
+        *crossed(marks, rows, x, y, yOffset=lane),
+    ]
+    return layered(layers, width=WIDTH - 100, height=max(100, _LANE * len(measures) * len(order)))

@@ -94,9 +94,9 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def first_tables(self) -> list[Table]:
-        """Before those of measurements: who is best at what, a study's cells, and what the runs are."""
+        """Before those of measurements: who is best at what, and a study's cells."""
         of_study = self.study.table if self.study is not None else None
-        return [table for table in (self.scores, of_study, self.overview) if table is not None and table.rows]
+        return [table for table in (self.scores, of_study) if table is not None and table.rows]
 
     @property
     def figures(self) -> list[Figure]:

@@ -19,20 +19,28 @@ def markdown(report: Report) -> str:
     study = report.study
     if study is not None and study.missing:
         lines += ["## Missing", "", *(f"- {text(line)}" for line in study.missing), ""]
-    lines += ["## Verdicts", "", report.verdict, ""]
-    if report.verdicts.rows:
-        lines += _table(report.verdicts)
-    lines += [f"- passed over: {text(reason)}" for reason in report.passed_over]
+    answered = report.answer
+    if answered is not None:
+        where = f"{answered.context}{' (predicted, not measured)' if answered.predicted else ''}"
+        lines += [f"**{text(where)}**", "", *(f"- {text(each)}" for each in answered.sentences), ""]
+    lines += [report.verdict, ""]
+    lines += ["## Tables", ""]
+    for table in [*report.first_tables, *report.tables]:
+        lines += [f"### {text(table.title)}", "", *_table(table)]
     differences = study.differences if study is not None else []
-    lines += ["", "## Findings", "", *(f"- {text(difference)}" for difference in differences)]
-    lines += [f"- {text(sentence.text)}" for sentence in report.sentences]
+    lines += ["## Findings", "", *(f"- {text(difference)}" for difference in differences)]
+    for where, sentences in report.by_context:
+        lines += [f"### {text(where)}", ""] if where else [""]
+        lines += [*(f"- {text(sentence.text)}" for sentence in sentences), ""]
     if not report.sentences:
         lines += [*([""] if differences else []), report.nothing_shown]
     for remark in report.remarks:
         lines += ["", text(remark)]
-    lines += ["", "## Tables", ""]
-    for table in [*report.first_tables, *report.tables]:
-        lines += [f"### {text(table.title)}", "", *_table(table)]
+    lines += ["", "## Verdicts", "", report.verdict, ""]
+    if report.verdicts.rows:
+        lines += _table(report.verdicts)
+    lines += [f"- passed over: {text(reason)}" for reason in report.passed_over]
+    lines += ["", "### Runs", "", *_table(report.overview)]
     if study is not None:
         return "\n".join(lines + _repeat(study)).rstrip() + "\n"
     lines += ["## Again", ""]

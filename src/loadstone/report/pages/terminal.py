@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,23 @@ def render(summary: Summary) -> RenderableType:
         tables.append(_dialect(cells))
     lines = [*_definitions(cells, summary.source == "simulated"), *_first_token(summary.first_token)]
     lines += [f"({number}) {_finding(finding)}" for number, finding in enumerate(findings, 1)]
-    return Group(Text(heading(summary)), *tables, *(Text(line) for line in [*lines, *of_run]))
+    return Group(
+        Text(joined(heading(summary), *_answer(cells), by="\n")), *tables, *(Text(line) for line in [*lines, *of_run])
+    )
+
+
+def _answer(cells: Sequence[CellSummary]) -> list[str]:
+    """Of a sweep, in a line: the most throughput, and up to where every request meets the SLO."""
+    known = [(much, cell) for cell in cells if (much := (cell.steady or cell.metrics).output_tokens_per_s)]
+    if len(known) < 2:
+        return []
+    most, at = max(known, key=lambda each: each[0])
+    parts = [f"most throughput: {show_number(most, 4)} output tok/s at {_at_load(at)}"]
+    judged = sorted((cell for cell in cells if cell.slo_met is not None), key=lambda cell: cell.load.value)
+    if judged:
+        held = list(itertools.takewhile(lambda cell: cell.slo_met, judged))
+        parts.append(f"the SLO holds {f'up to {_at_load(held[-1])}' if held else 'at no load'}")
+    return ["; ".join(parts)]
 
 
 def ranked(rows: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -98,6 +98,8 @@ class Site:
         if waiting:
             text = f"These have no result to compare: {', '.join(waiting)}."
             return HTMLResponse(pages.message("Compare", text), 409)
+        if request.query_params.get("as") != "given":
+            rows.sort(key=lambda row: (row.created, row.key))  # what was there first is what a change is judged by
         return HTMLResponse(await self._report(rows))
 
     def asset(self, request: Request) -> Response:

@@ -109,15 +109,20 @@ def report(content: str, title: str, before: str = "") -> str:
 
 
 def comparison(a: Row, b: Row) -> str:
-    """Two runs compared, as tables, as `loadstone compare A B` prints them; or a line that says why there is none."""
+    """Two runs compared, A the baseline, as a picture of ratios and as the tables that `loadstone compare A B`
+    prints; or a line that says why there is none.
+    """
     from loadstone.analyse.compare import compare
     from loadstone.analyse.compare.text import HEADS, cells_of, load_of, plain, unmatched_lines, word
+    from loadstone.report.charts.bars import change_figure
+
+    swap = f"/compare?{urlencode([('run', b.key), ('run', a.key), ('as', 'given')])}"
 
     try:
         compared = compare([a.folder], [b.folder])
     except InputError as error:
         why = str(error).replace(str(a.folder), "A").replace(str(b.folder), "B")
-        return html.render("comparison.html", a=a.name, b=b.name, why=clean(why, 400))
+        return html.render("comparison.html", a=a.name, b=b.name, swap=swap, why=clean(why, 400))
     notes = [f"{finding.evidence}. {finding.remedy}" for finding in compared.findings]
     notes += [f"Only {line}." for line in unmatched_lines(compared)]
     differences = [[clean(one.what), plain(one.a, 200), plain(one.b, 200)] for one in compared.setup]
@@ -136,7 +141,11 @@ def comparison(a: Row, b: Row) -> str:
         "comparison.html",
         a=a.name,
         b=b.name,
+        swap=swap,
         why=None,
+        figures=[
+            figure for figure in [change_figure([(load_of(cell), cell.metrics) for cell in compared.cells])] if figure
+        ],
         notes=[clean(note, 400) for note in notes],
         setup=Table(
             key="setup", title="What differs in the setup", heads=["", "A", "B"], align="lll", rows=differences
