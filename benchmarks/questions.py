@@ -24,8 +24,8 @@ import altair as alt
 
 import loadstone
 from loadstone.analyse.compare.price import Prices
-from loadstone.report.charts.lines import lines
-from loadstone.report.charts.theme import Figure, Row, colour_by, figure, load_axis, save_picture, tooltips
+from loadstone.report.charts.lines import axis_scale, lines
+from loadstone.report.charts.theme import PALETTE, Figure, Row, colour_by, figure, load_axis, save_picture, tooltips
 from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Measure
 from loadstone.report.data.pairs import Effect, effect
 from loadstone.report.data.points import Point, points_of
@@ -149,10 +149,19 @@ def plot(
     key: str, title: str, rows: Sequence[Row], x: str, y: str, *notes: str, log: bool = False, zero: bool = True
 ) -> Figure:
     """Lines over loads, a colour or dash for each series, bars where there are intervals."""
-    scale = alt.Scale(type="log", nice=False, padding=10) if log else alt.Scale(zero=zero)
+    hues = list(dict.fromkeys(each["colour"] for each in rows))
+    rows = [
+        {
+            **each,
+            "label": " · ".join(part for part in (each["colour"], each["variant"]) if part),
+            "who": each["colour"],
+            "hue": PALETTE[hues.index(each["colour"]) % len(PALETTE)],
+        }
+        for each in rows
+    ]
     known = list(dict.fromkeys(each["variant"] for each in rows))
-    shown = tooltips(("colour:N",), ("variant:N",), ("x:Q", x), ("y:Q", y, ".4~g"))
-    y_axis = alt.Y("y:Q", title=y, scale=scale)
+    shown = tooltips(("label:N", "series"), ("x:Q", x), ("y:Q", y, ",.4~r"))
+    y_axis = alt.Y("y:Q", title=y, scale=axis_scale(rows, "y", bars=True, log=log))
     chart = lines(rows, known, load_axis(x, sorted({each["x"] for each in rows})), y_axis, shown)
     spoken = "; ".join(f"{r['colour']} {r['variant']} at {r['x']:g}: {r['y']:.3g}" for r in rows[:24])
     return figure(key, title, notes, chart, section="questions", summary=f"{title}. {spoken}")

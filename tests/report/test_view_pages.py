@@ -1,6 +1,7 @@
 """The page's answers, without a socket and without a browser."""
 
 import asyncio
+import json
 import re
 import shutil
 import threading

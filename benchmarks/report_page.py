@@ -1,0 +1,143 @@
+"""Holds pages of `loadstone report` to what a page must be: seen at once, light, quick, readable.
+
+    python benchmarks/report_page.py [--results FOLDER] [--shots FOLDER] [--axe FILE]
+
+Three pages: published files of dstack (37 runs, with --results FOLDER that has dstack/ in it), 18 simulated sweeps and
+one `bench` of a simulated server; and 200 runs, for size and time. Each is opened in headless Chromium. `--axe`:
+axe.min.js of the npm package axe-core, which judges contrast, names and roles. `--shots`: screenshots of 1440×900 and
+390×844, light and dark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "report"))
+
+from browser import Browser  # noqa: E402
+
+from loadstone.core.units import show_number  # noqa: E402
+
+MODELS = (("llama-3.1-70b", "1k", "256"), ("qwen3-32b", "2k", "512"), ("gpt-oss-120b", "1k", "512"))
+SLO = "ttft_p99<2s,tpot_p99<50ms"
+DRAWN = "document.querySelector('.first .chart.drawn') !== null"
+HERO = "JSON.stringify(document.querySelector('.first figure').getBoundingClientRect())"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--results", type=Path, help="folder of published results")
+    parser.add_argument("--shots", type=Path, help="folder for screenshots")
+    parser.add_argument("--axe", type=Path, help="axe.min.js")
+    given = parser.parse_args()
+    print("| page | hero ends at (1440×900) | written in | size | opens in | 390 px | messages | axe |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+    with TemporaryDirectory() as folder:
+        for name, runs in _runs(Path(folder), given.results):
+            page = Path(folder) / f"{name}.html"
+            begin = time.perf_counter()
+            loadstone("report", *runs, "-o", page)
+            written_s = time.perf_counter() - begin
+            cells = [name, *_opened(page, given.axe, given.shots)]
+            cells[2:2] = [f"{written_s:.1f} s", f"{page.stat().st_size / 1e6:.1f} MB"]
+            print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def _runs(folder: Path, results: Path | None) -> Iterator[tuple[str, list[Path]]]:
+    if results is not None:
+        yield "dstack, 37 runs", [results / "dstack"]
+    sweeps = folder / "sweeps"
+    of = product((("h100", 8), ("h200", 8), ("b200", 4)), ("vllm", "sglang"), MODELS)
+    with ThreadPoolExecutor(2) as pool:
+        for _ in pool.map(lambda each: _simulated(sweeps, *each), list(of)):
+            pass
+    yield "18 simulated sweeps", [sweeps]
+    yield "one bench", [_measured(folder / "bench")]
+    many = folder / "many"
+    made = sorted(sweeps.iterdir())
+    for at in range(200):
+        shutil.copytree(made[at % len(made)], many / f"{at:03d}")
+    yield "200 runs", [many]
+
+
+def _simulated(out: Path, gpus: tuple[str, int], engine: str, asked: tuple[str, str, str]) -> None:
+    (gpu, many), (model, prompt, answer) = gpus, asked
+    deployment = f"{model}@{many}x{gpu}/tp{many},engine={engine}"
+    loads = ["--concurrency", "1,4,16,64,256", "--slo", SLO, "--out", out]
+    loadstone("simulate", deployment, "--input", prompt, "--output", answer, *loads)
+
+
+def _measured(out: Path) -> Path:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "loadstone", "serve-sim", "llama-3.1-8b@1xh100/engine=vllm", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        url = next(word for word in server.stdout.readline().split() if word.startswith("http"))
+        asked = ["--concurrency", "1,4,16,64", "--input", "256", "--output", "64", "--requests", "120"]
+        loadstone("bench", url, *asked, "--slo", "ttft_p99<500ms,tpot_p99<20ms", "--out", out)
+    finally:
+        server.terminate()
+        server.wait()
+    return out
+
+
+def loadstone(*words: str | Path) -> None:
+    subprocess.run([sys.executable, "-m", "loadstone", *map(str, words)], check=True, capture_output=True)
+
+
+def _opened(page: Path, axe: Path | None, shots: Path | None) -> list[str]:
+    """Where the hero ends, how long the page takes to open, its screens on a phone, messages, and what axe says."""
+    import json
+
+    worst = {"bottom": 0.0, "load_s": 0.0, "screens": 0.0, "messages": 0.0, "axe": 0.0}
+    for dark in (False, True):
+        with TemporaryDirectory() as profile, Browser(Path(profile), dark=dark) as browser:
+            for width, height in ((1440, 900), (390, 844)):
+                browser.size(width, height)
+                browser.open(page.as_uri())
+                browser.until(DRAWN)
+                timing = "performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
+                worst["load_s"] = max(worst["load_s"], float(browser.run(timing)))
+                if width == 1440:
+                    worst["bottom"] = max(worst["bottom"], json.loads(browser.run(HERO))["bottom"])
+                else:
+                    screens = browser.run("document.documentElement.scrollHeight / 844")
+                    worst["screens"] = max(worst["screens"], float(screens))
+                if shots is not None:
+                    shots.mkdir(exist_ok=True)
+                    name = f"{page.stem.replace(' ', '-').replace(',', '')}-{width}-{'dark' if dark else 'light'}.png"
+                    browser.screenshot(shots / name, whole=False)
+                if axe is not None:
+                    browser.run(axe.read_text("utf-8") + ";0")
+                    serious = "found.violations.filter((each) => ['serious', 'critical'].includes(each.impact))"
+                    shown = f"{serious}.map((each) => each.id + ': ' + each.nodes[0].html.slice(0, 120))"
+                    for each in browser.run(f"axe.run().then((found) => {shown})"):
+                        print(
+                            f"  axe, {page.stem}, {width} px, {'dark' if dark else 'light'}: {each}", file=sys.stderr
+                        )
+                        worst["axe"] += 1
+            worst["messages"] += len(browser.complaints)
+    return [
+        f"{worst['bottom']:.0f} px",
+        f"{show_number(worst['load_s'], 2)} s",
+        f"{worst['screens']:.1f} screens",
+        f"{worst['messages']:.0f}",
+        f"{worst['axe']:.0f} serious" if axe is not None else "-",
+    ]
+
+
+if __name__ == "__main__":
+    main()
