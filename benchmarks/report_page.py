@@ -2,10 +2,10 @@
 
     python benchmarks/report_page.py [--results FOLDER] [--shots FOLDER] [--axe FILE]
 
-Three pages: published files of dstack (37 runs, with --results FOLDER that has dstack/ in it), 18 simulated sweeps and
-one `bench` of a simulated server; and 200 runs, for size and time. Each is opened in headless Chromium. `--axe`:
-axe.min.js of the npm package axe-core, which judges contrast, names and roles. `--shots`: screenshots of 1440×900 and
-390×844, light and dark.
+Three pages: published files of dstack (37 runs, with --results FOLDER that has dstack/ in it), 18 simulated sweeps
+and one `bench` of a simulated server; and 200 runs, for size and time. Each is opened in headless Chromium. `--axe`:
+axe.min.js of the npm package axe-core, which judges contrast, names and roles. `--shots`: screenshots of 1440×900
+and 390×844, light and dark.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "report"))
 
 from browser import Browser  # noqa: E402
-
 from loadstone.core.units import show_number  # noqa: E402
 
 MODELS = (("llama-3.1-70b", "1k", "256"), ("qwen3-32b", "2k", "512"), ("gpt-oss-120b", "1k", "512"))

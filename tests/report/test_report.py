@@ -309,9 +309,7 @@ def test_one_cell_with_a_warning_is_one(tmp_path: Path) -> None:
 def test_findings_come_before_the_list_of_folders(tmp_path: Path) -> None:
     two_runs(tmp_path)
     text = markdown(build(read_runs([tmp_path])[0]))
-    assert (
-        text.index("- Most output") < text.index("### All cells") < text.index("## Findings") < text.index("### Runs")
-    )
+    assert text.index("**Model") < text.index("### All cells") < text.index("## Findings") < text.index("### Runs")
     page = made(tmp_path)
     assert page.index('class="answer"') < page.index('id="findings"') < page.index("<h3>All cells</h3>")
     assert page.index("<h3>All cells</h3>") < page.index('id="verdicts"') < page.index('aria-label="Runs"')

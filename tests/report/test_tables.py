@@ -84,8 +84,9 @@ def test_where_the_hardware_is_known_the_share_of_light_has_a_column() -> None:
     lines = [line.rstrip() for line in shown(doc).splitlines()]
     # Nothing failed, so that an empty column makes room.
     heads = "conc ok out tok/s TTFT p50 p99 TPOT p50 p99 ITL p99 E2E p50 p99 of light trusted"
-    assert lines[2].split() == heads.split()
-    assert [line.split()[-4:] for line in lines[4:6]] == [["78", "%", "NO", "(1)"], ["s", "-", "NO", "(1)"]]
+    assert lines[1].startswith("most throughput: ")
+    assert lines[3].split() == heads.split()
+    assert [line.split()[-4:] for line in lines[5:7]] == [["78", "%", "NO", "(1)"], ["s", "-", "NO", "(1)"]]
     said = (
         "of light: the roofline's TPOT / TPOT p50 · MBU 71 % of memory bandwidth · MFU 0.40 % to 12 % of peak FLOP/s"
     )
@@ -185,15 +186,15 @@ def two_rates(finding: str) -> dict[str, Any]:
 def test_a_load_that_the_server_does_not_keep_up_with_has_no_steady_state() -> None:
     for finding in ("overload", "queue_grows"):
         text = shown(two_rates(finding))
-        assert text.splitlines()[4].split()[3] == "90.00"
-        assert "2\u202f372" in text.splitlines()[5]
+        assert text.splitlines()[5].split()[3] == "90.00"
+        assert "2\u202f372" in text.splitlines()[6]
         assert "out tok/s over the steady window, at 1024 over the whole cell" in " ".join(text.split())
     doc = two_rates("overload")
     doc["cells"] = doc["cells"][1:]
     assert "out tok/s over the whole cell" in " ".join(shown(doc).split())
     assert "at 1024" not in " ".join(shown(doc).split())
     text = shown(two_rates("short_outputs"))
-    assert "756.0" in text.splitlines()[5]
+    assert "756.0" in text.splitlines()[6]
     assert "whole cell" not in text
 
 

@@ -110,7 +110,7 @@ def test_what_differs_beyond_the_axes_is_a_finding(folder: Path, loadstone: Load
         environment = {"GGML_A": "1", "GGML_B": str(2 + at % 2)}
         change(run, environment=environment, driver=f"580.{at % 2}", git={"commit": "ab"[at % 2] * 40})
     text = report(loadstone, folder)
-    findings = text[text.index("## Findings") : text.index("## Tables")].replace("\\", "")
+    findings = text[text.index("## Findings") : text.index("## Verdicts")].replace("\\", "")
     assert "Not every run of llama.cpp has the same engine environment: GGML_B 2 or GGML_B 3" in findings
     assert "Not every run has the same driver: 580.0 or 580.1." in findings
     assert "Not every run has the same git commit: aaaaaaaaaaaa or bbbbbbbbbbbb." in findings
