@@ -3,27 +3,26 @@
     python benchmarks/ray_load.py [--streams 1000] [--tokens 400] [--itl 25ms] [--rounds 5]     needs loadstone[ray]
 
 One plan on one timing server: by one local worker, by two local ones, and by two on the two nodes that
-scripts/clusters/ray starts on this machine, in turn. CPU is that of all processes of a kind between a cell's begin and
-its end, by their own clocks: workers, relays (a process of the owner for each worker elsewhere) and actors; process
-start is left out, as in client_cpu.py. Ray's daemons, which every cluster has, stand beside.
+scripts/clusters/ray starts on this machine, in turn. CPU is that of all processes of a kind between a cell's begin
+and its end, by their own clocks: workers, relays (a process of the owner for each worker elsewhere) and actors;
+process start is left out, as in client_cpu.py. Ray's daemons, which every cluster has, stand beside.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from loadstone.measure import simulated_server
 from loadstone.runs.bench import Event, bench
 from loadstone.workload.options import Options
 
@@ -51,9 +50,21 @@ def cluster() -> Iterator[str]:
             ray.wait(60)
 
 
-def cpu_s() -> Counter[str]:
+@contextlib.contextmanager
+def timing_server(law: str) -> Iterator[str]:
+    """In a session of its own, as one elsewhere: all workers are then scheduled alike (measure.client.priority)."""
+    command = [sys.executable, "-m", "loadstone", "serve-sim", law, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+        assert server.stdout is not None
+        try:
+            yield json.loads(server.stdout.readline())["url"]
+        finally:
+            server.terminate()
+
+
+def cpu_s() -> dict[str, float]:
     """CPU seconds that the processes of each kind have had."""
-    spent = Counter({"owner": time.process_time()})
+    spent = dict.fromkeys(KINDS.values(), 0.0) | {"owner": time.process_time()}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (process / "cmdline").read_text(errors="replace")
@@ -65,9 +76,9 @@ def cpu_s() -> Counter[str]:
     return spent
 
 
-def measured(options: Options) -> tuple[Counter[str], dict[str, float]]:
+def measured(options: Options) -> tuple[dict[str, float], dict[str, float]]:
     """CPU by kind, and what the run says."""
-    at: dict[str, Counter[str]] = {}
+    at: dict[str, dict[str, float]] = {}
 
     def on_event(event: Event) -> None:
         if event.kind in ("cell", "cell_end"):
@@ -79,8 +90,7 @@ def measured(options: Options) -> tuple[Counter[str], dict[str, float]]:
     for name in QUANTILES:
         metric, _, quantile = name.rpartition("_")
         result[name] = cell["metrics"][metric][quantile]
-    at["cell_end"].subtract(at["cell"])
-    return at["cell_end"], result
+    return {kind: now - at["cell"][kind] for kind, now in at["cell_end"].items()}, result
 
 
 def main() -> None:
@@ -91,16 +101,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    law = simulated_server.Law.parse(f"ttft=50ms,itl={given.itl}")
-    spent: dict[str, list[Counter[str]]] = {}
+    spent: dict[str, list[dict[str, float]]] = {}
     results: dict[str, list[dict[str, float]]] = {}
-    with cluster() as address, simulated_server.start(law) as server, tempfile.TemporaryDirectory() as folder:
+    with (
+        cluster() as address,
+        timing_server(f"ttft=50ms,itl={given.itl}") as url,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         arms = {"1 here": (1, None), "2 here": (2, None), "2 by Ray": (2, address)}
         for _ in range(given.rounds):
             for arm, (workers, ray) in arms.items():
                 one, result = measured(
                     Options(
-                        url=server.url, rate=[given.streams / RAMP_S], burstiness=float("inf"), warmup=0, input="2",
+                        url=url, rate=[given.streams / RAMP_S], burstiness=float("inf"), warmup=0, input="2",
                         requests=[given.streams], output=str(given.tokens), salt="same", workers=workers, ray=ray,
                         out=Path(folder),
                     )

@@ -1,4 +1,4 @@
-"""A client on another host, followed to its end."""
+"""What SSH and Ray have in common: ranks that are led elsewhere, and a client there that is followed to its end."""
 
 from __future__ import annotations
 
@@ -8,25 +8,63 @@ from pathlib import Path
 from typing import Protocol
 
 from loadstone.core.errors import TargetError
+from loadstone.measure.engines.launch import Engine, Rank
+from loadstone.predict.engine_rules.launch import Launch
 
 HERE = "localhost"
 """The name in a study file of the host that runs the study."""
 _POLL_S = 0.1
 _NO_PROGRAM = 127
 _TAIL_BYTES = 4096
+_FILES = ("dataset", "trace", "plan", "tokenizer", "structured")
+"""Options of `bench` that name files; structured's may have `SCHEME:` before."""
 
 
-class Process(Protocol):
-    """`stop` asks it to end, and returns when it has."""
+class LedProcess(Rank, Protocol):
+    """`stop` asks it to end, and returns when it has; `end` only asks."""
 
-    log_path: Path
-
-    def exit_code(self) -> int | None: ...
-
-    def stop(self) -> None: ...
+    def end(self) -> None: ...
 
 
-def follow(client: Process, host: str, check: Callable[[], None]) -> None:
+class LedRanks(Engine):
+    """An engine whose ranks are led elsewhere. When one of them ends, the others are ended."""
+
+    def __init__(
+        self, launch: Launch, url: str, folder: Path, start: Callable[[int, Path, Callable[[], None]], LedProcess]
+    ) -> None:
+        """`start`: gets a rank's number, its log, and what is to be called when it has ended."""
+        super().__init__(launch, url)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._processes: list[LedProcess] = []
+        try:
+            for i in range(len(launch.ranks)):
+                self._processes.append(start(i, folder / f"rank-{i}.log", self._end))
+                self.ranks.append(self._processes[i])
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all ranks together; returns when they are gone, or their hosts are."""
+        self._end()
+        for process in self._processes:
+            process.stop()
+
+    def _end(self) -> None:
+        for process in self._processes:
+            process.end()
+
+
+def sent(word: str, put: Callable[[Path, str], str]) -> str:
+    """A word of `bench` as it is on another host. `put` copies a file there, under a name, and says where it is."""
+    name, _, value = word.removeprefix("--").partition("=")
+    scheme, colon, file = value.rpartition(":") if name == "structured" else ("", "", value)
+    if name not in _FILES or not Path(file).exists():
+        return word
+    return f"--{name}={scheme}{colon}{put(Path(file), f'{name}-{Path(file).name}')}"
+
+
+def follow(client: Rank, host: str, check: Callable[[], None]) -> None:
     """Return once `loadstone bench` on `host` has left a run folder there. `check` is called meanwhile; what it
     raises ends the client, which saves what it has. Raises TargetError.
     """

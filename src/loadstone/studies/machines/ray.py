@@ -22,7 +22,6 @@ from typing import Any
 
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.signals import SIGNALS
-from loadstone.measure.engines.launch import Engine as Ranks
 from loadstone.predict.engine_rules.launch import SECRETS
 from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.runs import provenance
@@ -31,13 +30,13 @@ from loadstone.studies.commands import commands_of, gpus_per_node
 from loadstone.studies.file import Engine, Limits, Machine
 from loadstone.studies.journal import Handle, Journal
 from loadstone.studies.machines import client
+from loadstone.studies.machines.client import LedRanks
 from loadstone.studies.machines.ray_host import RankHost
 from loadstone.studies.machines.ssh import (
     CLIENT_GRACE_S,
-    FILES,
-    RANK_GRACE_S,
     SshClient,
     connected,
+    rank_script,
     script_of,
     with_secrets,
 )
@@ -90,7 +89,7 @@ class RayMachine:
                 commands = commands_of(launch, engine, addresses, port, addresses[0])
                 if commands.tasks_per_node > 1:
                     raise InputError(f"{commands.engine} over several nodes is one world of MPI; use Slurm")
-                with RayRanks(ray, commands, actors, folder, self._machine.setup, taken_up) as ranks:
+                with _started(ray, commands, actors, folder, self._machine.setup, taken_up) as ranks:
                     ranks.wait_ready(self._limits.ready)
                     with self._client(ray, actors[0], folder, ranks.check) as sender:
                         made = provenance.of_launch(commands, here=False)
@@ -121,37 +120,16 @@ class RayMachine:
                 yield SshClient(connection, self._machine, folder, check)
 
 
-class RayRanks(Ranks):
-    """An engine whose ranks are led by actors. When one of them ends, the others are ended."""
+def _started(
+    ray: Any, commands: Commands, actors: Sequence[Any], folder: Path, setup: tuple[str, ...], goes: bool
+) -> LedRanks:
+    """The ranks, one an actor. `goes`: they run already."""
 
-    def __init__(
-        self, ray: Any, commands: Commands, actors: Sequence[Any], folder: Path, setup: tuple[str, ...], goes: bool
-    ) -> None:
-        """`goes`: the ranks run already."""
-        super().__init__(commands, commands.url)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._processes: list[RayProcess] = []
-        try:
-            for i, (rank, actor) in enumerate(zip(commands.ranks, actors, strict=True)):
-                words = commands.words(rank, ".")
-                script = script_of(words, rank.env, setup, commands.files, None, RANK_GRACE_S)
-                text = None if goes else with_secrets(script, SECRETS)
-                process = RayProcess(ray, actor, text, folder / f"rank-{i}.log", self._end)
-                self._processes.append(process)
-                self.ranks.append(process)
-        except BaseException:
-            self.stop()
-            raise
+    def start(i: int, log_path: Path, on_end: Callable[[], None]) -> RayProcess:
+        text = None if goes else with_secrets(rank_script(commands, i, setup), SECRETS)
+        return RayProcess(ray, actors[i], text, log_path, on_end)
 
-    def stop(self) -> None:
-        """End all ranks together; returns when they are gone, or their nodes are."""
-        self._end()
-        for process in self._processes:
-            process.stop()
-
-    def _end(self) -> None:
-        for process in self._processes:
-            process.end()
+    return LedRanks(commands, commands.url, folder, start)
 
 
 class RayProcess:
@@ -221,7 +199,7 @@ class RayClient:
         actor = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=strategy)(RankHost).remote()
         try:
             work = _asked(self._ray, [actor.work.remote()])[0]
-            sent = [self._send(word, actor) for word in words]
+            sent = [client.sent(word, lambda file, name: self._put(actor, file, name)) for word in words]
             argv = (self._machine.python or "python3", "-m", "loadstone", "bench", *sent, "--out=runs")
             text = with_secrets(script_of(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S), KEY_VARIABLES)
             try:
@@ -232,15 +210,10 @@ class RayClient:
         finally:
             self._ray.kill(actor)
 
-    def _send(self, word: str, actor: Any) -> str:
-        """A word of the command as it is there: a file of ours is sent."""
-        name, _, value = word.removeprefix("--").partition("=")
-        scheme, colon, file = value.rpartition(":") if name == "structured" else ("", "", value)
-        path = Path(file)
-        if name not in (*FILES, "structured") or not path.is_file():
-            return word
-        there = _asked(self._ray, [actor.put.remote(f"{name}-{path.name}", path.read_bytes())])[0]
-        return f"--{name}={scheme}{colon}{there}"
+    def _put(self, actor: Any, file: Path, name: str) -> str:
+        if file.is_dir():  # as of a tokenizer: the nodes must have it
+            return str(file)
+        return str(_asked(self._ray, [actor.put.remote(name, file.read_bytes())])[0])
 
 
 def _unpack(content: bytes, out: Path) -> None:

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from loadstone.core.errors import InputError, TargetError
-from loadstone.measure.engines.launch import Engine as Ranks
 from loadstone.measure.engines.process import container_stop
 from loadstone.predict.engine_rules.launch import SECRETS
 from loadstone.predict.engine_rules.launch import Launch as Commands
@@ -29,20 +28,19 @@ from loadstone.studies.commands import commands_of
 from loadstone.studies.file import Engine, Limits, Machine
 from loadstone.studies.journal import Handle, Journal
 from loadstone.studies.machines import client
+from loadstone.studies.machines.client import LedRanks
 from loadstone.studies.plan import Launch
 from loadstone.studies.supervise import Running
 
 _BEAT_S = 3.0
 _LEASE_S = 15
-RANK_GRACE_S = 5
+_RANK_GRACE_S = 5
 CLIENT_GRACE_S = 60
 """A client that is told to end saves what it has."""
 _LOST = 255
 """What stands for the exit code where the connection ended first."""
 _KEEPALIVE_S = 5
 _LOGIN_S = 20
-FILES = ("dataset", "trace", "plan", "tokenizer")
-"""Options of `bench` that name files."""
 _T = TypeVar("_T")
 
 _LEAD = """\
@@ -109,7 +107,7 @@ class SshMachine:
             commands = commands_of(launch, engine, tuple(host.address for host in ranks), port, alone)
             if commands.tasks_per_node > 1:
                 raise InputError(f"{commands.engine} over several nodes is one world of MPI; use a machine of Slurm")
-            with SshRanks(commands, ranks, folder, self._machine.setup) as running:
+            with _started(commands, ranks, folder, self._machine.setup) as running:
                 running.wait_ready(self._limits.ready)
                 sends = SshClient(sender, self._machine, folder, running.check) if sender else None
                 made = provenance.of_launch(commands, here=False)
@@ -126,33 +124,14 @@ class SshMachine:
         """Nothing: what was started here has ended with its supervisor."""
 
 
-class SshRanks(Ranks):
-    """An engine whose ranks run on hosts. When one of them ends, the others are ended."""
+def _started(commands: Commands, hosts: Sequence[Host], folder: Path, setup: tuple[str, ...]) -> LedRanks:
+    """The ranks, one a host."""
 
-    def __init__(self, commands: Commands, hosts: Sequence[Host], folder: Path, setup: tuple[str, ...]) -> None:
-        address = urlsplit(commands.url)
-        super().__init__(commands, hosts[0].tunnel(address.hostname or "", address.port or 0))
-        folder.mkdir(parents=True, exist_ok=True)
-        self._processes: list[RemoteProcess] = []
-        try:
-            for i, (rank, host) in enumerate(zip(commands.ranks, hosts, strict=True)):
-                script = script_of(commands.words(rank, "."), rank.env, setup, commands.files, None, RANK_GRACE_S)
-                process = host.start(script, SECRETS, folder / f"rank-{i}.log", self._end)
-                self._processes.append(process)
-                self.ranks.append(process)
-        except BaseException:
-            self.stop()
-            raise
+    def start(i: int, log_path: Path, on_end: Callable[[], None]) -> RemoteProcess:
+        return hosts[i].start(rank_script(commands, i, setup), SECRETS, log_path, on_end)
 
-    def stop(self) -> None:
-        """End all ranks together; returns when they are gone, or their hosts are."""
-        self._end()
-        for process in self._processes:
-            process.stop()
-
-    def _end(self) -> None:
-        for process in self._processes:
-            process.end()
+    address = urlsplit(commands.url)
+    return LedRanks(commands, hosts[0].tunnel(address.hostname or "", address.port or 0), folder, start)
 
 
 class SshClient:
@@ -168,22 +147,13 @@ class SshClient:
         """See supervise.Client."""
         work = self._host.output(_TEMPORARY).strip()
         try:
-            sent = [self._send(word, work) for word in words]
+            sent = [client.sent(word, lambda file, name: self._host.send(file, f"{work}/{name}")) for word in words]
             argv = (self._machine.python or "python3", "-m", "loadstone", "bench", *sent, "--out=runs")
             script = script_of(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S)
             client.follow(self._host.start(script, KEY_VARIABLES, self._log), self._host.name, self._check)
         finally:
             self._host.fetch(f"{work}/runs", out)
             self._host.output(f"rm -rf {shlex.quote(work)}")
-
-    def _send(self, word: str, work: str) -> str:
-        """A word of the command as it is there: a file of ours is sent."""
-        name, _, value = word.removeprefix("--").partition("=")
-        scheme, colon, file = value.rpartition(":") if name == "structured" else ("", "", value)
-        if name not in (*FILES, "structured") or not Path(file).exists():
-            return word
-        self._host.send(Path(file), f"{work}/{name}-{Path(file).name}")
-        return f"--{name}={scheme}{colon}{work}/{name}-{Path(file).name}"
 
 
 def script_of(
@@ -208,6 +178,12 @@ def script_of(
         grace=grace_s,
         after="\n".join((*stop, ":" if work else 'rm -rf "$PWD"')),
     )
+
+
+def rank_script(commands: Commands, number: int, setup: Sequence[str]) -> str:
+    """script_of() for a rank."""
+    rank = commands.ranks[number]
+    return script_of(commands.words(rank, "."), rank.env, setup, commands.files, None, _RANK_GRACE_S)
 
 
 def with_secrets(script: str, names: Sequence[str]) -> str:
@@ -295,9 +271,10 @@ class Host:
         listener = self._asked(self._connection.forward_local_port("127.0.0.1", 0, host, port))
         return f"http://127.0.0.1:{listener.get_port()}"
 
-    def send(self, path: Path, there: str) -> None:
-        """Copy a file or a folder to the host."""
+    def send(self, path: Path, there: str) -> str:
+        """Copy a file or a folder to the host; returns where it is."""
         self._asked(self._copy("put", str(path), there))
+        return there
 
     def fetch(self, there: str, out: Path) -> None:
         """Bring what lies in a folder there into `out`, each thing whole or not at all. Nothing there: nothing."""
