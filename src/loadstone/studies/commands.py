@@ -16,8 +16,6 @@ from loadstone.predict.engine_rules.launch import RankCommand, Site, own_words
 from loadstone.studies.file import Engine
 from loadstone.studies.plan import EMBEDDED_MODEL, Launch
 
-SERVED_NAME = "study-model"
-"""What every engine of a study calls its model, where it can be told."""
 _ADDRESS = "LOADSTONE-NODE-"
 _EMBEDDED_SLOTS = 16
 _EMBEDDED_CONTEXT = 4096
