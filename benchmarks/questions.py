@@ -3,8 +3,9 @@
     python benchmarks/questions.py POINTS.csv [--only 1,7] [--out FOLDER]      (simulated: ten minutes, two cores)
     python benchmarks/questions.py POINTS.csv --only 10                        (measured: five, on an idle machine)
 
-POINTS.csv: measurements of others, as docs/accuracy.md has them. Each section comes from a study in
-examples/questions; cells that are in FOLDER already are not run again. Sections that are not made stay as they are.
+POINTS.csv: measurements of others, as docs/accuracy.md has them; `--traces FOLDER` for the eleventh question. Each
+section comes from a study in examples/questions; cells that are in FOLDER already are not run again. Sections not
+made stay as they are.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import altair as alt
+import numpy as np
 
 import loadstone
 from loadstone.analyse.compare.price import Prices
+from loadstone.recommend.by_hour import Hours
+from loadstone.recommend.result import Span
 from loadstone.report.charts.lines import axis_scale, lines
 from loadstone.report.charts.theme import PALETTE, Figure, Row, colour_by, figure, load_axis, save_picture, tooltips
 from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Measure
@@ -904,6 +909,107 @@ def measured_here(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
     )
 
 
+def by_the_hour(traces: Path) -> Answer:
+    """The one without a study: a recommendation of each trace."""
+    every_s, bound = 300.0, "ttft_p99<2s,tpot_p90<60ms"
+    kinds = {"conversations": ("conv", 10), "code": ("code", 5)}
+    shown, drawn, saved, command = [], [], {}, ""
+    checked: list[str] = []
+    late: list[str] = []
+    for name, (which, growth) in kinds.items():
+        file = traces / "azure" / f"AzureLLMInferenceTrace_{which}.csv"
+        found = loadstone.recommend(
+            "llama-3.1-70b", trace=file, growth=growth, every=every_s, start_up=120, reserve=1, slo=bound,
+            gpus="h100,h200", engine="vllm", price="h100=2.1,h200=3.2", gpus_max=128,
+        )  # fmt: skip
+        command = command or (
+            f"loadstone recommend llama-3.1-70b --trace {file.name} --growth {growth} --every 5m --start-up 2m "
+            "--reserve 1 "
+            f"--slo '{bound}' --gpus h100,h200 --engine vllm --price h100=2.1,h200=3.2 --gpus-max 128"
+        )
+        plan = found.plans[0]
+        assert plan.by_hour is not None
+        replicas, each = np.array(plan.by_hour.replicas, float), plan.gpus / plan.replicas
+        means = [
+            float(Hours(replicas, every_s, 60 * minutes, (0, 0)).mean(replicas)) * each for minutes in (0, 2, 5, 15)
+        ]
+        saved[name] = plan.by_hour.saves
+        hourly, p_slo = plan.by_hour, 100 * plan.p_slo
+        line = [
+            f"{name}, {growth}×",
+            number(found.traffic.value),
+            f"{plan.gpus}, P {p_slo:.0f} %",
+            dollars(plan.usd_per_month),
+        ]
+        line += [f"{hourly.gpus:.1f}", dollars(hourly.usd_per_month)]
+        shown.append([*line, ", ".join(f"{100 * (1 - mean / plan.gpus):.0f}" for mean in means)])
+        checked += [f"{name} {_checked(plan.deployment, hourly.replicas, file, growth, every_s)}"]
+        late.append(f"{100 * (1 - means[-1] / plan.gpus):.0f}")
+        for window, here in enumerate(plan.by_hour.replicas):
+            drawn.append(row(name, "by 5 minutes", 5 * window, here * each))
+            drawn.append(row(name, "all the time", 5 * window, plan.gpus))
+    return Answer(
+        "How many GPUs does an hour of Azure's traffic take?",
+        "Next after the documents' questions: the fewest GPUs for a trace of real traffic, all the time or as it "
+        "comes, with the time to start them, and one replica that may fail.",
+        f"Following the traffic in steps of five minutes saves {100 * saved['conversations']:.0f} % of the GPUs for "
+        f"conversations and {100 * saved['code']:.0f} % for code, if a replica starts in two minutes, and "
+        f"{' and '.join(late)} % if it takes fifteen.",
+        table(
+            [
+                "trace",
+                "requests/s, busiest 5 min",
+                "GPUs all the time",
+                "$ a month",
+                "GPUs by 5 min, mean",
+                "$ a month",
+                "saves, % at 0, 2, 5, 15 min to start",
+            ],
+            shown,
+        )
+        + "\n\n"
+        + wrap(
+            "In brackets: 80 % intervals, those by 5 minutes of the worlds in which 128 GPUs can hold the bounds at "
+            "all. Each "
+            "window was then simulated with its replicas, one of them failed (p99 of TTFT, p90 of TPOT): "
+            f"{'; '.join(checked)}. "
+            "The first plan of the recommendation, Llama 70B:"
+        )
+        + f"\n\n```console\n$ {command}\n```",
+        plot("11", "GPUs that follow Azure's traffic", drawn, "minutes of the trace", "GPUs"),
+        "Traces of an hour in November 2023, grown ten and five times and taken over and over; a day's goes up and "
+        "down more, "
+        "and `--every 1h` is for that. Windows are compared by requests per second, and a plan is chosen by the "
+        "cost of all its "
+        "GPUs all the time.",
+        "Simulated: the busiest five minutes, at several loads. Arithmetic: the rest. No study; the command is "
+        "above.",
+    )
+
+
+def _checked(deployment: str, replicas: Sequence[int], file: Path, growth: float, every_s: float) -> str:
+    """The windows simulated with a replica less than they have: `0.33–0.58 s, 24–34 ms`."""
+    head, _, options = deployment.partition("/")
+    model, _, where = head.rpartition("@")
+    gpus, _, gpu = where.partition("x")
+    ttft, tpot = [], []
+    with TemporaryDirectory() as folder:
+        for at, many in enumerate(replicas):
+            cell = loadstone.simulate(
+                f"{model}@{int(gpus) * (many - 1)}x{gpu}/dp{many - 1},{options}",
+                trace=file, trace_window=f"{every_s * at:g}s:{every_s * (at + 1):g}s", time_scale=1 / growth,
+                warmup=0, draws=0, out=folder,
+            )["cells"][0]["metrics"]  # fmt: skip
+            ttft.append(cell["ttft_intended_s"]["p99"])
+            tpot.append(1e3 * cell["tpot_s"]["p90"])
+    return f"{min(ttft):.2f}–{max(ttft):.2f} s, {min(tpot):.0f}–{max(tpot):.0f} ms"
+
+
+def dollars(span_: Span | None) -> str:
+    assert span_ is not None
+    return f"{number(span_.value)} ({number(span_.low)}–{number(span_.high)})"
+
+
 # --- the page -------------------------------------------------------------------------------------------------------
 
 
@@ -916,6 +1022,7 @@ QUESTIONS: dict[int, Question] = {
     1: chips_or_memory, 2: what_binds, 3: room_for_users, 4: two_nodes, 5: paged_continuous, 6: precision,
     7: speculative, 8: baselines, 9: tensor_or_data, 10: measured_here,
 }  # fmt: skip
+BY_THE_HOUR = 11
 HEAD = """# The questions that this project started from, answered
 
 `python benchmarks/questions.py POINTS.csv` makes this page and its pictures from the studies in `examples/questions`.
@@ -926,8 +1033,9 @@ means that the sign is not sure. The four documents are described in [seeds](see
 """
 
 
-def section(number_: int, study: Path, made: Answer) -> str:
+def section(number_: int, study: Path | None, made: Answer) -> str:
     picture = f"pictures/questions/{number_:02}.svg"
+    source = f" Study: [{study.name}](../examples/questions/{study.name})." if study is not None else ""
     return "\n\n".join((
         f"## {number_}. {made.title}",
         "\n".join(f"> {line}" for line in wrap(made.asked).split("\n")),
@@ -935,14 +1043,15 @@ def section(number_: int, study: Path, made: Answer) -> str:
         made.text,
         f"![{made.picture.title}]({picture})",
         wrap(f"*Where it holds.* {made.holds}"),
-        wrap(f"*How.* {made.made} Study: [{study.name}](../examples/questions/{study.name})."),
+        wrap(f"*How.* {made.made}{source}"),
     ))  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("points", type=Path)
-    parser.add_argument("--only", default=",".join(map(str, QUESTIONS)), help="numbers of questions")
+    parser.add_argument("--traces", type=Path, default=Path("traces"), help="folder with azure/ in it")
+    parser.add_argument("--only", default=",".join(map(str, [*QUESTIONS, BY_THE_HOUR])), help="numbers of questions")
     parser.add_argument("--out", type=Path, default=Path("studies"), help="folder for studies")
     given = parser.parse_args()
     with given.points.open(encoding="utf-8", newline="") as file:
@@ -951,8 +1060,8 @@ def main() -> None:
     old = PAGE.read_text("utf-8") if PAGE.exists() else ""
     sections = {int(text.partition(".")[0]): f"## {text.strip()}" for text in old.split("\n## ")[1:]}
     for number_ in map(int, given.only.split(",")):
-        (study,) = STUDIES.glob(f"{number_:02}-*.yaml")
-        made = QUESTIONS[number_](run(study, given.out), points)
+        study = None if number_ == BY_THE_HOUR else next(STUDIES.glob(f"{number_:02}-*.yaml"))
+        made = QUESTIONS[number_](run(study, given.out), points) if study else by_the_hour(given.traces)
         save_picture(made.picture, PICTURES / f"{number_:02}.svg")
         sections[number_] = section(number_, study, made)
         PAGE.write_text("\n\n".join([HEAD.strip(), *(sections[key] for key in sorted(sections))]) + "\n", "utf-8")

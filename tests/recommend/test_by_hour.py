@@ -10,10 +10,11 @@ import pytest
 
 import loadstone
 from loadstone.core.errors import InputError
-from loadstone.recommend.by_hour import Hours, hours_of
+from loadstone.recommend.by_hour import Hours
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.text import remarks
+from loadstone.recommend.traffic import traffic_of
 from loadstone.workload.options import options_of
 
 
@@ -37,11 +38,13 @@ def options(day: Path, **changed: object) -> RecommendOptions:
 
 
 def test_windows_have_their_rates_and_the_busiest_is_what_must_be_carried(day: Path) -> None:
-    hours = hours_of(options(day))
+    hours = traffic_of(options(day, growth=1)).hours
     assert hours is not None
     assert hours.rates == pytest.approx([61 / 60, 2, 4, 1], rel=0.01)
     assert hours.busiest_s[0] == 120
-    assert hours_of(options(day, every="4m")) is None
+    assert [len(plan) for plan in hours.plans] == [61, 120, 240, 60]
+    assert hours.plans[3].intended_s[0] == pytest.approx(0.5)
+    assert traffic_of(options(day, every="4m")).hours is None
 
 
 def test_what_starts_for_a_later_window_is_paid_for_before() -> None:

@@ -1,20 +1,24 @@
 """Capacity by the hour: how many replicas run when, where a trace's traffic rises and falls.
 
 What a plan must carry is the busiest window of the trace. In the others as many replicas run as leave each no more
-requests per second than it has there, and the reserve. Those that a later window needs are started before it, and are
-paid for from then on. A month is the trace over and over.
+requests per second than it has there, or more where these would not hold the bounds in a simulation of the window,
+and the reserve. Those that a later window needs are started before it and are paid for from then on. A month is the
+trace over and over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.core.plan import Plan
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.result import ByHour, Span
-from loadstone.workload import trace
 
 Array = NDArray[np.float64]
 HOURS_PER_MONTH = 730.0
@@ -22,12 +26,18 @@ HOURS_PER_MONTH = 730.0
 
 @dataclass(frozen=True)
 class Hours:
-    """rates: requests/s of each window of the trace, `every_s` long. busiest_s: the window that has most."""
+    """rates: requests/s of each window of the trace, `every_s` long; plans: what is sent in it. busiest_s: the window
+    that has most."""
 
     rates: Array
     every_s: float
     start_up_s: float
     busiest_s: tuple[float, float]
+    plans: tuple[Plan, ...] = ()
+
+    @property
+    def busiest(self) -> Plan:
+        return self.plans[int(np.argmax(self.rates))]
 
     @property
     def window(self) -> str:
@@ -56,19 +66,26 @@ class Hours:
         return self.replicas(float(self.rates.max()) / (replicas - reserve), reserve)
 
 
-def hours_of(options: RecommendOptions) -> Hours | None:
-    """None where the trace is not longer than one window and a half. Raises InputError where it cannot be read."""
-    if options.trace is None:
-        return None
-    times_s, every_s = trace.read(options.trace).time_s, options.every
+def hours_of(options: RecommendOptions, plan: Plan) -> Hours | None:
+    """Of the whole trace; None where it is not longer than one window and a half."""
+    times_s, every_s = plan.intended_s, options.every
     count = int(times_s[-1] / every_s + 0.5)  # the last is half as long as the others, to one and a half times
     if count < 2:
         return None
     lengths_s = np.full(count, every_s)
     lengths_s[-1] = times_s[-1] - (count - 1) * every_s
-    rates = np.bincount(np.minimum(times_s // every_s, count - 1).astype(np.int64), minlength=count) / lengths_s
+    window = np.minimum(times_s // every_s, count - 1).astype(np.int64)
+    rates = np.bincount(window, minlength=count) / lengths_s
     at = int(np.argmax(rates))
-    return Hours(rates, every_s, options.start_up, (at * every_s, at * every_s + float(lengths_s[at]) + 1e-3))
+    plans = tuple(_cut(plan, np.flatnonzero(window == each), each * every_s, rates[each]) for each in range(count))
+    return Hours(rates, every_s, options.start_up, (at * every_s, at * every_s + float(lengths_s[at]) + 1e-3), plans)
+
+
+def _cut(plan: Plan, rows: NDArray[np.int64], start_s: float, rate: float) -> Plan:
+    columns: dict[str, Any] = {name: getattr(plan, name)[rows] for name in Plan.COLUMNS}
+    columns["intended_s"] = columns["intended_s"] - start_s
+    cell = msgspec.structs.replace(plan.cells[0], value=float(rate))
+    return replace(plan, cells=(cell,), blocks=None if plan.blocks is None else plan.blocks.take(rows), **columns)
 
 
 def by_hour(
@@ -80,11 +97,16 @@ def by_hour(
     *,
     gpus: int,
     dollars_per_hour: float | None,
+    holds: Callable[[Plan, int], bool],
 ) -> ByHour:
     """Of a plan of `replicas`. `capacities`: what one carries in each world, requests/s; `most`: how many there may
-    be; GPUs and dollars of one."""
-    here = hours.followed(replicas, reserve)
-    worlds = hours.replicas(np.maximum(capacities, 1e-9)[:, None], reserve)
+    be; GPUs and dollars of one; `holds`: whether so many hold the bounds in a window."""
+    by_rate = hours.followed(replicas, reserve)
+    here = by_rate.copy()
+    for at, window in enumerate(hours.plans):
+        while here[at] < replicas and len(window) and not holds(window, int(here[at]) - reserve):
+            here[at] += 1
+    worlds = hours.replicas(np.maximum(capacities, 1e-9)[:, None], reserve) + (here - by_rate)
     worlds = worlds[worlds.max(axis=1) <= most]  # in the others nothing holds, at any cost
     mean = float(hours.mean(here))
     low, high = np.quantile(hours.mean(worlds), (0.1, 0.9)).tolist() if len(worlds) else (mean, mean)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
 import time
@@ -18,19 +19,21 @@ from loadstone.analyse.compare.price import per_million as usd_per_million
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Plan as WorkPlan
 from loadstone.core.statistics.distribution import Z80
 from loadstone.core.units import show_seconds
 from loadstone.predict.calibrate.cases import simulate
 from loadstone.predict.engine_rules import launch_named
 from loadstone.predict.engine_rules.launch import Site
 from loadstone.predict.scheduler import policy_of
+from loadstone.predict.simulator.fleet import fleet_with
 from loadstone.predict.steady_state import level_at
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.step import parts_of
 from loadstone.recommend.by_hour import HOURS_PER_MONTH, by_hour
 from loadstone.recommend.candidates import Candidate, Refused, Search, candidate_of, in_step, search
-from loadstone.recommend.curve import Curve, Seen, curve_of
+from loadstone.recommend.curve import Curve, Seen, curve_of, simulated
 from loadstone.recommend.decide import Advice, Choice, Outlook, advice, outlook
 from loadstone.recommend.errors import Errors, errors_of, noise
 from loadstone.recommend.options import RecommendOptions
@@ -282,8 +285,22 @@ def _plan(
         by_hour=by_hour(
             traffic.hours, replicas, options.reserve, view.capacities[at], most,
             gpus=deployment.gpus, dollars_per_hour=hourly / replicas if priced else None,
+            holds=_holds(candidate, traffic),
         ) if traffic.hours is not None else None,
     )  # fmt: skip
+
+
+def _holds(candidate: Candidate, traffic: Traffic) -> Callable[[WorkPlan, int], bool]:
+    """Whether so many replicas hold the bounds in a window of the trace, by the best prediction."""
+    fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
+    growth = traffic.demand / traffic.plan.cells[0].value
+
+    def holds(window: WorkPlan, replicas: int) -> bool:
+        load = growth * window.cells[0].value / replicas
+        part = dataclasses.replace(traffic, plan=window)
+        return simulated(candidate, fleet, part, load, replicas).holds(traffic.bounds)
+
+    return holds
 
 
 def _paid(view: Outlook, candidates: Sequence[Candidate], traffic: Traffic, options: RecommendOptions) -> Outlook:

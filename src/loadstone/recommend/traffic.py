@@ -78,13 +78,10 @@ def traffic_of(options: RecommendOptions) -> Traffic:
         name: getattr(options, name) for name in ("input", "output", "range_ratio", "prefix", "prefix_groups", "seed")
     }
     given |= {"deployment": "", "warmup": 0}
-    hours = hours_of(options)
     if options.trace is not None:
         if options.input is not None:
             raise InputError("--input: a trace has its own lengths; leave it out")
         given |= {"trace": options.trace, "input": None, "prefix": 0}
-        if hours is not None:
-            given["trace_window"] = hours.window
     elif options.rate is not None:
         # Of one request per second: the clock is scaled to whatever rate is looked at.
         given |= {"rate": 1.0, "requests": MOST_REQUESTS}
@@ -93,6 +90,8 @@ def traffic_of(options: RecommendOptions) -> Traffic:
     plan = Planner(options_of(given, SimulateOptions)).plan()
     if not len(plan):
         raise InputError(f"{options.trace}: has no request")
+    hours = hours_of(options, plan) if options.trace is not None else None
+    plan = plan if hours is None else hours.busiest
     demand = (options.rate or options.concurrency or plan.cells[0].value) * options.growth
     return Traffic(
         plan=plan,
