@@ -123,7 +123,7 @@ def over_http(longest_s: float, kinds: Sequence[str]) -> list[Json]:
 
 
 def with_aiperf(program: Path, style: str, requests: int, longest_s: float) -> Json:
-    """Its own search, to the most requests under way that the simulator would ever hold four times over."""
+    """Its own search, from a third of what the simulator holds to three times that."""
     capacity = true_capacity("concurrency", HTTP_BOUNDS, HTTP_TRAFFIC)
     with served() as url, tempfile.TemporaryDirectory() as folder:
         write_tokenizer(Path(folder))
@@ -132,7 +132,8 @@ def with_aiperf(program: Path, style: str, requests: int, longest_s: float) -> J
         command += ["--extra-inputs", "ignore_eos:true", "--isl", "256", "--isl-stddev", "64"]
         command += ["--osl", "32", "--osl-stddev", "8", "--search-recipe", "max-concurrency-under-sla"]
         command += ["--ttft-sla-ms", "200", "--tpot-sla-ms", "15", "--search-style", style, "--ui", "none"]
-        command += ["--concurrency-max", str(4 * round(capacity)), "--artifact-dir", f"{folder}/artifacts"]
+        command += ["--concurrency-min", str(round(capacity / 3)), "--concurrency-max", str(round(3 * capacity))]
+        command += ["--artifact-dir", f"{folder}/artifacts"]
         command += ["--request-count", str(requests)] if requests else []
         begun_s, before = time.monotonic(), counted(url)
         search = subprocess.Popen(
