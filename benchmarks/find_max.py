@@ -99,10 +99,10 @@ def served() -> Iterator[str]:
         server.wait()
 
 
-def counted(url: str) -> int:
-    """Requests that the server has answered or given up so far."""
+def counted(url: str, what: str = "request_success") -> int:
+    """A counter of the server's; requests that it has answered or given up so far."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return round(sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:request_success_total{")))
+    return round(sum(float(line.split()[-1]) for line in lines if line.startswith(f"vllm:{what}_total{{")))
 
 
 def over_http(longest_s: float, kinds: Sequence[str]) -> list[Json]:
@@ -145,11 +145,13 @@ def with_aiperf(program: Path, style: str, requests: int, longest_s: float) -> J
             os.killpg(search.pid, signal.SIGKILL)
             search.wait()
         row: Json = {"style": style, "seconds": time.monotonic() - begun_s, "asked": counted(url) - before}
+        row["cached"] = counted(url, "prefix_cache_hits") / max(1, counted(url, "prefix_cache_queries"))
         histories = list(Path(folder, "artifacts").rglob("search_history.json"))
         history = json.loads(histories[0].read_text()) if histories else {}
         row |= {"history": history, "capacity": capacity}
     told = history.get("boundary_summary"), history.get("convergence_reason"), len(history.get("iterations", []))
-    print(f"AIPerf, {style}: {row['seconds']:.0f} s, {row['asked']:,} requests; by simulation {capacity}; {told}")
+    print(f"AIPerf, {style}: {row['seconds']:.0f} s, {row['asked']:,} requests, {row['cached']:.0%} cached")
+    print(f"by simulation {capacity}; {told}")
     return row
 
 
