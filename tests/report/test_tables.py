@@ -94,7 +94,7 @@ def test_where_the_hardware_is_known_the_share_of_light_has_a_column() -> None:
     assert max(map(len, lines)) <= 120
     first["requests"]["error"] = 1
     first["requests"]["sent"] += 1
-    assert "failed" in shown(doc, 160).splitlines()[2]
+    assert "failed" in shown(doc, 160).splitlines()[3]
     for cell in doc["cells"]:
         cell["light"] = None
     assert "light" not in shown(doc)

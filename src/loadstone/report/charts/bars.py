@@ -20,8 +20,8 @@ from loadstone.report.data.wording import count, joined, requests_a
 
 ROWS = 24
 """Bars, or rows of a picture, beyond these are left to the table."""
-_TICKS = (1, 1.2, 1.5, 2, 3, 5, 10, 30, 100)
-"""Of a ratio, both ways from 1."""
+_NEAR, _FAR = (1, 1.2, 1.5, 2, 3), (1, 2, 5, 10, 30, 100)
+"""Ticks of ratios, both ways from 1, where all are within a factor of 3 or not."""
 _LANE = 11
 """Height of a measure's own part of a row, so that no interval lies on another."""
 
@@ -199,11 +199,12 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
     measures = list(dict.fromkeys(row["measure"] for row in rows))
     values = [row[name] for row in rows for name in ("times", "low", "high") if row.get(name)]
     far = 1.15 * max(1.2, *values, *(1 / value for value in values))
+    ticks = _NEAR if far < 4 else _FAR
     x = alt.X(
         "times:Q",
         title=title,
         scale=alt.Scale(type="log", domain=[1 / far, far], nice=False),
-        axis=alt.Axis(values=[1 / each for each in _TICKS[:0:-1]] + list(_TICKS), format=".3~r"),
+        axis=alt.Axis(values=[1 / each for each in ticks[:0:-1]] + list(ticks), format=".2~r", labelOverlap=False),
     )
     y = alt.Y("row:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=400, grid=True))
     lane = alt.YOffset("measure:N", sort=measures, scale=alt.Scale(paddingOuter=0.7))
