@@ -20,7 +20,7 @@ from loadstone.report.data.pairs import Effect, effect, gpu_ratios
 from loadstone.report.data.points import Point
 from loadstone.report.data.runs import read_runs
 from loadstone.report.data.series import series_of
-from loadstone.report.findings import observations
+from loadstone.report.findings import answer, observations
 from loadstone.report.findings.sentence import ranges
 from loadstone.report.pages.document import build
 from loadstone.report.pages.tables import ratios
@@ -636,3 +636,87 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
     assert re.search(
         r"output throughput [\d.]+× better on average \([\d.]+× to [\d.]+× over 24 pairs of cells\)", text
     )
+
+
+# --- the answer ---------------------------------------------------------------------------------------------------
+
+
+def answered(folder: Path, prices: dict[str, float] | None = None) -> list[str]:
+    found = answer(points(folder, prices) if prices else points(folder))
+    assert found is not None
+    assert len(found.sentences) <= 5
+    return [text.replace("\u202f", " ") for text in found.sentences]
+
+
+def test_the_answer_names_the_best_for_each_goal_and_how_sure(tmp_path: Path) -> None:
+    for engine, outputs, tpot in (("vLLM", (400, 1000, 4000), 0.02), ("SGLang", (390, 1500, 2000), 0.01)):
+        cells = [cell(4.0**n, output=output, tpot=tpot) for n, output in enumerate(outputs, 1)]
+        run(tmp_path, engine, cells, engine=engine)
+    texts = answered(tmp_path, {"h200": 3.0})
+    assert texts[0].startswith(
+        "Cheapest output tokens: vLLM on 8×H200, $1.67 a million at concurrency 64, a factor of 2"
+    )
+    assert texts[1].startswith("Most output throughput: vLLM on 8×H200, 4 000 tok/s at concurrency 64, a factor of 2")
+    assert texts[2] == "By concurrency, most throughput has SGLang at 16, then vLLM at 64."
+    assert texts[3].startswith(
+        "Fastest for one user, TPOT: SGLang on 8×H200, 10.0 ms at concurrency 4, a factor of 2 ("
+    )
+    assert (
+        texts[4]
+        == "Soonest first token, TTFT: SGLang on 8×H200, 100 ms at concurrency 4, not clearly below vLLM on 8×H200."
+    )
+
+
+def test_setups_on_several_machines_are_no_repeats_of_one_another(tmp_path: Path) -> None:
+    for gpu, outputs in (("h200", (400, 4000)), ("h100", (800, 2000))):
+        cells = [cell(4.0**n, output=output) for n, output in enumerate(outputs, 1)]
+        run(tmp_path, gpu, cells, deployment={"gpu": gpu, "gpus": 8})
+    assert "By concurrency, most throughput has H100 at 4, then H200 at 16." in answered(tmp_path)
+
+
+def test_one_sweep_alone_has_knee_capacity_and_the_share_within_its_slo(tmp_path: Path) -> None:
+    cells = []
+    for load, output, e2e, share in (
+        (1, 100, 1.0, 1.0),
+        (4, 380, 1.1, 1.0),
+        (16, 800, 2.5, 0.43),
+        (64, 820, 10.0, 0.1),
+    ):
+        bound = {"metric": "ttft_p99", "limit_s": 1.0, "measured_s": 0.5 if share == 1 else 3.0, "met": share == 1}
+        one = cell(load, output=output, e2e=e2e, slo=[bound])
+        one["metrics"]["attainment"] = share
+        cells.append(one)
+    run(tmp_path, "a", cells, slo={"ttft_p99": 1.0})
+    (text,) = answered(tmp_path)
+    assert text.startswith(
+        "Knee at concurrency 4 (380.0 output tok/s, E2E 1.10 s); most throughput at concurrency 64"
+    )
+    assert "meets ttft_p99 < 1.00 s up to concurrency 4, not at 16 (43.0 % of requests do)" in text
+    assert "hardly grows beyond concurrency 16" in said(tmp_path, "bottleneck")[0]
+
+
+@pytest.mark.parametrize(
+    ("light", "said_so"),
+    [
+        ({"mfu": 0.52, "mbu": 0.3}, "prefill compute: MFU is 52%"),
+        ({"mfu": 0.1, "mbu": 0.8}, "decode bandwidth: MBU is 80%"),
+    ],
+)  # fmt: skip
+def test_the_resource_that_is_lacking_is_named(tmp_path: Path, light: Json, said_so: str) -> None:
+    run(tmp_path, "a", [cell(4, output=400), cell(16, output=1500), cell(64, output=1520, light=light)])
+    (text,) = said(tmp_path, "bottleneck")
+    assert f"limited by {said_so}." in text
+
+
+def test_growth_of_a_tenth_a_doubling_is_growth(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4, output=1000), cell(8, output=1106), cell(16, output=1223)])
+    assert not [text for text in said(tmp_path, "bottleneck") if "hardly" in text or "stops" in text]
+
+
+def test_every_bracket_says_its_level_and_of_what(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(4), cell(16)], source="imported")
+    run(tmp_path, "b", [cell(4, tpot=0.03), cell(16, tpot=0.03)], source="imported", engine="SGLang")
+    words = " ".join(build(read_runs([tmp_path])[0], inside=False).remarks)
+    assert "95 %" in words
+    assert "imported" in words
+    assert "repeats of one configuration differ (TTFT 8.8 %, all else 3.4 %)" in words

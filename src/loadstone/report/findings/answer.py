@@ -118,7 +118,7 @@ def _best(points: Sequence[Point], measure: Measure, goal: str) -> Iterator[str]
 
 def _crossover(frame: Frame) -> Iterator[str]:
     """Who has the most throughput up to which load, where that changes."""
-    _, wins = contests(frame, frame.points, OUTPUT)
+    _, wins = contests(frame, frame.points, OUTPUT, without=())
     held: list[tuple[str, list[float]]] = []
     for win in wins:
         if held and held[-1][0] == win.name:

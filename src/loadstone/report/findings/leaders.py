@@ -94,10 +94,14 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> tuple[st
     return f"{'; '.join(clauses)}{warned(contested)}", workload
 
 
-def contests(frame: Frame, group: Sequence[Point], measure: Measure) -> tuple[list[float], list[Win]]:
-    """The x at which several setups compete, and who is ahead where, beyond the interval."""
+def contests(
+    frame: Frame, group: Sequence[Point], measure: Measure, without: Collection[str] = ("gpu", "gpus")
+) -> tuple[list[float], list[Win]]:
+    """The x at which several setups compete, and who is ahead where, beyond the interval. `without`: facts in which
+    the group does not differ.
+    """
     sign = 1 if measure.better == "lower" else -1
-    at = {x: each for x, each in sorted(entries(frame, group, measure).items()) if len(each) > 1}
+    at = {x: each for x, each in sorted(entries(frame, group, measure, without).items()) if len(each) > 1}
     wins: list[Win] = []
     for x, each in at.items():
         (_, name, first), (_, other, second), *_ = sorted(each, key=lambda entry: sign * entry[0])
