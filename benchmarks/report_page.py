@@ -11,6 +11,8 @@ and 390×844, light and dark.
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+from loadstone.core.units import show_number
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "report"))
@@ -72,7 +77,7 @@ def _runs(folder: Path, results: Path | None) -> Iterator[tuple[str, list[Path]]
 def _simulated(out: Path, gpus: tuple[str, int], engine: str, asked: tuple[str, str, str]) -> None:
     (gpu, many), (model, prompt, answer) = gpus, asked
     deployment = f"{model}@{many}x{gpu}/tp{many},engine={engine}"
-    loads = ["--concurrency", "1,4,16,64,256", "--slo", SLO, "--out", out]
+    loads: list[str | Path] = ["--concurrency", "1,4,16,64,256", "--slo", SLO, "--out", out]
     loadstone("simulate", deployment, "--input", prompt, "--output", answer, *loads)
 
 
@@ -99,8 +104,6 @@ def loadstone(*words: str | Path) -> None:
 
 def _opened(page: Path, axe: Path | None, shots: Path | None) -> list[str]:
     """Where the hero ends, how long the page takes to open, its screens on a phone, messages, and what axe says."""
-    import json
-
     worst = {"bottom": 0.0, "load_s": 0.0, "screens": 0.0, "messages": 0.0, "axe": 0.0}
     for dark in (False, True):
         with TemporaryDirectory() as profile, Browser(Path(profile), dark=dark) as browser:

@@ -119,8 +119,8 @@
     const line = (texts, kind, group) => {
       const tr = group.insertRow();
       texts.forEach((each, at) => {
-        const cell = document.createElement(kind);
-        if (kind === "th") cell.scope = "col";
+        const cell = document.createElement(at === 0 ? "th" : kind);
+        if (cell.tagName === "TH") cell.scope = kind === "th" ? "col" : "row";
         if (at > 1) cell.className = "r";
         if (kind === "td") cell.dataset.head = HEADS[at];
         cell.append(each);
