@@ -63,16 +63,22 @@ def timing_server(law: str) -> Iterator[str]:
 
 
 def cpu_s() -> dict[str, float]:
-    """CPU seconds that the processes of each kind have had."""
-    spent = dict.fromkeys(KINDS.values(), 0.0) | {"owner": time.process_time()}
+    """CPU seconds that this process and its descendants have had, by kind."""
+    parents, commands = {}, {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            command = (process / "cmdline").read_text(errors="replace")
-            for word, kind in KINDS.items():
-                if word in command:
-                    # The clock of another process: clock_getcpuclockid(3).
-                    spent[kind] += time.clock_gettime((~int(process.name) << 3) | 2)
-                    break
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            commands[int(process.name)] = (process / "cmdline").read_text(errors="replace")
+    spent = dict.fromkeys(KINDS.values(), 0.0) | {"owner": time.process_time()}
+    for pid, command in commands.items():
+        above = pid
+        while above not in (0, os.getpid()):
+            above = parents.get(above, 0)
+        kind = next((kind for word, kind in KINDS.items() if word in command), None)
+        if above and kind:
+            with contextlib.suppress(OSError):
+                # The clock of another process: clock_getcpuclockid(3).
+                spent[kind] += time.clock_gettime((~pid << 3) | 2)
     return spent
 
 
