@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
 _START_S = 60.0
 _ANSWER_S = 30.0
-_POLL_S = 0.25
-"""As often as a worker reports. An answer of Ray takes a millisecond of CPU on either side."""
+_POLL_S = 0.5
+"""As often as a worker journals. Each answer of Ray takes one to two milliseconds of CPU on either side."""
+_OWNER_POLL_S = 0.1
 _TRIPS = 25
 _CLOSE_NS = 500_000
 """A clock known so well is asked no further: a quarter of what makes a finding of it (clocks_apart)."""
@@ -187,7 +188,7 @@ def _end_with_owner(connected: threading.Event) -> None:
     """Ray may try for minutes to connect, and hears nothing meanwhile: without an owner, this process just ends."""
     poll = select.poll()
     poll.register(0, select.POLLHUP)
-    while not connected.wait(_POLL_S):
+    while not connected.wait(_OWNER_POLL_S):
         if any(events & select.POLLHUP for _, events in poll.poll(0)):
             os._exit(2)
 
