@@ -1,6 +1,6 @@
 """Makes docs/questions.md: what the documents this project started from ask and claim, answered by studies.
 
-    python benchmarks/questions.py POINTS.csv [--only 1,7] [--out FOLDER]      (simulated: ten minutes, two cores)
+    python benchmarks/questions.py POINTS.csv [--only 1,7] [--out FOLDER]      (simulated: six minutes, two cores)
     python benchmarks/questions.py POINTS.csv --only 10                        (measured: five, on an idle machine)
 
 POINTS.csv: measurements of others, as docs/accuracy.md has them; `--traces FOLDER` for the eleventh question. Each
@@ -166,7 +166,11 @@ def plot(
     ]
     known = list(dict.fromkeys(each["variant"] for each in rows))
     shown = tooltips(("label:N", "series"), ("x:Q", x), ("y:Q", y, ",.4~r"))
-    y_axis = alt.Y("y:Q", title=y, scale=axis_scale(rows, "y", bars=True, log=log))
+    scale = axis_scale(rows, "y", bars=True, log=log)
+    if not zero:
+        ends = [each["y"] for each in rows]
+        scale = alt.Scale(domain=[0.98 * min(ends), 1.02 * max(ends)], nice=False)
+    y_axis = alt.Y("y:Q", title=y, scale=scale)
     chart = lines(rows, known, load_axis(x, sorted({each["x"] for each in rows})), y_axis, shown)
     spoken = "; ".join(f"{r['colour']} {r['variant']} at {r['x']:g}: {r['y']:.3g}" for r in rows[:24])
     return figure(key, title, notes, chart, section="questions", summary=f"{title}. {spoken}")
@@ -282,7 +286,7 @@ def what_binds(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             a, b = (cells.one(layout=f"{tp}x{gpu}/tp{tp}", workload="chat", load=load) for gpu in ("h200", "h100"))
             drawn.append(row(f"tp {tp}", "simulated", load, over(a, b, TPOT).ratio))
             seen = [each[TPOT.key] for key, each in pairs.items() if key[:2] == (tp, load)]
-            drawn.append(row(f"tp {tp}", "measured, median of three lengths", load, median(seen)))
+            drawn.append(row(f"tp {tp}", "measured", load, median(seen)))
     ttft = [each[TTFT.key] for each in pairs.values()]
     tenths = quantiles(ttft, n=10)
     tpot = [each[TPOT.key] for each in pairs.values()]
@@ -330,7 +334,7 @@ def what_binds(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             drawn,
             "users",
             "H200 / H100",
-            "bandwidth alone: 0.70; 1,024 tokens in and out",
+            "bandwidth alone: 0.70; simulated: 1,024 tokens in and out; measured: median of three lengths",
             zero=False,
         ),
         "Llama 70B in FP8, vLLM, one node. For gpt-oss-120b, which reads few of its weights for a token, the median "
