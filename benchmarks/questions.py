@@ -241,9 +241,8 @@ def chips_or_memory(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer
         + "\n\n"
         + wrap(
             "Of loads with a TPOT below 50 ms the cheapest. H200 is the cheaper one while its hour costs less than "
-            f"{limits[0]:.2f}, {limits[1]:.2f} and {limits[2]:.2f} times the H100's (now 1.52). Sixteen in one "
-            "group are never "
-            "cheaper than two servers of eight H200, which do twice what one does."
+            f"{limits[0]:.2f}, {limits[1]:.2f} and {limits[2]:.2f} times the H100's (now 1.52). Sixteen H200 "
+            "in one group are never cheaper than two servers of eight, which do twice what one does."
         ),
         bars("01", "Price of a million output tokens, TPOT below 50 ms", drawn, "$", BAND),
         "Prompts of 820 to 1,024 tokens, answers of 410 to 512, no shared prefixes, networks of 400 Gbit/s for each "
