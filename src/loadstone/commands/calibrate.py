@@ -22,8 +22,7 @@ def calibrate(
         ),
     ] = None,
     gpu: Annotated[
-        bool,
-        typer.Option("--gpu", help="benchmark this machine's GPU instead: memory, GEMMs, attention, launches"),
+        bool, typer.Option("--gpu", help="benchmark this machine's GPU instead: memory, GEMMs, attention, launches")
     ] = False,
     budget: Annotated[str, typer.Option(help="with --gpu: longest time it may take")] = "420s",
     points: Annotated[

@@ -84,10 +84,7 @@ def offline(
             return _joined([run(options_of(each | chosen, SimulateOptions)) for each in outputs])
         from loadstone.runs.offline import offline as run_batches
 
-        site = Site(
-            model=model,
-            arguments=tuple(flag_of(each) for each in argument or ()),
-        )
+        site = Site(model=model, arguments=tuple(flag_of(each) for each in argument or ()))
         keywords = keywords_named(deployment, site)
         for note in keywords.notes:
             print(f"loadstone: {note}", file=sys.stderr)

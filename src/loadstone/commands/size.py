@@ -19,10 +19,7 @@ def size(
     options: SizeOptions,
     by: Annotated[
         str | None,
-        option(
-            _OUT,
-            "a table of two facts instead, e.g. gpus,model; weights_dtype,gpu; or model,machine (8×h100)",
-        ),
+        option(_OUT, "a table of two facts instead, e.g. gpus,model; weights_dtype,gpu; or model,machine (8×h100)"),
     ] = None,
     show: Annotated[
         str, option(_OUT, "with --by: what the table shows: max-context, requests, kv-tokens, fits")

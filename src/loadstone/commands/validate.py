@@ -13,8 +13,7 @@ def validate(
         Path, typer.Argument(help="CSV of measurements, a line each (docs/accuracy.md has the columns)")
     ],
     profile: Annotated[
-        str | None,
-        typer.Option(help="coefficients made by `calibrate`, by name or file [default: the shipped ones]"),
+        str | None, typer.Option(help="coefficients made by `calibrate`, by name or file [default: the shipped ones]")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print rows and summary as JSON on stdout")] = False,
 ) -> None:

@@ -194,10 +194,7 @@ def errors(rows: Sequence[Scored]) -> ByQuantity:
         ratio = np.array([each.predicted[name] / each.measured[name] for each in here])
         inside = [each.low[name] <= each.measured[name] <= each.high[name] for each in here]
         by_quantity[name] = Errors(
-            len(here),
-            float(np.median(np.abs(ratio - 1))),
-            float(np.median(ratio) - 1),
-            float(np.mean(inside)),
+            len(here), float(np.median(np.abs(ratio - 1))), float(np.median(ratio) - 1), float(np.mean(inside))
         )
     return by_quantity
 

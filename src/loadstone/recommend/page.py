@@ -24,10 +24,7 @@ def write_page(document: Recommendation, path: Path) -> None:
         heads=["plan", *columns(document)[1:]],
         rows=[[f"{plan.replicas} × {plan.deployment}", *row_of(plan)] for plan in document.plans],
         remarks=[*remarks(document), *document.notes],
-        figures=[
-            cost_figure(finalists, "dollars a month" if priced else "GPUs"),
-            load_figure(finalists, load_unit),
-        ],
+        figures=[cost_figure(finalists, "dollars a month" if priced else "GPUs"), load_figure(finalists, load_unit)],
         why=why_measure(document),
         command=document.measure_next.command if document.measure_next else "",
         launch="\n".join(document.plans[0].launch),

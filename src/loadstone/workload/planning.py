@@ -236,9 +236,7 @@ def _without_longer(prompts: dataset.Dataset, output: Length | None, beyond: Bey
             "--dataset: every prompt is longer than the server's context; start the server with a longer one"
         )
     return msgspec.structs.replace(
-        prompts,
-        prompts=[prompts.prompts[i] for i in keep],
-        output_tokens=[prompts.output_tokens[i] for i in keep],
+        prompts, prompts=[prompts.prompts[i] for i in keep], output_tokens=[prompts.output_tokens[i] for i in keep]
     )
 
 

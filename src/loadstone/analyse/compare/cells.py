@@ -118,11 +118,7 @@ def _by_blocks(cell: Cell, a: Sequence[Place], b: Sequence[Place], *, intended: 
 
 
 def take_blocks(
-    cell: Cell,
-    sides: Sequence[Sequence[Requests]],
-    *,
-    paired: bool,
-    dollars: Sequence[Sequence[float | None]] = (),
+    cell: Cell, sides: Sequence[Sequence[Requests]], *, paired: bool, dollars: Sequence[Sequence[float | None]] = ()
 ) -> None:
     """The units of a cell from the requests of each side's runs; `paired`: row by row of the same request.
 

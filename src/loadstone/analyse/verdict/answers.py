@@ -211,8 +211,7 @@ def answers_identical(cell: Cell) -> Finding | None:
     if same < thresholds.SAME_SHARE * len(patterns):
         return None
     return finding(
-        "answers_identical",
-        f"{same} of {len(patterns)} answers arrived with the same gaps, to the microsecond",
+        "answers_identical", f"{same} of {len(patterns)} answers arrived with the same gaps, to the microsecond"
     )
 
 

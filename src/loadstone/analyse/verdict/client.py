@@ -67,10 +67,7 @@ def clocks_apart(cell: Cell) -> Finding | None:
     apart_s = cell.info.clocks_apart_s
     if apart_s is None or apart_s <= thresholds.LATE_FLOOR_S:
         return None
-    return finding(
-        "clocks_apart",
-        f"the clocks of the client's machines may be {show_seconds(apart_s)} apart",
-    )
+    return finding("clocks_apart", f"the clocks of the client's machines may be {show_seconds(apart_s)} apart")
 
 
 def events_together(cell: Cell) -> Finding | None:

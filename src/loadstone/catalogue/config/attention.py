@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any, Literal
 
-from loadstone.catalogue.architecture.attention import (
-    Attention,
-    CompressedAttention,
-    FullAttention,
-    LatentAttention,
-)
+from loadstone.catalogue.architecture.attention import Attention, CompressedAttention, FullAttention, LatentAttention
 from loadstone.catalogue.config.families import Family, Mixer, tables
 from loadstone.catalogue.config.fields import Fields
 from loadstone.catalogue.config.states import linear_attention

@@ -300,13 +300,7 @@ def engine_of(value: str) -> str:
 
 
 def _arrange(
-    model: Model,
-    gpu: Gpu,
-    gpus: int,
-    nodes: int,
-    node: Node | None,
-    weights_dtype: str,
-    options: _Options,
+    model: Model, gpu: Gpu, gpus: int, nodes: int, node: Node | None, weights_dtype: str, options: _Options
 ) -> Deployment:
     """Fills in the parallelism that was not said, and checks what was. Raises InputError."""
     counts = options.counts

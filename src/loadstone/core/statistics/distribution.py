@@ -80,14 +80,7 @@ def distribution(values: Floats, dependence: Dependence | None = None) -> Distri
         ranks = ranks_among(percentile_bounds(worth[name], q), n, worth[name])
         bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in ranks]
     return Distribution(
-        n=n,
-        mean=mean,
-        std=std,
-        min=float(ordered[0]),
-        max=float(ordered[-1]),
-        ci95=bounds,
-        worth=worth,
-        **points,
+        n=n, mean=mean, std=std, min=float(ordered[0]), max=float(ordered[-1]), ci95=bounds, worth=worth, **points
     )
 
 
@@ -110,10 +103,7 @@ def ranks_among(ranks: tuple[int | None, int | None], n: int, worth: int) -> tup
     """Ranks of bounds among n values, of those among the `worth` values that they are worth: each of these stands for
     n/worth neighbours, and the outermost of them is taken."""
     low, high = ranks
-    return (
-        None if low is None else (low - 1) * n // worth + 1,
-        None if high is None else -(-high * n // worth),
-    )
+    return (None if low is None else (low - 1) * n // worth + 1, None if high is None else -(-high * n // worth))
 
 
 def percentile(sorted_values: Floats, q: float) -> float | None:

@@ -73,13 +73,7 @@ def stage(document: Value, where: str) -> Cell:
 def requests(rows: Sequence[Value], where: str) -> Cell:
     """per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it does not tell."""
     model = next((name for row in rows if (name := _model(row.get("request")))), None)
-    cell = Cell(
-        where=where,
-        tool=TOOL,
-        load=None,
-        definitions="inference-perf",
-        deployment=present({"model": model}),
-    )
+    cell = Cell(where=where, tool=TOOL, load=None, definitions="inference-perf", deployment=present({"model": model}))
     cell.add_requests([_request(row, start) for row in rows if (start := row.number("start_time")) is not None])
     return cell
 

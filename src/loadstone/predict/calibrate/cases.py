@@ -245,11 +245,7 @@ def _roomy(policy: EnginePolicy, users: int, tokens: NDArray[np.int64]) -> bool:
 
 
 def _plan(
-    users: int,
-    inputs: NDArray[np.int64],
-    outputs: NDArray[np.int64],
-    seed: int,
-    times: NDArray[np.float64] | None,
+    users: int, inputs: NDArray[np.int64], outputs: NDArray[np.int64], seed: int, times: NDArray[np.float64] | None
 ) -> Plan:
     count = len(inputs)
     none, nothing = np.full(count, -1, np.int32), np.zeros(count, np.int32)

@@ -137,12 +137,7 @@ def _column(points: Sequence[Point], name: str) -> Array:
 
 
 def _add(
-    fitted: Fitted,
-    operator: str,
-    names: tuple[str, ...],
-    points: Sequence[Point],
-    law: Law,
-    floor: str | None = None,
+    fitted: Fitted, operator: str, names: tuple[str, ...], points: Sequence[Point], law: Law, floor: str | None = None
 ) -> None:
     """Fit efficiencies `names` and a floor, the last of the values that `law` takes, which is the coefficient `floor`
     if it is one."""

@@ -43,12 +43,7 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 def update(
-    profile: Profile,
-    cases: Sequence[Case],
-    name: str,
-    date: str,
-    *,
-    without: str | None = None,
+    profile: Profile, cases: Sequence[Case], name: str, date: str, *, without: str | None = None
 ) -> Calibration:
     """The profile after these cases. `without`: start from the coefficients fitted without that model family."""
     table = CaseTable(cases)

@@ -65,12 +65,7 @@ cache of its own). Of all others, Gemma 3 among them, it keeps every token of ev
 
 class Sglang(EngineRules):
     newest = (0, 5, 23)
-    eras = (
-        Era((0, 5, 11), "0.5.11"),
-        Era((0, 5, 10), "graphs"),
-        Era((0, 5), "0.5"),
-        Era((0, 0), "0.4", old=True),
-    )
+    eras = (Era((0, 5, 11), "0.5.11"), Era((0, 5, 10), "graphs"), Era((0, 5), "0.5"), Era((0, 0), "0.4", old=True))
     """0.5 overlaps host and device; its prompts run in piecewise CUDA graphs by default from about 0.5.10 on."""
     spelled = EngineRules.spelled - {"block_size"}
     cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8_e5m2", "fp8")

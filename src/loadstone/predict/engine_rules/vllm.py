@@ -11,14 +11,7 @@ import math
 from loadstone.catalogue.architecture.model import FullAttention, LatentAttention, Layers, LinearAttention, Model
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import (
-    Command,
-    Flags,
-    Site,
-    addresses_of,
-    over_one,
-    weights_flags,
-)
+from loadstone.predict.engine_rules.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
 from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
 from loadstone.predict.sharding.kv_cache import Cache, grouped
 from loadstone.predict.sharding.limits import GIB, Budget, Limits, count, fraction, switched
@@ -66,12 +59,7 @@ def runtime_bytes(deployment: Deployment) -> float:
 
 class Vllm(EngineRules):
     newest = (0, 32)
-    eras = (
-        Era((0, 14), "async"),
-        Era((0, 8), "v1"),
-        Era((0, 3), "v0", old=True),
-        Era((0, 0), "eager", old=True),
-    )
+    eras = (Era((0, 14), "async"), Era((0, 8), "v1"), Era((0, 3), "v0", old=True), Era((0, 0), "eager", old=True))
     """Before 0.3 it had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling."""
     cache_dtypes = ("fp32", "bf16", "fp16", "int8", "nvfp4", "fp8_ds_mla", "fp8_e5m2", "fp8")
     """0.32's CacheDType; int8 with a scale of each head."""

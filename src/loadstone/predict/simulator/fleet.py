@@ -33,11 +33,7 @@ class Fleet:
 
 
 def fleet_of(
-    deployment: Deployment,
-    *,
-    acceptance: float | None = None,
-    profile: str | None = None,
-    offline: bool = False,
+    deployment: Deployment, *, acceptance: float | None = None, profile: str | None = None, offline: bool = False
 ) -> Fleet:
     """The engines of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it.
     `offline`: as their own interfaces answer batches, without server and client."""

@@ -87,10 +87,7 @@ def intervals(
             off.factors[name] = np.exp(np.quantile(logs, _SHARES)).tolist()
             continue
         low, high = np.exp(np.quantile(logs, (LOW, HIGH)))
-        off.intervals[name] = (
-            min(1.0, float(low)),
-            1.0 if keeps_up and name == _RATE else max(1.0, float(high)),
-        )
+        off.intervals[name] = (min(1.0, float(low)), 1.0 if keeps_up and name == _RATE else max(1.0, float(high)))
     return off
 
 
