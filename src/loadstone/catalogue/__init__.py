@@ -9,18 +9,8 @@ from loadstone.catalogue.find import entries_of, find_gpu, find_model, find_node
 from loadstone.catalogue.hardware import Gpu, Node
 
 __all__ = [
-    "Deployment",
-    "Gpu",
-    "Model",
-    "Node",
-    "gpu",
-    "gpus",
-    "model",
-    "models",
-    "node",
-    "nodes",
-    "parse_deployment",
-]
+    "Deployment", "Gpu", "Model", "Node", "gpu", "gpus", "model", "models", "node", "nodes", "parse_deployment",
+]  # fmt: skip
 
 
 model, gpu, node = find_model, find_gpu, find_node

@@ -47,26 +47,9 @@ UNREAD = 141
 """Exit code where nobody reads stdout any more (`| head -1`), as of a program that SIGPIPE kills."""
 
 COMMANDS = (
-    bench,
-    simulate,
-    serve_sim,
-    launch,
-    offline,
-    recommend,
-    size,
-    validate,
-    calibrate,
-    catalogue,
-    recover,
-    show,
-    report,
-    query,
-    selftest,
-    import_,
-    export,
-    compare,
-    view,
-)
+    bench, simulate, serve_sim, launch, offline, recommend, size, validate, calibrate, catalogue, recover, show,
+    report, query, selftest, import_, export, compare, view,
+)  # fmt: skip
 
 
 class Command(TyperCommand):

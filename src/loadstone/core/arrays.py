@@ -29,13 +29,9 @@ ROW = np.dtype(
 
 # Columns as the record names them, for those that are taken as they are.
 _TAKEN = {
-    "intended": "intended_s",
-    "sent": "sent_s",
-    "end": "end_s",
-    "input": "input_tokens",
-    "cached": "cached_tokens",
-    "lag": "receive_lag_s",
-}
+    "intended": "intended_s", "sent": "sent_s", "end": "end_s", "input": "input_tokens",
+    "cached": "cached_tokens", "lag": "receive_lag_s",
+}  # fmt: skip
 COLUMNS = ("request_id", "phase", "status", *_TAKEN.values(), "output_tokens", "arrival_s", "tokens")
 """Of the records, what these arrays are made of."""
 

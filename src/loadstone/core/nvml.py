@@ -25,16 +25,9 @@ from loadstone.core.errors import InputError
 PREFIX = "nvml:"
 MOST_GPUS = 16
 REASONS = {
-    "idle": 0x1,
-    "application_clocks": 0x2,
-    "power_cap": 0x4,
-    "hardware_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "thermal": 0x20,
-    "hardware_thermal": 0x40,
-    "power_brake": 0x80,
-    "display_clock": 0x100,
-}
+    "idle": 0x1, "application_clocks": 0x2, "power_cap": 0x4, "hardware_slowdown": 0x8, "sync_boost": 0x10,
+    "thermal": 0x20, "hardware_thermal": 0x40, "power_brake": 0x80, "display_clock": 0x100,
+}  # fmt: skip
 """nvml.h, nvmlClocksEventReason*: what holds the SM clock below its highest."""
 
 

@@ -151,16 +151,9 @@ def _check_prices(options: RecommendOptions, prices: Prices) -> None:
 def _layout(candidate: Candidate) -> tuple[object, ...]:
     each = candidate.deployment
     return (
-        each.gpu.name,
-        each.engine,
-        each.gpus,
-        each.tp,
-        each.pp,
-        each.dp,
-        each.ep,
-        each.weights_dtype,
+        each.gpu.name, each.engine, each.gpus, each.tp, each.pp, each.dp, each.ep, each.weights_dtype,
         each.kv_dtype,
-    )
+    )  # fmt: skip
 
 
 def _finalists(

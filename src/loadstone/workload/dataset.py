@@ -47,15 +47,9 @@ _HEADS = frozenset({
 
 
 FORMATS = {
-    "conversations": "sharegpt",
-    "messages": "messages",
-    "turns": "prompts",
-    "prompt": "prompts",
-    "question": "prompts",
-    "instruction": "prompts",
-    "input": "prompts",
-    "text": "prompts",
-}
+    "conversations": "sharegpt", "messages": "messages", "turns": "prompts", "prompt": "prompts",
+    "question": "prompts", "instruction": "prompts", "input": "prompts", "text": "prompts",
+}  # fmt: skip
 _OUTPUT_FIELDS = ("output_tokens", "output_len", "output_length", "max_tokens", "max_completion_tokens")
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")  # what a server takes; the rest is notes
 _ROLES = {"human": "user", "user": "user", "system": "system", "developer": "system"}

@@ -439,12 +439,9 @@ def json_schema(kind: type[Options]) -> dict[str, Any]:
         properties[each.name] = schema | shown | _limits_schema(each.limits) | {"description": each.help}
     required = [each.name for each in flags.values() if each.default is dataclasses.MISSING]
     return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
+        "type": "object", "properties": properties, "required": required, "additionalProperties": False,
         "$defs": definitions,
-    }
+    }  # fmt: skip
 
 
 def _limits_schema(limits: Limits | None) -> dict[str, float]:

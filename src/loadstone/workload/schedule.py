@@ -138,13 +138,9 @@ def describe(workload: Workload, output: Length | None, sessions: Sessions | Non
         described = msgspec.to_builtins(workload)
     elif isinstance(workload, Trace):
         described = {
-            "kind": "trace",
-            "format": workload.format,
-            "sha256": workload.sha256,
-            "requests": workload.count,
-            "skipped": workload.skipped,
-            "simultaneous": workload.simultaneous,
-        }
+            "kind": "trace", "format": workload.format, "sha256": workload.sha256, "requests": workload.count,
+            "skipped": workload.skipped, "simultaneous": workload.simultaneous,
+        }  # fmt: skip
     else:
         described = {
             "kind": "dataset",

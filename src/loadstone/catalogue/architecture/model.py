@@ -19,16 +19,9 @@ from loadstone.catalogue.architecture.mlp import DenseMlp, Experts, Mlp
 from loadstone.catalogue.architecture.precision import FORMATS, Format
 
 __all__ = [
-    "CompressedAttention",
-    "DenseMlp",
-    "Experts",
-    "FullAttention",
-    "LatentAttention",
-    "Layers",
-    "LinearAttention",
-    "Matrix",
-    "Model",
-]
+    "CompressedAttention", "DenseMlp", "Experts", "FullAttention", "LatentAttention", "Layers",
+    "LinearAttention", "Matrix", "Model",
+]  # fmt: skip
 
 
 class Layers(msgspec.Struct, frozen=True):

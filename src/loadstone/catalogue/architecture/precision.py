@@ -42,19 +42,9 @@ FORMATS: dict[str, Format] = {
 
 TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _SAME = {
-    **TORCH_DTYPES,
-    "half": "fp16",
-    "float": "fp32",
-    "fp8_e4m3": "fp8",
-    "float8_e4m3fn": "fp8",
-    "e4m3": "fp8",
-    "e5m2": "fp8_e5m2",
-    "fp4": "nvfp4",
-    "awq": "int4",
-    "gptq": "int4",
-    "w4a16": "int4",
-    "w8a8": "int8",
-}
+    **TORCH_DTYPES, "half": "fp16", "float": "fp32", "fp8_e4m3": "fp8", "float8_e4m3fn": "fp8", "e4m3": "fp8",
+    "e5m2": "fp8_e5m2", "fp4": "nvfp4", "awq": "int4", "gptq": "int4", "w4a16": "int4", "w8a8": "int8",
+}  # fmt: skip
 
 KV_BYTES: dict[str, float] = {
     "fp32": 4.0,

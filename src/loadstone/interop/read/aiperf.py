@@ -26,11 +26,9 @@ TOOLS = ("AIPerf", "genai-perf")
 REQUESTS = "profile_export.jsonl"
 _MOST_REQUESTS = 2_000_000
 _LATENCIES = {
-    "ttft_s": "time_to_first_token",
-    "tpot_s": "inter_token_latency",
-    "itl_s": "inter_chunk_latency",
+    "ttft_s": "time_to_first_token", "tpot_s": "inter_token_latency", "itl_s": "inter_chunk_latency",
     "e2e_s": "request_latency",
-}
+}  # fmt: skip
 _MODEL = "models.items.0.name|model_names.0|endpoint.model_names.0|model"
 
 

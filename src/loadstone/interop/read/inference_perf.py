@@ -23,11 +23,9 @@ REQUEST = ("start_time", "end_time", "info", "request")
 LLMD = ("version", "results.request_performance.aggregate|metrics.latency")
 
 _LATENCIES = {
-    "ttft_s": "latency.time_to_first_token",
-    "tpot_s": "latency.time_per_output_token",
-    "itl_s": "latency.inter_token_latency",
-    "e2e_s": "latency.request_latency",
-}
+    "ttft_s": "latency.time_to_first_token", "tpot_s": "latency.time_per_output_token",
+    "itl_s": "latency.inter_token_latency", "e2e_s": "latency.request_latency",
+}  # fmt: skip
 TOOL = "inference-perf"
 REQUESTS = "per_request_lifecycle_metrics.json"
 _ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}

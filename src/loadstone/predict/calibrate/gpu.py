@@ -35,18 +35,10 @@ from loadstone.predict.step_time.formulas import both
 from loadstone.predict.step_time.profile import Profile, Provenance
 
 TRANSFER = {
-    "gemm_compute_bf16": 0.05,
-    "gemm_memory_bf16": 0.05,
-    "gemm_compute_fp8": 0.12,
-    "gemm_memory_fp8": 0.12,
-    "expert_compute": 0.25,
-    "expert_memory": 0.25,
-    "attention_decode": 0.15,
-    "attention_prefill": 0.15,
-    "product_s": 0.20,
-    "layer_s": 0.40,
-    "launch_s": 0.60,
-}
+    "gemm_compute_bf16": 0.05, "gemm_memory_bf16": 0.05, "gemm_compute_fp8": 0.12, "gemm_memory_fp8": 0.12,
+    "expert_compute": 0.25, "expert_memory": 0.25, "attention_decode": 0.15, "attention_prefill": 0.15,
+    "product_s": 0.20, "layer_s": 0.40, "launch_s": 0.60,
+}  # fmt: skip
 """Standard deviation of ln(engine's / measured here): engines call the same libraries for products, have attention
 kernels of their own, and fuse and launch small kernels in their own way. Guesses, from how the two differ."""
 FLOOR_S = 3e-6

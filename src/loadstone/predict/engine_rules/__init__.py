@@ -19,11 +19,8 @@ from loadstone.predict.engine_rules.vllm import Vllm
 from loadstone.predict.sharding.rank import Rank, ranks_of, shape_of
 
 ENGINES: dict[str, type[EngineRules]] = {
-    "vllm": Vllm,
-    "sglang": Sglang,
-    "tensorrt-llm": TensorrtLlm,
-    "llama.cpp": LlamaCpp,
-}
+    "vllm": Vllm, "sglang": Sglang, "tensorrt-llm": TensorrtLlm, "llama.cpp": LlamaCpp,
+}  # fmt: skip
 """Those whose memory and scheduling are known."""
 _STARTED_ONLY: dict[str, type[EngineRules]] = {"mlx-lm": MlxLm, "transformers": Transformers}
 

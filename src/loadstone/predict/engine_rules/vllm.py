@@ -25,12 +25,8 @@ RUNTIME_TP_BYTES = 2.17 * GIB
 GRAPHS_BYTES = 1.04 * GIB
 """CUDA graphs, taken off since 0.21: mean of the pools of 49 runs of 0.19 on an H100, which were 0.51 to 1.85 GiB."""
 CUDAGRAPH_MODES = {
-    "none": False,
-    "full_decode_only": False,
-    "piecewise": True,
-    "full": True,
-    "full_and_piecewise": True,
-}
+    "none": False, "full_decode_only": False, "piecewise": True, "full": True, "full_and_piecewise": True,
+}  # fmt: skip
 """vLLM's CUDAGraphMode, and whether steps with prompts run as graphs in it."""
 _GRAPH_TOKENS = 512
 """Its V1 core captures piecewise graphs up to so many tokens, or twice max_num_seqs (its _set_cudagraph_sizes)."""

@@ -17,14 +17,9 @@ PREFILL = ((1024, 0), (2048, 0), (8192, 0), (2048, 8192), (512, 4096))
 PREFILL_BETWEEN = ((256, 0), (512, 0), (4096, 0), (16384, 0), (2048, 30720), (512, 32768))
 """(new tokens, cached tokens)"""
 MODELS = (
-    ("llama-3.1-8b", 1),
-    ("qwen3-32b", 1),
-    ("llama-3.1-70b", 1),
-    ("llama-3.1-70b", 8),
-    ("llama-3.1-70b", 4),
-    ("mistral-nemo", 1),
-    ("deepseek-v3", 8),
-)
+    ("llama-3.1-8b", 1), ("qwen3-32b", 1), ("llama-3.1-70b", 1), ("llama-3.1-70b", 8), ("llama-3.1-70b", 4),
+    ("mistral-nemo", 1), ("deepseek-v3", 8),
+)  # fmt: skip
 """(model, tensor-parallel ranks), in the order of what matters most."""
 MODELS_OF_EXPERTS = ("mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b")
 

@@ -75,20 +75,10 @@ LIGHT[INDEX["routing_shape"]] = 1.4  # more uneven than any fit has found, so th
 PROCESSOR = "cpu"
 """Its architecture, as boards.architecture_of() has it of the catalogue's processor."""
 _ON_PROCESSORS = {
-    "gemm_compute_bf16": 0.3,
-    "gemm_memory_bf16": 0.6,
-    "attention_decode": 0.3,
-    "attention_prefill": 0.2,
-    "product_s": 2e-6,
-    "layer_s": 10e-6,
-    "step_s": 300e-6,
-    "sequence_s": 100e-6,
-    "prefill_step_s": 500e-6,
-    "launch_s": 2e-6,
-    "request_s": 2e-3,
-    "request_token_s": 3e-6,
-    "stream_s": 200e-6,
-}
+    "gemm_compute_bf16": 0.3, "gemm_memory_bf16": 0.6, "attention_decode": 0.3, "attention_prefill": 0.2,
+    "product_s": 2e-6, "layer_s": 10e-6, "step_s": 300e-6, "sequence_s": 100e-6, "prefill_step_s": 500e-6,
+    "launch_s": 2e-6, "request_s": 2e-3, "request_token_s": 3e-6, "stream_s": 200e-6,
+}  # fmt: skip
 """What is believed of an engine on a processor (`1xcpu`) before it was measured: little. The coefficients are those
 of GPUs, read for a processor: products at a fraction of the core's peak, no kernel that costs microseconds to launch,
 and a host that does its work on the same cores: sampling, detokenising and sending count in full, for each sequence
