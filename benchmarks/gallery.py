@@ -51,7 +51,7 @@ def main() -> None:
 
 WANTED = {
     ("dstack", "throughput-e2e"): "throughput-latency",
-    ("dstack", "ttft-by-output-rest"): "ttft-by-output",
+    ("dstack", "ttft-by-output"): "ttft-by-output",
     ("dstack", "tpot-by-load"): "tpot-by-load",
     ("dstack", "prefix-ttft"): "prefix",
     ("dstack", "offline-total_tok_s-by-load"): "offline",

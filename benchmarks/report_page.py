@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -88,7 +89,9 @@ def _measured(out: Path) -> Path:
     )
     try:
         assert server.stdout is not None
-        url = next(word for word in server.stdout.readline().split() if word.startswith("http"))
+        found = re.search(r"http://[\d.:]+", server.stdout.readline())
+        assert found is not None
+        url = found.group()
         asked = ["--concurrency", "1,4,16,64", "--input", "256", "--output", "64", "--requests", "120"]
         loadstone("bench", url, *asked, "--slo", "ttft_p99<500ms,tpot_p99<20ms", "--out", out)
     finally:

@@ -24,7 +24,7 @@ from loadstone.report.charts.select import drawn as pictures_of
 from loadstone.report.charts.sizing import contexts_picture
 from loadstone.report.charts.theme import PALETTE, Figure, to_png, to_svg
 from loadstone.report.data import pairs
-from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TOTAL, TPOT, TTFT, frames, outliers
+from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TOTAL, TPOT, TTFT, frames
 from loadstone.report.data.points import Point
 from loadstone.report.data.samples import LEVELS, Cdf, sample
 from loadstone.report.data.series import series_of
@@ -76,7 +76,7 @@ def test_a_curve_shows_units_definition_count_and_interval(tmp_path: Path) -> No
     assert "vLLM: 0.100 s at 1 to 1.60 at 16" in figure.summary
 
 
-@pytest.mark.parametrize(("highest", "scale"), [(9.0, "linear"), (11.0, "log")])
+@pytest.mark.parametrize(("highest", "scale"), [(0.9, "linear"), (1.1, "log")])
 def test_a_line_is_read_from_0_unless_that_would_press_most_of_it_flat(
     tmp_path: Path, highest: float, scale: str
 ) -> None:
@@ -362,17 +362,6 @@ def test_more_variants_than_dashes_differ_while_they_can() -> None:
 
     assert len(set(dashes([order[1], order[9], order[10]]))) == 3
     assert len(dashes(order)) == 20
-
-
-def test_a_series_that_towers_is_left_out_of_a_second_picture(tmp_path: Path) -> None:
-    for name, ttft in (("vLLM", 100.0), ("SGLang", 1.0), ("llama.cpp", 1.2)):
-        run(tmp_path, name, [cell(1, ttft=ttft), cell(4, ttft=ttft)], engine=name)
-    (frame,) = frames(points(tmp_path), "load")
-    found = outliers(frame, TTFT)
-    assert found is not None
-    assert found[1] == "vLLM"
-    assert {series.label for series in found[0].series} == {"SGLang", "llama.cpp"}
-    assert outliers(frame, TPOT) is None
 
 
 def test_only_what_is_comparable_shares_a_picture(tmp_path: Path) -> None:

@@ -38,8 +38,6 @@ from loadstone.report.data.wording import joined, requests_a
 Direction = Literal["x", "y"]
 Look = TypeVar("Look")
 
-FAR = 100.0
-"""Times that a value must be above another for a logarithmic axis: else a line over loads is read from 0."""
 LOGARITHMIC = 10.0
 """Times that the largest value must be above the smallest for a logarithmic axis."""
 _ROOM = 0.05
@@ -285,7 +283,7 @@ def _part(value: float, low: float, high: float) -> float:
     return math.log(value / low) / math.log(high / low) if low else value / high if high else 0.0
 
 
-def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Figure | None:
+def against(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     """`measure` over the frame's axis, a line for each series; None where no point has it."""
     unit, scale = unit_of(measure, frame.points)
     rows: list[Row] = []
@@ -300,12 +298,11 @@ def against(frame: Frame, measure: Measure, *, key: str, suffix: str = "") -> Fi
     stat_name = _which(frame.points, measure)
     title = f"{measure.name}{stat_name} ({unit})"
     x = load_axis(frame.x_title, sorted({row["x"] for row in rows}))
-    far = wide([row["y"] for row in rows], FAR)
-    y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True, log=far))
+    y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True))
     tooltip = tooltips(*WHOSE, ("x:Q", frame.x_title), ("y:Q", title, ",.4~r"), ("n:Q", "requests"))
     return figure(
         key,
-        f"{measure.name} by {frame.axis_word}{suffix}",
+        f"{measure.name} by {frame.axis_word}",
         [whose(frame, rows), definition(frame.points, measure), sample_words(frame.points, measure)],
         lines(rows, frame.variants, x, y, tooltip),
         section=frame.section,

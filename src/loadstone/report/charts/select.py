@@ -29,7 +29,6 @@ from loadstone.report.data.frames import (
     Frame,
     Measure,
     frames,
-    outliers,
     pace,
 )
 from loadstone.report.data.pairs import gpu_ratios, switches
@@ -131,13 +130,9 @@ def _all(points: Sequence[Point]) -> Iterator[_Wanted]:
     def of(frame: Frame, kind: str, section: str, make: Callable[..., Figure | None], *given: Any) -> _Wanted:
         return _Wanted(f"{section}-{kind}", section, frame.points, partial(make, frame, *given))
 
-    def line(frame: Frame, measure: Measure) -> Iterator[_Wanted]:
+    def line(frame: Frame, measure: Measure) -> _Wanted:
         key = f"{'offline-' if frame.offline else ''}{measure.key}-by-{frame.axis}"
-        yield of(frame, key, frame.section, partial(against, key=key), measure)
-        rest = outliers(frame, measure)
-        if rest is not None:
-            more = partial(against, key=f"{key}-rest", suffix=f", without {rest[1]}")
-            yield of(rest[0], f"{key}-rest", frame.section, more, measure)
+        return of(frame, key, frame.section, partial(against, key=key), measure)
 
     def trade(frame: Frame, latency: Measure, measure: Measure, section: str, key: str) -> _Wanted:
         return of(frame, key, section, partial(trade_off, section=section, key=key), latency, measure)
@@ -151,18 +146,18 @@ def _all(points: Sequence[Point]) -> Iterator[_Wanted]:
         yield of(frame, "price", "price", partial(front, section="price", key="price"), DOLLARS)
     for frame in served:
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, GOODPUT, ENERGY):
-            yield from line(frame, measure)
+            yield line(frame, measure)
     for frame in sweeps:
         if frame.mode != "online":
             yield trade(frame, BATCH_S, _widest(frame), "offline", f"{frame.mode}-throughput-latency")
             for measure in (_widest(frame), BATCH_S):
                 if frame.offline or measure is not OUTPUT:
-                    yield from line(frame, measure)
+                    yield line(frame, measure)
     for frame in by_length:
         if frame.offline and not _full(frame):
             continue
         for measure in (_widest(frame), BATCH_S) if frame.offline else (TTFT, TPOT, E2E, _widest(frame), BATCH_S):
-            yield from line(frame, measure)
+            yield line(frame, measure)
     for fact, what, none, shown in _SWITCHED:
         sets = switches(points, fact)
         for measure in shown:

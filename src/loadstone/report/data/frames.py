@@ -16,8 +16,6 @@ from loadstone.report.data.statistic import Stat
 from loadstone.report.data.wording import count, joined
 
 Axis = Literal["load", "output", "input"]
-FLAT = 4.0
-"""Times that the highest series must tower above the others to be left out of a second picture."""
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -239,19 +237,3 @@ def load_title(point: Point) -> str:
 def load_label(point: Point) -> str:
     shown = show_load(point.load)
     return _load_words(point)[2].format(shown).replace("requests", "request" if point.load == 1 else "requests")
-
-
-def outliers(frame: Frame, measure: Measure) -> tuple[Frame, str] | None:
-    """The frame without the few series that press all others flat, and their names; None where none does."""
-    tops: dict[Series, float] = {}
-    for point, series in frame.pairs:
-        value = measure.of(point)
-        if value is not None:
-            tops[series] = max(tops.get(series, 0.0), value)
-    ranked = sorted(tops, key=lambda series: -tops[series])
-    counts = range(1, len(ranked) // 2 + 1)
-    few = next((count for count in counts if tops[ranked[0]] > FLAT * tops[ranked[count]] > 0), None)
-    if few is None:
-        return None
-    rest = {each.label for each in ranked[few:]}
-    return frame.only(lambda _, series: series.label in rest), " and ".join(each.label for each in ranked[:few])
