@@ -129,6 +129,8 @@ def _check(sql: str, connection: duckdb.DuckDBPyConnection) -> None:
         raise InputError(f"query: {len(statements)} statements; give one")
     if statements[0].type.name != "SELECT":
         raise InputError(f"query: {statements[0].type.name} is not run; write one statement that selects")
+    if statements[0].query.rstrip("; \n") not in sql:  # some versions rewrite PRAGMA as a selection
+        raise InputError("query: PRAGMA is not run; write one statement that selects")
     (text,) = connection.execute("select json_serialize_sql(?::varchar)::varchar", [sql]).fetchone() or ("{}",)
     for function in _table_functions(msgspec.json.decode(text)):
         if function not in _FUNCTIONS:
