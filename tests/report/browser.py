@@ -103,6 +103,9 @@ class Browser:
         self._send("Input.dispatchKeyEvent", type="keyDown", modifiers=modifiers, **fields, **down)
         self._send("Input.dispatchKeyEvent", type="keyUp", modifiers=modifiers, **fields)
 
+    def mouse(self, kind: str, x: float, y: float) -> None:
+        self._send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
     def cookies(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._send("Network.getCookies")["cookies"]
         return found

@@ -782,3 +782,12 @@ def test_the_output_throughput_of_nothing_is_no_picture(tmp_path: Path) -> None:
     (frame,) = frames(points(tmp_path), "load")
     assert lines.against(frame, OUTPUT, key="k") is None
     assert lines.front(frame, PER_GPU, section="throughput", key="pareto") is None
+
+
+def test_the_knee_of_a_sweep_is_ringed(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1, output=100, e2e=1.0), cell(4, output=380, e2e=1.1), cell(16, output=500, e2e=4.0)])
+    (frame,) = frames(points(tmp_path), "load")
+    figure = drawn(lines.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
+    (ring,) = [each for each in figure.spec["layer"] if each["mark"].get("filled") is False]
+    assert [row["load"] for row in figure.spec["datasets"][ring["data"]["name"]]] == [4]
+    assert "ringed: the knee" in figure.notes[1]

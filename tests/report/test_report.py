@@ -794,3 +794,41 @@ def test_records_with_times_that_no_run_has_are_said_to_be_so(tmp_path: Path) ->
     run(tmp_path, "a", [cell(1)], records=[record(n, 1e300 * n, [1e300 * n + 1.0]) for n in range(3)])
     runs, _ = read_runs([tmp_path])
     assert "cannot be read: they have times that no run has" in page(build(runs))
+
+
+@needs_chromium
+def test_a_reader_sorts_filters_follows_and_switches(tmp_path: Path) -> None:
+    two_runs(tmp_path / "runs")
+    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
+    with Browser(tmp_path / "profile") as browser:
+        browser.size(1440, 24000)
+        browser.open((tmp_path / "r.html").as_uri() + "#tables")
+        browser.until("document.querySelector('#tables').open")
+        rows = "[...document.querySelectorAll('.sortable tbody tr')].filter((row) => !row.hidden)"
+        head = "[...document.querySelectorAll('.sortable th')].find((each) => each.textContent.startsWith('load'))"
+        for order in (1, -1):
+            browser.run(f"{head}.click()")
+            loads = f"{rows}.map((row) => Number(row.textContent.match(/concurrency (\\d+)/)[1]))"
+            seen = browser.run(loads)
+            assert seen == sorted(seen, reverse=order < 0)
+        every = len(seen)
+        browser.run("document.querySelector('input[type=search]').value = 'sglang'")
+        browser.run("document.querySelector('input[type=search]').dispatchEvent(new Event('input'))")
+        assert 0 < browser.run(f"{rows}.length") < every
+        browser.run(OPEN)
+        browser.until(f"{DRAWN} > 4")
+        axes = "[...document.querySelectorAll('.chart svg text')].map((each) => each.textContent).join(' ')"
+        assert "TTFT, median" in browser.run(axes)
+        browser.run("document.querySelector('#quantile').value = 'p99'")
+        browser.run("document.querySelector('#quantile').dispatchEvent(new Event('change'))")
+        browser.until(f"{axes}.includes('TTFT, p99')")
+        mark = "document.querySelector('.first .chart .mark-symbol path')"
+        spot = browser.run(
+            f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])({mark}.getBoundingClientRect())"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            browser.mouse(kind, *spot)
+        browser.until("document.querySelector('#picked').textContent.startsWith('Followed: ')")
+        pale = "[...document.querySelectorAll('.chart path')].some((each) => each.getAttribute('opacity') === '0.12')"
+        browser.until(pale)
+        assert browser.complaints == []

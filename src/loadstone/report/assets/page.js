@@ -14,7 +14,7 @@
     const which = quantile ? quantile.value : "p50";
     const rows = Object.values(spec.datasets || {}).flat().filter((row) => row.p99 !== undefined && row.y === row.p50);
     if (which === "p50" || !rows.length) return;
-    rows.forEach((row) => { row.y = row[which]; delete row.low; delete row.high; });
+    rows.forEach((row) => { row.y = row[which]; if (row.low !== undefined) row.low = row.high = row.y; });
     const most = Math.max(...rows.map((row) => row.y));
     const change = (part) => {
       const y = part.encoding && part.encoding.y;

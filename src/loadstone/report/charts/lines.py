@@ -15,6 +15,7 @@ import numpy as np
 from loadstone.core.units import show_load, show_number
 from loadstone.report.charts.theme import (
     DASHES,
+    GREY,
     HEIGHT,
     PALETTE,
     SHAPES,
@@ -28,7 +29,7 @@ from loadstone.report.charts.theme import (
     tooltips,
     wide,
 )
-from loadstone.report.data.frames import PER_USER, Frame, Measure, bunched, load_label
+from loadstone.report.data.frames import E2E, PER_USER, Frame, Measure, bunched, knee, load_label
 from loadstone.report.data.pairs import Effect
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series
@@ -328,16 +329,21 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     shown = ("x:Q", f"{latency.name} ({unit})", ",.4~r"), ("y:Q", title, ",.5~r"), ("n:Q", "requests")
     tooltip = tooltips(*WHOSE, ("load:Q", frame.x_title), *shown)
     better = "up and right" if latency.better == "higher" else "up and left"
+    bends = [row for row in rows if id(row) in _knees(frame, rows)] if latency is E2E else []
+    ring = alt.Chart(data(bends)).mark_point(size=300, filled=False, color=GREY, strokeWidth=2).encode(x=x, y=y)
     return figure(
         key,
         f"{throughput.name} against {latency.noun}",
         [
             whose(frame, rows),
-            f"A point per load, {BESIDE}: {frame.x_title}; better is {better}",
+            f"A point per load, {BESIDE}: {frame.x_title}; better is {better}"
+            + ("; ringed: the knee, the most throughput for its latency" if bends else ""),
             f"{definition(frame.points, throughput)}; {definition(frame.points, latency)}",
             sample_words(frame.points, latency),
         ],
-        lines(rows, frame.variants, x, y, tooltip, bars="x", order="load") + loads_beside(rows, x, y),
+        lines(rows, frame.variants, x, y, tooltip, bars="x", order="load")
+        + loads_beside(rows, x, y)
+        + ([ring] if bends else []),
         section=section,
         summary=f"{throughput.name} over {latency.noun}; {frame.words}. "
         + _spoken([{**row, "x": row["load"]} for row in rows], throughput.unit),
@@ -345,6 +351,16 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
 
 
 _PACE = "Output tok/s per user (1 / median TPOT)"
+
+
+def _knees(frame: Frame, rows: Sequence[Row]) -> set[int]:
+    """The rows at the knees of their series."""
+    of: dict[str, list[Point]] = defaultdict(list)
+    for point, series in frame.pairs:
+        if point.output_tokens_per_s:
+            of[series.label].append(point)
+    bends = {(name, bend.load) for name, own in of.items() if (bend := knee(sorted(own, key=lambda p: p.load)))}
+    return {id(row) for row in rows if (row["label"], row["load"]) in bends}
 
 
 def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure | None:

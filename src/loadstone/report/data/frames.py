@@ -237,3 +237,14 @@ def load_title(point: Point) -> str:
 def load_label(point: Point) -> str:
     shown = show_load(point.load)
     return _load_words(point)[2].format(shown).replace("requests", "request" if point.load == 1 else "requests")
+
+
+def knee(points: Sequence[Point]) -> Point | None:
+    """The load of the most throughput for its latency (E2E): Kleinrock's power ("Power and deterministic rules of
+    thumb for probabilistic problems in computer communications", ICC 1979); None at an end of the sweep.
+    """
+    power = {
+        at: (point.output_tokens_per_s or 0.0) / e2e for at, point in enumerate(points) if (e2e := E2E.of(point))
+    }
+    best = max(power, key=power.__getitem__, default=0)
+    return points[best] if 0 < best < len(points) - 1 else None

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from loadstone.core.units import show_number, show_seconds
-from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT, Frame, Measure, load_label
+from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT, Frame, Measure, knee, load_label
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series
 from loadstone.report.data.wording import joined, show_share
@@ -102,17 +102,6 @@ def capacity(points: Sequence[Point]) -> str:
         _within(points),
         by="; ",
     )
-
-
-def knee(points: Sequence[Point]) -> Point | None:
-    """The load of the most throughput for its latency (E2E): Kleinrock's power ("Power and deterministic rules of
-    thumb for probabilistic problems in computer communications", ICC 1979); None at an end of the sweep.
-    """
-    power = {
-        at: (point.output_tokens_per_s or 0.0) / e2e for at, point in enumerate(points) if (e2e := E2E.of(point))
-    }
-    best = max(power, key=power.__getitem__, default=0)
-    return points[best] if 0 < best < len(points) - 1 else None
 
 
 def _at(point: Point) -> str:
