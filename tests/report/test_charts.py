@@ -756,6 +756,7 @@ def test_ratios_stand_around_one(tmp_path: Path) -> None:
     low, high = scale["domain"]
     assert low * high == pytest.approx(1)
     assert "times better on H200 than on H100" in json.dumps(figure.spec)
+    assert re.search(r'role-axis-label".*>1</text>', to_svg(figure))
 
 
 def test_numbers_have_no_exponents(tmp_path: Path) -> None:

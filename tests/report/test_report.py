@@ -216,10 +216,10 @@ def test_pictures_of_single_runs_are_left_out_of_many(
 ) -> None:
     for number in range(3):
         run(tmp_path / "runs", f"r{number}", [cell(1), cell(4)], engine=f"engine {number}")
-    monkeypatch.setattr(write, "RUNS_ALONE", 3)
+    monkeypatch.setattr(write, "INSIDE_RUNS", 3)
     every = report([tmp_path / "runs"], tmp_path / "all", "svg").files
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(write, "RUNS_ALONE", 2)
+    monkeypatch.setattr(write, "INSIDE_RUNS", 2)
     few = report([tmp_path / "runs"], tmp_path / "few", "svg").files
     alone = [path.name for path in every if "-run-" in path.name]
     assert len(alone) == 9  # TTFT, TPOT and E2E of each
@@ -228,7 +228,7 @@ def test_pictures_of_single_runs_are_left_out_of_many(
     assert capsys.readouterr().err == said
     # Where there is nothing else to draw, they stay.
     run(tmp_path / "other", "a", [cell(1)], records=[record(n, 0.1 * n, [0.1 * n + 0.05]) for n in range(9)])
-    monkeypatch.setattr(write, "RUNS_ALONE", 0)
+    monkeypatch.setattr(write, "INSIDE_RUNS", 0)
     assert all("-run-1-" in path.name for path in report([tmp_path / "other"], tmp_path / "one", "svg").files)
 
 

@@ -10,14 +10,12 @@ from typing import Literal, NamedTuple, get_args
 from loadstone.analyse.compare.price import check_prices, parse_prices
 from loadstone.core.errors import InputError
 from loadstone.report.data.runs import read_runs
-from loadstone.report.pages.document import Report, build
+from loadstone.report.pages.document import INSIDE_RUNS, Report, build
 from loadstone.report.pages.study import StudyPart, by_cell
 
 Format = Literal["html", "md", "csv", "png", "svg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _SUFFIXES: dict[str, Format] = {**{kind: kind for kind in FORMATS}, "htm": "html", "markdown": "md"}
-RUNS_ALONE = 12
-"""Runs of which each has pictures of its own as files: of more nobody looks through them, and they take minutes."""
 
 
 class Written(NamedTuple):
@@ -104,7 +102,7 @@ def _text(made: Report, kind: Format) -> str:
 
 
 def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
-    """Every figure as a file of its own, numbered in the report's order; of more than RUNS_ALONE runs without those
+    """Every figure as a file of its own, numbered in the report's order; of more than INSIDE_RUNS runs without those
     of single runs, which is said on stderr. `folder` may be named like a picture. Raises InputError.
     """
     from loadstone.report.charts.theme import save_picture
@@ -113,10 +111,10 @@ def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     of_runs = [figure for part in made.parts for figure in part.figures]
     figures = [*made.figures, *of_runs]
-    if made.figures and len(made.parts) > RUNS_ALONE:
+    if made.figures and len(made.parts) > INSIDE_RUNS:
         figures = made.figures
         if of_runs:
-            omitted = f"{len(of_runs)} pictures of single runs are left out, as for more than {RUNS_ALONE} runs"
+            omitted = f"{len(of_runs)} pictures of single runs are left out, as for more than {INSIDE_RUNS} runs"
             print(f"loadstone: {omitted}; name one run to get its own", file=sys.stderr)
     if not figures:
         raise InputError(

@@ -204,7 +204,9 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
         "times:Q",
         title=title,
         scale=alt.Scale(type="log", domain=[1 / far, far], nice=False),
-        axis=alt.Axis(values=[1 / each for each in ticks[:0:-1]] + list(ticks), format=".2~r", labelOverlap=False),
+        axis=alt.Axis(
+            values=[1 / each for each in ticks[:0:-1]] + list(ticks), format=".2~r", tickCount=20, labelOverlap=False
+        ),
     )
     y = alt.Y("row:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=400, grid=True))
     lane = alt.YOffset("measure:N", sort=measures, scale=alt.Scale(paddingOuter=0.7))

@@ -49,8 +49,8 @@ _SILENCE = (
     "Simulated runs have no findings where measured or imported runs of the same model and workload are in the "
     "report."
 )
-INSIDE_RUNS = 24
-"""Runs whose records are drawn: distributions, timeline, gaps."""
+INSIDE_RUNS = 12
+"""Runs that are drawn singly: percentiles over loads, distributions, timeline, gaps. Of more nobody looks at all."""
 
 
 class RunPart(msgspec.Struct, kw_only=True):
@@ -218,7 +218,7 @@ def _build(
     for point in points:
         own.setdefault(point.number, []).append(point)
     parts = [
-        _part(number, run, own.get(number, []), drawn, drawn and inside and number <= INSIDE_RUNS)
+        _part(number, run, own.get(number, []), drawn and number <= INSIDE_RUNS, inside)
         for number, run in enumerate(runs, 1)
     ]
     answered = answer(points)
@@ -262,7 +262,9 @@ def _part(number: int, run: StoredRun, points: Sequence[Point], drawn: bool, ins
         lines = tuple(Series(name, "") for _ in points)
         frame = Frame("load", tuple(points), lines, joined(name, words, by=" · "))
         made += [spread(frame, measure, key=f"{key}-spread-{measure.key}") for measure in (TTFT, TPOT, E2E)]
-    if inside and run.has_records:
+    if not drawn and number > INSIDE_RUNS:
+        notes.append(f"Not drawn: single runs are, up to the {INSIDE_RUNS}th. A report on this one alone shows it.")
+    if drawn and inside and run.has_records:
         try:
             made += _inside(run, name, key, points)
         except (InputError, ValueError) as error:
