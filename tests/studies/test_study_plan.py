@@ -138,10 +138,14 @@ def test_llama_cpp_without_a_model_serves_the_small_one(tmp_path: Path) -> None:
     assert (launch.model, launch.deployment) == (EMBEDDED_MODEL, None)
 
 
+LAYOUT_ALONE = "study: s\ndeployments: {engine: [llama.cpp], layout: [1xh100]}\nloads: {concurrency: 1}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("study: s\ndeployments: {engine: [vllm]}\nloads: {concurrency: 1}\n", ":1:1: vllm has no model"),
+        (LAYOUT_ALONE, ":2:45: 1xh100: a layout of no model"),
         ("study: s\nmodel: m\ndeployments: {}\nloads: {concurrency: 1}\n", ":3:1: no engine"),
         (STUDY.replace("input: 8k", "input: eight"), ":12:10: "),
         (STUDY.replace("[4, 16, 64, 256]", "[4, 0]"), ":13:9: "),

@@ -143,6 +143,10 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
     model = model or engine.model or ""
     if not model and kind != "llama.cpp" and engine.url is None:
         raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
+    if layout and not model and engine.url is None:
+        at = read.study.deployments.layout.index(layout)
+        remedy = "the small model that llama.cpp gets without one runs on this machine as it is; write model:"
+        raise read.error(f"$.deployments.layout[{at}]", f"{layout}: a layout of no model: {remedy}")
     deployment = None
     if model and layout and kind is not None:
         version = [f"version={engine.version}"] if engine.version else []
