@@ -15,6 +15,7 @@ from loadstone.report.data.frames import DOLLARS, OUTPUT, PER_GPU, TPOT, TTFT, F
 from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import series_of
+from loadstone.report.data.wording import joined
 from loadstone.report.findings.bottleneck import capacity
 from loadstone.report.findings.leaders import contests
 from loadstone.report.findings.sentence import Sentence, doubt, setups, spans, value, warned, within_slo, work
@@ -81,14 +82,15 @@ def _alone(frame: Frame) -> Iterator[str]:
         lines[series.run].append(point)
     for run, points in islice(lines.items(), MOST):
         points.sort(key=lambda point: point.load)
-        if text := capacity(points):
-            yield f"{f'{run}: ' if run else ''}{text[0].upper()}{text[1:]}{warned(points)}."
-        elif points:
+        text = capacity(points)
+        if not text:
             first = points[0]
             shown = [f"{measure.name} {value(first, measure)}" for measure in (TTFT, TPOT) if measure.of(first)]
             if first.output_tokens_per_s:
                 shown.insert(0, f"{show_number(first.output_tokens_per_s, 4)} output tok/s")
-            yield f"At {load_label(first)}: {', '.join(shown) or 'nothing was timed'}{warned(points)}."
+            text = f"at {load_label(first)}: {', '.join(shown) or 'nothing was timed'}"
+        text = joined(run, text, by=": ")
+        yield f"{text[0].upper()}{text[1:]}{warned(points)}."
 
 
 def _best(points: Sequence[Point], measure: Measure, goal: str) -> Iterator[str]:
