@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -13,6 +15,15 @@ import msgspec
 from loadstone.core.errors import InputError
 
 _T = TypeVar("_T")
+
+
+@contextlib.contextmanager
+def refusing(complaint: str, remedy: str) -> Iterator[None]:
+    """Makes an InputError of an OSError within, of one line: `complaint`, why, and `remedy`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{complaint} ({error.strerror or error}); {remedy}") from error
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -40,11 +51,8 @@ def check_regular(path: Path) -> None:
 
 def read_bytes(path: Path, most_bytes: int, remedy: str) -> bytes:
     """All of a file. Raises InputError, one line that ends with `remedy`, where it cannot be read or is larger."""
-    try:
-        with open_regular(path) as file:
-            content = file.read(most_bytes + 1)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); {remedy}") from error
+    with refusing(f"{path}: cannot be read", remedy), open_regular(path) as file:
+        content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         size = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes >> 10} KiB"
         raise InputError(f"{path}: more than {size}, too large; {remedy}")

@@ -12,7 +12,7 @@ import msgspec
 
 from loadstone.analyse.compare.price import Prices, key
 from loadstone.catalogue import parse_deployment
-from loadstone.catalogue.architecture.model import Experts, Model
+from loadstone.catalogue.architecture.model import Experts
 from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
@@ -88,7 +88,7 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
     memories: dict[tuple[object, ...], Memory | str] = {}
     looked_at = 0
     for base in machines(options):
-        shape = _shape_of(base)
+        shape = shape_of(base)
         if shape not in memories:
             wrong = contradictions(base)
             memories[shape] = wrong[0] if wrong else _too_long(base, traffic) or memory_of(base)
@@ -102,7 +102,7 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
         for deployment in limited(base):
             looked_at += 1
             try:
-                candidate = _candidate(deployment, options, traffic, prices, models)
+                candidate = candidate_of(deployment, options, traffic, prices, models)
             except InputError as reason:
                 refused.setdefault((*place, str(reason)), []).append(deployment.name)
                 continue
@@ -215,7 +215,7 @@ def limited(base: Deployment) -> Iterator[Deployment]:
     """A deployment under its engine's own limits, and others; with drafts where the checkpoint has layers for it."""
     given = {name for name, _ in base.arguments}
     engine = base.engine
-    for tokens, seqs, drafts in product(_STEPS, _PLACES, _DRAFTS if _drafts(base.model) else (None,)):
+    for tokens, seqs, drafts in product(_STEPS, _PLACES, _DRAFTS if base.model.draft_layers else (None,)):
         more = [(_STEP_TOKENS.get(engine), tokens), (_SEQS.get(engine), seqs), ("num_speculative_tokens", drafts)]
         chosen = [(name, str(value)) for name, value in more if value is not None and name is not None]
         if any(name in given for name, _ in chosen):
@@ -223,31 +223,24 @@ def limited(base: Deployment) -> Iterator[Deployment]:
         yield msgspec.structs.replace(base, arguments=(*base.arguments, *chosen)) if chosen else base
 
 
-def _drafts(model: Model) -> bool:
-    return bool(model.draft_layers)
-
-
-def _shape_of(base: Deployment) -> tuple[object, ...]:
+def shape_of(base: Deployment) -> tuple[object, ...]:
+    """A deployment without the arguments of its engine."""
     return (
         base.gpu.name, base.engine, base.gpus, base.tp, base.pp, base.dp, base.ep, base.weights_dtype, base.kv_dtype,
     )  # fmt: skip
 
 
-def candidate_of(deployment: Deployment, options: RecommendOptions, traffic: Traffic, prices: Prices) -> Candidate:
-    """Raises InputError where the model does not fit."""
-    return _candidate(deployment, options, traffic, prices, {})
-
-
-def _candidate(
+def candidate_of(
     deployment: Deployment,
     options: RecommendOptions,
     traffic: Traffic,
     prices: Prices,
     models: dict[tuple[object, ...], StepModel],
 ) -> Candidate:
+    """`models`: those made so far, by what they are of. Raises InputError where the model does not fit."""
     policy = policy_of(deployment, acceptance=options.acceptance)
     drafts = policy.speculative.draft_tokens if policy.speculative is not None else 0
-    shape = (*_shape_of(deployment), drafts, rules_of(deployment).graph_tokens)
+    shape = (*shape_of(deployment), drafts, rules_of(deployment).graph_tokens)
     if shape not in models:
         models[shape] = StepModel(deployment, profile_of(deployment), draft_tokens=drafts, work=work_of(deployment))
     model = models[shape]
@@ -279,8 +272,7 @@ def capacity(
                 return 0.0, name, level
             before, good = last
             reserve = _slack(good, traffic)[0]
-            share = 1.0 if not math.isfinite(slack) else reserve / (reserve - slack)
-            share = share if math.isfinite(slack) else 0.5
+            share = reserve / (reserve - slack) if math.isfinite(slack) else 0.5
             return before * (load / before) ** share if load > before else before, name, good
         if last is None or load > last[0]:
             last = load, level

@@ -55,7 +55,6 @@ class Curve:
 
     seen: list[Seen]
     capacity: float
-    fails_at: float
 
     def at(self, load: float) -> Seen:
         """The nearest load that was simulated."""
@@ -106,7 +105,7 @@ def curve_of(candidate: Candidate, traffic: Traffic, replicas: int, seed: int = 
             middle = math.sqrt(low * high)
             low, high = (middle, high) if holds(middle) else (low, middle)
     holds(traffic.demand / replicas)
-    return Curve([seen[load] for load in sorted(seen)], low, high)
+    return Curve([seen[load] for load in sorted(seen)], low)
 
 
 def simulated(candidate: Candidate, fleet: Fleet, traffic: Traffic, load: float, replicas: int) -> Seen:

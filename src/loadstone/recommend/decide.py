@@ -50,6 +50,15 @@ class Outlook(NamedTuple):
     capacities: Array
     factors: Array
     regrets: Array
+
+    @property
+    def best(self) -> dict[int, Choice]:
+        """By candidate, its best choice, the best of all first."""
+        best: dict[int, Choice] = {}
+        for choice in self.choices:
+            best.setdefault(choice.candidate, choice)
+        return best
+
     """Choices × worlds, in the order of `choices`."""
 
 

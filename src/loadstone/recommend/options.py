@@ -12,9 +12,6 @@ from loadstone.predict.sizing.options import counts, text, texts, words
 from loadstone.workload import option_values as values
 from loadstone.workload.options import ARGUMENT, LOAD, RUN, SEARCH, WORKLOAD, Flags, Limits, flag
 
-_SHARE = Limits("must be above 0 and at most 1", above=0, most=1)
-
-
 _DOLLARS = re.compile(r"\$?([0-9.]+)(k|m|)(/month|/hour|)", re.IGNORECASE)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import refusing
 from loadstone.recommend.result import Recommendation
 from loadstone.recommend.text import answer, columns, footer, remarks, row_of, why_measure
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
@@ -33,10 +34,8 @@ def write_page(document: Recommendation, path: Path) -> None:
         ],
         foot=footer(document),
     )
-    try:
+    with refusing(f"-o {path}: cannot be written", "name another file"):
         path.write_text(framed(f"What to deploy for {document.model}", content), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"-o {path}: cannot be written ({error.strerror}); name another file") from error
 
 
 def _finalists(document: Recommendation) -> list[Finalist]:

@@ -32,7 +32,7 @@ from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.step import parts_of
 from loadstone.recommend.by_hour import HOURS_PER_MONTH, by_hour
-from loadstone.recommend.candidates import Candidate, Refused, Search, candidate_of, in_step, search
+from loadstone.recommend.candidates import Candidate, Refused, Search, candidate_of, in_step, search, shape_of
 from loadstone.recommend.curve import Curve, Seen, curve_of, simulated
 from loadstone.recommend.decide import Advice, Choice, Outlook, advice, outlook
 from loadstone.recommend.errors import Errors, errors_of, noise
@@ -64,7 +64,6 @@ class _Measured(NamedTuple):
 
     deployment: str
     gaps: NDArray[np.float64]
-    runs: int
 
 
 def recommend(options: RecommendOptions) -> Recommendation:
@@ -104,7 +103,10 @@ def recommend(options: RecommendOptions) -> Recommendation:
     view = outlook(kept, curves, traffic, errors, options.gpus_max, options.seed, options.miss_cost, options.reserve)
     paid = _paid(view, kept, traffic, options)
     advised = advice(paid, errors, len(kept))
-    plans = _plans(paid, kept, curves, traffic, errors, found, measured, options, prices)
+    plans = [
+        _plan(choice, paid, kept, curves, traffic, errors, found, measured, bool(prices), options)
+        for choice in list(paid.best.values())[: options.plans]
+    ]
     best = advised[0] if advised and advised[0].regret_after < advised[0].regret_now else None
     decided_s = time.monotonic()
     study = None
@@ -148,14 +150,6 @@ def _check_prices(options: RecommendOptions, prices: Prices) -> None:
 # --- finalists ----------------------------------------------------------------------------------------------------
 
 
-def _layout(candidate: Candidate) -> tuple[object, ...]:
-    each = candidate.deployment
-    return (
-        each.gpu.name, each.engine, each.gpus, each.tp, each.pp, each.dp, each.ep, each.weights_dtype,
-        each.kv_dtype,
-    )  # fmt: skip
-
-
 def _finalists(
     candidates: Sequence[Candidate],
     measured: Sequence[_Measured],
@@ -166,12 +160,12 @@ def _finalists(
     """Of each layout the best limits; the cheapest of all, and the cheapest of each engine and GPU."""
     layouts: dict[tuple[object, ...], Candidate] = {}
     for each in candidates:
-        now = layouts.setdefault(_layout(each), each)
+        now = layouts.setdefault(shape_of(each.deployment), each)
         # Engines' own limits, unless others carry more.
         if each.load > 1.02 * now.load or (
             each.load > 0.98 * now.load and len(each.deployment.arguments) < len(now.deployment.arguments)
         ):
-            layouts[_layout(each)] = each
+            layouts[shape_of(each.deployment)] = each
     ordered = sorted(layouts.values(), key=lambda each: (each.cost, -each.load * each.replicas))
     chosen = ordered[:_CHEAPEST]
     for each in ordered[_CHEAPEST:]:
@@ -181,7 +175,7 @@ def _finalists(
             chosen.append(each)
     for run in measured:
         if run.deployment not in {each.deployment.name for each in chosen}:
-            candidate = candidate_of(parse_deployment(run.deployment), options, traffic, prices)
+            candidate = candidate_of(parse_deployment(run.deployment), options, traffic, prices, {})
             if candidate.replicas:
                 chosen.append(candidate)
     return chosen
@@ -196,7 +190,7 @@ def _measured(run: Path) -> _Measured:
         for_ttft = math.log(case.point.ttft_s / float(np.median(outcome.ttft_s))) if case.point.ttft_s else math.nan
         tpot_s = case.point.tpot_s or math.nan
         gaps.append((for_ttft, math.log(tpot_s / float(np.median(outcome.tpot_s)))))
-    return _Measured(deployment.name, np.nanmedian(np.array(gaps), axis=0), len(gaps))
+    return _Measured(deployment.name, np.nanmedian(np.array(gaps), axis=0))
 
 
 def _learned(errors: Errors, candidates: Sequence[Candidate], run: _Measured) -> Errors:
@@ -209,28 +203,6 @@ def _learned(errors: Errors, candidates: Sequence[Candidate], run: _Measured) ->
 
 
 # --- plans --------------------------------------------------------------------------------------------------------
-
-
-def _plans(
-    view: Outlook,
-    candidates: Sequence[Candidate],
-    curves: Sequence[Curve],
-    traffic: Traffic,
-    errors: Errors,
-    found: Search,
-    measured: Sequence[_Measured],
-    options: RecommendOptions,
-    prices: Prices,
-) -> list[Plan]:
-    """The best choice of each deployment, by expected regret."""
-    plans: list[Plan] = []
-    taken: set[int] = set()
-    for choice in view.choices:
-        if choice.candidate in taken or len(plans) >= options.plans:
-            continue
-        taken.add(choice.candidate)
-        plans.append(_plan(choice, view, candidates, curves, traffic, errors, found, measured, bool(prices), options))
-    return plans
 
 
 def _plan(
@@ -251,7 +223,7 @@ def _plan(
     seen = curve.at(share)
     mean = np.exp(errors.mean[2 * at : 2 * at + 2])
     spread = np.sqrt(np.diag(errors.covariance)[2 * at : 2 * at + 2])
-    carried = _carried(view, at)
+    carried = float(np.median(view.capacities[at]))
     per_s = seen.requests_per_s / seen.load if not traffic.is_open else 1.0
     hourly = choice.cost
     rate = seen.output_tokens_per_s * replicas if not traffic.is_open else traffic.demand * traffic.output_tokens
@@ -319,11 +291,6 @@ def _paid(view: Outlook, candidates: Sequence[Candidate], traffic: Traffic, opti
             f"{candidates[least.candidate].deployment.name}, takes ${month(least):,.0f}"
         )
     return view._replace(choices=[view.choices[at] for at in kept], regrets=view.regrets[kept])
-
-
-def _carried(view: Outlook, at: int) -> float:
-    """The load of a replica in the middle world."""
-    return float(np.median(view.capacities[at]))
 
 
 def _span(of: Callable[[float], float], hourly: float, there: NDArray[np.float64]) -> Span:
@@ -400,12 +367,10 @@ def _rejected(
 ) -> list[Rejected]:
     shown = {plan.deployment for plan in plans}
     rows = []
-    taken: set[int] = set()
-    for choice in view.choices:
+    for choice in view.best.values():
         name = candidates[choice.candidate].deployment.name
-        if choice.candidate in taken or name in shown:
+        if name in shown:
             continue
-        taken.add(choice.candidate)
         cost = f"${choice.cost * HOURS_PER_MONTH:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
         rows.append(Rejected(name, f"{choice.replicas} replicas, {cost}, hold with P {choice.p_slo:.0%}"))
     dearer = len(found.candidates) - len(candidates)
@@ -428,7 +393,7 @@ def _next(
     priced: bool,
 ) -> MeasureNext:
     candidate = candidates[best.candidate]
-    replicas = next(each.replicas for each in view.choices if each.candidate == best.candidate)
+    replicas = view.best[best.candidate].replicas
     load = traffic.demand / replicas
     name = candidate.deployment.name
     words = ["loadstone", "bench"]
@@ -542,7 +507,7 @@ def _points(
 ) -> list[Point]:
     rows = []
     for at, (candidate, curve) in enumerate(zip(candidates, curves, strict=True)):
-        choice = next(each for each in view.choices if each.candidate == at)
+        choice = view.best[at]
         seen: Seen = curve.at(traffic.demand / choice.replicas)
         needed = traffic.demand / np.maximum(view.capacities[at], 1e-9) + options.reserve
         most = options.gpus_max // candidate.deployment.gpus

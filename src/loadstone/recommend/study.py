@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.catalogue.deployment.shorthand import split_deployment
-from loadstone.core.errors import InputError
+from loadstone.core.files import refusing
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.traffic import Traffic, replayed
 
@@ -58,7 +58,5 @@ def write_study(
         "slo": options.slo,
     }
     text = yaml.safe_dump(study, sort_keys=False, allow_unicode=True, width=100)
-    try:
+    with refusing(f"--study {path}: cannot be written", "name another file"):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--study {path}: cannot be written ({error.strerror}); name another file") from error

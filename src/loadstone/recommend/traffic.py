@@ -10,7 +10,7 @@ import numpy as np
 
 from loadstone.analyse.summary import parse_slo
 from loadstone.core.errors import InputError
-from loadstone.core.plan import Load, Plan
+from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES
 from loadstone.recommend.by_hour import Hours, hours_of
 from loadstone.recommend.options import RecommendOptions
@@ -41,7 +41,6 @@ class Traffic:
     input_tokens: float
     output_tokens: float
     bounds: tuple[Bound, ...]
-    is_trace: bool = False
     hours: Hours | None = None
 
     @property
@@ -100,7 +99,6 @@ def traffic_of(options: RecommendOptions) -> Traffic:
         input_tokens=float(plan.input_tokens.mean()),
         output_tokens=float(max(2.0, plan.output_tokens.mean())),
         bounds=bounds,
-        is_trace=options.trace is not None,
         hours=hours.grown(demand) if hours is not None else None,
     )
 
@@ -118,7 +116,3 @@ def replayed(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict
 def _bound(name: str, limit_s: float) -> Bound:
     metric, _, percentile = name.partition("_")
     return Bound(name, metric, PERCENTILES[percentile] if percentile else _OF_ALL, limit_s)
-
-
-def load_of(traffic: Traffic, value: float) -> Load:
-    return Load(traffic.kind, value)

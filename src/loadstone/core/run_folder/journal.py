@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from loadstone.core.errors import InputError, check_room
-from loadstone.core.files import check_regular, open_regular
+from loadstone.core.files import check_regular, open_regular, refusing
 from loadstone.core.record import JournalDamage
 from loadstone.core.run_folder.folder import unwritable
 from loadstone.core.run_folder.owner import lock
@@ -135,21 +135,16 @@ class Journal:
         self._hole = False
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        try:
-            with open_regular(self.path) as file:
-                size = os.fstat(file.fileno()).st_size
-                old = file.read(len(_ARROW)) == _ARROW
-                for batch in self._arrow(size) if old else self._framed(file, size):
-                    if batch.num_rows:
-                        cells = batch["cell"]
-                        if self._hole and self.damage is not None:
-                            self.damage.last_cell, self._hole = cells[0].as_py(), False
-                        self._cell = cells[-1].as_py()
-                    yield _with_earlier(batch)
-        except OSError as error:
-            raise InputError(
-                f"{self.path}: cannot be read ({error.strerror or error}); the other files stay as they are"
-            ) from error
+        with refusing(f"{self.path}: cannot be read", "the other files stay"), open_regular(self.path) as file:
+            size = os.fstat(file.fileno()).st_size
+            old = file.read(len(_ARROW)) == _ARROW
+            for batch in self._arrow(size) if old else self._framed(file, size):
+                if batch.num_rows:
+                    cells = batch["cell"]
+                    if self._hole and self.damage is not None:
+                        self.damage.last_cell, self._hole = cells[0].as_py(), False
+                    self._cell = cells[-1].as_py()
+                yield _with_earlier(batch)
 
     def _framed(self, file: IO[bytes], size: int) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -273,13 +268,11 @@ def wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
     """
     deadline = time.monotonic() + _WRITERS_S
     for journal in journals:
-        try:
+        with refusing(f"{journal}: cannot be read", "the other files stay"):
             while is_held(journal):
                 if time.monotonic() > deadline:
                     raise InputError(f"{folder}: this run is still going on; wait for its end, or stop it")
                 time.sleep(0.05)
-        except OSError as error:
-            raise InputError(f"{journal}: cannot be read ({error.strerror}); the other files stay") from error
 
 
 def is_held(path: Path) -> bool:

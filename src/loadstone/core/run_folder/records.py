@@ -107,11 +107,9 @@ def check_cells(folder: Path, cells: int) -> None:
         for name in _COUNTS:
             bounds = pc.min_max(table[name])
             if not 0 <= (bounds["min"].as_py() or 0) <= (bounds["max"].as_py() or 0) <= _MOST_TOKENS:
-                what = f"records whose {name} cannot be ({bounds['min']} to {bounds['max']})"
-                raise InputError(f"{folder / 'records.parquet'}: {what}; copy or measure it again")
+                raise _unusable(folder, f"records whose {name} cannot be ({bounds['min']} to {bounds['max']})")
         if pc.any(pc.greater_equal(table["cell"], cells)).as_py():
-            path = folder / "records.parquet"
-            raise InputError(f"{path}: records of a cell that the run does not have; copy or measure it again")
+            raise _unusable(folder, "records of a cell that the run does not have")
 
 
 def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
@@ -123,6 +121,10 @@ def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
         return pa.concat_tables(tables)
     schema = records_schema()
     return pa.schema([schema.field(name) for name in columns]).empty_table()
+
+
+def _unusable(folder: Path, what: str) -> InputError:
+    return InputError(f"{folder / 'records.parquet'}: {what}; copy or measure it again")
 
 
 def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -> Iterator[pa.Table]:
@@ -137,19 +139,15 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
         check_room(error)
         raise InputError(f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`") from error
     except pa.ArrowInvalid as error:
-        raise InputError(
-            f"{folder / 'records.parquet'}: not a Parquet file ({error}); copy or measure it again"
-        ) from error
+        raise _unusable(folder, f"not a Parquet file ({error})") from error
     names = file.schema_arrow.names
     missing = [
         field.name for field in records_schema() if names.count(field.name) != 1 or field not in file.schema_arrow
     ]
     if missing:
         file.close()
-        raise InputError(
-            f"{folder / 'records.parquet'}: not records of this version of Loadstone (no {', '.join(missing[:4])} "
-            "of their kind); copy or measure it again"
-        )
+        lacking = ", ".join(missing[:4])
+        raise _unusable(folder, f"not records of this version of Loadstone (no {lacking} of their kind)")
     at = file.schema_arrow.get_field_index("cell")
     with file:
         for group in range(file.num_row_groups):
@@ -164,11 +162,9 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
                 table = file.read_row_group(group, columns=wanted)
             except (OSError, pa.ArrowException) as error:
                 check_room(error)
-                raise InputError(
-                    f"{folder / 'records.parquet'}: damaged ({error}); copy or measure it again"
-                ) from error
+                raise _unusable(folder, f"damaged ({error})") from error
             if table["cell"].null_count or pc.any(pc.less(table["cell"], 0)).as_py():
-                raise InputError(f"{folder / 'records.parquet'}: records of no cell; copy or measure it again")
+                raise _unusable(folder, "records of no cell")
             if others:
                 table = table.filter(pc.equal(table["cell"], cell))
             yield table if columns is None else table.select(columns)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.core.errors import InputError
-from loadstone.core.files import open_regular
+from loadstone.core.files import open_regular, refusing
 from loadstone.core.yaml_text import decode_yaml
 from loadstone.interop.read import aiperf, inference_perf
 
@@ -98,22 +98,18 @@ def printable(path: Path | str) -> str:
 def read_text(path: Path) -> str:
     """A file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
     content = bytearray()
-    try:
-        with open_regular(path) as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                content += chunk
-                if len(content) > MOST_BYTES:
-                    raise InputError(f"{printable(path)}: more than {MOST_BYTES >> 20} MiB; split it")
-                kind = next((kind for mark, kind in _ARCHIVES.items() if content.startswith(mark)), None)
-                if kind is not None:
-                    raise NoResult(
-                        f"{printable(path)}: {kind}, and only text is read; unpack it and name what is in it"
-                    )
-                # A file with holes, or of a disk image, is found out before it is all in memory.
-                if b"\0" in chunk and not content.startswith(_UTF16):
-                    raise NoResult(f"{printable(path)}: binary, and only text is read; name a result file")
-    except OSError as error:
-        raise InputError(f"{printable(path)}: cannot be read ({error.strerror or error}); check the name") from error
+    what = printable(path)
+    with refusing(f"{what}: cannot be read", "check the name"), open_regular(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            content += chunk
+            if len(content) > MOST_BYTES:
+                raise InputError(f"{what}: more than {MOST_BYTES >> 20} MiB; split it")
+            kind = next((kind for mark, kind in _ARCHIVES.items() if content.startswith(mark)), None)
+            if kind is not None:
+                raise NoResult(f"{what}: {kind}, and only text is read; unpack it and name what is in it")
+            # A file with holes, or of a disk image, is found out before it is all in memory.
+            if b"\0" in chunk and not content.startswith(_UTF16):
+                raise NoResult(f"{what}: binary, and only text is read; name a result file")
     return content.decode("utf-16" if content.startswith(_UTF16) else "utf-8-sig", "replace")
 
 

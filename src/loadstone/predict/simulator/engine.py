@@ -225,7 +225,7 @@ class Replica:
 
     def cut(self, at_s: float) -> None:
         """End the stretch with the step that is under way at `at_s`."""
-        steps, end_s = _step_at(self.now_s, self._a, self._b, self.steps, at_s)
+        steps, end_s = step_at(self.now_s, self._a, self._b, self.steps, at_s)
         if steps < self.steps:
             self.steps, self.next_s = steps, end_s
 
@@ -238,11 +238,11 @@ class Replica:
 
 def steps_over(start_s: float, a: float, b: float, most: int, at_s: float) -> int:
     """Steps of a stretch of at most so many that are over at `at_s`."""
-    steps, end_s = _step_at(start_s, a, b, most, at_s)
+    steps, end_s = step_at(start_s, a, b, most, at_s)
     return steps if end_s <= at_s else steps - 1
 
 
-def _step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple[int, float]:
+def step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple[int, float]:
     """The first step of a stretch that does not end before `at_s`, the last of `most` at the latest; and its end."""
     if b > 0:
         # From a·j + b·j(j − 1)/2 = elapsed; what rounding makes of it is set right below.

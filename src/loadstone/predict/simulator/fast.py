@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from loadstone.core.plan import Load, Plan
 from loadstone.predict.scheduler import EnginePolicy
-from loadstone.predict.simulator.engine import NEVER, StepTimes, steps_over
+from loadstone.predict.simulator.engine import NEVER, StepTimes, step_at, steps_over
 from loadstone.predict.simulator.run import CellRun, Look, State
 
 
@@ -45,7 +45,6 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
     budget_tokens = policy.max_batched_tokens
     block, free = policy.block_tokens, policy.kv_blocks  # less what all that run can come to hold
     note = run.replicas[0].clock.stretches.append
-    sqrt = math.sqrt
 
     arrivals: list[tuple[float, int]] = []
     feed: Iterator[tuple[float, int]] = iter(())
@@ -102,12 +101,10 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
                 index = waiting[0]
                 new = input_tokens[index]
                 if new > budget:
-                    if not chunked:
-                        if budget < budget_tokens:
-                            break
-                    else:
-                        partial, partial_done = index, budget
-                        new = budget
+                    if chunked:
+                        partial, partial_done, new = index, budget, budget
+                    elif budget < budget_tokens:
+                        break
                 waiting.popleft()
                 running += 1
                 free -= -(-(input_tokens[index] + output_tokens[index] - 1) // block)
@@ -126,10 +123,9 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
                 a = step_s(0, 0, chunks)
             after_s = now_s + a
         elif decodes:
-            if decodes in lines:
-                base, slope = lines[decodes]
-            else:
-                base, slope = lines[decodes] = decode_line(decodes)
+            if decodes not in lines:
+                lines[decodes] = decode_line(decodes)
+            base, slope = lines[decodes]
             a = base + slope * context_tokens
             b = slope * decodes
             steps = next_end - tick
@@ -139,18 +135,7 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
                 steps = min(steps, math.ceil(lacking / decodes))
             after_s = now_s + a * steps + b * (steps * (steps - 1) / 2)
             if steps > 1 and arrivals and not waiting and running < max_seqs and arrivals[0][0] < after_s:
-                at_s = arrivals[0][0]
-                if b > 0:
-                    half = a - b / 2
-                    cut = int((sqrt(half * half + 2 * b * (at_s - now_s)) - half) / b)
-                else:
-                    cut = int((at_s - now_s) / a)
-                cut = cut - 1 if cut > 1 else 1
-                after_s = now_s + a * cut + b * (cut * (cut - 1) / 2)
-                while cut < steps and after_s < at_s:
-                    cut += 1
-                    after_s = now_s + a * cut + b * (cut * (cut - 1) / 2)
-                steps = cut
+                steps, after_s = step_at(now_s, a, b, steps, arrivals[0][0])
         elif arrivals:
             after_s = arrivals[0][0]
         else:
