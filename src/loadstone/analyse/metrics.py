@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Span = tuple[float, float]  # seconds
 
 
 class RequestBounds(NamedTuple):
@@ -234,19 +235,14 @@ def cell_metrics(
     )
 
 
-def _window(sent_s: Floats) -> tuple[float, float] | None:
+def _window(sent_s: Floats) -> Span | None:
     """From the first to the last send; None where it has no length, as with a single send."""
     sent = arrays.present(sent_s)
     return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
 
 
 def _steady(
-    tokens: Floats,
-    window: tuple[float, float],
-    dependence: Dependence,
-    input_tokens: int | None,
-    output_tokens: int,
-    done: int,
+    tokens: Floats, window: Span, dependence: Dependence, input_tokens: int | None, output_tokens: int, done: int
 ) -> Steady | None:
     """Throughput over the window: of `tokens` that arrived in each of its stretches, as window_curve() has them, and
     of what the cell had for so many; None where nobody had any."""

@@ -80,14 +80,9 @@ class _Roofline:
         self._work = work = ideal(work_of(deployment))
         self._step = StepModel(deployment, values=LIGHT, work=work)
         # Where arithmetic and messages take no time, what is left of a step is reading weights and KV cache.
-        none, endless = np.zeros_like(work.hbm), np.full_like(work.peak, np.inf)
+        none, idle, endless = np.zeros_like(work.hbm), np.zeros_like(work.peak), np.full_like(work.peak, np.inf)
         self._reading = replace(
-            work,
-            peak=endless,
-            link=endless,
-            activations=np.zeros_like(work.activations),
-            context_flops=none,
-            window_flops=none,
+            work, peak=endless, link=endless, activations=idle, context_flops=none, window_flops=none
         )
         # FLOPs are the model's: what ranks do twice, because they have a copy each, is no use to anybody.
         alone = msgspec.structs.replace(

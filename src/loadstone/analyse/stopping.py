@@ -218,8 +218,7 @@ def _settled(table: NDArray[np.float64]) -> NDArray[np.float64]:
     sent_s, end_s = table[:, 0], table[:, 1]
     if not len(table):
         return table
-    settled: NDArray[np.float64] = table[sent_s >= sent_s.min() + _SETTLES * float(np.median(end_s - sent_s))]
-    return settled
+    return np.asarray(table[sent_s >= sent_s.min() + _SETTLES * float(np.median(end_s - sent_s))])
 
 
 def _show(known: Interval | None) -> str:

@@ -52,11 +52,7 @@ def _one_line_error(where: str, remedy: str = "other entries show what there has
 
 def _by_alias(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Every name and alias, in small letters, to the name."""
-    by_alias: dict[str, str] = {}
-    for name, entry in table.items():
-        for alias in (name, *entry.get("aliases", ())):
-            by_alias[alias.lower()] = name
-    return by_alias
+    return {alias.lower(): name for name, entry in table.items() for alias in (name, *entry.get("aliases", ()))}
 
 
 @cache

@@ -99,14 +99,7 @@ def _of_gpu(
     def say(text: str) -> None:
         print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
 
-    document = benchmark(
-        Path("gpu.json"),
-        parse_seconds(budget, "--budget"),
-        say,
-        name=profile,
-        engine=engine,
-        measured=points,
-        folder=out,
-    )
+    budget_s = parse_seconds(budget, "--budget")
+    document = benchmark(Path("gpu.json"), budget_s, say, name=profile, engine=engine, measured=points, folder=out)
     if as_json:
         print_json(document)

@@ -168,8 +168,7 @@ def spread_gaps(
 
 def present(values: NDArray[Any]) -> NDArray[Any]:
     """Those that are not missing."""
-    known: NDArray[Any] = values[~np.isnan(values)]
-    return known
+    return np.asarray(values[~np.isnan(values)])
 
 
 def total(values: Floats) -> int | None:

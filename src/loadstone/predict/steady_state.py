@@ -72,14 +72,14 @@ def most_decoding(policy: EnginePolicy, input_tokens: float, output_tokens: floa
 
 
 def levels(
-    model: StepModel, policy: EnginePolicy, schedulers: int, input_tokens: float, output_tokens: float
+    model: StepModel, policy: EnginePolicy, in_step: int, input_tokens: float, output_tokens: float
 ) -> Iterator[Level]:
-    """From one request to as many as there is room for, geometrically. `schedulers`: that go in step; else 1."""
+    """From one request to as many as there is room for, geometrically. `in_step`: schedulers in step; else 1."""
     most = most_decoding(policy, input_tokens, output_tokens)
     before: Level | None = None
     for number in range(_LEVELS):
         decoding = most ** (number / (_LEVELS - 1))
-        level = level_at(model, policy, schedulers, decoding, input_tokens, output_tokens)
+        level = level_at(model, policy, in_step, decoding, input_tokens, output_tokens)
         if before is not None:
             growth = math.log(level.tpot_s / before.tpot_s) / max(1e-9, math.log(level.decoding / before.decoding))
             level = level._replace(varies=_FOLLOWS * max(0.0, growth) / math.sqrt(decoding))
@@ -90,12 +90,7 @@ def levels(
 
 
 def level_at(
-    model: StepModel,
-    policy: EnginePolicy,
-    schedulers: int,
-    decoding: float,
-    input_tokens: float,
-    output_tokens: float,
+    model: StepModel, policy: EnginePolicy, in_step: int, decoding: float, input_tokens: float, output_tokens: float
 ) -> Level:
     speculative = policy.speculative
     per_step = 1.0 if speculative is None else speculative.tokens_per_step
@@ -117,13 +112,13 @@ def level_at(
     together = max(1.0, min(batch * pieces / output_tokens * per_step, room / piece if room > piece else 1.0))
     chunks = [(piece, cached)] * max(1, round(together))
     met = None
-    if schedulers > 1:
+    if in_step > 1:
         apart = min(1.0, decoding * pieces * per_step / output_tokens)
-        met = int(beside + piece * len(chunks) * max(1 / schedulers, apart))
+        met = int(beside + piece * len(chunks) * max(1 / in_step, apart))
     with_prompt_s = model.step_s(beside, context if mixed else 0.0, chunks, met)
     more_s = max(1e-9, with_prompt_s - (decode_s if mixed else 0.0)) / len(chunks)
     own = batch * pieces * per_step / output_tokens
-    seen = own if schedulers == 1 or own >= 1 else 1 - (1 - own) ** schedulers
+    seen = own if in_step == 1 or own >= 1 else 1 - (1 - own) ** in_step
     seen *= batches  # each stage waits for the longest step that any of them has in it
     tpot_s = (decode_s + seen * more_s) / per_step
     rate = decoding / (output_tokens * tpot_s)

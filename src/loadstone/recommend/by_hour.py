@@ -50,8 +50,7 @@ class Hours:
 
     def replicas(self, each: Array | float, reserve: int) -> Array:
         """By window (last axis), where a replica carries `each`; those that start for a later one are not in it."""
-        needed: Array = np.maximum(1.0, np.ceil(self.rates / each * (1 - 1e-9))) + reserve
-        return needed
+        return np.asarray(np.maximum(1.0, np.ceil(self.rates / each * (1 - 1e-9))) + reserve)
 
     def mean(self, replicas: Array) -> Array:
         """Replicas that are paid for on average over the trace, those that start up too."""

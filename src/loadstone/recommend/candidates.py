@@ -33,6 +33,7 @@ _SEQS = {"vllm": "max_num_seqs", "sglang": "max_running_requests", "tensorrt-llm
 _STEPS = (None, 2048, 16384)
 _PLACES = (None, 64, 256)
 _DRAFTS = (None, 1, 3)
+Models = dict[tuple[object, ...], StepModel]
 _MOST_TP = 16
 _MOST_STAGES = 4
 
@@ -84,7 +85,7 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
     """Every deployment of the options, the cheapest first. Raises InputError: names that mean nothing."""
     found: list[Candidate] = []
     refused: dict[tuple[str, ...], list[str]] = {}
-    models: dict[tuple[object, ...], StepModel] = {}
+    models: Models = {}
     memories: dict[tuple[object, ...], Memory | str] = {}
     looked_at = 0
     for base in machines(options):
@@ -231,11 +232,7 @@ def shape_of(base: Deployment) -> tuple[object, ...]:
 
 
 def candidate_of(
-    deployment: Deployment,
-    options: RecommendOptions,
-    traffic: Traffic,
-    prices: Prices,
-    models: dict[tuple[object, ...], StepModel],
+    deployment: Deployment, options: RecommendOptions, traffic: Traffic, prices: Prices, models: Models
 ) -> Candidate:
     """`models`: those made so far, by what they are of. Raises InputError where the model does not fit."""
     policy = policy_of(deployment, acceptance=options.acceptance)

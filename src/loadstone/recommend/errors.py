@@ -108,8 +108,7 @@ def _slopes(candidate: Candidate, traffic: Traffic) -> Array:
             traffic.input_tokens,
             traffic.output_tokens,
         )
-        logs: Array = np.log(np.array([level.base_s, level.tpot_s]))
-        return logs
+        return np.asarray(np.log(np.array([level.base_s, level.tpot_s])))
 
     here = both(candidate.model)
     columns = []

@@ -59,6 +59,17 @@ _MINUTES = 10.0
 _MOST_REJECTED = 40
 
 
+class _Finals(NamedTuple):
+    """What was asked, and what is known of the finalists, in one order."""
+
+    options: RecommendOptions
+    traffic: Traffic
+    candidates: Sequence[Candidate]
+    curves: Sequence[Curve]
+    errors: Errors
+    view: Outlook
+
+
 class _Measured(NamedTuple):
     """What runs say of a deployment: ln(measured/predicted) of TTFT and TPOT."""
 
@@ -103,32 +114,25 @@ def recommend(options: RecommendOptions) -> Recommendation:
     view = outlook(kept, curves, traffic, errors, options.gpus_max, options.seed, options.miss_cost, options.reserve)
     paid = _paid(view, kept, traffic, options)
     advised = advice(paid, errors, len(kept))
-    plans = [
-        _plan(choice, paid, kept, curves, traffic, errors, found, measured, bool(prices), options)
-        for choice in list(paid.best.values())[: options.plans]
-    ]
+    finals = _Finals(options, traffic, kept, curves, errors, view)
+    affordable = finals._replace(view=paid)
+    plans = [_plan(each, affordable, found, measured) for each in list(paid.best.values())[: options.plans]]
     best = advised[0] if advised and advised[0].regret_after < advised[0].regret_now else None
     decided_s = time.monotonic()
-    study = None
+    study, trace = None, str(options.trace) if options.trace else None
     if options.study is not None:
         write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
         study = str(options.study)
     return Recommendation(
         model=kept[0].deployment.model.name,
-        traffic=TrafficText(
-            traffic.kind,
-            traffic.demand,
-            traffic.input_tokens,
-            traffic.output_tokens,
-            str(options.trace) if options.trace else None,
-        ),
+        traffic=TrafficText(traffic.kind, traffic.demand, traffic.input_tokens, traffic.output_tokens, trace),
         slo=[BoundText(each.metric, each.quantile, each.bound_s) for each in traffic.bounds],
         plans=plans,
-        rejected=_rejected(view, kept, refused, plans, found, bool(prices)),
-        measure_next=_next(best, view, kept, traffic, options, bool(prices)) if best else None,
+        rejected=_rejected(finals, refused, plans, found),
+        measure_next=_next(best, finals) if best else None,
         study=study,
-        notes=_notes(options, prices, kept, measured),
-        finalists=_points(view, kept, curves, traffic, options, bool(prices)),
+        notes=_notes(finals, measured),
+        finalists=_points(finals),
         deployments_ranked=found.looked_at,
         seconds={
             "ranking": round(searched_s - begun_s, 3),
@@ -205,18 +209,9 @@ def _learned(errors: Errors, candidates: Sequence[Candidate], run: _Measured) ->
 # --- plans --------------------------------------------------------------------------------------------------------
 
 
-def _plan(
-    choice: Choice,
-    view: Outlook,
-    candidates: Sequence[Candidate],
-    curves: Sequence[Curve],
-    traffic: Traffic,
-    errors: Errors,
-    found: Search,
-    measured: Sequence[_Measured],
-    priced: bool,
-    options: RecommendOptions,
-) -> Plan:
+def _plan(choice: Choice, finals: _Finals, found: Search, measured: Sequence[_Measured]) -> Plan:
+    options, traffic, candidates, curves, errors, view = finals
+    priced = bool(options.price)
     at, replicas = choice.candidate, choice.replicas
     candidate, curve = candidates[at], curves[at]
     share = traffic.demand / replicas
@@ -357,21 +352,15 @@ def _change(mine: Deployment, its: Deployment) -> str:
 # --- what was passed over, what is worth measuring ------------------------------------------------------------------
 
 
-def _rejected(
-    view: Outlook,
-    candidates: Sequence[Candidate],
-    refused: Sequence[Refused],
-    plans: Sequence[Plan],
-    found: Search,
-    priced: bool,
-) -> list[Rejected]:
+def _rejected(finals: _Finals, refused: Sequence[Refused], plans: Sequence[Plan], found: Search) -> list[Rejected]:
+    candidates = finals.candidates
     shown = {plan.deployment for plan in plans}
     rows = []
-    for choice in view.best.values():
+    for choice in finals.view.best.values():
         name = candidates[choice.candidate].deployment.name
         if name in shown:
             continue
-        cost = f"${choice.cost * HOURS_PER_MONTH:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
+        cost = f"${choice.cost * HOURS_PER_MONTH:,.0f} a month" if finals.options.price else f"{choice.cost:g} GPUs"
         rows.append(Rejected(name, f"{choice.replicas} replicas, {cost}, hold with P {choice.p_slo:.0%}"))
     dearer = len(found.candidates) - len(candidates)
     if dearer > 0:
@@ -384,16 +373,10 @@ def _rejected(
     return rows[:_MOST_REJECTED]
 
 
-def _next(
-    best: Advice,
-    view: Outlook,
-    candidates: Sequence[Candidate],
-    traffic: Traffic,
-    options: RecommendOptions,
-    priced: bool,
-) -> MeasureNext:
-    candidate = candidates[best.candidate]
-    replicas = view.best[best.candidate].replicas
+def _next(best: Advice, finals: _Finals) -> MeasureNext:
+    options, traffic = finals.options, finals.traffic
+    candidate = finals.candidates[best.candidate]
+    replicas = finals.view.best[best.candidate].replicas
     load = traffic.demand / replicas
     name = candidate.deployment.name
     words = ["loadstone", "bench"]
@@ -412,7 +395,7 @@ def _next(
             words += ["--prefix", str(options.prefix), "--prefix-groups", str(options.prefix_groups)]
         words += ["--rate", f"{load:.3g}"] if traffic.is_open else ["--concurrency", str(max(1, round(load)))]
     words += ["--duration", f"{_MINUTES - 2:g}m", "--slo", options.slo]
-    unit = HOURS_PER_MONTH if priced else 1.0
+    unit = HOURS_PER_MONTH if options.price else 1.0
     return MeasureNext(
         command=shlex.join(words),
         minutes=_MINUTES,
@@ -473,11 +456,10 @@ def _light(slow: Sequence[Refused], traffic: Traffic) -> str | None:
     return None
 
 
-def _notes(
-    options: RecommendOptions, prices: Prices, candidates: Sequence[Candidate], measured: Sequence[_Measured]
-) -> list[str]:
+def _notes(finals: _Finals, measured: Sequence[_Measured]) -> list[str]:
+    options, candidates = finals.options, finals.candidates
     notes = []
-    if not prices:
+    if not options.price:
         notes.append("no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)")
     own = {each.deployment.weights_dtype for each in candidates} - {candidates[0].deployment.model.weights_dtype}
     if own:
@@ -497,14 +479,8 @@ def _notes(
     return notes
 
 
-def _points(
-    view: Outlook,
-    candidates: Sequence[Candidate],
-    curves: Sequence[Curve],
-    traffic: Traffic,
-    options: RecommendOptions,
-    priced: bool,
-) -> list[Point]:
+def _points(finals: _Finals) -> list[Point]:
+    options, traffic, candidates, curves, _, view = finals
     rows = []
     for at, (candidate, curve) in enumerate(zip(candidates, curves, strict=True)):
         choice = view.best[at]
@@ -518,7 +494,7 @@ def _points(
                 replicas=choice.replicas,
                 gpus=choice.replicas * candidate.deployment.gpus,
                 p_slo=choice.p_slo,
-                usd_per_month=choice.cost * HOURS_PER_MONTH if priced else None,
+                usd_per_month=choice.cost * HOURS_PER_MONTH if options.price else None,
                 output_tokens_per_s_per_gpu=seen.output_tokens_per_s / candidate.deployment.gpus,
                 output_tokens_per_s_per_user=1 / seen.tpot_p50_s if seen.tpot_p50_s > 0 else 0.0,
                 loads=[each.load for each in curve.seen],

@@ -177,8 +177,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
             )
 
     def _together(self) -> Longs:
-        together: Longs = self.input_tokens.astype(np.int64) + self.output_tokens
-        return together
+        return np.asarray(self.input_tokens.astype(np.int64) + self.output_tokens)
 
     def scaled_lengths(self, factor: float) -> Trace:
         """Every length × factor, rounded, at least 1: a long trace for a small engine, with the same sharing.
@@ -187,20 +186,17 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         block_tokens · (blocks − 1) < input_tokens ≤ block_tokens · blocks. Raises InputError where a length would
         exceed 2³¹ − 1.
         """
-        block_tokens = max(1, round(self.block_tokens * factor)) if self.block_tokens else 0
+        block = max(1, round(self.block_tokens * factor)) if self.block_tokens else 0
         inputs = np.maximum(1.0, np.rint(self.input_tokens * factor))
         outputs = np.maximum(1.0, np.rint(self.output_tokens * factor))
         blocks = np.diff(self.block_offsets)
-        inside = np.clip(inputs, block_tokens * (blocks - 1.0) + 1, block_tokens * blocks)
+        inside = np.clip(inputs, block * (blocks - 1.0) + 1, block * blocks)
         inputs = np.where(blocks > 0, inside, inputs)
         longest = max(inputs.max(), outputs.max())
         if not longest <= MAX_TOKENS:
             raise InputError(f"lengths scaled by {factor:g}: the longest would be {longest:g} tokens; scale by less")
         return msgspec.structs.replace(
-            self,
-            input_tokens=inputs.astype(np.int32),
-            output_tokens=outputs.astype(np.int32),
-            block_tokens=block_tokens,
+            self, input_tokens=inputs.astype(np.int32), output_tokens=outputs.astype(np.int32), block_tokens=block
         )
 
     def _take(self, keep: NDArray[np.bool_], which: str) -> Trace:

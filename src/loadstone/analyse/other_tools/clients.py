@@ -221,8 +221,7 @@ AIPERF = Dialect(
 
 def _spoken(facts: Facts) -> Floats:
     """Output tokens that are no reasoning."""
-    tokens: Floats = facts.done["tokens"] - np.nan_to_num(facts.done["reasoning"])
-    return tokens
+    return np.asarray(facts.done["tokens"] - np.nan_to_num(facts.done["reasoning"]))
 
 
 def _per_s(counts: Floats, seconds: Floats) -> Floats:

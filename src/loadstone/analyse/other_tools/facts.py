@@ -44,13 +44,11 @@ class Facts:
     @cached_property
     def done(self) -> NDArray[Any]:
         """The measured requests that are ok or short, which is what tools call successful."""
-        requests: NDArray[Any] = self.measured[arrays.completed(self.measured)]
-        return requests
+        return np.asarray(self.measured[arrays.completed(self.measured)])
 
     @cached_property
     def failed(self) -> NDArray[Any]:
-        requests: NDArray[Any] = self.measured[~arrays.completed(self.measured)]
-        return requests
+        return np.asarray(self.measured[~arrays.completed(self.measured)])
 
     @property
     def ok(self) -> int:
@@ -98,8 +96,7 @@ class Facts:
 
     def span(self, begin: str, end: str) -> Floats:
         """Seconds from one column of the done requests to another."""
-        span_s: Floats = self.done[end] - self.done[begin]
-        return span_s
+        return np.asarray(self.done[end] - self.done[begin])
 
     @cached_property
     def chunk_gaps_s(self) -> Floats:

@@ -144,5 +144,4 @@ def fleet_imbalance(cell: Cell) -> Finding | None:
 
 def _lag_s(cell: Cell) -> Floats:
     """How late each measured request was sent."""
-    lag_s: Floats = cell.measured.sent_s - cell.measured.intended_s
-    return lag_s
+    return np.asarray(cell.measured.sent_s - cell.measured.intended_s)

@@ -179,13 +179,8 @@ def _stopped(cell: CellInfo) -> Finding | None:
 def prediction_findings(info: RunInfo) -> list[Finding]:
     """Findings of each cell of a simulated run."""
     basis = _of(info.settings.get("basis"), _Basis)
-    findings = [
-        _unmeasured(basis),
-        _network_guessed(basis),
-        _model_assumed(basis),
-        _launch_only(basis),
-        _drafts_assumed(basis),
-    ]
+    rules = (_unmeasured, _network_guessed, _model_assumed, _launch_only, _drafts_assumed)
+    findings = [each(basis) for each in rules]
     return [each for each in findings if each is not None]
 
 

@@ -267,8 +267,7 @@ def _behind_s(due_s: Floats, left_s: Floats, at_s: Floats) -> Floats:
     one was due that is next to leave. `due_s`: sorted; `left_s`: when each left, in any order; NaN: never.
     """
     left = np.searchsorted(np.sort(np.where(np.isnan(left_s), np.inf, left_s)), at_s, side="right")
-    behind: Floats = np.maximum(0.0, at_s - np.append(due_s, np.inf)[left])
-    return behind
+    return np.asarray(np.maximum(0.0, at_s - np.append(due_s, np.inf)[left]))
 
 
 def _in_order(requests: RequestTable) -> RequestTable:

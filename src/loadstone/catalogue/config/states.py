@@ -34,14 +34,14 @@ def linear_attention(fields: Fields, family: Family, hidden: int) -> LinearAtten
         kimi.find("kda_layers", "full_attn_layers", "gate_lower_bound", "safe_gate")
         width = kimi.count("short_conv_kernel_size", default=4, least=1)
         return _kda(kimi.count("num_heads", least=1), kimi.count("head_dim", least=1), width,
-                    full_rank_gate=kimi.flag("use_full_rank_gate"))  # fmt: skip
+                    gate=kimi.flag("use_full_rank_gate"))  # fmt: skip
     if fields.find("linear_num_heads", "short_conv_kernel_size"):
         # Ling 3's own configs have no names of their own for these: its heads are the attention's, head_dim theirs.
         heads = fields.count("linear_num_heads", "num_attention_heads", least=1)
         dim = fields.count("linear_head_dim", "head_dim", least=1)
         width = fields.count("linear_conv_kernel_dim", "short_conv_kernel_size", default=4, least=1)
         full = fields.flag("no_kda_lora", default=family.state == "kda-full")
-        return _kda(heads, dim, width, full_rank_gate=full, full_rank_decay=full)
+        return _kda(heads, dim, width, gate=full, decay=full)
     if family.state == "kda-full":  # Ling 2.5, which has no such convolution
         heads, dim = fields.count("num_attention_heads", least=1), fields.count("head_dim", least=1)
         biased, normed = fields.flag("use_bias"), fields.flag("use_qk_norm")
@@ -62,19 +62,10 @@ def linear_attention(fields: Fields, family: Family, hidden: int) -> LinearAtten
     return _mamba2(fields, hidden)
 
 
-def _kda(
-    heads: int, dim: int, conv_width: int, *, full_rank_gate: bool, full_rank_decay: bool = False
-) -> LinearAttention:
+def _kda(heads: int, dim: int, conv_width: int, *, gate: bool, decay: bool = False) -> LinearAttention:
+    """`gate`, `decay`: of full rank."""
     return LinearAttention(
-        "kda",
-        heads,
-        heads,
-        dim,
-        dim,
-        conv_width,
-        state_dtype="fp32",
-        full_rank_gate=full_rank_gate,
-        full_rank_decay=full_rank_decay,
+        "kda", heads, heads, dim, dim, conv_width, state_dtype="fp32", full_rank_gate=gate, full_rank_decay=decay
     )
 
 

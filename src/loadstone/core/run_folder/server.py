@@ -23,14 +23,11 @@ def server_schema() -> pa.Schema:
 
     return pa.schema(
         [
-            ("time_s", pa.float64()),
-            ("replica", pa.int32()),
-            ("name", pa.string()),
-            ("labels", pa.string()),
+            ("time_s", pa.float64()), ("replica", pa.int32()), ("name", pa.string()), ("labels", pa.string()),
             ("value", pa.float64()),
         ],
         metadata={"loadstone.server": "1"},
-    )
+    )  # fmt: skip
 
 
 def read_server(folder: Path) -> pa.Table | None:

@@ -88,8 +88,7 @@ def block_rates(curve: Floats, window_s: float, blocks: int) -> Floats:
     """Things per second in `blocks` equal parts of a window, from what came in each of its stretches."""
     reached = np.concatenate([[0.0], np.cumsum(curve)])
     at = np.linspace(0, len(curve), blocks + 1)
-    rates: Floats = np.diff(np.interp(at, np.arange(len(reached)), reached)) * blocks / window_s
-    return rates
+    return np.asarray(np.diff(np.interp(at, np.arange(len(reached)), reached)) * blocks / window_s)
 
 
 def above(values: Floats, quantile: float, near: float = TINY) -> Floats:

@@ -40,7 +40,7 @@ from loadstone.predict.step_time.formulas import (
     pair_seconds,
     waiting_seconds,
 )
-from loadstone.predict.step_time.step import StepModel
+from loadstone.predict.step_time.step import Chunks, StepModel
 from loadstone.predict.step_time.work import Work, stack, work_of
 
 MOST_REQUESTS = 4096
@@ -170,11 +170,7 @@ class _Counted:
         self.context: float = 0
 
     def step_s(
-        self,
-        decodes: int,
-        decode_context_tokens: float,
-        chunks: Sequence[tuple[int, int]],
-        met_tokens: int | None = None,
+        self, decodes: int, decode_context_tokens: float, chunks: Chunks, met_tokens: int | None = None
     ) -> float:
         if chunks:
             self.chunked += 1
@@ -411,8 +407,7 @@ def prompt_seconds(table: CaseTable, values: Array) -> Array:
 
 def host_seconds(table: CaseTable, values: Array) -> Array:
     request, per_token, stream = values[:, [INDEX[name] for name in ("request_s", "request_token_s", "stream_s")]].T
-    seconds: Array = request + per_token * table.tokens + stream
-    return seconds
+    return np.asarray(request + per_token * table.tokens + stream)
 
 
 def predict(table: CaseTable, values: Array) -> tuple[Array, Array]:

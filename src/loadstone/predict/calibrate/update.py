@@ -109,8 +109,7 @@ def update(
 
 def _measured(cases: Sequence[Case]) -> dict[Quantity, Array]:
     def logs(values: Sequence[float | None]) -> Array:
-        logarithms: Array = np.log(np.array([np.nan if value is None else value for value in values]))
-        return logarithms
+        return np.asarray(np.log(np.array([np.nan if value is None else value for value in values])))
 
     return {"ttft": logs([case.point.ttft_s for case in cases]), "tpot": logs([case.point.tpot_s for case in cases])}
 

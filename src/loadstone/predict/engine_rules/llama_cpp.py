@@ -52,11 +52,8 @@ class LlamaCpp(EngineRules):
         return slot if limit is None else min(limit, slot)
 
     def limits(self, context_tokens: int | None = None) -> Limits:
-        return Limits(
-            block_tokens=1,
-            max_batched_tokens=count(self.deployment, "batch_size") or BATCH_TOKENS,
-            max_seqs=self.slots,
-        )
+        batch_tokens = count(self.deployment, "batch_size") or BATCH_TOKENS
+        return Limits(block_tokens=1, max_batched_tokens=batch_tokens, max_seqs=self.slots)
 
     def budget(self, rank: Rank, limits: Limits) -> Budget:
         """Logits of every slot and the widest of a piece's intermediate results, in 32 bits; a state of every slot.

@@ -96,14 +96,8 @@ def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], by_row: bool, engine:
 
     def call(copy: int) -> Any:
         weight, scale = weights[copy]
-        return torch._scaled_mm(
-            small,
-            weight.t(),
-            scale_a=x_scale,
-            scale_b=scale.t() if by_row else scale,
-            out_dtype=torch.bfloat16,
-            use_fast_accum=True,
-        )
+        scales = {"scale_a": x_scale, "scale_b": scale.t() if by_row else scale}
+        return torch._scaled_mm(small, weight.t(), **scales, out_dtype=torch.bfloat16, use_fast_accum=True)
 
     def reference(copy: int, row: Any, column: Any) -> Any:
         weight, scale = weights[copy]

@@ -9,7 +9,6 @@ middle of a stretch ends it at the next step's boundary, as it would in the engi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as Sequences
 from typing import TYPE_CHECKING, Protocol
 
 from loadstone.predict.engine_rules.rules import Route
@@ -18,6 +17,8 @@ from loadstone.predict.scheduler import Scheduler, Sequence
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from loadstone.predict.step_time.step import Chunks
 
 NEVER = math.inf
 
@@ -37,12 +38,7 @@ class StepTimes(Protocol):
     """How much less a decode step takes per KV token that its windows lack; 0 without windows."""
 
     def step_s(
-        self,
-        decodes: int,
-        decode_context_tokens: float,
-        chunks: Sequences[tuple[int, int]],
-        met_tokens: int | None = None,
-        /,
+        self, decodes: int, decode_context_tokens: float, chunks: Chunks, met_tokens: int | None = None, /
     ) -> float:
         """One step: `decodes` sequences that read so many KV tokens together, and (new, cached) tokens of prompts.
 
@@ -103,13 +99,7 @@ class Replica:
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        model: StepTimes,
-        journal: Journal | None,
-        *,
-        number: int = 0,
-        at_once: int = 1 << 30,
+        self, scheduler: Scheduler, model: StepTimes, journal: Journal | None, number: int = 0, at_once: int = 1 << 30
     ) -> None:
         """`journal` None: nothing is noted, nor the steps' clock. `at_once`: the most steps walked over at once."""
         self.scheduler = scheduler

@@ -37,6 +37,7 @@ _RESIDUAL: dict[str, Quantity] = {"ttft_s": "ttft", "ttft_intended_s": "ttft", "
 _SHARES = (np.arange(25) + 0.5) / 25
 _POINTS = np.array([NormalDist().inv_cdf(share) for share in _SHARES])
 _RATE = "output_tokens_per_s"
+Floats = NDArray[np.float64]
 
 Interval = tuple[float, float]
 
@@ -92,10 +93,7 @@ def intervals(
 
 
 def _remains(
-    name: str,
-    best: Mapping[str, float],
-    ratios: Mapping[str, NDArray[np.float64]],
-    residual: Mapping[Quantity, float],
+    name: str, best: Mapping[str, float], ratios: Mapping[str, Floats], residual: Mapping[Quantity, float]
 ) -> float:
     """What of ln(measured/predicted) of a metric the coefficients do not explain.
 
@@ -133,10 +131,10 @@ def _figures(run: CellRun, load: Load, slo: Collection[str]) -> dict[str, float]
 class Ended(NamedTuple):
     """Of measured requests that ended: by metric their latencies (of one token there is no TPOT), and their times."""
 
-    latencies: dict[str, NDArray[np.float64]]
-    due_s: NDArray[np.float64]
-    sent_s: NDArray[np.float64]
-    end_s: NDArray[np.float64]
+    latencies: dict[str, Floats]
+    due_s: Floats
+    sent_s: Floats
+    end_s: Floats
     output_tokens: NDArray[np.int64]
 
 

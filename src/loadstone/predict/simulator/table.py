@@ -38,11 +38,8 @@ class _Records:
         self._plan, self._cell, self._run, self._policy = plan, cell, run, policy
         sent = np.array(requests.sent_s_of)
         self._index = index = np.flatnonzero(~np.isnan(sent))
-        self._row = row = np.where(
-            index < requests.count,
-            index,
-            requests.warm + (index - requests.warm) % max(1, requests.count - requests.warm),
-        )
+        count, warm = requests.count, requests.warm
+        self._row = row = np.where(index < count, index, warm + (index - warm) % max(1, count - warm))
         self._sent = sent[index]
         self._intended = np.array(requests.intended_s_of)[index]
         self._first = np.array(journal.first_s)[index]

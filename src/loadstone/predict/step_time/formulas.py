@@ -102,8 +102,7 @@ def head_seconds(work: Work, values: Array, sequences: Array) -> Array:
     compute, memory = _rates(work, values, at)
     rows = sequences[work.row[at]]
     each = both(rows * work.flops[at] / compute, (work.weights[at] + rows * work.activations[at]) / memory)
-    total: Array = np.bincount(work.row[at], each, minlength=len(work.hbm)).astype(np.float64)
-    return total
+    return np.asarray(np.bincount(work.row[at], each, minlength=len(work.hbm)).astype(np.float64))
 
 
 def context_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:

@@ -142,14 +142,8 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         for each in shipped.values()
     )
     nearest = architecture if known else _nearest(architecture)
-    for key in (
-        (engine, era, nearest),
-        (engine, "*", nearest),
-        (engine, era, "*"),
-        (engine, "*", "*"),
-        ("*", "*", nearest),
-        ("*", "*", "*"),
-    ):
+    own = ((engine, era, nearest), (engine, "*", nearest), (engine, era, "*"), (engine, "*", "*"))
+    for key in (*own, ("*", "*", nearest), ("*", "*", "*")):
         if key in shipped:
             chosen = _of_kind(shipped[key], kind_of(deployment.model), shipped)
             chosen = _of_family(chosen, family_of(deployment.model), shipped)

@@ -31,6 +31,7 @@ _GRID = np.unique(np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200
 OFFLINE_SEQUENCE_S = 3e-6
 """The host's time per sequence of a step where no server streams tokens to clients: what would fit NVIDIA's batches
 of near 1,000 through TensorRT-LLM's own interface (docs/accuracy.md, Llama 8B in FP8; 22 µs in fits of servers)."""
+Chunks = Sequence[tuple[int, int]]
 _OF_SERVERS = ("request_s", "request_token_s", "stream_s")
 
 
@@ -143,11 +144,7 @@ class StepModel:
         return line
 
     def step_s(
-        self,
-        decodes: int,
-        decode_context_tokens: float,
-        chunks: Sequence[tuple[int, int]],
-        met_tokens: int | None = None,
+        self, decodes: int, decode_context_tokens: float, chunks: Chunks, met_tokens: int | None = None
     ) -> float:
         """Seconds of one step: `decodes` sequences of so many context tokens in all, and chunks of prompts, each
         (new tokens, tokens already cached).
@@ -171,7 +168,7 @@ class StepModel:
             kernels = self._launched(kernels)
         return kernels + self._step_s + self._prefill_step_s + sequences * self._sequence_s
 
-    def _attention_s(self, decodes: int, decode_context_tokens: float, chunks: Sequence[tuple[int, int]]) -> float:
+    def _attention_s(self, decodes: int, decode_context_tokens: float, chunks: Chunks) -> float:
         """Attention of one pass: what its decodes read, and the pairs in its prompts."""
         pairs, window_pairs = 0.0, 0.0
         for new, cached in chunks:
@@ -224,14 +221,8 @@ class StepModel:
 
     def at(self, values: Array) -> StepModel:
         """The same deployment with other coefficients."""
-        return StepModel(
-            self.deployment,
-            self._profile,
-            draft_tokens=self.draft_tokens,
-            values=values,
-            work=self.work,
-            offline=self.offline,
-        )
+        own, drafts, work = self._profile, self.draft_tokens, self.work
+        return StepModel(self.deployment, own, draft_tokens=drafts, values=values, work=work, offline=self.offline)
 
     def light(self) -> StepModel:
         """Speed of light: all efficiencies 1, all overheads 0."""
