@@ -266,6 +266,16 @@ def test_runs_without_cells_records_or_metrics_are_shown(tmp_path: Path) -> None
     assert "no cells" in words
 
 
+def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
+    for n, name in enumerate(("vLLM", "SGLang")):
+        run(tmp_path, name, [cell(4.0**k, output=1000.0 * (n + k + 1)) for k in range(3)], engine=name)
+    source = made(tmp_path)
+    places = set(re.findall(r' id="([^"]+)"', source))
+    links = set(re.findall(r'href="#([^"]+)"', source))
+    assert "tables" in links
+    assert links <= places
+
+
 def test_a_dozen_findings_are_open_and_the_context_is_said_once(tmp_path: Path) -> None:
     for n, name in enumerate(("vLLM", "SGLang", "llama.cpp", "MAX", "TGI", "LMDeploy", "MLC")):
         outputs = [1000.0 + 100 * n + k for k in range(3)]

@@ -49,7 +49,16 @@ def body(report: Report) -> str:
         [(where, own) for where, all_of in report.by_context if (own := [s for s in all_of if (id(s) in seen) is at])]
         for at in (True, False)
     )
-    return render("report.html", report=report, shown=shown, more=more, hidden=len(report.sentences) - len(seen))
+    sections = report.sections()
+    return render(
+        "report.html",
+        report=report,
+        sections=sections,
+        keys={key for key, *_ in sections},
+        shown=shown,
+        more=more,
+        hidden=len(report.sentences) - len(seen),
+    )
 
 
 def render(template: str, **values: object) -> str:
