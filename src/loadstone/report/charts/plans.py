@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import altair as alt
 
-from loadstone.report.charts.theme import Figure, colour_by, data, figure, tooltips
+from loadstone.report.charts.theme import PALETTE, SHAPES, Figure, colour_by, data, figure, tooltips
 
 _MOST_CURVES = 8
 
@@ -49,9 +49,12 @@ def cost_figure(finalists: Sequence[Finalist], cost_unit: str) -> Figure:
         .mark_line(color="#888888", strokeDash=[4, 3])
         .encode(x=x, y=y, order=alt.Order("cost:Q"))
     )
+    shapes = [SHAPES[at // len(PALETTE) % len(SHAPES)] for at in range(len(names))]  # where colours come again
+    shape = alt.Shape("deployment:N", scale=alt.Scale(domain=names, range=shapes), legend=alt.Legend(title=None))
     points = base.mark_point(filled=True, size=110).encode(
         x=x,
         y=y,
+        shape=shape,
         color=colour_by("deployment", names, columns=2, labelLimit=240),
         opacity=alt.condition("datum.front", alt.value(1.0), alt.value(0.45)),
         tooltip=tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "P(SLO)", ".0%")),
