@@ -45,6 +45,8 @@ def test_windows_have_their_rates_and_the_busiest_is_what_must_be_carried(day: P
     assert [len(plan) for plan in hours.plans] == [61, 120, 240, 60]
     assert hours.plans[3].intended_s[0] == pytest.approx(0.5)
     assert traffic_of(options(day, every="4m")).hours is None
+    with pytest.raises(InputError, match=r"more than 20,000 windows; give 1s or more"):
+        traffic_of(options(day, every="1ms"))
 
 
 def test_what_starts_for_a_later_window_is_paid_for_before() -> None:
@@ -56,6 +58,7 @@ def test_what_starts_for_a_later_window_is_paid_for_before() -> None:
     assert mean(0) == 1.5
     assert mean(900) == 1.5 + 2 * 900 / 3600 / 4
     assert mean(5400) == 2 + 2 * 1800 / 3600 / 4  # [1, 3, 3, 1], and two that start half an hour before that
+    assert mean(3600 * 1e300) == 3
 
 
 def test_a_plan_by_the_hour_has_all_its_replicas_in_the_busiest_window_alone(day: Path) -> None:

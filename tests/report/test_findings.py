@@ -667,6 +667,14 @@ def test_the_answer_names_the_best_for_each_goal_and_how_sure(tmp_path: Path) ->
     )
 
 
+def test_of_setups_that_nothing_compares_each_is_told(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1, ttft=None, tpot=None, output=0.0)], engine="vLLM")
+    run(tmp_path, "b", [cell(1, tpot=None, output=None)], engine="SGLang")
+    assert answered(tmp_path) == [
+        "vLLM: at concurrency 1: nothing was timed.", "SGLang: at concurrency 1: TTFT 100 ms."
+    ]  # fmt: skip
+
+
 def test_setups_on_several_machines_are_no_repeats_of_one_another(tmp_path: Path) -> None:
     for gpu, outputs in (("h200", (400, 4000)), ("h100", (800, 2000))):
         cells = [cell(4.0**n, output=output) for n, output in enumerate(outputs, 1)]

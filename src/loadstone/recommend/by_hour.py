@@ -8,6 +8,7 @@ trace over and over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,12 +17,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.result import ByHour, Span
 
 Array = NDArray[np.float64]
 HOURS_PER_MONTH = 730.0
+_MOST_WINDOWS = 20_000
+"""Two years by the hour. Each is simulated, and counted in a thousand worlds."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,10 @@ class Hours:
     def mean(self, replicas: Array) -> Array:
         """Replicas that are paid for on average over the trace, those that start up too."""
         whole, rest_s = divmod(self.start_up_s, self.every_s)
-        ahead = np.max([np.roll(replicas, -later, axis=-1) for later in range(int(whole) + 1)], axis=0)
+        ahead, covered, ahead_of = replicas, 1, min(int(whole) + 1, replicas.shape[-1])
+        while covered < ahead_of:
+            step = min(covered, ahead_of - covered)
+            ahead, covered = np.maximum(ahead, np.roll(ahead, -step, axis=-1)), covered + step
         started = np.maximum(0.0, np.roll(ahead, -1, axis=-1) - ahead)
         mean: Array = (ahead + started * rest_s / self.every_s).mean(axis=-1)
         return mean
@@ -66,8 +73,13 @@ class Hours:
 
 
 def hours_of(options: RecommendOptions, plan: Plan) -> Hours | None:
-    """Of the whole trace; None where it is not longer than one window and a half."""
+    """Of the whole trace; None where it is not longer than one window and a half. Raises InputError: too many."""
     times_s, every_s = plan.intended_s, options.every
+    if times_s[-1] > every_s * _MOST_WINDOWS:
+        raise InputError(
+            f"--every {every_s:g}s: cuts the trace, {times_s[-1]:,.0f} s, into more than {_MOST_WINDOWS:,} windows; "
+            f"give {math.ceil(times_s[-1] / _MOST_WINDOWS)}s or more"
+        )
     count = int(times_s[-1] / every_s + 0.5)  # the last is half as long as the others, to one and a half times
     if count < 2:
         return None

@@ -133,7 +133,7 @@ def _refused(names: list[str], why: str) -> Refused:
 def _too_slow(candidate: Candidate, traffic: Traffic) -> str:
     if candidate.load > 0:
         needed = math.ceil(traffic.demand / candidate.load) * candidate.deployment.gpus
-        return f"takes {needed} GPUs to carry it"
+        return f"takes {needed:,} GPUs to carry it"
     worst = max(
         traffic.bounds,
         key=lambda bound: (

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.core.errors import InputError
 from loadstone.recommend.candidates import Candidate
 from loadstone.recommend.curve import Curve
 from loadstone.recommend.errors import Errors, noise
@@ -72,7 +73,7 @@ def outlook(
     miss: float,
     reserve: int = 0,
 ) -> Outlook:
-    """`reserve`: replicas that may fail, of any deployment."""
+    """`reserve`: replicas that may fail, of any deployment. Raises InputError: nothing is left beside it."""
     factors = errors.worlds(WORLDS, seed)
     capacities = np.array([
         capacity_in(curve, traffic, factors[:, at]) for at, curve in enumerate(curves)
@@ -98,6 +99,8 @@ def outlook(
             regret = np.where(holds, cost, mended) - least
             rows.append(Choice(at, replicas, float(holds.mean()), float(cost)))
             regrets.append(regret)
+    if not rows:
+        raise InputError(f"--reserve {reserve}: leaves none of --gpus-max {gpus_max} for the traffic; give more GPUs")
     table = np.array(regrets)
     order = np.argsort(table.mean(axis=1), kind="stable")
     choices = [rows[row]._replace(regret=float(table[row].mean())) for row in order]

@@ -12,6 +12,7 @@ from loadstone.predict.sizing.options import counts, text, texts, words
 from loadstone.workload import option_values as values
 from loadstone.workload.options import ARGUMENT, LOAD, RUN, SEARCH, WORKLOAD, Flags, Limits, flag
 
+_TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", above=0, most=1e9)
 _DOLLARS = re.compile(r"\$?([0-9.]+)(k|m|)(/month|/hour|)", re.IGNORECASE)
 
 
@@ -50,9 +51,11 @@ class RecommendOptions(Flags):
     prefix: int = flag(WORKLOAD, "tokens at the start of each prompt that its group shares", "0", values.tokens)
     prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1)
     trace: Path | None = flag(WORKLOAD, "the traffic is this trace's, at its own times", read=values.path)
-    rate: float | None = flag(LOAD, "requests/s to serve", limits=Limits("must be above 0", above=0))
+    rate: float | None = flag(LOAD, "requests/s to serve", limits=_TRAFFIC)
     concurrency: int | None = flag(
-        LOAD, "or: requests under way at all times", limits=Limits("must be at least 1", 1)
+        LOAD,
+        "or: requests under way at all times",
+        limits=Limits("must be 1 to 1,000,000,000", 1, most=1e9),
     )
     slo: str = flag(
         LOAD,
@@ -60,8 +63,14 @@ class RecommendOptions(Flags):
         dataclasses.MISSING,
         text,
     )
-    growth: float = flag(LOAD, "multiply the traffic by this", 1.0, limits=Limits("must be above 0", above=0))
-    every: float = flag(LOAD, "with --trace: how often replicas are started and stopped", "1h", values.seconds)
+    growth: float = flag(LOAD, "multiply the traffic by this", 1.0, limits=_TRAFFIC)
+    every: float = flag(
+        LOAD,
+        "with --trace: how often replicas are started and stopped",
+        "1h",
+        values.seconds,
+        limits=Limits("must be above 0", above=0),
+    )
     start_up: float = flag(LOAD, "with --trace: time until a replica that is started answers", "5m", values.seconds)
     gpus: tuple[str, ...] = flag(
         SEARCH, "kinds of GPU to choose among, e.g. h200,b200,mi300x", dataclasses.MISSING, words

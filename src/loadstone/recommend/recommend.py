@@ -405,15 +405,19 @@ def _next(best: Advice, finals: _Finals) -> MeasureNext:
     )
 
 
+def _gpus_needed(refused: Refused) -> int:
+    return int(refused.why.split()[1].replace(",", ""))
+
+
 def _nothing(found: Search, options: RecommendOptions, traffic: Traffic) -> str:
     """Why nothing carries it, and what is nearest to doing so."""
     too_many = [each for each in found.refused if each.why.startswith("takes ")]
     if too_many:
-        nearest = min(too_many, key=lambda each: int(each.why.split()[1]))
-        need = int(nearest.why.split()[1])
+        nearest = min(too_many, key=_gpus_needed)
+        need = _gpus_needed(nearest)
         return (
             f"--gpus-max {options.gpus_max}: nothing carries this within so many; the nearest, {nearest.deployment}, "
-            f"{nearest.why}: {need - options.gpus_max} more"
+            f"{nearest.why}: {need - options.gpus_max:,} more"
         )
     slow = [each for each in found.refused if each.why.startswith("misses ")]
     if slow:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from loadstone.analyse.stopping import Stopping, parse_rules
+from loadstone.analyse.summary import parse_slo
 from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
@@ -111,7 +112,9 @@ def asked(options: Options) -> tuple[str, Kind, float | None]:
     """(bounds, what is searched, where to begin). Raises InputError."""
     text = options.find_max or ""
     try:
-        known = all(rule.limit_s is not None for rule in parse_rules(text))
+        known = all(rule.limit_s for rule in parse_rules(text)) and bool(
+            parse_slo(text)
+        )  # 500 without unit is no bound
     except InputError:
         known = False
     if not known:

@@ -253,6 +253,7 @@ class Options(Flags):
         LOAD,
         "search the highest load at which these bounds hold, ttft_p99<500ms,tpot_p99<30ms, by --rate or, with "
         "--concurrency, by requests under way; for --max-duration in all [default: 10m]",
+        read=values.text,
     )
     max_errors: float | None = flag(
         LOAD,

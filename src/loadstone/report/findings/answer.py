@@ -44,7 +44,7 @@ def answer(points: Sequence[Point]) -> Answer | None:
     if not groups:
         return None
     frame = max(groups, key=lambda each: (each.mode == "online", len(set(_names(each.points))), len(each.points)))
-    sentences = list(islice(_sentences(frame), MOST))
+    sentences = list(islice(_sentences(frame), MOST)) or list(_alone(frame))
     return Answer(
         sentences, work(frame.points[0]), not measured, len({work(each.points[0]) for each in groups}) - 1, frame
     )
@@ -76,10 +76,12 @@ def _sentences(frame: Frame) -> Iterator[str]:
 
 
 def _alone(frame: Frame) -> Iterator[str]:
-    """One setup: what each of its runs carries; the rest is among the findings."""
-    lines = defaultdict(list)
+    """One setup: what each of its runs carries; the rest is among the findings. Of several that nothing compares, what
+    each carries.
+    """
+    lines, alone = defaultdict(list), len(set(_names(frame.points))) == 1
     for point, series in frame.pairs:
-        lines[series.run].append(point)
+        lines[series.run if alone else series.label].append(point)
     for run, points in islice(lines.items(), MOST):
         points.sort(key=lambda point: point.load)
         text = capacity(points)
@@ -90,7 +92,7 @@ def _alone(frame: Frame) -> Iterator[str]:
                 shown.insert(0, f"{show_number(first.output_tokens_per_s, 4)} output tok/s")
             text = f"at {load_label(first)}: {', '.join(shown) or 'nothing was timed'}"
         text = joined(run, text, by=": ")
-        yield f"{text[0].upper()}{text[1:]}{warned(points)}."
+        yield f"{text[0].upper() if alone else text[0]}{text[1:]}{warned(points)}."
 
 
 def _best(points: Sequence[Point], measure: Measure, goal: str) -> Iterator[str]:
@@ -99,7 +101,8 @@ def _best(points: Sequence[Point], measure: Measure, goal: str) -> Iterator[str]
     best: dict[str, tuple[float, Point]] = {}
     for name, point in zip(_names(points), points, strict=True):
         much = measure.of(point)
-        if much is not None and (name not in best or sign * much < sign * best[name][0]):
+        # Nobody is ahead with nothing: 0 tok/s is where every request failed.
+        if much is not None and (much or sign > 0) and (name not in best or sign * much < sign * best[name][0]):
             best[name] = much, point
     if len(best) < 2:
         return

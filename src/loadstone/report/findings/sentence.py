@@ -115,6 +115,8 @@ def doubt(points: Sequence[Point]) -> str:
     doubtful = sum(not point.trusted for point in points)
     if doubtful == len(points) == 1:
         return f"; this cell carries a warning{_unmeasured(points)}"
+    if doubtful == len(points) == 2:
+        return f"; both of these cells carry a warning{_unmeasured(points)}"
     verb = "carries" if doubtful == 1 else "carry"
     return f"; {doubtful} of these {len(points)} cells {verb} a warning{_unmeasured(points)}" if doubtful else ""
 

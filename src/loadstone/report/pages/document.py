@@ -139,10 +139,10 @@ class Report(msgspec.Struct, kw_only=True):
             verb = "carry" if warned > 1 else "carries"
             return f"{warned} of {cells} cells {verb} a warning{others if self.stated else ''}."
         if not ours:
-            return f"All {cells} cells are as stated by another tool, without contradictions."
+            return f"{'Both' if cells == 2 else f'All {cells}'} cells are as stated by another tool, without contradictions."
         if self.stated:
             return f"{ours} of {cells} cells can be trusted; the others are as stated by another tool."
-        return f"All {cells} cells can be trusted."
+        return f"{'Both' if cells == 2 else f'All {cells}'} cells can be trusted."
 
     @property
     def remarks(self) -> list[str]:
@@ -249,7 +249,7 @@ def _title(points: Sequence[Point], runs: int) -> str:
         return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun}"
 
     known = joined(few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · ")
-    return known or f"{runs} runs"
+    return known or f"{runs} run{'s' * (runs != 1)}"
 
 
 def _part(number: int, run: StoredRun, points: Sequence[Point], drawn: bool, inside: bool) -> RunPart:

@@ -371,6 +371,8 @@ _EXPLAINED: tuple[tuple[Callable[[Point], bool], str], ...] = (
 
 
 def _notes(points: Sequence[Point]) -> list[str]:
+    if not points:
+        return []
     loops = {
         "in closed loops": {point.since for point in points if point.kind == "concurrency"},
         "in open loops and bursts": {point.since for point in points if point.kind != "concurrency"},
