@@ -114,7 +114,7 @@ def asked(options: Options) -> tuple[str, Kind, float | None]:
     try:
         known = all(rule.limit_s for rule in parse_rules(text)) and bool(
             parse_slo(text)
-        )  # 500 without unit is no bound
+        )
     except InputError:
         known = False
     if not known:

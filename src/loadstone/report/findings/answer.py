@@ -76,8 +76,8 @@ def _sentences(frame: Frame) -> Iterator[str]:
 
 
 def _alone(frame: Frame) -> Iterator[str]:
-    """One setup: what each of its runs carries; the rest is among the findings. Of several that nothing compares, what
-    each carries.
+    """One setup: what each of its runs carries; the rest is among the findings. Of several that nothing
+    compares, what each carries.
     """
     lines, alone = defaultdict(list), len(set(_names(frame.points))) == 1
     for point, series in frame.pairs:

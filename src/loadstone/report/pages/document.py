@@ -138,11 +138,12 @@ class Report(msgspec.Struct, kw_only=True):
             others = f"; {self.stated} {'is' if self.stated == 1 else 'are'} as stated by another tool"
             verb = "carry" if warned > 1 else "carries"
             return f"{warned} of {cells} cells {verb} a warning{others if self.stated else ''}."
+        every = "Both" if cells == 2 else f"All {cells}"
         if not ours:
-            return f"{'Both' if cells == 2 else f'All {cells}'} cells are as stated by another tool, without contradictions."
+            return f"{every} cells are as stated by another tool, without contradictions."
         if self.stated:
             return f"{ours} of {cells} cells can be trusted; the others are as stated by another tool."
-        return f"{'Both' if cells == 2 else f'All {cells}'} cells can be trusted."
+        return f"{every} cells can be trusted."
 
     @property
     def remarks(self) -> list[str]:
