@@ -54,6 +54,12 @@ def test_a_search_is_simulated_and_reported(path: Path) -> None:
     assert all("requests/s surely hold" in cell.found for cell in runs.part.cells)
 
 
+def test_a_search_without_bounds_is_no_other_load(path: Path) -> None:
+    path.write_text(STUDY.replace('"ttft_p99<500ms,tpot_p99<15ms"', ""))
+    with pytest.raises(InputError, match=r"find-max: has no value"):
+        read_study(path)
+
+
 def test_a_search_that_is_interrupted_begins_again_and_is_then_done(path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -112,9 +112,7 @@ def asked(options: Options) -> tuple[str, Kind, float | None]:
     """(bounds, what is searched, where to begin). Raises InputError."""
     text = options.find_max or ""
     try:
-        known = all(rule.limit_s for rule in parse_rules(text)) and bool(
-            parse_slo(text)
-        )
+        known = all(rule.limit_s for rule in parse_rules(text)) and bool(parse_slo(text))
     except InputError:
         known = False
     if not known:

@@ -361,9 +361,11 @@ def _check(read: StudyFile) -> None:
             if key not in WORKLOAD_FLAGS:
                 raise _no_such_flag(read, f"$.workloads.{name}.{key}", key, WORKLOAD_FLAGS)
     for at, load in load_entries(study):
-        for key in load:
+        for key, value in load.items():
             if key not in LOAD_FLAGS:
                 raise _no_such_flag(read, f"{at}.{key}", key, LOAD_FLAGS)
+            if value is None:  # else a search without bounds would be a load of one request at a time
+                raise read.error(f"{at}.{key}", f"{key}: has no value; write one, or leave the key out")
 
 
 def _check_url(read: StudyFile, at: str, url: str) -> None:
