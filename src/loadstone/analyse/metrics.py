@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core import arrays
+from loadstone.core.arrays import Bools, Floats
 from loadstone.core.plan import Load
 from loadstone.core.statistics import Dependence, Distribution, Pool, distribution
 from loadstone.core.statistics.dependence import CURVE, window_curve
@@ -25,8 +26,6 @@ from loadstone.core.summary import Requests as Counts
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Span = tuple[float, float]  # seconds
 
 

@@ -221,6 +221,4 @@ def _gained(series: Series | None, start_s: float, end_s: float) -> float | None
 
 def _drawn(series: Series | None, span_s: float) -> float | None:
     """The mean power over the time; None where it was told, or changed, too seldom."""
-    if series is None or series.new < LEAST_NEW:
-        return None
-    return float(series.value.mean()) * span_s
+    return None if series is None or series.new < LEAST_NEW else float(series.value.mean()) * span_s

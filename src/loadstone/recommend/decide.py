@@ -18,15 +18,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.recommend.candidates import Candidate
 from loadstone.recommend.curve import Curve
-from loadstone.recommend.errors import Errors, noise
+from loadstone.recommend.errors import Array, Errors, noise
 from loadstone.recommend.traffic import Traffic
-
-Array = NDArray[np.float64]
 
 WORLDS = 1024
 _LOADS = 240

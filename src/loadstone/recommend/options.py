@@ -10,7 +10,7 @@ from pathlib import Path
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import counts, text, texts, words
 from loadstone.workload import option_values as values
-from loadstone.workload.options import ARGUMENT, LOAD, RUN, SEARCH, WORKLOAD, Flags, Limits, flag
+from loadstone.workload.options import ARGUMENT, AT_LEAST_0, LOAD, RUN, SEARCH, SHARE, WORKLOAD, Flags, Limits, flag
 
 _TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", above=0, most=1e9)
 _DOLLARS = re.compile(r"\$?([0-9.]+)(k|m|)(/month|/hour|)", re.IGNORECASE)
@@ -42,26 +42,16 @@ class RecommendOptions(Flags):
     output: str | None = flag(
         WORKLOAD, "output tokens, in the same forms [default: 128; a trace's own]", read=values.text
     )
-    range_ratio: float = flag(
-        WORKLOAD,
-        "draw lengths uniformly from [ratio·n, n]",
-        1.0,
-        limits=Limits("must be above 0, at most 1", above=0, most=1),
-    )
+    range_ratio: float = flag(WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=SHARE)
     prefix: int = flag(WORKLOAD, "tokens at the start of each prompt that its group shares", "0", values.tokens)
     prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1)
     trace: Path | None = flag(WORKLOAD, "the traffic is this trace's, at its own times", read=values.path)
     rate: float | None = flag(LOAD, "requests/s to serve", limits=_TRAFFIC)
     concurrency: int | None = flag(
-        LOAD,
-        "or: requests under way at all times",
-        limits=Limits("must be 1 to 1,000,000,000", 1, most=1e9),
+        LOAD, "or: requests under way at all times", limits=Limits("must be 1 to 1,000,000,000", 1, most=1e9)
     )
     slo: str = flag(
-        LOAD,
-        "bounds that must hold: ttft_p99<1s,tpot_p99<40ms (ttft, tpot, e2e; p50 to p99)",
-        dataclasses.MISSING,
-        text,
+        LOAD, "bounds to hold: ttft_p99<1s,tpot_p99<40ms (ttft, tpot, e2e; p50 to p99)", dataclasses.MISSING, text
     )
     growth: float = flag(LOAD, "multiply the traffic by this", 1.0, limits=_TRAFFIC)
     every: float = flag(
@@ -91,12 +81,7 @@ class RecommendOptions(Flags):
         limits=Limits("must be 0 to 1", 0, most=1),
     )
     price: tuple[str, ...] = flag(SEARCH, "dollars per GPU and hour: h200=3.2,b200=5.5", (), words)
-    reserve: int = flag(
-        SEARCH,
-        "replicas that may fail: so many more than the traffic needs",
-        0,
-        limits=Limits("must be 0 or more", 0),
-    )
+    reserve: int = flag(SEARCH, "replicas that may fail: so many more than the traffic needs", 0, limits=AT_LEAST_0)
     budget: float | None = flag(
         SEARCH, "dollars that there are, with --price: 30k/month, 40/hour", read=_dollars_per_month
     )
@@ -104,7 +89,7 @@ class RecommendOptions(Flags):
         SEARCH,
         "what broken bounds cost, in multiples of the cheapest plan that would have held; more buys more headroom",
         3.0,
-        limits=Limits("must be 0 or more", 0),
+        limits=AT_LEAST_0,
     )
     measured: tuple[str, ...] = flag(
         SEARCH,
@@ -114,5 +99,5 @@ class RecommendOptions(Flags):
         name="with_",
     )
     plans: int = flag(RUN, "plans to show", 3, limits=Limits("must be 1 to 20", 1, most=20))
-    seed: int = flag(RUN, "seed of traffic and of the model's errors", 0, limits=Limits("must be 0 or more", 0))
+    seed: int = flag(RUN, "seed of traffic and of the model's errors", 0, limits=AT_LEAST_0)
     study: Path | None = flag(RUN, "write a study that measures these plans to this file", read=values.path)

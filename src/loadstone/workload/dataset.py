@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -168,7 +168,9 @@ def prompt_of(item: Any, field: str | None) -> str | None:
     value = item[field]
     if field == "instruction":
         # Alpaca, Dolly: what the instruction is about stands beside it.
-        value = "\n\n".join([value, *_texts(item, ("input", "context"))]) if isinstance(value, str) else value
+        about = (item.get(name) for name in ("input", "context"))
+        texts = (text for text in about if isinstance(text, str) and text.strip())
+        value = "\n\n".join([value, *texts]) if isinstance(value, str) else value
     if field == "conversations":
         return _conversation(_list(value, field))
     if field == "messages":
@@ -178,10 +180,6 @@ def prompt_of(item: Any, field: str | None) -> str | None:
     if not isinstance(value, str):
         raise ItemError(f"{field!r} is not text; give the prompt as a string")
     return value if value.strip() else None
-
-
-def _texts(item: dict[str, Any], fields: Sequence[str]) -> list[str]:
-    return [text for field in fields if isinstance(text := item.get(field), str) and text.strip()]
 
 
 def _conversation(turns: list[Any]) -> str | None:

@@ -44,10 +44,10 @@ class Limits(NamedTuple):
         return self.above < value <= self.most and self.least <= value
 
 
-_ABOVE_0 = Limits("must be above 0", above=0)
-_SHARE = Limits("must be above 0 and at most 1", above=0, most=1)
+ABOVE_0 = Limits("must be above 0", above=0)
+SHARE = Limits("must be above 0 and at most 1", above=0, most=1)
 _TEMPERATURE = Limits("must be 0 (greedy) or above", 0)
-_AT_LEAST_0, _AT_LEAST_1 = Limits("must be 0 or more", 0), Limits("must be at least 1", 1)
+AT_LEAST_0, AT_LEAST_1 = Limits("must be 0 or more", 0), Limits("must be at least 1", 1)
 
 
 class Flag(NamedTuple):
@@ -112,11 +112,7 @@ class Options(Flags):
         "model name to request [default: the server's first]; with --launch: what the engine loads, a path or an id",
     )
     arguments: Sequence[tuple[str, str | None]] = flag(
-        TARGET,
-        "with --launch: a flag of the engine's own, FLAG or FLAG=VALUE",
-        (),
-        values.engine_flags,
-        name="argument",
+        TARGET, "with --launch: a flag of the engine, FLAG or FLAG=VALUE", (), values.engine_flags, name="argument"
     )
     environment: Sequence[tuple[str, str]] = flag(
         TARGET, "with --launch: NAME=VALUE in the engine's environment", (), values.variables, name="env"
@@ -127,7 +123,7 @@ class Options(Flags):
     )
     image: str | None = flag(TARGET, "with --launch: image of the container, e.g. vllm/vllm-openai:v0.33.0")
     timeout_ready_s: float = flag(
-        TARGET, "with --launch: longest time until the engine serves", "30m", values.seconds, limits=_ABOVE_0
+        TARGET, "with --launch: longest time until the engine serves", "30m", values.seconds, limits=ABOVE_0
     )
     endpoint: Endpoint | None = flag(TARGET, "API to use [default: what the server offers, completions first]")
     route: Route | None = flag(
@@ -140,13 +136,13 @@ class Options(Flags):
         TARGET, "'Name: value', sent with every request", (), values.headers, name="header"
     )
     extra_body: Mapping[str, Any] = flag(TARGET, "JSON object merged into every request body", {}, values.json_object)
-    timeout_connect_s: float = flag(TARGET, "longest time to connect", "10s", values.seconds, limits=_ABOVE_0)
+    timeout_connect_s: float = flag(TARGET, "longest time to connect", "10s", values.seconds, limits=ABOVE_0)
     timeout_first_s: float = flag(
-        TARGET, "longest time from sending to the first output", "600s", values.seconds, limits=_ABOVE_0
+        TARGET, "longest time from sending to the first output", "600s", values.seconds, limits=ABOVE_0
     )
-    timeout_idle_s: float = flag(TARGET, "longest time between outputs", "300s", values.seconds, limits=_ABOVE_0)
+    timeout_idle_s: float = flag(TARGET, "longest time between outputs", "300s", values.seconds, limits=ABOVE_0)
     timeout_total_s: float = flag(
-        TARGET, "longest time from sending to the end", "6h", values.seconds, limits=_ABOVE_0
+        TARGET, "longest time from sending to the end", "6h", values.seconds, limits=ABOVE_0
     )
     proxy: str | None = flag(TARGET, "HTTP proxy, http://host:port; proxies in the environment are ignored")
 
@@ -158,11 +154,11 @@ class Options(Flags):
     output: str | None = flag(
         WORKLOAD, "output tokens, in the same forms [default: 128; a dataset's own]", read=values.text
     )
-    range_ratio: float = flag(WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=_SHARE)
+    range_ratio: float = flag(WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=SHARE)
     prefix: int = flag(
         WORKLOAD, "tokens at the start of each prompt that its group shares, e.g. 2000", "0", values.tokens
     )
-    prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1, limits=_AT_LEAST_1)
+    prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1, limits=AT_LEAST_1)
     dataset: Path | None = flag(
         WORKLOAD, "file of prompts: ShareGPT, OpenAI messages or plain; JSONL, JSON or text", read=values.path
     )
@@ -175,9 +171,7 @@ class Options(Flags):
         WORKLOAD, "pause between turns: 2s, uniform:1s:3s, exponential:2s, lognormal:2s:0.5", read=values.text
     )
     trace: Path | None = flag(
-        WORKLOAD,
-        "replay this trace at its own times: Azure, Mooncake, BurstGPT, or plain CSV or JSONL",
-        read=values.path,
+        WORKLOAD, "replay this trace at its own times: Azure, Mooncake, BurstGPT, plain CSV, JSONL", read=values.path
     )
     time_scale: Sequence[float] = flag(
         WORKLOAD,
@@ -188,9 +182,9 @@ class Options(Flags):
     trace_window_s: tuple[float, float] | None = flag(
         WORKLOAD, "replay only FROM:TO of a trace, e.g. 0s:10m", read=values.window
     )
-    trace_sample: float | None = flag(WORKLOAD, "replay this share of a trace's requests, e.g. 0.1", limits=_SHARE)
+    trace_sample: float | None = flag(WORKLOAD, "replay this share of a trace's requests, e.g. 0.1", limits=SHARE)
     length_scale: float | None = flag(
-        WORKLOAD, "multiply a trace's lengths in tokens by this; prefixes stay shared", limits=_ABOVE_0
+        WORKLOAD, "multiply a trace's lengths in tokens by this; prefixes stay shared", limits=ABOVE_0
     )
     skip_bad: bool = flag(WORKLOAD, "leave out bad lines of a trace or dataset, and report how many", False)
     plan: Path | None = flag(WORKLOAD, "replay the plan of a run folder, or a plan.parquet", read=values.path)
@@ -201,15 +195,13 @@ class Options(Flags):
         limits=Limits("must be 0 or more, and below 2^63", 0, most=(1 << 63) - 1),
     )
     salt: str = flag(
-        WORKLOAD,
-        "what makes prompts new to every prefix cache: auto, none, or an earlier run's, to repeat it",
-        "auto",
+        WORKLOAD, "what makes prompts new to every prefix cache: auto, none, or an earlier run's, to repeat", "auto"
     )
     flush_cache: bool | None = flag(
         WORKLOAD, "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]"
     )
     temperature: float | None = flag(WORKLOAD, "sampling temperature [default: the server's]", limits=_TEMPERATURE)
-    top_p: float | None = flag(WORKLOAD, "nucleus sampling [default: the server's]", limits=_SHARE)
+    top_p: float | None = flag(WORKLOAD, "nucleus sampling [default: the server's]", limits=SHARE)
     sampling_seed: int | None = flag(WORKLOAD, "sampling seed for the engine")
     stop: Sequence[str] = flag(WORKLOAD, "stop answers at this text (may be repeated)", (), values.texts)
     structured: str | None = flag(WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
@@ -231,7 +223,7 @@ class Options(Flags):
         LOAD, "rate in pieces: 1:20:60s,20:30s (1 to 20 in 60 s, then 20 for 30 s); or concurrency=1:64:60s"
     )
     max_concurrency: int | None = flag(
-        LOAD, "cap on an open loop's requests under way; waiting for a slot counts as latency", limits=_AT_LEAST_1
+        LOAD, "cap on an open loop's requests under way; waiting for a slot counts as latency", limits=AT_LEAST_1
     )
     requests: Sequence[int] = flag(
         LOAD,
@@ -241,7 +233,7 @@ class Options(Flags):
     )
     requests_per_rate: float | None = flag(LOAD, "measured requests per cell: this × the rate")
     duration_s: float | None = flag(
-        LOAD, "measure each cell for this long instead, e.g. 60s", read=values.seconds, limits=_ABOVE_0
+        LOAD, "measure each cell for this long instead, e.g. 60s", read=values.seconds, limits=ABOVE_0
     )
     grace_s: float = flag(LOAD, "after --duration: time for requests under way to end", "30s", values.seconds)
     stop_when: str | None = flag(
@@ -262,15 +254,15 @@ class Options(Flags):
         limits=Limits("must be from 0 to below 1", 0, most=0.999),
     )
     min_duration_s: float | None = flag(
-        LOAD, "shortest time of a cell before --stop-when ends it", read=values.seconds, limits=_ABOVE_0
+        LOAD, "shortest time of a cell before --stop-when ends it", read=values.seconds, limits=ABOVE_0
     )
     max_duration_s: float | None = flag(
-        LOAD, "longest time of a cell [default: 10m with --stop-when alone]", read=values.seconds, limits=_ABOVE_0
+        LOAD, "longest time of a cell [default: 10m with --stop-when alone]", read=values.seconds, limits=ABOVE_0
     )
     warmup: int | None = flag(
         LOAD,
         "requests before the measured ones, or 0 [default: the concurrency; a second of the rate, at most a tenth]",
-        limits=_AT_LEAST_0,
+        limits=AT_LEAST_0,
     )
 
     slo: str | None = flag(
@@ -318,9 +310,7 @@ class SimulateOptions(Options):
         argument="deployment",
     )
     profile: str | None = flag(
-        SIMULATOR,
-        "coefficients made by `calibrate`, by name or file [default: the shipped ones]",
-        read=values.name_or_path,
+        SIMULATOR, "coefficients by `calibrate`: name or file [default: the shipped]", read=values.name_or_path
     )
     offline: bool = flag(
         SIMULATOR, "batches through the engine's own interface, without server and client; with --rate inf", False
@@ -337,7 +327,7 @@ class SimulateOptions(Options):
     temperature: float | None = flag(
         RUN, "kept in run.json, as in bench; changes no simulated time", limits=_TEMPERATURE
     )
-    top_p: float | None = flag(RUN, "kept in run.json, as in bench; changes no simulated time", limits=_SHARE)
+    top_p: float | None = flag(RUN, "kept in run.json, as in bench; changes no simulated time", limits=SHARE)
 
 
 Kind = TypeVar("Kind", bound=Flags)

@@ -333,9 +333,7 @@ def _loads(options: Options, workload: Workload, unit: Unit) -> tuple[list[Load]
         ]
     if per_rate is not None:
         return loads, [max(1, round(min(per_rate * load.value, 1e18))) for load in loads]
-    if options.requests:
-        return loads, [options.requests[0]] * len(loads)
-    return loads, None
+    return loads, [options.requests[0]] * len(loads) if options.requests else None
 
 
 def _process(options: Options) -> tuple[Literal["poisson", "constant", "gamma"], float]:

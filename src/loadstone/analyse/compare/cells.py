@@ -7,16 +7,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.analyse.compare.metric import Metric, Stat
-from loadstone.analyse.compare.permutation import Units, pooled_variance, welch
+from loadstone.analyse.compare.permutation import Floats, Units, pooled_variance, welch
 from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_reach
 from loadstone.analyse.compare.result import Cell, Row
 from loadstone.analyse.compare.sides import Place, Requests, requests_of, shared_requests
 from loadstone.core.statistics import dependence
 
-Floats = NDArray[np.float64]
 Samples = Sequence[Sequence[Floats]]
 """A value for each request of each run of each side."""
 

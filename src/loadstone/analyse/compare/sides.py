@@ -18,13 +18,11 @@ from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.core import arrays, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
-from loadstone.core.statistics.dependence import block_rates, window_curve
+from loadstone.core.statistics.dependence import Floats, block_rates, window_curve
 from loadstone.core.summary import CellSummary
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Floats = NDArray[np.float64]
 
 _LENGTHS = tuple(name for name in Plan.COLUMNS if name not in ("cell", "prompt"))
 """Columns of a plan that say what each request asks, but for its text."""

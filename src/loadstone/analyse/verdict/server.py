@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding
-from loadstone.analyse.verdict.requests import Cell
+from loadstone.analyse.verdict.requests import Cell, Floats
 from loadstone.core import gpu_metrics
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.nvml import reasons_in
@@ -31,8 +30,6 @@ from loadstone.core.summary import Finding, GpuFigures, Level, ServerFigures
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Floats = NDArray[np.float64]
 
 RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "engine_rank", "pid"})
 """Labels of processes that work on the same requests: what they report is one thing several times."""

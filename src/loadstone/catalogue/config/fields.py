@@ -117,9 +117,7 @@ class Fields:
         new = sorted(own.keys() - self.values.keys())
         if new:
             raise InputError(f"{where}: {new[0][:40]} is not understood of one layer")
-        if not own:
-            return self
-        return self.with_own(own, where)
+        return self.with_own(own, where) if own else self
 
     def with_own(self, own: dict[str, Any], where: str) -> Fields:
         """With these fields of one layer in place of what holds for all; what is understood of them is so here."""

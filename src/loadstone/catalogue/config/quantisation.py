@@ -130,15 +130,13 @@ class Rules:
 
     def format(self, layer: int | None, matrix: Matrix) -> Format | None:
         """None: full precision."""
-        if layer is None or self.named or not all(part.alike(layer) for part in self._patterns()):
+        patterns = (self.kept, *(targets for _, targets in self.groups))
+        if layer is None or self.named or not all(each.alike(layer) for each in patterns):
             return self._looked_up(layer, matrix)
         # No pattern is about this layer in particular: what holds for one such layer holds for all.
         if matrix.name not in self._usual:
             self._usual[matrix.name] = self._looked_up(layer, matrix)
         return self._usual[matrix.name]
-
-    def _patterns(self) -> list[Patterns]:
-        return [self.kept, *(targets for _, targets in self.groups)]
 
     def _looked_up(self, layer: int | None, matrix: Matrix) -> Format | None:
         paths = _paths_of(layer, matrix, self.experts_apart)
@@ -153,9 +151,7 @@ class Rules:
                 return form
         if not matrix.quantisable:
             return None
-        if matrix.kind == "experts" and self.experts is not None:
-            return self.experts
-        return self.base
+        return self.experts if matrix.kind == "experts" and self.experts is not None else self.base
 
 
 def read_quantisation(config: Fields, beside: dict[str, Any] | None, experts_apart: bool = False) -> Rules | None:

@@ -61,8 +61,9 @@ def read_path(path: Path) -> Model:
     """
     file = path / "config.json" if path.is_dir() else path
     config = _json(file)
-    others = (file.with_name("hf_quant_config.json"), _collected(file))
-    beside = next((_json(other) for other in others if other != file and other.is_file()), None)
+    # Collections keep many models in one folder: `<model>_config.json` beside `<model>_hf_quant_config.json`.
+    names = ("hf_quant_config.json", file.name.removesuffix("config.json") + "hf_quant_config.json")
+    beside = next((_json(other) for other in map(file.with_name, names) if other != file and other.is_file()), None)
     return read_given({"name": _name_of(path), "config": config, "quantisation": beside})
 
 
@@ -79,11 +80,6 @@ def _name_of(path: Path) -> str:
     """The path that tells a model from others: every checkpoint has a `config.json`, so its folder's."""
     folder = path.parent if path.name == "config.json" else path
     return str(folder if folder.name not in ("", "..") else folder.resolve())
-
-
-def _collected(file: Path) -> Path:
-    """Collections keep many models in one folder: `<model>_config.json` beside `<model>_hf_quant_config.json`."""
-    return file.with_name(file.name.removesuffix("config.json") + "hf_quant_config.json")
 
 
 def _json(file: Path) -> dict[str, Any]:

@@ -6,11 +6,8 @@ import math
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from loadstone.core.statistics.dependence import LEAST_BLOCKS, Dependence, above, student
-
-Floats = NDArray[np.float64]
+from loadstone.core.statistics.dependence import LEAST_BLOCKS, Dependence, Floats, above, student
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", "std", "min", "max", *PERCENTILES)
@@ -135,7 +132,7 @@ def percentile_bounds(n: int, q: float, confidence: float = 0.95) -> tuple[int |
     return low if low >= 1 else None, high if high <= n else None
 
 
-def _binomial(n: int, q: float) -> tuple[int, NDArray[np.float64]]:
+def _binomial(n: int, q: float) -> tuple[int, Floats]:
     """P(Bin(n, q) = k) for k = first, first + 1, …, as far as that is not next to nothing, for 0 < q < 1.
 
     By the ratio of neighbours, from the mode; twelve standard deviations either way leave out less than 1e-30.

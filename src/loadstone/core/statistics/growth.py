@@ -9,11 +9,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadstone.core.statistics.dependence import LEAST_BLOCKS, student
-
-Floats = NDArray[np.float64]
+from loadstone.core.statistics.dependence import LEAST_BLOCKS, Floats, student
 
 SURE = 0.02
 """Growth from which, at 95 %, a loop does not keep up. Less of it is the ups and downs of a queue."""

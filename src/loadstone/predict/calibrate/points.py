@@ -265,9 +265,8 @@ def _weights(point: Point, base: Model) -> str:
 
 
 def _kv_dtype(point: Point) -> str | None:
-    if point.kv_dtype.strip().lower() in ("", "auto"):
-        return None
-    return kv_dtype_of(point.kv_dtype, "kv_dtype")
+    said = point.kv_dtype.strip().lower() not in ("", "auto")
+    return kv_dtype_of(point.kv_dtype, "kv_dtype") if said else None
 
 
 def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int, bool]:

@@ -22,7 +22,7 @@ _OPTION = re.compile(
     r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention[-_]dp|dp[-_]attention|-*(enable|disable|enforce|no)[-_][a-z_-]+|[a-z_-]+=.*",
     re.IGNORECASE,
 )
-_COUNTED = re.compile(r"([0-9]+)\s*[x×*]\s*(?=[a-z])", re.IGNORECASE)
+_COUNTED = re.compile(r"([0-9]+)\s*[x×*]\s*(.+)", re.IGNORECASE)
 _OF_A_DEPLOYMENT = ("gpu", "gpus", "tp", "pp", "dp", "ep", "attention_dp", "weights_dtype", "kv_dtype")
 """Options that a model with an `@` says itself."""
 
@@ -57,18 +57,14 @@ def _whole(model: str, options: SizeOptions) -> Iterator[Deployment]:
 
 
 def _combined(model: str, options: SizeOptions) -> Iterator[Deployment]:
-    if _COUNTED.match(model):
+    if (counted := _COUNTED.fullmatch(model)) is not None and counted[2][0].isalpha():
         raise InputError(f"MODEL: {model!r} is GPUs and no model; write e.g. llama-3.1-70b@{model}")
     for gpu in options.gpu:
-        if (counted := _COUNTED.match(gpu)) is not None:
-            name = gpu[counted.end() :]
-            remedy = f"write --gpu {name} --gpus {counted[1]}, or {model}@{gpu}"
+        if (counted := _COUNTED.fullmatch(gpu)) is not None:
+            remedy = f"write --gpu {counted[2]} --gpus {counted[1]}, or {model}@{gpu}"
             raise InputError(f"--gpu: {gpu!r} is a number of GPUs, not the name of one; {remedy}")
     if not options.gpu:
         raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {suggest(model) or EXAMPLE}")
-    for gpu in options.gpu:
-        if counted := re.fullmatch(r"([0-9]+)\s*[x×*]\s*(.+)", gpu):
-            raise InputError(f"--gpu: {gpu!r} has a count in it; write --gpu {counted[2]} --gpus {counted[1]}")
     counts = options.gpus or (1,)
     splits = list(product(options.tp or (None,), options.pp or (None,), options.dp or (None,), options.ep or (None,)))
     several = len(counts) * len(splits) > 1
@@ -95,19 +91,15 @@ def _engine(options: SizeOptions, engine: str | None) -> list[str]:
     parts += [f"version={options.engine_version}"] if options.engine_version else []
     shares = {name: getattr(options, name) for name in ("gpu_memory_utilization", "mem_fraction_static")}
     arguments = [*(f"{name}={value}" for name, value in shares.items() if value is not None), *options.arguments]
-    # Of several engines, each takes what is its own.
+    # Of several engines, each takes what it alone has, under its name here or under its own.
     own = {engine_of(engine)} if engine else set()
     others = {engine_of(other) for other in options.engine} - own
     for argument in arguments:
-        owners = _owners(key_value(argument)[0])
+        key, _ = key_value(argument)
+        owners = {OWNERS[key]} if key in OWNERS else set(owners_of(key))
         if owners & own or not owners & others:
             parts.append(argument)
     return parts
-
-
-def _owners(argument: str) -> set[str]:
-    """Engines that alone have it, under its name here or under their own."""
-    return {OWNERS[argument]} if argument in OWNERS else set(owners_of(argument))
 
 
 def _parsed(where: str, options: Sequence[str]) -> Deployment:

@@ -141,7 +141,8 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         each.architecture == architecture and (each.engine == engine or not is_amd(architecture))
         for each in shipped.values()
     )
-    nearest = architecture if known else _nearest(architecture)
+    # AMD's libraries are one code: most like an unmeasured one's kernels are those of the measured one.
+    nearest = "cdna 3" if not known and is_amd(architecture) else architecture
     own = ((engine, era, nearest), (engine, "*", nearest), (engine, era, "*"), (engine, "*", "*"))
     for key in (*own, ("*", "*", nearest), ("*", "*", "*")):
         if key in shipped:
@@ -149,11 +150,6 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
             chosen = _of_family(chosen, family_of(deployment.model), shipped)
             return chosen if known and not deployment.gpu.given else _unmeasured(chosen, shipped)
     return prior_profile()
-
-
-def _nearest(architecture: str) -> str:
-    """Of which architecture's kernels those of an unmeasured one are most likely: AMD's libraries are one code."""
-    return "cdna 3" if is_amd(architecture) else architecture
 
 
 def unmeasured(deployment: Deployment, profile: Profile) -> str:
