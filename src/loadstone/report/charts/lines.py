@@ -329,7 +329,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     shown = ("x:Q", f"{latency.name} ({unit})", ",.4~r"), ("y:Q", title, ",.5~r"), ("n:Q", "requests")
     tooltip = tooltips(*WHOSE, ("load:Q", frame.x_title), *shown)
     better = "up and right" if latency.better == "higher" else "up and left"
-    bends = [row for row in rows if id(row) in _knees(frame, rows)] if latency is E2E else []
+    bends = _knees(frame, rows) if latency is E2E else []
     ring = alt.Chart(data(bends)).mark_point(size=300, filled=False, color=GREY, strokeWidth=2).encode(x=x, y=y)
     return figure(
         key,
@@ -353,14 +353,14 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
 _PACE = "Output tok/s per user (1 / median TPOT)"
 
 
-def _knees(frame: Frame, rows: Sequence[Row]) -> set[int]:
+def _knees(frame: Frame, rows: Sequence[Row]) -> list[Row]:
     """The rows at the knees of their series."""
     of: dict[str, list[Point]] = defaultdict(list)
     for point, series in frame.pairs:
         if point.output_tokens_per_s:
             of[series.label].append(point)
     bends = {(name, bend.load) for name, own in of.items() if (bend := knee(sorted(own, key=lambda p: p.load)))}
-    return {id(row) for row in rows if (row["label"], row["load"]) in bends}
+    return [row for row in rows if (row["label"], row["load"]) in bends]
 
 
 def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure | None:
