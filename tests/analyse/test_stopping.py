@@ -35,7 +35,7 @@ def test_rules_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "tpot±2%", "tpot_p50", "tpot_p50±2", "tpot_p50±0%", "tpot_p50±100%", "itl_p50±2%"]
+    "text", ["", "tpot±2%", "ttft_p99<500", "tpot_p50", "tpot_p50±2", "tpot_p50±0%", "tpot_p50±100%", "itl_p50±2%"]
 )
 def test_what_is_no_rule_is_one_line(text: str) -> None:
     with pytest.raises(InputError, match=r"is no rule; write e\.g\."):

@@ -32,7 +32,7 @@ _LOOK_AGAIN = 1.05
 """Times as many requests as at the last look: a look sorts all of them."""
 _SETTLES = 2.0
 """Median E2E after which an engine is as busy as it will be under the load."""
-_BOUND = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*<=?\s*(\S+)\s*")
+_BOUND = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*<=?\s*(\S+[a-z])\s*")
 _RULE = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*")
 
 
@@ -85,7 +85,7 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
         match = _RULE.fullmatch(part)
         if match is None or match[2] not in PERCENTILES or not 0 < float(match[3]) < 100:
             raise InputError(
-                f"--stop-when: {part.strip()!r} is no rule; write e.g. tpot_p50±2%,ttft_p99±10% "
+                f"--stop-when: {part.strip()!r} is no rule; write e.g. tpot_p50±2%,ttft_p99<500ms "
                 f"(ttft, tpot, e2e; {', '.join(PERCENTILES)})"
             )
         rules.append(Rule(part.strip(), match[1], match[2], float(match[3]) / 100))
