@@ -792,3 +792,12 @@ def test_the_knee_of_a_sweep_is_ringed(tmp_path: Path) -> None:
     (ring,) = [each for each in figure.spec["layer"] if each["mark"].get("filled") is False]
     assert [row["load"] for row in figure.spec["datasets"][ring["data"]["name"]]] == [4]
     assert "ringed: the knee" in figure.notes[1]
+
+
+def test_of_many_lines_each_engine_has_a_small_picture(tmp_path: Path) -> None:
+    for engine in ("vLLM", "SGLang", "TensorRT-LLM"):
+        for gpu in ("h100", "h200", "b200"):
+            run(tmp_path, f"{engine}-{gpu}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu, "gpus": 8})
+    figure = next(each for each in pictures_of(points(tmp_path)).figures if each.key == "tpot-by-load")
+    assert figure.spec["facet"]["sort"] == ["SGLang", "TensorRT-LLM", "vLLM"]
+    assert legend(drawn(figure))[0] == 9

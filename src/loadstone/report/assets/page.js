@@ -22,7 +22,7 @@
       if (y && y.scale && y.scale.domain && most > y.scale.domain[1]) y.scale.domain[1] = 1.1 * most;
       (part.layer || []).forEach(change);
     };
-    change(spec);
+    change(spec.spec || spec);
   };
   // On a narrow page the names beside lines give way to a legend.
   const isName = (each) => Object.values(each.encoding || {}).some((one) => one.field === "top");
@@ -69,6 +69,10 @@
     shorten(spec);
     const parts = spec.vconcat || spec.hconcat;
     if (parts) parts.forEach((part) => { part.width = room - 90; });
+    else if (spec.facet) {
+      spec.columns = room < 420 ? 1 : 2;
+      spec.spec.width = room / spec.columns - 70;
+    }
     else {
       spec.width = room - 20;
       spec.autosize = { type: "fit-x", contains: "padding" };

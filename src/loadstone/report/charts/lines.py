@@ -24,6 +24,7 @@ from loadstone.report.charts.theme import (
     Row,
     data,
     figure,
+    layered,
     load_axis,
     seconds_unit,
     tooltips,
@@ -78,6 +79,20 @@ def bounds(known: Stat | Effect | None, scale: float = 1.0) -> dict[str, float]:
     if known is None or known.low is None or known.high is None:
         return {}
     return {"low": known.low * scale, "high": known.high * scale}
+
+
+def panels(layers: list[alt.Chart], rows: Sequence[Row]) -> list[alt.Chart] | dict[str, Any]:
+    """Of more lines than have their names beside them a small picture for each thing compared, all on the same axes.
+
+    `layers`: all of the same `rows`.
+    """
+    if directly(rows) or not len({row["label"] for row in rows}) > DIRECT or len({row["who"] for row in rows}) < 2:
+        return layers
+    spec = layered(layers, width=WIDTH // 2 - 30, height=HEIGHT // 2 + 30)
+    (name,) = {layer.pop("data")["name"] for layer in spec["layer"]}
+    whole = {key: spec.pop(key) for key in ("$schema", "datasets")}
+    by = {"field": "who", "type": "nominal", "title": None, "sort": list(dict.fromkeys(row["who"] for row in rows))}
+    return whole | {"data": {"name": name}, "facet": by, "columns": 2, "spec": spec}
 
 
 def quantiles(known: Stat | None, scale: float) -> dict[str, float]:
@@ -305,7 +320,7 @@ def against(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
         key,
         f"{measure.name} by {frame.axis_word}",
         [whose(frame, rows), definition(frame.points, measure), sample_words(frame.points, measure)],
-        lines(rows, frame.variants, x, y, tooltip),
+        panels(lines(rows, frame.variants, x, y, tooltip), rows),
         section=frame.section,
         summary=f"{measure.name}{stat_name} in {unit} by {frame.axis_word}; {frame.words}. {_spoken(rows, unit)}",
     )
