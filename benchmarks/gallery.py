@@ -58,7 +58,7 @@ WANTED = {
     ("dstack", "gpus-H200-MI300X"): "gpus",
     ("both", "predicted-tpot"): "predicted",
     ("simulated", "pareto"): "pareto",
-    ("simulated", "hero"): "price",
+    ("simulated", "price"): "price",
     ("simulated", "parallel-output_tok_s"): "parallel",
     ("simulated", "run-1-spread-ttft"): "spread",
     ("simulated", "run-1-cdf-ttft"): "cdf",

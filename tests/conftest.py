@@ -27,6 +27,10 @@ from hypothesis import settings
 from loadstone import commands
 from loadstone.measure.simulated_server import Law, TimingServer, start
 
+# A shell that starts this in the background has SIGINT ignored, which every process that a test starts would inherit.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing of the code
 settings.load_profile("any machine")
 

@@ -88,7 +88,7 @@ def drawn(points: Sequence[Point], main: Frame | None = None) -> Drawn:
             figure.key += f"-{keys[figure.key]}" if keys[figure.key] > 1 else ""
             made.append(figure)
     if hero is not None:
-        hero.key, hero.section = "hero", "hero"
+        hero.section = "hero"
     elif made:
         hero = made.pop(0)
     left_out = Counter(one.section for one in wanted if id(one) not in chosen and one is not lead)
