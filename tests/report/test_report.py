@@ -266,6 +266,14 @@ def test_runs_without_cells_records_or_metrics_are_shown(tmp_path: Path) -> None
     assert "no cells" in words
 
 
+def test_the_best_of_each_goal_has_a_star_though_another_lacks_the_number(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1, ttft=None), cell(4, ttft=None)])
+    run(tmp_path, "b", [cell(1), cell(4)], engine="SGLang")
+    scores = build(read_runs([tmp_path])[0], inside=False).scores
+    at = scores.heads.index("TTFT")
+    assert {row[0]: row[at] for row in scores.rows} == {"vLLM": "-", "SGLang": "★ 100 ms at 1"}
+
+
 def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
     for n, name in enumerate(("vLLM", "SGLang")):
         run(tmp_path, name, [cell(4.0**k, output=1000.0 * (n + k + 1)) for k in range(3)], engine=name)

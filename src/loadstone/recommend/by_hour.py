@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
-from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.options import HOURS_PER_MONTH, RecommendOptions
 from loadstone.recommend.result import ByHour, Span
 
 Array = NDArray[np.float64]
-HOURS_PER_MONTH = 730.0
 _MOST_WINDOWS = 20_000
 """Two years by the hour. Each is simulated, and counted in a thousand worlds."""
 

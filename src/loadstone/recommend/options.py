@@ -12,6 +12,7 @@ from loadstone.predict.sizing.options import counts, text, texts, words
 from loadstone.workload import option_values as values
 from loadstone.workload.options import ARGUMENT, AT_LEAST_0, LOAD, RUN, SEARCH, SHARE, WORKLOAD, Flags, Limits, flag
 
+HOURS_PER_MONTH = 730.0
 _TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", above=0, most=1e9)
 _DOLLARS = re.compile(r"\$?([0-9.]+)(k|m|)(/month|/hour|)", re.IGNORECASE)
 
@@ -22,7 +23,11 @@ def _dollars_per_month(value: object, name: str) -> float:
     if found is None:
         raise InputError(f"{name}: {value!r} is no budget; write e.g. 30k/month or 40/hour")
     number, times, per = found.groups()
-    return float(number) * {"k": 1e3, "m": 1e6}.get(times.lower(), 1.0) * (730.0 if per.lower() == "/hour" else 1.0)
+    return (
+        float(number)
+        * {"k": 1e3, "m": 1e6}.get(times.lower(), 1.0)
+        * (HOURS_PER_MONTH if per.lower() == "/hour" else 1.0)
+    )
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -31,12 +31,12 @@ from loadstone.predict.steady_state import level_at
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.step import parts_of
-from loadstone.recommend.by_hour import HOURS_PER_MONTH, by_hour
+from loadstone.recommend.by_hour import by_hour
 from loadstone.recommend.candidates import Candidate, Refused, Search, candidate_of, in_step, search, shape_of
 from loadstone.recommend.curve import Curve, Seen, curve_of, simulated
 from loadstone.recommend.decide import Advice, Choice, Outlook, advice, outlook
 from loadstone.recommend.errors import Errors, errors_of, noise
-from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.options import HOURS_PER_MONTH, RecommendOptions
 from loadstone.recommend.result import (
     BoundText,
     LatencySpan,

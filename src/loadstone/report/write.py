@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 from loadstone.analyse.compare.price import check_prices, parse_prices
 from loadstone.core.errors import InputError
+from loadstone.core.files import refusing
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import INSIDE_RUNS, Report, build
 from loadstone.report.pages.study import StudyPart, by_cell
@@ -56,14 +57,10 @@ def report(
         sys.stdout.write(_text(made, kind).encode("utf-8", "replace").decode())
         return Written([], made)
     out = out or Path("report-pictures" if pictures else f"report.{kind}")
-    try:
+    with refusing(f"{out}: cannot be written", "give another name with -o"):
         if pictures:
             return Written(write_pictures(made, out, kind), made)
         _write(out, _text(made, kind))
-    except OSError as error:
-        raise InputError(
-            f"{out}: cannot be written ({error.strerror or error}); give another name with -o"
-        ) from error
     return Written([out], made)
 
 

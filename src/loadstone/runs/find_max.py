@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -331,9 +331,15 @@ def _document(answer: Answer, kind: Kind, bounds: str) -> dict[str, Any]:
     return document | {"max": found}
 
 
+def unit_of(found: Mapping[str, Any]) -> str:
+    """What the loads of an answer are counted in."""
+    kind = (found["load"] or found["fails_at"] or {}).get("kind")
+    return "under way" if kind == "concurrency" else "requests/s"
+
+
 def _text(found: dict[str, Any], bounds: str, measured: bool) -> str:
     """The answer in a sentence."""
-    unit = "under way" if (found["load"] or found["fails_at"] or {}).get("kind") == "concurrency" else "requests/s"
+    unit = unit_of(found)
     tail = f"{len(found['probes'])} probes, {found['requests']:,} requests"
     fails = f"{found['fails_at']['value']:.4g} {unit} fail" if found["fails_at"] else "nothing that was tried fails"
     if found["load"] is None:

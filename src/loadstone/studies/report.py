@@ -21,6 +21,7 @@ from loadstone.core.run_folder.owner import is_owned
 from loadstone.core.secrets import blank, is_of_a_key, keys_in
 from loadstone.report.data.wording import clean
 from loadstone.report.pages.study import StudyCell, StudyPart
+from loadstone.runs.find_max import unit_of
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import entries
 from loadstone.studies.plan import Cell, Launch
@@ -106,9 +107,8 @@ def _cells(launches: Sequence[Launch], runs: Mapping[str, Path | None], twin: Pa
 def _found(answer: Mapping[str, Any]) -> str:
     """What a search found, in a few words."""
     low, high = (answer[name] and f"{answer[name]['value']:.4g}" for name in ("load", "fails_at"))
-    kind = (answer["load"] or answer["fails_at"] or {}).get("kind")
-    unit = "under way" if kind == "concurrency" else "requests/s"
-    return f"{low or 'no'} {unit} surely {'hold' if low else 'held'}, {high or 'none'} {'fail' if high else 'failed'}"
+    held = f"{low or 'no'} {unit_of(answer)} surely {'hold' if low else 'held'}"
+    return f"{held}, {high or 'none'} {'fail' if high else 'failed'}"
 
 
 def _missing(launches: Sequence[Launch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:

@@ -239,6 +239,18 @@ def load_label(point: Point) -> str:
     return _load_words(point)[2].format(shown).replace("requests", "request" if point.load == 1 else "requests")
 
 
+def best_cells(points: Sequence[Point], names: Sequence[str], measure: Measure) -> dict[str, Point]:
+    """Of each name the point that is best by a measure, the best of all first."""
+    sign = 1 if measure.better == "lower" else -1
+    best: dict[str, tuple[float, Point]] = {}
+    for name, point in zip(names, points, strict=True):
+        much = measure.of(point)
+        # Nobody is best with nothing: 0 tok/s is where every request failed.
+        if much is not None and (much or sign > 0) and (name not in best or sign * much < best[name][0]):
+            best[name] = sign * much, point
+    return {name: point for name, (_, point) in sorted(best.items(), key=lambda entry: entry[1][0])}
+
+
 def knee(points: Sequence[Point]) -> Point | None:
     """The load of the most throughput for its latency (E2E): Kleinrock's power ("Power and deterministic rules of
     thumb for probabilistic problems in computer communications", ICC 1979); None at an end of the sweep.

@@ -11,7 +11,18 @@ from itertools import islice, pairwise
 import msgspec
 
 from loadstone.core.units import show_number
-from loadstone.report.data.frames import DOLLARS, OUTPUT, PER_GPU, TPOT, TTFT, Frame, Measure, frames, load_label
+from loadstone.report.data.frames import (
+    DOLLARS,
+    OUTPUT,
+    PER_GPU,
+    TPOT,
+    TTFT,
+    Frame,
+    Measure,
+    best_cells,
+    frames,
+    load_label,
+)
 from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import series_of
@@ -98,15 +109,9 @@ def _alone(frame: Frame) -> Iterator[str]:
 def _best(points: Sequence[Point], measure: Measure, goal: str) -> Iterator[str]:
     """Of each setup its best cell: who is ahead, and of whom it cannot be told."""
     sign = 1 if measure.better == "lower" else -1
-    best: dict[str, tuple[float, Point]] = {}
-    for name, point in zip(_names(points), points, strict=True):
-        much = measure.of(point)
-        # Nobody is ahead with nothing: 0 tok/s is where every request failed.
-        if much is not None and (much or sign > 0) and (name not in best or sign * much < sign * best[name][0]):
-            best[name] = much, point
-    if len(best) < 2:
+    ranked = list(best_cells(points, _names(points), measure).values())
+    if len(ranked) < 2:
         return
-    ranked = [point for _, point in sorted(best.values(), key=lambda entry: sign * entry[0])]
     first, *rest = ranked
     names = setups(ranked)
     gaps = [effect(first, other, measure) for other in rest]

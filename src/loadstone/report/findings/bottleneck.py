@@ -115,8 +115,8 @@ def _within(points: Sequence[Point]) -> str:
     judged = [point for point in points if point.slo_met is not None]
     if not judged:
         return ""
-    fails = next((point for point in judged if not point.slo_met), None)
-    holds = [point for point in judged if point.slo_met and (fails is None or point.load < fails.load)]
+    holds = list(itertools.takewhile(lambda point: point.slo_met, judged))
+    fails = judged[len(holds)] if len(holds) < len(judged) else None
     where = f"meets {judged[0].slo} up to {load_label(holds[-1])}" if holds else f"meets {judged[0].slo} nowhere"
     if fails is None:
         return f"{where}, the highest load"

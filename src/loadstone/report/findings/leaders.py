@@ -10,7 +10,18 @@ from typing import NamedTuple
 
 from loadstone.analyse.slo import SURE
 from loadstone.core.units import show_number
-from loadstone.report.data.frames import DOLLARS, E2E, OUTPUT, TOTAL, TPOT, TTFT, Frame, Measure, load_label
+from loadstone.report.data.frames import (
+    DOLLARS,
+    E2E,
+    OUTPUT,
+    TOTAL,
+    TPOT,
+    TTFT,
+    Frame,
+    Measure,
+    best_cells,
+    load_label,
+)
 from loadstone.report.data.pairs import Effect, effect
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import series_of
@@ -143,15 +154,10 @@ def _sizes(own: Sequence[Win], measure: Measure, side: str) -> str:
 def peaks(frame: Frame) -> Iterable[Sentence]:
     """The highest throughput of a sweep, on all hardware and on each; by total tokens where all points have them."""
     rank = TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
-    best: dict[str, tuple[float, Point]] = {}
     met, meets = within_slo(frame.points)
-    for name, point in zip(setups(met), met, strict=True):
-        much = rank.of(point)
-        if much is not None and much > best.get(name, (0.0, point))[0]:
-            best[name] = much, point
-    if len(best) < 2:
+    ranked = list(best_cells(met, setups(met), rank).values())
+    if len(ranked) < 2:
         return
-    ranked = [point for _, point in sorted(best.values(), key=lambda entry: -entry[0])]
     contests = [("", ranked)]
     for hardware in dict.fromkeys(point.hardware for point in ranked):
         own = [point for point in ranked if point.hardware == hardware]

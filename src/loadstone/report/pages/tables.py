@@ -11,7 +11,18 @@ import msgspec
 
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.units import show_load, show_number, show_seconds
-from loadstone.report.data.frames import DOLLARS, E2E, ITL, OUTPUT, PER_GPU, TPOT, TTFT, Measure, load_label
+from loadstone.report.data.frames import (
+    DOLLARS,
+    E2E,
+    ITL,
+    OUTPUT,
+    PER_GPU,
+    TPOT,
+    TTFT,
+    Measure,
+    best_cells,
+    load_label,
+)
 from loadstone.report.data.pairs import UNSETTLED, Ratio, gpu_ratios, heaviest, interval_words, left_out, lightest
 from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
 from loadstone.report.data.series import common, series_of, workload_label
@@ -211,31 +222,23 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
 
 def scores(points: Sequence[Point]) -> Table:
     """Of each setup of one workload its best cell by each goal, and the load of that; the best of all in front."""
-    setups: dict[str, list[Point]] = defaultdict(list)
-    for point, name in zip(points, _deployments(points), strict=True):
-        setups[name].append(point)
-    goals: list[tuple[str, list[str], list[float]]] = []
-    for head, measure, show in _GOALS:
-        texts, values = [], []
-        for own in setups.values():
-            known = [(much, point) for point in own if (much := measure.of(point))]
-            sign = 1 if measure.better == "lower" else -1
-            much, at = min(known, key=lambda each: sign * each[0], default=(float("nan"), None))
-            texts.append("-" if at is None else f"{show(much)} at {show_load(at.load)}")
-            values.append(sign * much)
-        goals.append((head, texts, values))
-    held = []
-    for own in setups.values():
-        loads = [point.load / (point.gpus or 1) for point in own if point.slo_met and point.kind != "burst"]
-        held.append(show_number(max(loads)) if loads else "-")
-    goals.append(("load per GPU within the SLO", held, []))
-    rows = [
-        [name, *(f"★ {texts[n]}" if values and values[n] == min(values) else texts[n] for _, texts, values in goals)]
-        for n, name in enumerate(setups)
-    ]
-    heads = ["setup", *(head for head, _, _ in goals)]
+    names = _deployments(points)
+    goals = [(head, measure, show, best_cells(points, names, measure)) for head, measure, show in _GOALS]
+    rows = []
+    for name in dict.fromkeys(names):
+        row = [name]
+        for _, measure, show, best in goals:
+            text, at = "-", best.get(name)
+            if at is not None:
+                first = measure.of(at) == measure.of(next(iter(best.values())))
+                text = f"{'★ ' if first else ''}{show(measure.of(at))} at {show_load(at.load)}"
+            row.append(text)
+        own = (point for point, whose in zip(points, names, strict=True) if whose == name and point.kind != "burst")
+        loads = [point.load / (point.gpus or 1) for point in own if point.slo_met]
+        rows.append([*row, show_number(max(loads)) if loads else "-"])
+    heads = ["setup", *(head for head, *_ in goals), "load per GPU within the SLO"]
     notes = ["★: the best by its number alone; the findings say by how much, and whether beyond the intervals."]
-    made = Table(key="scores", title="Best of each setup", heads=heads, align="w" + "r" * len(goals), rows=rows)
+    made = Table(key="scores", title="Best of each setup", heads=heads, align="w" + "r" * (len(goals) + 1), rows=rows)
     return trimmed(msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes))
 
 
@@ -304,7 +307,7 @@ def _level(points: Sequence[Point]) -> str:
     return "95 %" if levels <= {"95 %"} else "80 %" if levels == {PREDICTED} else _INTERVAL
 
 
-_GOALS: tuple[tuple[str, Measure, Callable[[float], str]], ...] = (
+_GOALS: tuple[tuple[str, Measure, Callable[[float | None], str]], ...] = (
     ("$/M output", DOLLARS, show_number),
     ("output tok/s per GPU", PER_GPU, lambda much: show_number(much, 4)),
     ("output tok/s", OUTPUT, lambda much: show_number(much, 4)),
