@@ -93,6 +93,7 @@ main(parser.parse_args())
 """
 """`vllm bench serve` without the rest of vLLM's command line."""
 
+
 def predict(folder: Path, profile: str | None = None) -> None:
     """Write FOLDER/CASE-ASK.json for each sweep, as `loadstone simulate --json` prints it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +130,15 @@ def _run(case: Case, folder: Path, work: Path, until_s: float) -> bool:
     served = case.model.replace(":", "-")
     model_folder.write(model, model_folder.config_of(case.model.partition(":")[0]))
     url = f"http://127.0.0.1:{port}"
-    start = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--load-format", "dummy"]
+    start = [
+        sys.executable,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(model),
+        "--load-format",
+        "dummy",
+    ]
     start += ["--served-model-name", served, "--max-model-len", "4352", "--dtype", "bfloat16"]
     start += ["--enable-prompt-tokens-details", "--host", "127.0.0.1", "--port", str(port), *case.arguments.split()]
     env = os.environ | QUIET | {"HF_HOME": str(work / "huggingface")}
@@ -175,9 +184,7 @@ def _keep(command: list[str], kept: Path, until_s: float) -> bool:
     return process.returncode in (0, 1)
 
 
-def _peer(
-    case: Case, ask: Ask, users: int, url: str, model: Path, served: str, folder: Path, until_s: float
-) -> bool:
+def _peer(case: Case, ask: Ask, users: int, url: str, model: Path, served: str, folder: Path, until_s: float) -> bool:
     """`vllm bench serve` with the lengths of the sweep and so many users; requests for about ten seconds."""
     words = ask.load.split()
     requests = max(16, 6 * users)
@@ -186,7 +193,14 @@ def _peer(
     command += ["--base-url", url, "--endpoint", "/v1/completions", "--model", served, "--tokenizer", str(model)]
     command += ["--dataset-name", "random", "--random-input-len", words[1], "--random-output-len", words[3]]
     command += ["--num-prompts", str(requests), "--max-concurrency", str(users), "--ignore-eos", "--num-warmups", "4"]
-    command += ["--seed", str(users), "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99"]
+    command += [
+        "--seed",
+        str(users),
+        "--percentile-metrics",
+        "ttft,tpot,itl,e2el",
+        "--metric-percentiles",
+        "50,90,99",
+    ]
     command += ["--save-result", "--result-dir", str(folder), "--result-filename", f"{name}.json"]
     whole = _keep(command, folder / f"{name}.log", until_s)
     try:
