@@ -76,7 +76,7 @@ PROMPTS = tuple(
 )
 CASES = (
     Case(1, "llama-bf16", "llama-3.1-8b", (TWO, EVEN, *PROMPTS, SHORT, BURST)),
-    Case(2, "llama-fp8", "llama-3.1-8b:fp8", (BESIDE, BURST), arguments="--no-enable-prefix-caching --quantization fp8"),
+    Case(2, "llama-fp8", "llama-3.1-8b:fp8", (FEW._replace(peer=(1, 16, 64)), BURST), arguments="--no-enable-prefix-caching --quantization fp8"),
     Case(2, "qwen3-32b-bf16", "qwen3-32b", (SLOW, BURST)),
     Case(3, "llama-cache", "llama-3.1-8b", (SHARED, OPEN), "prefix_caching=1", "--enable-prefix-caching"),
     Case(3, "llama-chunk-2048", "llama-3.1-8b", (FEW, BURST), "prefix_caching=0,max_num_batched_tokens=2048",
@@ -189,6 +189,10 @@ def _peer(case: Case, ask: Ask, users: int, url: str, model: Path, served: str, 
     words = ask.load.split()
     requests = max(16, 6 * users)
     name = f"{case.name}-{ask.name}-peer-{users}"
+    twin = [sys.executable, "-m", "loadstone.commands", "bench", url, *words[:4], "--concurrency", str(users), "--json"]
+    twin += ["--requests", str(requests), "--warmup", "0", "--seed", str(users), "--out", str(folder / "runs")]
+    _keep(twin, folder / f"{name}-twin.json", until_s)
+    _tell(json.loads((folder / f"{name}-twin.json").read_text()), f"{name} twin")
     command = [sys.executable, "-c", PEER, "--backend", "openai"]
     command += ["--base-url", url, "--endpoint", "/v1/completions", "--model", served, "--tokenizer", str(model)]
     command += ["--dataset-name", "random", "--random-input-len", words[1], "--random-output-len", words[3]]
