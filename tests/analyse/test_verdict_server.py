@@ -228,6 +228,17 @@ def test_engines_behind_a_router_are_told() -> None:
     assert "in turn at 2 of the addresses" in two.evidence
 
 
+def test_how_late_a_server_of_known_times_wrote() -> None:
+    known = figures(
+        said("loadstone:write_late_seconds_total", [0.0, 0.1, 0.2, 0.3, 0.4]),
+        said("loadstone:writes_total", [0, 50, 100, 150, 200]),
+    )
+    assert known == {"restarts": 0, "write_late_s": pytest.approx(0.002)}
+    assert "server_writes_late" not in with_server(ServerFigures(samples=5, restarts=0, write_late_s=1e-6))
+    late = with_server(ServerFigures(samples=5, restarts=0, write_late_s=0.5))["server_writes_late"]
+    assert late.severity == "warning" and "500 ms after they were due" in late.evidence
+
+
 def test_preemptions_are_told() -> None:
     assert with_server(ServerFigures(samples=5, restarts=0, preemptions=0)) == {}
     finding = with_server(ServerFigures(samples=5, restarts=0, preemptions=29))["preemptions"]

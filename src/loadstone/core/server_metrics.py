@@ -5,6 +5,7 @@ kv_usage           gauge, share of the KV cache in use
 preemptions        counter, requests put back in the queue with their KV lost
 prefix_hits        counter, prompt tokens taken from a prefix cache
 prefix_queries     counter, prompt tokens looked for in it
+late_s, writes     counters, seconds that writes came after their due time, and how many: of the timing server alone
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ COUNTERS: dict[str, tuple[str, ...]] = {
         "llamacpp:prompt_tokens_total+llamacpp:prompt_tokens_cached_total",  # the former leaves the latter out
         "trtllm_prompt_tokens_total",
     ),
+    "late_s": ("loadstone:write_late_seconds_total",),
+    "writes": ("loadstone:writes_total",),
 }
 
 

@@ -308,6 +308,7 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     preemptions     requests put back in the queue with their KV lost
     prefix_hits     prompt tokens taken from a prefix cache
     prefix_queries  prompt tokens looked for in it
+    write_late_s    how long after its due time a token was written, mean, where the server knows its due times
     """
 
     samples: int
@@ -319,6 +320,7 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     preemptions: float | None = None
     prefix_hits: float | None = None
     prefix_queries: float | None = None
+    write_late_s: float | None = None
 
 
 class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

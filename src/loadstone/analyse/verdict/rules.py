@@ -13,7 +13,8 @@ _Rule = Callable[[Cell], Finding | None]
 
 _RULES: tuple[_Rule, ...] = (
     load.interrupted, answers.request_errors, server.engine_restarted, server.engines_in_turns,
-    server.gpu_throttled, server.gpu_read_seldom, load.sends_late, load.rate_not_reached, load.rate_by_chance,
+    server.gpu_throttled, server.gpu_read_seldom, server.server_writes_late, load.sends_late,
+    load.rate_not_reached, load.rate_by_chance,
     load.cap_held_back, load.warmup_leaked, steady.no_steady_state, steady.phases_locked, answers.short_outputs,
     answers.other_model, answers.answers_repeated, answers.not_streamed, answers.several_answers,
     steady.few_samples, load.fleet_imbalance, server.preemptions, client.client_saturated, client.clocks_apart,

@@ -27,6 +27,7 @@ from loadstone.core.gpu_metrics import Readings
 from loadstone.core.nvml import reasons_in
 from loadstone.core.server_metrics import COUNTERS, GAUGES, START_TIME
 from loadstone.core.summary import Finding, GpuFigures, Level, ServerFigures
+from loadstone.core.units import show_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +67,19 @@ def preemptions(cell: Cell) -> Finding | None:
         return None
     used = f", with up to {server.kv_usage.max:.0%} of its KV cache in use" if server.kv_usage is not None else ""
     return finding("preemptions", f"the engine preempted requests {server.preemptions:.0f} times{used}")
+
+
+def server_writes_late(cell: Cell) -> Finding | None:
+    """Report how late a server of known times wrote, from a tenth of a gap on."""
+    late_s = cell.server.write_late_s if cell.server is not None else None
+    gap = cell.metrics.tpot_s
+    if late_s is None or gap is None or late_s < thresholds.SPOILT_SHARE * gap.p50:
+        return None
+    return finding(
+        "server_writes_late",
+        f"the server wrote its tokens {show_seconds(late_s)} after they were due, on average (TPOT p50 "
+        f"{show_seconds(gap.p50)})",
+    )
 
 
 def gpu_read_seldom(cell: Cell) -> Finding | None:
@@ -185,6 +199,7 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
         for replica, families in whole.items()
         if replica not in in_turns
     ]
+    late_s, writes = (_added(servers, COUNTERS[name]) for name in ("late_s", "writes"))
     return ServerFigures(
         samples=len(at_s),
         restarts=sum(map(_restarts, servers)),
@@ -195,6 +210,7 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
         preemptions=_added(servers, COUNTERS["preemptions"]),
         prefix_hits=_added(servers, COUNTERS["prefix_hits"]),
         prefix_queries=_added(servers, COUNTERS["prefix_queries"]),
+        write_late_s=late_s / writes if late_s is not None and writes else None,
     )
 
 

@@ -65,8 +65,8 @@ class Metrics:
         self.prompt_tokens = self.generated_tokens = 0
         self.ended: Counter[str] = Counter()  # requests by finished_reason
 
-    def text(self, engine: Engine | None = None) -> bytes:
-        """The answer to GET /metrics; of a deployment's engine each scheduler's own, as vLLM numbers them."""
+    def text(self, scheduler: Scheduler, engine: Engine | None = None) -> bytes:
+        """Return the answer to GET /metrics; of a deployment's engine each scheduler's own, as vLLM numbers them."""
         model = f'engine="0",model_name="{self._model}"'
         ended = {f'{model},finished_reason="{reason}"': self.ended[reason] for reason in ("stop", "length", "abort")}
         families: list[tuple[str, str, dict[str, float]]] = [
@@ -83,6 +83,10 @@ class Metrics:
         for name, kind, samples in families:
             lines.append(f"# TYPE vllm:{name} {kind}\n")
             lines += [f"vllm:{name}{{{labels}}} {float(value)!r}\n" for labels, value in samples.items()]
+        if engine is None:  # an engine's own steps have no times that were promised
+            lines.append(f"# TYPE loadstone:writes_total counter\nloadstone:writes_total {scheduler.writes}\n")
+            lines.append("# TYPE loadstone:write_late_seconds_total counter\n")
+            lines.append(f"loadstone:write_late_seconds_total {scheduler.late_ns / 1e9!r}\n")
         return "".join(lines).encode()
 
     def _of_engine(self, engine: Engine) -> list[tuple[str, str, dict[str, float]]]:
@@ -260,7 +264,7 @@ class Connection(asyncio.Protocol):
             case "/health":
                 self.respond(request, b"")
             case "/metrics":
-                text = self._server.metrics.text(self._server.engine)
+                text = self._server.metrics.text(self._server.scheduler, self._server.engine)
                 self.respond(request, text, content_type="text/plain; version=0.0.4; charset=utf-8")
             case "/version":
                 self.respond(request, msgspec.json.encode({"version": __version__}))

@@ -24,9 +24,13 @@ class Scheduler:
     """Resumes each stream when it is due, never earlier.
 
     A stream is a generator: it yields the CLOCK_MONOTONIC ns at which it is due next, and is resumed to write.
+
+    writes   times that a stream was resumed
+    late_ns  sum over these of how long after the due time
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.writes = self.late_ns = 0
         self._heap: list[tuple[int, int, Iterator[int]]] = []  # due ns, serial, stream
         self._serial = itertools.count()  # keeps the heap from comparing streams
         self._pacer = Pacer(loop, self._run)
@@ -49,6 +53,8 @@ class Scheduler:
             if due_ns > now_ns and due_ns > (now_ns := time.monotonic_ns()):  # 100 ns, seldom spent
                 self._pacer.wake_at(max(due_ns, begun_ns + _WAKE_GAP_NS))
                 return
+            self.writes += 1
+            self.late_ns += time.monotonic_ns() - due_ns
             next_ns = next(stream, None)
             if next_ns is None:
                 heapq.heappop(heap)
