@@ -445,6 +445,12 @@ def test_empty_runs_and_missing_ones_are_told(tmp_path: Path) -> None:
     run_folder.write_info(empty, info)
     with pytest.raises(InputError, match="nothing was sent in this run"):
         compare([empty], [make(tmp_path / "b")])
+    bare = make(tmp_path / "c")
+    info = run_folder.read_info(bare)
+    info.cells = []
+    run_folder.write_info(bare, info)
+    with pytest.raises(InputError, match="nothing was sent in this run"):
+        compare([bare], [make(tmp_path / "b")])
     with pytest.raises(InputError, match="not a run folder"):
         compare([tmp_path / "none"], [empty])
     with pytest.raises(InputError, match="one side has no run"):

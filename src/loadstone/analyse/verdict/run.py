@@ -146,16 +146,16 @@ def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> list[Fi
         _journal_damaged(damaged),
         _records_missing(info, cell, records, planned),
         _stopped(info.cells[cell]),
-        _messages_dropped(file, plan, info.target),
+        _messages_dropped(file, plan, info),
         _unit_doubted(file.doubted_per_s if info.cells[cell].load.process == "trace" else None),
     ]
     return [each for each in findings if each is not None]
 
 
-def _messages_dropped(file: _File, plan: Plan, target: Target | None) -> Finding | None:
+def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Finding | None:
     """Of data sets: what no endpoint is sent, and what others than chat cannot take."""
     dropped = Counter(file.dropped)
-    if plan.chat and target is not None and target.endpoint != "chat":
+    if plan.chat and info.source == "measured" and info.target is not None and info.target.endpoint != "chat":
         dropped["tools"] += sum(prompt.startswith("{") for prompt in plan.prompts)
         dropped["tool calls"] += sum(_CALLS.search(prompt) is not None for prompt in plan.prompts)
     named = [f"{name} of {count:,}" for name, count in dropped.items() if count]

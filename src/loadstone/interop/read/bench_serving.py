@@ -10,7 +10,6 @@ engine's name. A line of SGLang's has neither model nor version nor failures, un
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -36,7 +35,6 @@ WAIT_SHARE = 0.05
 """Mean wait before sending, as a share of the mean E2E, from which latencies that lack it are told."""
 _VLLM_BACKENDS = {"vllm", "sglang", "tgi", "tensorrt-llm", "lmdeploy", "deepspeed-mii", "llama.cpp"}
 _DRAWN = ("random", "random-ids")
-_SERVE = re.compile(r"SERVE--(.+?)(?:-BENCH--[^/]*)?/")
 # Of vLLM's, what people give as --metadata, which lands between the tool's own keys. Of several the last one counts.
 _METADATA = {
     "engine": "engine",
@@ -95,7 +93,7 @@ def _vllm_serve(document: Value, where: str) -> Cell:
             name: value for name, value in metadata.items() if value
         },
         workload=_vllm_workload(document),
-        label=_swept(document, where),
+        label=_swept(document),
         definitions="vllm",
     )  # fmt: skip
     completed, failed = document.whole("completed"), document.whole("failed")
@@ -113,14 +111,11 @@ def _vllm_serve(document: Value, where: str) -> Cell:
     return cell
 
 
-def _swept(document: Value, where: str) -> str | None:
-    """What `vllm bench sweep` set for this run: it writes that behind the run's number, and names folders by it."""
+def _swept(document: Value) -> str | None:
+    """What `vllm bench sweep` set for this run: it writes that behind the run's number."""
     keys = list(document.mapping())
-    if "run_number" in keys:
-        behind = keys[keys.index("run_number") + 1 :]
-        return ", ".join(f"{key}={document.raw[key]}" for key in behind if document.raw[key] is not None) or None
-    folder = _SERVE.search(where)
-    return folder[1] if folder else None
+    behind = keys[keys.index("run_number") + 1 :] if "run_number" in keys else []
+    return ", ".join(f"{key}={document.raw[key]}" for key in behind if document.raw[key] is not None) or None
 
 
 def _waits(cell: Cell, times: Sequence[Value]) -> None:

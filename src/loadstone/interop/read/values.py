@@ -230,20 +230,17 @@ class Value:
 
         Without a unit they are seconds; milliseconds where one request would then outlast the run.
         """
+        named = [
+            (*place, time)
+            for key, value in self.mapping().items()
+            if (place := _spelling(key)) is not None and (time := number(value)) is not None
+        ]
+        gaps = max(1.0, (answer_tokens or 0.0) - 1)
+        bare = [time * (gaps if metric in ("tpot_s", "itl_s") else 1) for metric, _, unit, time in named if not unit]
+        bare_s = 1e-3 if duration_s is not None and max(bare, default=0.0) > duration_s else 1.0
         found: dict[str, dict[str, float]] = {}
-        bare: dict[str, dict[str, float]] = {}
-        for key, value in self.mapping().items():
-            if (place := _spelling(key)) is None or (time := number(value)) is None:
-                continue
-            metric, statistic, unit = place
-            into = bare if unit is None else found
-            into.setdefault(metric, {}).setdefault(statistic, time * _SECONDS.get(unit or "s", 1.0))
-        whole = max([0.0, *(each for name in ("ttft_s", "e2e_s") for each in bare.get(name, {}).values())])
-        tokens = max([0.0, *(each for name in ("tpot_s", "itl_s") for each in bare.get(name, {}).values())])
-        longest = max(whole, tokens * max(1.0, (answer_tokens or 0.0) - 1))
-        scale = 1e-3 if duration_s is not None and longest > duration_s else 1.0
-        for metric, each in bare.items():
-            found.setdefault(metric, {name: time * scale for name, time in each.items()})
+        for metric, statistic, unit, time in named:
+            found.setdefault(metric, {}).setdefault(statistic, time * (_SECONDS[unit] if unit else bare_s))
         return found
 
 
