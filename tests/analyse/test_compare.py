@@ -450,7 +450,7 @@ def test_empty_runs_and_missing_ones_are_told(tmp_path: Path) -> None:
     info.cells = []
     run_folder.write_info(bare, info)
     with pytest.raises(InputError, match="nothing was sent in this run"):
-        compare([bare], [make(tmp_path / "b")])
+        compare([bare], [make(tmp_path / "d")])
     with pytest.raises(InputError, match="not a run folder"):
         compare([tmp_path / "none"], [empty])
     with pytest.raises(InputError, match="one side has no run"):

@@ -51,8 +51,8 @@ _FUNCTIONS = {
 """Functions that may stand for a table. Others act: they write logs, change settings, open files."""
 _NO_TABLE = re.compile(r"Catalog Error: Table with name (.+?) does not exist!")
 _WHERE = re.compile(r"\s*LINE \d+: .*")
-_MOST_VALUES = 20_000_000
-"""In a result, with those in its lists: a gigabyte or two of Python's objects."""
+_MOST_VALUES = 10_000_000
+"""In a result, with those in its lists: about a gigabyte of Python's objects."""
 _MEMORY_BYTES = 4 << 30
 """Of DuckDB, at most, and no more than half of what there is."""
 _BATCH_ROWS = 10_000
