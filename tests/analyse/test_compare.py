@@ -20,6 +20,7 @@ from loadstone.analyse.compare.result import Cell, Difference, MetricRow, Row
 from loadstone.analyse.compare.sides import open_run
 from loadstone.analyse.compare.text import cells_of, loads_of, plain, word
 from loadstone.analyse.stored_run import read_run
+from loadstone.analyse.summary import summary_of
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
@@ -445,6 +446,14 @@ def test_empty_runs_and_missing_ones_are_told(tmp_path: Path) -> None:
     run_folder.write_info(empty, info)
     with pytest.raises(InputError, match="nothing was sent in this run"):
         compare([empty], [make(tmp_path / "b")])
+    bare = make(tmp_path / "c")
+    info = run_folder.read_info(bare)
+    info.loadstone = __version__  # its summary.json counts
+    run_folder.write_json(bare / "summary.json", summary_of(bare).document())
+    info.cells = []
+    run_folder.write_info(bare, info)
+    with pytest.raises(InputError, match="nothing was sent in this run"):
+        compare([bare], [make(tmp_path / "d")])
     with pytest.raises(InputError, match="not a run folder"):
         compare([tmp_path / "none"], [empty])
     with pytest.raises(InputError, match="one side has no run"):

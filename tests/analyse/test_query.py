@@ -1,6 +1,8 @@
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loadstone.analyse import query
 from loadstone.analyse.query import rows_of
 from loadstone.commands.output import print_rows
 from loadstone.core import run_folder
@@ -342,3 +345,32 @@ def test_a_folder_without_runs_is_told(tmp_path: Path, name: str) -> None:
         InputError, match="no run folders here; measure something first, or name the folder with --runs"
     ):
         rows_of("select 1", tmp_path / name)
+
+
+def test_a_result_is_bounded(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert rows_of("select sum(range) from range(3000000)", runs).rows == [(4499998500000,)]
+    monkeypatch.setattr(query, "_MOST_VALUES", 25_000)
+    assert len(rows_of("select * from range(25000)", runs).rows) == 25_000
+    for sql in ("select * from range(3000000000)", "select [1, 2, 3] from range(30000)"):
+        with pytest.raises(InputError, match="add a limit, or aggregate"):
+            rows_of(sql, runs)
+    with pytest.raises(InputError, match="Memory"):
+        rows_of("select * from range(30000000000) order by range desc", runs)
+
+
+def test_ctrl_c_ends_a_query_in_one_line(runs: Path) -> None:
+    """Sent once it runs: to the program that says so."""
+    program = (
+        "import sys; from loadstone.analyse import query; check = query._check\n"
+        "def told(*of): check(*of); print('runs', flush=True)\n"
+        "query._check = told; sys.argv[0] = 'loadstone'\n"
+        "from loadstone.__main__ import main; main()"
+    )
+    sql = "select sum(range * range) from range(3000000000000)"
+    command = [sys.executable, "-c", program, "query", sql, "--runs", str(runs)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "runs\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "loadstone: interrupted\n")

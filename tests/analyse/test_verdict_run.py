@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import structs
 
-from loadstone.analyse.verdict import Finding, run_findings
+from loadstone.analyse.verdict import Finding, kept_findings, run_findings
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
 from loadstone.report.data.runs import read_runs
@@ -106,3 +106,28 @@ def test_a_run_of_which_nothing_began_still_says_what_was_planned(tmp_path: Path
     said = shown(summarise(folder), 400)
     assert "nothing was sent" in said
     assert "1 of 1 planned cells never began (concurrency 1)" in said
+
+
+def of_prompts(workload: dict[str, Any], prompts: list[str], endpoint: str, **load: Any) -> list[Finding]:
+    plan = dataclasses.replace(PLAN, workload=workload, prompts=prompts, chat=True)
+    info = info_of([Load("rate", 2.0, **load)], target=structs.replace(TARGET, endpoint=endpoint))
+    return [each for each in kept_findings(info, plan, 0, len(plan)) if each.kind != "records_missing"]
+
+
+def test_what_a_file_asks_and_is_not_sent_spoils_trust() -> None:
+    called = '[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1"}]}]'
+    talks_of_it = '[{"role":"user","content":",\\"tool_calls\\":[{"}]'
+    prompts = [called, talks_of_it, '{"messages":[],"tools":[{}]}']
+    assert of_prompts({"kind": "dataset"}, prompts, "chat") == []
+    (finding,) = of_prompts({"kind": "dataset"}, prompts, "completions")
+    assert (finding.kind, finding.severity) == ("messages_dropped", "warning")
+    assert finding.evidence.endswith(": tools of 1, tool calls of 1 items")
+    (finding,) = of_prompts({"kind": "dataset", "dropped": {"image_url": 1200}}, [], "chat")
+    assert finding.evidence.endswith(": image_url of 1,200 items")
+
+
+def test_a_trace_whose_unit_is_doubted_is_not_trusted_at_its_own_times() -> None:
+    (finding,) = of_prompts({"kind": "trace", "doubted_per_s": 1000.0}, [], "chat", process="trace")
+    assert (finding.kind, finding.severity) == ("unit_doubted", "warning")
+    assert "1,000 requests/s" in finding.evidence
+    assert not of_prompts({"kind": "trace", "doubted_per_s": 1000.0}, [], "chat")

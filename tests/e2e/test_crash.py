@@ -278,8 +278,9 @@ def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_interrupted_while_the_commands_are_imported(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_interrupted_while_the_commands_are_imported(tmp_path: Path, number: int) -> None:
+    (tmp_path / "typer.py").write_text(f"import signal\nsignal.raise_signal({int(number)})\n")
     found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     command = [sys.executable, "-m", "loadstone", "bench", "--help"]
     ended = subprocess.run(command, env=found, capture_output=True, text=True, check=False)

@@ -94,3 +94,11 @@ def test_no_worker_needs_more_open_files_than_it_may_have(
         return
     with pytest.raises(InputError, match=f"^{refused}"):
         check_open_files(plan, workers)
+
+
+def test_a_limit_below_what_a_client_has_open_anyway_is_told_without_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60, 60))
+    with pytest.raises(InputError, match=r"^even without a connection too few: the limit of open files is 60"):
+        check_open_files(plan_of(Load("rate", 5.0), requests=20), 1)

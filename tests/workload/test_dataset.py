@@ -187,15 +187,23 @@ def test_empty_prompts_are_counted_and_their_lengths_go_with_them(write: Write) 
 
 
 @pytest.mark.parametrize(
-    "field", ["output_tokens", "output_len", "output_length", "max_tokens", "max_completion_tokens"]
+    "field",
+    ["output_tokens", "output_len", "output_length", "output_tokens_count", "max_tokens", "max_completion_tokens"],
 )
 def test_stated_output_lengths(write: Write, field: str) -> None:
     items = [{"prompt": "a", field: 7}, {"prompt": "b"}, {"prompt": "c", field: None}, {"prompt": "d", field: 9.0}]
     assert read(write(lines(*items))).output_tokens == [7, None, None, 9]
 
 
-def conversations(dataset: Dataset) -> list[tuple[str | None, list[str]]]:
-    return list(zip(dataset.system, dataset.turns, strict=True))
+def conversations(dataset: Dataset) -> list[tuple[str | None, list[Any]]]:
+    """Of each the system message that it begins with, and what its user asks."""
+    found: list[tuple[str | None, list[Any]]] = []
+    for turns in dataset.turns:
+        said = [message for adds in turns for message in json.loads(adds)]
+        system = said.pop(0)["content"] if said[0]["role"] != "user" else None
+        assert {message["role"] for message in said} == {"user"}
+        found.append((system, [message["content"] for message in said]))
+    return found
 
 
 def test_sharegpt_as_conversations_has_every_human_turn(write: Write) -> None:
@@ -211,18 +219,17 @@ def test_sharegpt_as_conversations_has_every_human_turn(write: Write) -> None:
     assert conversations(dataset) == [(None, ["one", "two"]), ("be brief", ["three"]), (None, ["four"])]
     assert (dataset.output_tokens, dataset.skipped) == ([1, 2, 3], 2)
     alone = read(path)
-    assert (alone.prompts, alone.turns, alone.system) == (dataset.prompts, [], [])
+    assert (alone.prompts, alone.turns) == (dataset.prompts, [])
 
 
 def test_messages_as_conversations_have_the_users_messages(write: Write) -> None:
     answer = {"role": "assistant", "content": "b"}
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
     result = {"role": "tool", "content": "r", "tool_call_id": "1"}
     parts = [{"type": "text", "text": "look"}, {"type": "text", "text": "here"}]
     image = [{"type": "image_url", "image_url": {"url": "data:,"}}]
     items = [
         [{"role": "system", "content": "s"}, user("a"), answer, user("c"), answer],
-        [{"role": "developer", "content": parts}, user(parts), call, result, user("d")],
+        [{"role": "developer", "content": parts}, user(parts), answer, user("d")],
         [user("a"), answer, user("")],
         [user("a"), {"role": "assistant", "content": image}],
         [user("a"), answer, user(image)],
@@ -232,13 +239,74 @@ def test_messages_as_conversations_have_the_users_messages(write: Write) -> None
     dataset = read(path, conversations=True)
     assert conversations(dataset) == [
         ("s", ["a", "c"]),
-        ("look\nhere", ["look\nhere", "d"]),
+        (parts, [parts, "d"]),
         (None, ["a"]),
         (None, ["a"]),
     ]
     # The last item has something to send, but nobody who asks.
     assert (dataset.skipped, read(path).skipped) == (2, 1)
     assert dataset.prompts == read(path).prompts[:4]
+
+
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]}
+RESULT = {"role": "tool", "content": "", "tool_call_id": "1"}
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+def test_where_tools_were_called_each_request_brings_the_recorded_answer(write: Write) -> None:
+    answer = {"role": "assistant", "content": "b"}
+    system = {"role": "system", "content": "s"}
+    item = {"messages": [system, user("a"), CALL, RESULT, RESULT, answer, user("c"), answer], "tools": TOOLS}
+    plain = {"messages": [answer, user("a"), answer, user("b"), user("c")]}
+    called, asked = read(write(lines(item, plain)), conversations=True).turns
+    assert [json.loads(turn) for turn in called] == [
+        {"messages": adds, "tools": TOOLS}
+        for adds in ([system, user("a")], [CALL, RESULT, RESULT], [answer, user("c")])
+    ]
+    assert [json.loads(turn) for turn in asked] == [[answer, user("a")], [user("b")], [user("c")]]
+
+
+def test_tools_go_with_messages(write: Write) -> None:
+    items = [
+        {"messages": [user("a")], "tools": TOOLS, "tool_choice": "auto", "id": 1},
+        {"messages": [user("b")], "tools": [], "tool_choice": "none", "parallel_tool_calls": None},
+        {"conversations": [turn("human", "c")], "functions": TOOLS, "function_call": {"name": "f"}},
+    ]
+    for item, beside in zip(items, ({"tools": TOOLS, "tool_choice": "auto"}, None, items[2]), strict=True):
+        found = read(write(lines(item)))
+        (prompt,) = messages(found)
+        more = prompt if isinstance(prompt, dict) else {}
+        assert more == {} if not beside else {name: more[name] for name in beside.keys() - {"conversations"}}
+        assert found.dropped == ({"tool_choice": 1} if item is items[1] else {})
+
+
+@pytest.mark.parametrize(
+    ("item", "dropped"),
+    [
+        ({"prompt": "a", "images": ["x"]}, {"images": 1}),
+        ({"prompt": "a", "image_url": None, "n": 1, "source": "web", "images": []}, {}),
+        ({"prompt": "a", "tools": TOOLS, "n": 2}, {"tools": 1, "n": 1}),
+        ({"question": "a", "context": "b", "answer": "c"}, {"context": 1}),
+        ({"instruction": "a", "context": "b", "response": "c"}, {}),
+        ({"messages": [user("a")], "tools": "[]", "response_format": {"type": "json_object"}},
+         {"tools": 1, "response_format": 1}),
+        ({"messages": [user("a") | {"images": ["x"], "language": "en"}]}, {"images": 1}),
+        ({"messages": [user("a"), {"role": "assistant", "content": "b", "tool_plan": "c"}]}, {}),
+        ({"conversations": [turn("human", "a"), turn("function_call", "{}"), turn("observation", "b")]}, {}),
+    ],
+)  # fmt: skip
+def test_what_changes_the_work_and_cannot_be_sent_is_counted(
+    write: Write, item: dict[str, Any], dropped: dict[str, int]
+) -> None:
+    assert read(write(lines(item))).dropped == dropped
+
+
+def test_what_is_left_out_for_its_parts_is_counted_too(write: Write) -> None:
+    image = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    found = read(write(lines({"messages": [user(image)]}, {"messages": [user("a")]})))
+    assert (len(found.prompts), found.skipped, found.dropped) == (1, 1, {"image_url": 1})
+    calls = {"conversations": [turn("human", "a"), turn("function_call", "{}"), turn("human", "b")]}
+    assert read(write(lines(calls)), conversations=True).dropped == {"function_call": 1}
 
 
 def test_turns_and_single_prompts_as_conversations(write: Write) -> None:

@@ -177,6 +177,7 @@ def test_a_plan_that_nobody_can_send_is_refused(tmp_path: Path, value: float) ->
     for odd in (
         replace(plan, cells=(Load("concurrency", value),)),
         replace(plan, **{name: getattr(plan, name)[:0] for name in Plan.COLUMNS}),
+        replace(plan, cells=(), **{name: getattr(plan, name)[:0] for name in Plan.COLUMNS}),
     ):
         run_folder.write_plan(path, odd)
         with pytest.raises(InputError, match=r"--plan .*: a cell without requests or load"):

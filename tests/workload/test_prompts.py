@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import PlannedRequest
+from loadstone.measure.wire.request import RequestBody
 from loadstone.workload.prompts import PromptWriter, Vocabulary
+from loadstone.workload.request import LENGTH, PROMPT
 
 IDS = Vocabulary("token ids", ids=tuple(range(5, 20_000, 7)))
 WORDS = Vocabulary("text", words=tuple(f"word{i}" for i in range(500)))
@@ -206,11 +208,12 @@ def test_blocks_leave_room_for_what_the_server_adds() -> None:
 def conversation(vocabulary: Vocabulary, chat: bool, *asked: PlannedRequest, answer: str = 'say "so"\n') -> list[Any]:
     """The prompts of a session's turns, each with the history that led to it."""
     writer = PromptWriter(vocabulary, seed=0, salt="s", chat=chat)
-    history, prompts = b"", []
-    for turn in asked:
+    prompts = []
+    opened = b""
+    for number, turn in enumerate(asked):
+        history = writer.answered(opened, answer, turn) if number else b""
         opened = writer.opened(turn, history)
-        prompts.append(msgspec.json.decode(writer.closed(opened)))
-        history = writer.answered(opened, answer)
+        prompts.append(msgspec.json.decode(writer.closed(opened, turn)))
     return prompts
 
 
@@ -250,6 +253,34 @@ def test_a_file_s_conversation_has_its_mark_once() -> None:
     assert second == [*first, {"role": "assistant", "content": 'say "so"\n'}, {"role": "user", "content": "Q1"}]
     text = conversation(WORDS, False, *turns, answer="A")[1]
     assert text.endswith("] Q0A\n\nQ1")
+
+
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+CALLED: list[list[dict[str, Any]]] = [
+    [{"role": "user", "content": "Q0"}],
+    [
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "tool", "content": "R", "tool_call_id": "1"},
+    ],
+]
+
+
+def test_tools_stand_behind_the_messages_of_chat() -> None:
+    prompt = json.dumps({"messages": CALLED[0], "tools": TOOLS, "tool_choice": "auto"})
+    asked = request(0, -1, prompt=prompt, chat=True)
+    written = PromptWriter(WORDS, seed=0, salt=None, chat=True).write(asked)
+    body = RequestBody({"messages": PROMPT, "stream": True, "max_tokens": LENGTH}).render(written, 5)
+    assert json.loads(body) == {
+        "messages": CALLED[0], "tools": TOOLS, "tool_choice": "auto", "stream": True, "max_tokens": 5,
+    }  # fmt: skip
+    text = PromptWriter(WORDS, seed=0, salt=None, chat=False).write(asked)
+    assert json.loads(text) == "Q0"
+
+
+def test_a_recorded_answer_stands_in_place_of_the_servers() -> None:
+    turns = [request(n, -1, turn=n, prompt=json.dumps(adds), chat=True) for n, adds in enumerate(CALLED)]
+    first, second = conversation(WORDS, True, *turns)
+    assert second == [*first, *CALLED[1]]
 
 
 def test_half_a_surrogate_pair_in_an_answer_is_no_trouble() -> None:

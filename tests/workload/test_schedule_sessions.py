@@ -112,8 +112,11 @@ def test_a_loop_by_time_goes_round_in_whole_sessions() -> None:
 
 
 def test_conversations_of_a_dataset() -> None:
-    turns = [["a1", "a2", "a3"], ["b1"], ["c1", "c2"]]
-    data = Dataset("sharegpt", ["[]"] * 3, [None] * 3, "00", 0, turns=turns, system=["be", None, None])
+    a = ['[{"role":"system","content":"be"},{"role":"user","content":"a1"}]', '[{"role":"user","content":"a2"}]']
+    b = ['[{"role":"user","content":"b1"}]']
+    c = ['[{"role":"user","content":"c1"}]', '[{"role":"user","content":"c2"}]']
+    turns = [[*a, '[{"role":"user","content":"a3"}]'], b, c]
+    data = Dataset("sharegpt", ["[]"] * 3, [None] * 3, "00", 0, turns=turns)
     load = Load("concurrency", 1, unit="sessions")
     sessions = Sessions(Length("fixed", 2))
     plan = make_plan(data, [load], requests=[5], warmup=1, output=Length("fixed", 7), sessions=sessions)
@@ -122,9 +125,6 @@ def test_conversations_of_a_dataset() -> None:
     by_session: dict[str | None, list[str]] = {}
     for request, text in zip(asked, texts, strict=True):
         by_session.setdefault(request.session_id, []).append(text)
-    a = ['[{"role":"system","content":"be"},{"role":"user","content":"a1"}]', '[{"role":"user","content":"a2"}]']
-    b = ['[{"role":"user","content":"b1"}]']
-    c = ['[{"role":"user","content":"c1"}]', '[{"role":"user","content":"c2"}]']
     assert sorted(by_session.values()) == sorted([a, b, c])
     assert plan.chat
     assert {request.output_tokens for request in asked} == {7}

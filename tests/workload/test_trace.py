@@ -503,3 +503,28 @@ def test_public_traces(
             min(-(-full // 512), short)
             for full, short in zip(promised(trace), trace.scaled_lengths(1 / 512).input_tokens.tolist(), strict=True)
         ]
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds", "doubted"),
+    [
+        ([0.0, 0.5, 1.0, 1.5], [0, 0.5, 1, 1.5], None),
+        ([7.25, 8, 11], [0, 0.75, 3.75], None),
+        ([0, 500.5, 1000], [0, 0.5005, 1], None),
+        ([0, 8, 16], [0, 0.008, 0.016], None),
+        ([0, 1, 2], [0, 0.001, 0.002], 1000),
+        ([5, 5, 5], [0, 0, 0], None),
+    ],
+)
+def test_the_unit_of_mooncakes_times_is_looked_at(
+    write: Write, times: list[float], seconds: list[float], doubted: float | None
+) -> None:
+    trace = read(write(lines(*(moon(time, 10, 2) for time in times))))
+    assert trace.time_s.tolist() == pytest.approx(seconds)
+    assert trace.doubted_per_s == (None if doubted is None else pytest.approx(doubted))
+
+
+def test_bailian_has_seconds_and_small_blocks(write: Write) -> None:
+    rows = [{"chat_id": n, "parent_chat_id": -1} | moon(10 * n, 20, 4, n, 9) for n in range(3)]
+    trace = read(write(lines(*rows)))
+    assert (trace.format, trace.block_tokens, trace.time_s.tolist()) == ("bailian", 16, [0, 10, 20])

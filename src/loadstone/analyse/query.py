@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -50,6 +51,11 @@ _FUNCTIONS = {
 """Functions that may stand for a table. Others act: they write logs, change settings, open files."""
 _NO_TABLE = re.compile(r"Catalog Error: Table with name (.+?) does not exist!")
 _WHERE = re.compile(r"\s*LINE \d+: .*")
+_MOST_VALUES = 10_000_000
+"""In a result, with those in its lists: about a gigabyte of Python's objects."""
+_MEMORY_BYTES = 4 << 30
+"""Of DuckDB, at most, and no more than half of what there is."""
+_BATCH_ROWS = 10_000
 _MOST_BYTES = 64 * 1024 * 1024
 """No run's run.json or summary.json is larger."""
 
@@ -91,6 +97,8 @@ def rows_of(sql: str, runs: Path) -> Result:
         try:
             connection.execute("set timezone = 'UTC'")
             connection.execute("set temp_directory = ''")
+            half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+            connection.execute(f"set memory_limit = '{min(_MEMORY_BYTES, half)}B'")
             for name, (file, select) in _TABLES.items():
                 files = [folder / file for folder in folders if (folder / file).exists()]
                 if files:
@@ -107,7 +115,11 @@ def rows_of(sql: str, runs: Path) -> Result:
             connection.execute("set lock_configuration = true")
             _check(sql, connection)
             cursor = connection.execute(sql)
-            return Result([column[0] for column in cursor.description or ()], cursor.fetchall())
+            return Result([column[0] for column in cursor.description or ()], _bounded(cursor))
+        except RuntimeError as error:
+            if "interrupted" not in str(error):
+                raise
+            raise KeyboardInterrupt from error  # a signal's, of which DuckDB has made another error
         except duckdb.Error as error:
             if "'pytz'" in str(error):
                 raise InputError(
@@ -118,6 +130,18 @@ def rows_of(sql: str, runs: Path) -> Result:
             # DuckDB repeats the line and points at the place below it; what it says before is enough.
             message = " ".join(_WHERE.sub("", " ".join(str(error).split())).split())
             raise InputError(f'query: {message}; loadstone query "describe cells" lists columns') from error
+
+
+def _bounded(cursor: duckdb.DuckDBPyConnection) -> list[tuple[object, ...]]:
+    """The rows, taken piece by piece, between which a signal is heard. Raises InputError where they are too many."""
+    rows: list[tuple[object, ...]] = []
+    values = 0
+    while batch := cursor.fetchmany(_BATCH_ROWS):
+        rows += batch
+        values += sum(len(value) if isinstance(value, list) else 1 for row in batch for value in row)
+        if values > _MOST_VALUES:
+            raise InputError(f"query: over {_MOST_VALUES:,} values in {len(rows):,} rows; add a limit, or aggregate")
+    return rows
 
 
 def _check(sql: str, connection: duckdb.DuckDBPyConnection) -> None:

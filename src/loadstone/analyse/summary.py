@@ -277,7 +277,7 @@ def _findings(
     )
     return (
         verdict.cell_findings(seen)
-        + verdict.kept_findings(info, cell, scalars.num_rows, len(run.plan.rows(cell)))
+        + verdict.kept_findings(info, run.plan, cell, scalars.num_rows)
         + verdict.prediction_findings(info)
     )
 

@@ -38,7 +38,7 @@ from loadstone.commands.validate import validate
 from loadstone.commands.view import view
 from loadstone.core.errors import InputError, LoadstoneError, NoRoomError, lacks_room
 from loadstone.core.host import path_of
-from loadstone.core.signals import SIGNALS
+from loadstone.core.signals import SIGNALS, Handler
 from loadstone.core.text import printable
 from loadstone.core.version import __version__
 from loadstone.workload.flag_names import flag_here
@@ -99,12 +99,12 @@ for _command in COMMANDS:
 app.add_typer(study, name="study")
 
 
-def main() -> None:
-    """Entry point: errors become one line and an exit code."""
+def main(early: Handler | None = None) -> None:
+    """Entry point: errors become one line and an exit code. `early`: what handled signals so far."""
     _mend_streams()
-    _mend_signals()
     _mend_home()
     try:
+        _mend_signals(early)
         _check_words(sys.argv)
         code = app(standalone_mode=False)
     except (LoadstoneError, OSError) as error:
@@ -182,7 +182,7 @@ class _Unheard:
         return getattr(self._stream, name)
 
 
-def _mend_signals() -> None:
+def _mend_signals(early: Handler | None) -> None:
     """SIGTERM and SIGHUP end a command as Ctrl-C does: temporary files go, and the exit code says so."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -190,8 +190,8 @@ def _mend_signals() -> None:
         raise KeyboardInterrupt
 
     for number in SIGNALS:
-        if signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, end)
+        if signal.getsignal(number) in (signal.SIG_DFL, early):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else end)
 
 
 def _mend_home() -> None:

@@ -15,6 +15,9 @@ SIGNALS = (
 """What a user, a scheduler, a terminal that is closed and a limit of time end a program with."""
 
 
+Handler = Callable[[int, FrameType | None], None]
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or a termination signal ended the run; what was measured or simulated is saved in `folder`."""
 

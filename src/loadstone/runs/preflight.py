@@ -445,4 +445,5 @@ def check_open_files(plan: Plan, workers: int) -> None:
         most = max(most, connections)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if limit != resource.RLIM_INFINITY and most / workers + 64 > limit:
-        raise InputError(f"{most:g} connections at once: the limit of open files is {limit}; raise it with ulimit -n")
+        what = f"{most:g} connections at once" if most else "even without a connection too few"
+        raise InputError(f"{what}: the limit of open files is {limit}; raise it with ulimit -n")

@@ -12,15 +12,20 @@ text      a line of plain text
 
 A line of OpenAI's batch format (custom_id, method, url, body) is what its body holds.
 
+What stands beside messages for their tools goes with them. Columns and parts that change what is asked of the server
+and cannot be sent are counted.
+
 Read as conversations, an item is all its user's turns: what a session asks one after another, each with the answers
-it got to those before. The file's own answers are not used.
+it got to those before. The file's own answers are used only where tools were called: their results belong to them.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -50,8 +55,19 @@ FORMATS = {
     "conversations": "sharegpt", "messages": "messages", "turns": "prompts", "prompt": "prompts",
     "question": "prompts", "instruction": "prompts", "input": "prompts", "text": "prompts",
 }  # fmt: skip
-_OUTPUT_FIELDS = ("output_tokens", "output_len", "output_length", "max_tokens", "max_completion_tokens")
-_MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id")  # what a server takes; the rest is notes
+_OUTPUT_FIELDS = (
+    "output_tokens", "output_len", "output_length", "output_tokens_count", "max_tokens", "max_completion_tokens",
+)  # fmt: skip
+_MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "function_call", "tool_call_id")
+"""What a server takes of a message; the rest is notes."""
+_CALLS = ("tool_calls", "function_call")
+_TOOLS = {"tools": ("tool_choice", "parallel_tool_calls"), "functions": ("function_call",)}
+"""What chat endpoints take beside messages."""
+_CHANGES = re.compile(
+    "image|audio|video|media|document|passage|article|context|attach|system|tool|function|observation"
+    "|response_format|schema|grammar|guided|structured|template|^n$|best_of"
+)
+"""Names of columns, roles and fields of messages without which a request is another one."""
 _ROLES = {"human": "user", "user": "user", "system": "system", "developer": "system"}
 _INK = re.compile(r"[^ \t\n\r]|\Z")
 _UNREADABLE = b"{"
@@ -61,14 +77,16 @@ _UNREADABLE = b"{"
 class Dataset(msgspec.Struct, frozen=True):
     """What a file asks. Entry i of every list belongs together.
 
-    prompts        plain text, or chat messages as a compact JSON array (formats sharegpt and messages)
+    prompts        plain text, or (formats sharegpt and messages) chat messages as a compact JSON array; an object
+                   with `messages` where their tools stand beside them
     output_tokens  the tokens to ask for, None where the file does not state a count
     sha256         of the file as it lies on disk, hexadecimal
     skipped        items without a usable prompt: empty, parts other than text, not begun by a human; among
                    conversations also those without a user's message
     bad            items that cannot be read or are not like the first, left out where that was asked for
-    turns          only of conversations: the user's texts in their order, at least one each
-    system         only of conversations: the system message they begin with, None where they have none
+    turns          only of conversations: what each request adds to the one before, as chat messages (see prompts);
+                   where it begins with an answer, that stands in place of the server's own
+    dropped        what cannot be sent, though it changes what is asked: name to items that have it
     """
 
     format: str
@@ -77,8 +95,8 @@ class Dataset(msgspec.Struct, frozen=True):
     sha256: str
     skipped: int
     turns: list[list[str]] = []
-    system: list[str | None] = []
     bad: int = 0
+    dropped: dict[str, int] = {}
 
     @property
     def chat(self) -> bool:
@@ -107,7 +125,7 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_b
     prompts: list[str] = []
     output_tokens: list[int | None] = []
     turns: list[list[str]] = []
-    systems: list[str | None] = []
+    dropped: Counter[str] = Counter()
     skipped = bad = 0
     for number, data in pieces(path, stream, kind, skip_bad):
         try:
@@ -115,14 +133,16 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_b
             if not format:
                 field = field_of(item)
                 format = FORMATS[field] if field else "prompts"
-            prompt = prompt_of(item, field)
+            lost: set[str] = set()
+            prompt = prompt_of(item, field, lost)
             tokens = None if field is None else output_tokens_of(item)
-            system, user_turns = turns_of(item, field, prompt) if conversations and prompt else (None, [])
+            user_turns = turns_of(item, field, prompt, lost) if conversations and prompt else []
         except ItemError as error:
             if skip_bad:
                 bad += 1
                 continue
             raise InputError(f"{path}, {unit} {number}: {error}, or leave such {unit}s out with --skip-bad") from None
+        dropped.update(lost)
         if prompt is None or (conversations and not user_turns):
             skipped += 1
             continue
@@ -132,11 +152,10 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_b
         output_tokens.append(tokens)
         if conversations:
             turns.append(user_turns)
-            systems.append(system)
     if not prompts:
         why = f": none of its {skipped + bad} items has a prompt to send" if skipped + bad else ""
         raise InputError(f"{path}: no prompts{why}; {GIVE}")
-    return Dataset(format, prompts, output_tokens, sha256, skipped, turns, systems, bad)
+    return Dataset(format, prompts, output_tokens, sha256, skipped, turns, bad, dict(dropped))
 
 
 def request_of(item: Any) -> Any:
@@ -157,8 +176,10 @@ def field_of(item: Any) -> str | None:
     raise ItemError(f"neither a string nor an object with a prompt; name the field one of {', '.join(FORMATS)}")
 
 
-def prompt_of(item: Any, field: str | None) -> str | None:
-    """The prompt of one item, None where it has none to send. Raises ItemError where it is not what `field` asks."""
+def prompt_of(item: Any, field: str | None, lost: set[str]) -> str | None:
+    """The prompt of one item, None where it has none to send; `lost` gets the names of what cannot be sent. Raises
+    ItemError where it is not what `field` asks.
+    """
     if field is None:
         if not isinstance(item, str):
             raise ItemError("not a string, as the first item is; give items of one kind")
@@ -166,71 +187,100 @@ def prompt_of(item: Any, field: str | None) -> str | None:
     if not isinstance(item, dict) or field not in item:
         raise ItemError(f"no field {field!r}, which the first item has; give items of one kind")
     value = item[field]
+    used = {field, *_beside(item)} if field in ("conversations", "messages") else {field}
+    if field == "instruction":
+        used |= {"input", "context"}
+    lost |= {name for name in item if item[name] not in (None, 0, 1, "", [], {}) and _CHANGES.search(name)} - used
     if field == "instruction":
         # Alpaca, Dolly: what the instruction is about stands beside it.
         about = (item.get(name) for name in ("input", "context"))
         texts = (text for text in about if isinstance(text, str) and text.strip())
         value = "\n\n".join([value, *texts]) if isinstance(value, str) else value
     if field == "conversations":
-        return _conversation(_list(value, field))
+        return _conversation(item)
     if field == "messages":
-        return _messages(_list(value, field))
+        return _messages(item, lost)
     if field == "turns":
-        value = next(iter(_list(value, field)), "")
+        value = next(iter(_list(item, field)), "")
     if not isinstance(value, str):
         raise ItemError(f"{field!r} is not text; give the prompt as a string")
     return value if value.strip() else None
 
 
-def _conversation(turns: list[Any]) -> str | None:
+def _conversation(item: dict[str, Any]) -> str | None:
     messages: list[dict[str, Any]] = []
-    for turn in turns:
+    for turn in _list(item, "conversations"):
         role, text = _turn(turn)
         # Only a system turn may stand in front: a question that follows an answer means nothing without it.
         if role is None or (role == "system" and messages):
             return None
         if role == "user":
             messages.append({"role": role, "content": text})
-            return _compact(messages) if text.strip() else None
+            return _compact(messages, item) if text.strip() else None
         if text.strip():
             messages.append({"role": role, "content": text})
     return None
 
 
-def _messages(messages: list[Any]) -> str | None:
+def _messages(item: dict[str, Any], lost: set[str]) -> str | None:
+    sent = _checked(item)
+    if sent and sent[-1]["role"] == "assistant":
+        sent.pop()
+    for message in item["messages"][: len(sent)]:
+        lost |= {name for name in message.keys() - _MESSAGE_FIELDS if message[name] and _CHANGES.search(name)}
+    if not any(message.get("content") for message in sent):
+        return None
+    parts = [part for message in sent if isinstance(message.get("content"), list) for part in message["content"]]
+    kinds = {str(part.get("type")) if isinstance(part, dict) else "unknown parts" for part in parts} - {"text"}
+    lost |= kinds
+    # An image cannot be sent to a language model, and without it the text is another question.
+    return None if kinds else _compact(sent, item)
+
+
+def _checked(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """The messages as a server takes them."""
     sent = []
-    for message in messages:
+    for message in _list(item, "messages"):
         if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
             raise ItemError("a message lacks 'role' as a string; correct it or leave it out")
         content = message.get("content")
-        if not isinstance(content, str | list) and not (content is None and message.get("tool_calls")):
+        if not isinstance(content, str | list) and not (content is None and any(map(message.get, _CALLS))):
             raise ItemError(
                 "the 'content' of a message is neither text nor a list of parts; correct it or leave it out"
             )
         sent.append({name: message[name] for name in _MESSAGE_FIELDS if name in message})
-    if sent and sent[-1]["role"] == "assistant":
-        sent.pop()
-    if not any(message.get("content") for message in sent):
-        return None
-    parts = [part for message in sent if isinstance(message.get("content"), list) for part in message["content"]]
-    # An image cannot be sent to a language model, and without it the text is another question.
-    return _compact(sent) if all(isinstance(part, dict) and part.get("type") == "text" for part in parts) else None
+    return sent
 
 
-def turns_of(item: Any, field: str | None, prompt: str) -> tuple[str | None, list[str]]:
-    """The system message that an item begins with, and its user's texts; of an item that has a prompt."""
-    spoken: list[tuple[str | None, str]] = [("user", prompt)]
+def turns_of(item: Any, field: str | None, prompt: str, lost: set[str]) -> list[str]:
+    """What each request of an item's conversation adds, as chat messages; of an item that has a prompt.
+
+    A request ends with each message of a user's; where tools were called, wherever an answer stands in the file.
+    """
+    messages = [{"role": "user", "content": prompt}]
     if field == "turns":
         if not all(isinstance(text, str) for text in item[field]):
             raise ItemError("one of 'turns' is not text; give each as a string")
-        spoken = [("user", text) for text in item[field]]
+        messages = [{"role": "user", "content": text} for text in item[field]]
     elif field == "conversations":
-        spoken = [_turn(turn) for turn in item[field]]
+        messages = [{"role": role or "assistant", "content": text} for role, text in map(_turn, item[field])]
+        lost |= {turn["from"] for turn in item[field] if _CHANGES.search(turn["from"]) and turn["from"] not in _ROLES}
     elif field == "messages":
-        spoken = [_message(message) for message in item[field]]
-    role, text = spoken[0]
-    system = text if role == "system" and text.strip() else None
-    return system, [text for role, text in spoken if role == "user" and text.strip()]
+        messages = _checked(item)
+    called = any(message["role"] in ("tool", "function") or any(map(message.get, _CALLS)) for message in messages)
+    turns: list[str] = []
+    adds: list[dict[str, Any]] = []
+    for message, following in zip_longest(messages, messages[1:]):
+        role, content = message["role"], message.get("content")
+        blank = isinstance(content, str) and not content.strip() and role in _ROLES
+        if blank or (role == "assistant" and turns and not called):
+            continue
+        adds.append(message)
+        answered = following is None or following["role"] == "assistant"
+        if role == "user" if not called else answered and role != "assistant":
+            turns.append(_compact(adds, item))
+            adds = []
+    return turns if any(message["role"] == "user" for message in messages) else []
 
 
 def _turn(turn: Any) -> tuple[str | None, str]:
@@ -240,21 +290,23 @@ def _turn(turn: Any) -> tuple[str | None, str]:
     return _ROLES.get(turn["from"]), turn["value"]
 
 
-def _message(message: dict[str, Any]) -> tuple[str | None, str]:
-    """Role (None: neither user nor system) and text, of a message that `_messages` has let pass."""
-    role = _ROLES.get(message["role"])
-    content = message.get("content") or ""
-    # What a user or system says has no parts but text, or the item would have no prompt.
-    if role and isinstance(content, list):
-        content = "\n".join(str(part.get("text", "")) for part in content)
-    return role, content if role else ""
+def _beside(item: Any) -> dict[str, Any]:
+    """What of an item goes beside its messages."""
+    fields: dict[str, Any] = {}
+    for name, others in _TOOLS.items() if isinstance(item, dict) else ():
+        tools = item.get(name)
+        if isinstance(tools, list) and tools and all(isinstance(tool, dict) for tool in tools):
+            fields |= {each: item[each] for each in (name, *others) if item.get(each) is not None}
+    return fields
 
 
-def _compact(messages: list[dict[str, Any]]) -> str:
-    return msgspec.json.encode(messages).decode()
+def _compact(messages: list[dict[str, Any]], item: Any) -> str:
+    beside = _beside(item)
+    return msgspec.json.encode({"messages": messages, **beside} if beside else messages).decode()
 
 
-def _list(value: Any, field: str) -> list[Any]:
+def _list(item: dict[str, Any], field: str) -> list[Any]:
+    value = item[field]
     if not isinstance(value, list):
         raise ItemError(f"{field!r} is not a list; give its turns in one")
     return value

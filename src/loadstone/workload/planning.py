@@ -155,7 +155,7 @@ def _given_plan(options: Options, path: Path) -> Plan:
             raise InputError(f"--plan and --{flag}: the plan says what is sent and when; give one")
     plan = run_folder.read_plan(path)
     # Runs of other tools have plans, too, that nobody can send: without requests, or of a load that is not known.
-    if not all(len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)):
+    if not plan.cells or not all(len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)):
         raise InputError(f"--plan {path}: a cell without requests or load; give a plan that was measured")
     return plan
 

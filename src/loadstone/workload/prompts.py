@@ -5,7 +5,7 @@ nothing is stored, and a new salt makes every prompt of a run new to every prefi
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -52,7 +52,7 @@ class PromptWriter:
 
     def write(self, request: PlannedRequest) -> bytes:
         """The prompt (a JSON string, or array of ids) or, for chat, the array of messages."""
-        return self.closed(self.opened(request))
+        return self.closed(self.opened(request), request)
 
     def opened(self, request: PlannedRequest, history: bytes = b"") -> bytes:
         """The prompt without its closing bracket or quotation mark.
@@ -89,12 +89,21 @@ class PromptWriter:
             return (history + b"," if history else b"[") + _message(b"user", text)
         return history + b" " + text if history else b'"' + text
 
-    def closed(self, opened: bytes) -> bytes:
-        """The prompt whole."""
-        return opened + (b'"' if opened.startswith(b'"') else b"]")
+    def closed(self, opened: bytes, request: PlannedRequest) -> bytes:
+        """The prompt whole; behind messages, as further fields of the body, what the request has beside them."""
+        whole = opened + (b'"' if opened.startswith(b'"') else b"]")
+        if not self._chat or not request.chat or not (request.prompt or "").startswith("{"):
+            return whole
+        beside = msgspec.json.decode(request.prompt or "")
+        del beside["messages"]
+        return whole + b"," + msgspec.json.encode(beside)[1:-1]
 
-    def answered(self, opened: bytes, answer: str) -> bytes:
-        """The history that the next turn of a session begins with: this turn's prompt, and what was answered."""
+    def answered(self, opened: bytes, answer: str, following: PlannedRequest) -> bytes:
+        """The history that the turn `following` of a session begins with: this turn's prompt, and what was answered,
+        unless that turn brings an answer of its own.
+        """
+        if following.chat and _messages(following.prompt or "")[0]["role"] == "assistant":
+            return opened
         # What a hostile server sent may hold halves of surrogate pairs, which JSON in UTF-8 cannot.
         text = msgspec.json.encode(answer.encode("utf-8", "replace").decode())[1:-1]
         return opened + (b"," + _message(b"assistant", text) if self._chat else text)
@@ -130,7 +139,7 @@ class PromptWriter:
         follows its history and needs none.
         """
         prompt = request.prompt or ""
-        messages = msgspec.json.decode(prompt) if request.chat and self._chat else None
+        messages = _messages(prompt) if request.chat and self._chat else None
         mark = ""
         if self._salt is not None and not history:
             key = f"{self._key}{request.cell}/{request.phase}"
@@ -152,7 +161,14 @@ class PromptWriter:
 
 def prompt_text(prompt: str, chat: bool) -> str:
     """A file's prompt as text alone. Completions take no messages (`chat`): these have theirs one after another."""
-    return "\n\n".join(_content(message) for message in msgspec.json.decode(prompt)) if chat else prompt
+    return "\n\n".join(map(_content, _messages(prompt))) if chat else prompt
+
+
+def _messages(prompt: str) -> list[dict[str, Any]]:
+    """The messages of a chat prompt."""
+    decoded = msgspec.json.decode(prompt)
+    messages: list[dict[str, Any]] = decoded["messages"] if isinstance(decoded, dict) else decoded
+    return messages
 
 
 def _message(role: bytes, text: bytes) -> bytes:

@@ -73,7 +73,9 @@ def make_plan(
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     prompts: list[str] = []
     if not isinstance(workload, Synthetic) and workload.prompts:
-        texts = _turn_texts(workload) if sessions is not None and isinstance(workload, Dataset) else workload.prompts
+        texts = workload.prompts
+        if sessions is not None and isinstance(workload, Dataset):
+            texts = [turn for turns in workload.turns for turn in turns]
         joined["prompt"], prompts = _by_first_use(joined["prompt"], texts)
     chats = isinstance(workload, Dataset) and (sessions is not None or workload.chat)
     return Plan(
@@ -86,18 +88,6 @@ def make_plan(
         blocks=_blocks(workload, np.concatenate(traced)) if isinstance(workload, Trace) else None,
         **joined,
     )
-
-
-def _turn_texts(workload: Dataset) -> list[str]:
-    """Each turn's message as a JSON array, a system message before the first; all conversations end to end."""
-    texts = []
-    for turns, system in zip(workload.turns, workload.system, strict=True):
-        for number, text in enumerate(turns):
-            messages = [{"role": "user", "content": text}]
-            if number == 0 and system is not None:
-                messages.insert(0, {"role": "system", "content": system})
-            texts.append(msgspec.json.encode(messages).decode())
-    return texts
 
 
 def _blocks(workload: Trace, lines: NDArray[np.int64]) -> Blocks | None:
@@ -141,6 +131,8 @@ def describe(workload: Workload, output: Length | None, sessions: Sessions | Non
             "kind": "trace", "format": workload.format, "sha256": workload.sha256, "requests": workload.count,
             "skipped": workload.skipped, "simultaneous": workload.simultaneous,
         }  # fmt: skip
+        if workload.doubted_per_s is not None:
+            described["doubted_per_s"] = workload.doubted_per_s
     else:
         described = {
             "kind": "dataset",
@@ -150,6 +142,7 @@ def describe(workload: Workload, output: Length | None, sessions: Sessions | Non
             "skipped": workload.skipped,
             "bad": workload.bad,
             "output": msgspec.to_builtins(output),
+            **({"dropped": workload.dropped} if workload.dropped else {}),
         }
     return described if sessions is None else {**described, "sessions": msgspec.to_builtins(sessions)}
 

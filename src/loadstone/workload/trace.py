@@ -4,7 +4,9 @@ The names of the columns (CSV with a header) or keys (JSONL, an object per line)
 
 azure     TIMESTAMP (date and time, to 100 ns), ContextTokens, GeneratedTokens: Azure LLM inference, 2023 and 2024
 burstgpt  Timestamp (s), Request tokens, Response tokens: BurstGPT, with Session ID and Elapsed time or without
-mooncake  timestamp (ms), input_length, output_length, hash_ids (blocks of 512 tokens; may be absent): Mooncake
+mooncake  timestamp (ms), input_length, output_length, hash_ids (blocks of 512 tokens; may be absent): Mooncake;
+          in seconds where times have fractions and as ms would be requests that nobody sends
+bailian   the same with chat_id, in seconds and blocks of 16 tokens: Alibaba's Bailian
 plain     timestamp_s, input_tokens, output_tokens; also prompt (sent as it is) and, in JSONL, hash_ids with
           block_tokens: our own. Only here is a column of another name an error
 
@@ -41,6 +43,10 @@ Longs = NDArray[np.int64]
 GIVE = "give an Azure, BurstGPT, Mooncake or plain trace, as CSV or JSONL in UTF-8"
 
 MAX_TOKENS = 2**31 - 1
+_SECONDS_PER_S, _DOUBTED_PER_S = 100, 500
+"""Requests/s in the mean, times read as ms: from here on those with fractions are seconds, and whole ones doubtful.
+Traces of whole services have a few to some tens.
+"""
 _MAX_TIME = 1e15  # no stamp in s or ms comes near it; one in µs or ns does, and would be read wrongly
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
 _TOO_LONG = "too long for the model"
@@ -76,6 +82,7 @@ _FORMATS = (
     Format("mooncake", "timestamp", "input_length", "output_length", 1000, 512),
     Format("plain", "timestamp_s", "input_tokens", "output_tokens", 1),
 )
+_BAILIAN = Format("bailian", "timestamp", "input_length", "output_length", 1, 16)
 
 
 class Request(NamedTuple):
@@ -109,6 +116,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
     sha256         of the file as it lies on disk, hexadecimal
     skipped        lines left out: reason to count. Reasons: broken line, not a number, negative number, no input,
                    no answer, no prompt, hash_ids do not fit, too long for the model, unsorted, repeated line
+    doubted_per_s  requests/s where that is so many that the times may be of another unit
     """
 
     format: str
@@ -122,6 +130,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
     prompts: list[str] | None
     sha256: str
     skipped: dict[str, int]
+    doubted_per_s: float | None = None
 
     @property
     def count(self) -> int:
@@ -256,6 +265,7 @@ def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool) -
     renumbered: dict[int, int] = {}
     skipped: Counter[str] = Counter()
     first = last = 0.0
+    fractions = False
     block_tokens = 0
     for line, row in rows:
         try:
@@ -271,6 +281,7 @@ def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool) -
         if not lines:
             first = request.time
         last = request.time
+        fractions = fractions or last % 1 != 0
         block_tokens = block_tokens or request.block_tokens
         time_s.append((request.time - first) / format.ticks_per_s)
         lines.append(line)
@@ -283,9 +294,14 @@ def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool) -
     if not lines:
         left_out = ", ".join(f"{count} left out ({reason})" for reason, count in skipped.items())
         raise InputError(f"{path}: no requests{': ' * bool(left_out)}{left_out}; {GIVE}")
+    times = np.array(time_s, np.float64)
+    per_s = (len(times) - 1) / times[-1] if format.name == "mooncake" and times[-1] > 0 else 0.0
+    if fractions and per_s >= _SECONDS_PER_S:
+        times *= format.ticks_per_s
     return Trace(
         format=format.name,
-        time_s=np.array(time_s, np.float64),
+        doubted_per_s=per_s if per_s >= _DOUBTED_PER_S and not fractions else None,
+        time_s=times,
         input_tokens=np.array(inputs, np.int32),
         output_tokens=np.array(outputs, np.int32),
         line=np.array(lines, np.int32),
@@ -403,6 +419,8 @@ def _object(data: bytes) -> dict[str, Any]:
 def _format(where: str, names: list[str], optional: tuple[str, ...]) -> Format:
     """The format that has most of its columns among these, which must be all of them."""
     format = max(_FORMATS, key=lambda format: len(set(format.columns) & set(names)))
+    if format.name == "mooncake" and "chat_id" in names:
+        format = _BAILIAN
     missing = [column for column in format.columns if column not in names]
     if len(missing) == len(format.columns):
         formats = "; ".join(f"{format.name}: {_listed(format.columns)}" for format in _FORMATS)

@@ -88,7 +88,7 @@ def load_key(load: Load) -> Load:
 def open_run(folder: Path, prices: Prices) -> Run:
     """Raises InputError where it cannot be read or holds nothing."""
     run = read_run(folder)
-    if not run.summary.cells:
+    if not run.summary.cells or not run.info.cells:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to compare")
     return Run(**msgspec.structs.asdict(run), dollars=dollars_per_hour(run.facts, prices))
 

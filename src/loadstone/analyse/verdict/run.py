@@ -3,6 +3,8 @@ what was left out before anything was sent, what a prediction rests on."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -24,6 +26,8 @@ class _File(msgspec.Struct):
     bad: int = 0
     too_long: int = 0
     lengthened: int = 0
+    dropped: dict[str, int] = {}
+    doubted_per_s: float | None = None
 
 
 class _Stated(msgspec.Struct):
@@ -48,6 +52,8 @@ class _Basis(msgspec.Struct):
     own_draft: bool = False
 
 
+_CALLS = re.compile(',"(?:tool_calls|function_call)":[{[]')
+"""In messages as JSON: no text has it, whose quotation marks are escaped."""
 _Part = TypeVar("_Part", _File, _Stated, _Basis)
 
 
@@ -125,18 +131,44 @@ def _engines_differ(target: Target | None) -> Finding | None:
     return finding("engines_differ", f"the fleet's servers are of different engines: {', '.join(each)}")
 
 
-# --- one cell: was all that was measured kept? ----------------------------------------------------------------------
+# --- one cell: was all sent that was asked for, and all kept? -------------------------------------------------------
 
 
-def kept_findings(info: RunInfo, cell: int, records: int, planned: int) -> list[Finding]:
-    """Findings of one cell. `records`: that it has; `planned`: requests."""
+def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> list[Finding]:
+    """Findings of one cell. `records`: that it has."""
+    file, planned = _of(plan.workload, _File), len(plan.rows(cell))
     damaged = [
         damage
         for damage in info.journals_damaged
         if damage.first_cell <= cell and (damage.last_cell is None or cell <= damage.last_cell)
     ]
-    findings = [_journal_damaged(damaged), _records_missing(info, cell, records, planned), _stopped(info.cells[cell])]
+    findings = [
+        _journal_damaged(damaged),
+        _records_missing(info, cell, records, planned),
+        _stopped(info.cells[cell]),
+        _messages_dropped(file, plan, info),
+        _unit_doubted(file.doubted_per_s if info.cells[cell].load.process == "trace" else None),
+    ]
     return [each for each in findings if each is not None]
+
+
+def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Finding | None:
+    """Of data sets: what no endpoint is sent, and what others than chat cannot take."""
+    dropped = Counter(file.dropped)
+    if plan.chat and info.source == "measured" and info.target is not None and info.target.endpoint != "chat":
+        dropped["tools"] += sum(prompt.startswith("{") for prompt in plan.prompts)
+        dropped["tool calls"] += sum(_CALLS.search(prompt) is not None for prompt in plan.prompts)
+    named = [f"{name} of {count:,}" for name, count in dropped.items() if count]
+    if not named:
+        return None
+    return finding("messages_dropped", f"not sent, though it belongs to what the file asks: {', '.join(named)} items")
+
+
+def _unit_doubted(per_s: float | None) -> Finding | None:
+    if per_s is None:
+        return None
+    evidence = f"the trace's whole timestamps, read as milliseconds, are {per_s:,.0f} requests/s; are they seconds?"
+    return finding("unit_doubted", evidence)
 
 
 def _journal_damaged(damaged: Sequence[JournalDamage]) -> Finding | None:

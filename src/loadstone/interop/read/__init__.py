@@ -6,6 +6,7 @@ stated. What a file cannot tell stays missing. docs/import.md says which tool te
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from loadstone.interop.read.cell import Cell
 from loadstone.interop.read.check import check
 from loadstone.interop.read.findings import finding, some
 from loadstone.interop.read.run_folders import runs_of, write
-from loadstone.interop.read.values import COUNTS, FACTS, Value, lengths, present
+from loadstone.interop.read.values import COUNTS, FACTS, Value, lengths, model_name, present
 
 __all__ = ["Imported", "import_files"]
 
@@ -110,12 +111,19 @@ def _once(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
     """Each measurement once, with its requests where a file has them: tools write one in several formats, and people
     copy files; a copy is no repeat.
     """
-    first: dict[tuple[str, str | None], Cell] = {}
+    first: dict[tuple[str, str, int], Cell] = {}
+    alike: Counter[tuple[str, str, str]] = Counter()
+    copies = []
     for cell in cells:
-        before = first.setdefault((cell.tool, cell.identity), cell)
-        if cell.records and not before.records:
-            first[cell.tool, cell.identity] = cell
-    copies = [cell for cell in cells if cell.identity and first[cell.tool, cell.identity] is not cell]
+        name = cell.identity or cell.content
+        if cell.identity is None:
+            alike[cell.tool, name, cell.file] += 1  # within a file, measurements may come out alike
+        key = cell.tool, name, alike[cell.tool, name, cell.file]
+        before = first.setdefault(key, cell)
+        if before is not cell:
+            told, other = sorted((before, cell), key=lambda one: (not one.records, not one.label))
+            first[key] = told
+            copies.append(other)
     if copies:
         evidence = f"the same measurements as in other files, left out: {some([cell.where for cell in copies])}"
         imported.say(finding("copies", evidence), "")
@@ -161,6 +169,8 @@ def _supply(cell: Cell, given: Value) -> None:
     cell.deployment |= given.fields(**{name: name for name in (*FACTS, *COUNTS)})
     cell.load = plain_csv.load_named(given) or cell.load
     # One name for one thing, as simulated runs have them: SQL over many runs groups by these.
+    if "model" in cell.deployment:
+        cell.deployment["model"] = model_name(cell.deployment["model"])
     engine, gpu = (cell.deployment.get(name) for name in ("engine", "gpu"))
     if engine:
         cell.deployment["engine"] = engine_name(engine)

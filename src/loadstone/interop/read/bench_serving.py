@@ -54,11 +54,8 @@ _METADATA = {
 def _fill(cell: Cell, document: Value) -> None:
     """What the serving benchmarks of both state: the sums, and the requests where they are there."""
     cell.duration_s = document.positive("duration")
-    names = {"ttft_s": "ttft_ms", "tpot_s": "tpot_ms", "itl_s": "itl_ms"}
-    cell.latencies = present({ours: document.keyed(theirs) for ours, theirs in names.items()})
-    if e2e_s := document.keyed("e2el_ms") or document.keyed("e2e_latency_ms"):
-        cell.latencies["e2e_s"] = e2e_s
     cell.totals = _totals(document)
+    cell.latencies = document.spelled(cell.duration_s, cell.mean_lengths[1])
 
 
 def _totals(document: Value) -> dict[str, Any]:
@@ -77,7 +74,12 @@ def _totals(document: Value) -> dict[str, Any]:
 # --- vLLM --------------------------------------------------------------------------------------------------------
 
 
-def vllm(document: Value, where: str) -> Cell:
+def vllm(document: Value, where: str) -> Cell | list[Cell]:
+    # A sweep's warm-up is no result.
+    return [] if document.number("run_number") == -1 else _vllm_serve(document, where)
+
+
+def _vllm_serve(document: Value, where: str) -> Cell:
     backend = document.text("backend|endpoint_type")
     engine = engine_name(backend if backend in _VLLM_BACKENDS else None)
     metadata = document.fields(**_METADATA)
@@ -91,6 +93,7 @@ def vllm(document: Value, where: str) -> Cell:
             name: value for name, value in metadata.items() if value
         },
         workload=_vllm_workload(document),
+        label=_swept(document),
         definitions="vllm",
     )  # fmt: skip
     completed, failed = document.whole("completed"), document.whole("failed")
@@ -106,6 +109,13 @@ def vllm(document: Value, where: str) -> Cell:
     if not cell.records:
         _waits(cell, document.items("queue_times"))
     return cell
+
+
+def _swept(document: Value) -> str | None:
+    """What `vllm bench sweep` set for this run: it writes that behind the run's number."""
+    keys = list(document.mapping())
+    behind = keys[keys.index("run_number") + 1 :] if "run_number" in keys else []
+    return ", ".join(f"{key}={document.raw[key]}" for key in behind if document.raw[key] is not None) or None
 
 
 def _waits(cell: Cell, times: Sequence[Value]) -> None:
@@ -374,7 +384,14 @@ def row_reader(header: list[str]) -> Callable[[Mapping[str, str], str], Cell] | 
     columns = set(header)
     if {"backend", "max_concurrency", "median_ttft_ms", "mean_e2e_latency_ms", "completed"} <= columns:
         return _sglang_row
+    if {"duration", "completed", "request_throughput", "output_throughput", "model_id"} <= columns:
+        return _vllm_serve_row
     return _vllm_row if {"backend", "elapsed_time", "num_requests", "tokens_per_second"} <= columns else None
+
+
+def _vllm_serve_row(row: Mapping[str, str], where: str) -> Cell:
+    """One line of the table that `vllm bench sweep` makes of its results."""
+    return _vllm_serve(Value({name: value if value.strip() else None for name, value in row.items()}), where)
 
 
 def _vllm_row(row: Mapping[str, str], where: str) -> Cell:

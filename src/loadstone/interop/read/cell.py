@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
+
+import msgspec
 
 from loadstone.analyse.verdict import Finding
 from loadstone.core.plan import Load, Phase
@@ -18,6 +21,8 @@ from loadstone.workload.lengths import MAX_TOKENS
 NO_TOKENS = "no output, though the tool counts it as completed"
 NO_TIME = "impossible times in the file"
 MOST_S = 1e9
+_COMBINATION = re.compile(r"(?:SERVE|BENCH)--.*")
+"""The folders of a sweep of vLLM's: all are of one machine, and often of one server."""
 _PLACE = re.compile(r", (line|benchmark|experiment) \d+$")
 
 
@@ -101,7 +106,12 @@ class Cell:
     @property
     def server(self) -> str:
         """What says of two cells whether one server answered: its URL, else the folder that results were put in."""
-        return self.url or str(PurePath(self.file).parent)
+        return self.url or _COMBINATION.sub("", str(PurePath(self.file).parent))
+
+    @property
+    def content(self) -> str:
+        """A digest of all but where it was found and what it is called, the same of a copy."""
+        return hashlib.sha256(msgspec.json.encode(replace(self, where="", label=None, findings=[]))).hexdigest()
 
     @property
     def completed(self) -> int | None:

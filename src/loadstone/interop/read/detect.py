@@ -12,6 +12,8 @@ from loadstone.interop.read import (
     files,
     guidellm,
     inference_perf,
+    inferencex,
+    llmperf,
     mlperf,
     plain_csv,
     requestlog,
@@ -23,7 +25,7 @@ from loadstone.interop.read.values import Value
 
 KNOWN = (
     "vLLM's bench serve, throughput or latency, SGLang's bench_serving, AIPerf, genai-perf, GuideLLM, "
-    "inference-perf, llm-d's benchmark report, MLPerf's log summary, or CSV"
+    "inference-perf, llm-d's benchmark report, InferenceX's aggregates, llmperf, MLPerf's log summary, or CSV"
 )
 # What a document has, and its reader. The first counts.
 _READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], Cell | list[Cell]]], ...] = (
@@ -35,6 +37,8 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], Cell | list[Cell]]
     (aiperf.SUMMARY, aiperf.summary),
     (inference_perf.STAGE, inference_perf.stage),
     (inference_perf.LLMD, inference_perf.llmd),
+    (inferencex.AGGREGATE, inferencex.aggregate),
+    (llmperf.SUMMARY, llmperf.summary),
     (bench_serving.VLLM, bench_serving.vllm),
     (bench_serving.VLLM_THROUGHPUT, bench_serving.vllm_throughput),
     (bench_serving.VLLM_LATENCY, bench_serving.vllm_latency),
@@ -44,6 +48,7 @@ _REQUESTS: tuple[tuple[tuple[str, ...], Callable[[Sequence[Value], str], Cell]],
     (aiperf.REQUEST, aiperf.requests),
     (requestlog.ROW, requestlog.requests),
     (inference_perf.REQUEST, inference_perf.requests),
+    (llmperf.REQUEST, llmperf.requests),
 )
 
 
@@ -64,10 +69,12 @@ def read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
     beside = None
     if cell.tool.startswith(aiperf.TOOLS):
         beside = aiperf.summary_beside(path) if cell.records else requests
+    elif cell.tool == llmperf.TOOL:
+        beside = llmperf.beside(path, wanted=0 if cell.records else 1)
     elif cell.tool == inference_perf.TOOL and cell.records:
         stages = inference_perf.stages_in(path.parent)
         beside = stages[0] if len(stages) == 1 else None
-    return [cell if beside is None or not beside.is_file() else _joined(cell, beside)]
+    return [cell if beside in (None, path) or not beside.is_file() else _joined(cell, beside)]
 
 
 def _joined(cell: Cell, beside: Path) -> Cell:
@@ -84,7 +91,7 @@ def _joined(cell: Cell, beside: Path) -> Cell:
     kinds = {each.kind for each in requests.findings}
     sums.findings = [each for each in sums.findings if each.kind not in kinds] + requests.findings
     sums.deployment |= requests.deployment
-    sums.records, sums.relative = requests.records, requests.relative
+    sums.records, sums.relative, sums.unknown = requests.records, requests.relative, requests.unknown
     return sums
 
 

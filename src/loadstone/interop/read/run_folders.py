@@ -149,7 +149,7 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
         cells=[CellInfo(load=_load(cell)) for cell in cells],
     )
     facts = run_facts(info)
-    model = (facts.model or "").rsplit("/", 1)[-1]
+    model = (facts.model or "").rstrip("/").rsplit("/", 1)[-1]
     folder = run_folder.create(out, run_folder.run_id(now, "imported", facts.engine, model, facts.gpu))
     info.run_id = folder.name
     try:

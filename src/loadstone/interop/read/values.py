@@ -33,6 +33,13 @@ _STATISTICS = {
 _SECONDS = {
     "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "ms/token": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
 }  # fmt: skip
+_METRICS = {
+    "ttft": "ttft_s", "time to first token": "ttft_s", "tpot": "tpot_s", "time per output token": "tpot_s",
+    "itl": "itl_s", "inter token latency": "itl_s", "e2e": "e2e_s", "e2el": "e2e_s", "e2e latency": "e2e_s",
+    "end to end latency": "e2e_s", "request latency": "e2e_s",
+}  # fmt: skip
+_HUB = re.compile(r"(?:^|/)models--([^/]+)(?:/|$)")
+"""A model's folder in Hugging Face's cache, which has its name with dashes for the slash."""
 _MISSING = object()
 
 
@@ -218,9 +225,41 @@ class Value:
                 spans[name] = statistics(part.mapping(), factor)
         return present(spans)
 
-    def keyed(self, name: str) -> dict[str, float]:
-        """Statistics spelled as `mean_<name>`, `p99_<name>`, as vLLM and SGLang do, from milliseconds."""
-        return statistics({each: self.get(f"{each}_{name}") for each in _STATISTICS}, 1e-3)
+    def spelled(self, duration_s: float | None = None, answer_tokens: float | None = None) -> dict[str, Any]:
+        """Latencies in seconds by keys such as `mean_ttft_ms`, `p99_e2el` or `TPOT p50 (s)`: the words in any order.
+
+        Without a unit they are seconds; milliseconds where one request would then outlast the run.
+        """
+        named = [
+            (*place, time)
+            for key, value in self.mapping().items()
+            if (place := _spelling(key)) is not None and (time := number(value)) is not None
+        ]
+        gaps = max(1.0, (answer_tokens or 0.0) - 1)
+        bare = [time * (gaps if metric in ("tpot_s", "itl_s") else 1) for metric, _, unit, time in named if not unit]
+        bare_s = 1e-3 if duration_s is not None and max(bare, default=0.0) > duration_s else 1.0
+        found: dict[str, dict[str, float]] = {}
+        for metric, statistic, unit, time in named:
+            found.setdefault(metric, {}).setdefault(statistic, time * (_SECONDS[unit] if unit else bare_s))
+        return found
+
+
+@lru_cache(maxsize=4096)
+def _spelling(key: str) -> tuple[str, str, str | None] | None:
+    """Metric, statistic and unit that a key names; None where it names no latency, or something besides."""
+    words = [word for word in re.split(r"[^a-z0-9]+", key.lower()[:80]) if word]
+    statistic = [word for word in words if word in _STATISTICS]
+    unit = [word for word in words if word in _SECONDS]
+    metric = _METRICS.get(" ".join(word for word in words if word not in (*statistic, *unit)))
+    if metric is None or len(statistic) != 1 or len(unit) > 1:
+        return None
+    return metric, _STATISTICS[statistic[0]], unit[0] if unit else None
+
+
+def model_name(model: str) -> str:
+    """`org/name` of a path into Hugging Face's cache; others as they are."""
+    hub = _HUB.search(model)
+    return model if hub is None else hub[1].replace("--", "/")
 
 
 def infinite(value: Any) -> bool:

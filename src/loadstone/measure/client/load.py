@@ -101,13 +101,13 @@ class Feed:
 
     def follow(self, stream: Stream, opened: bytes, following: PlannedRequest, replica: int | None) -> None:
         """Make the turn after an answer, due `think_s` after its end."""
-        history = self._prompts.answered(opened, stream.answer.text)
+        history = self._prompts.answered(opened, stream.answer.text, following)
         due_ns = (stream.end_ns or 0) + round(following.think_s * 1e9)
         heapq.heappush(self._later, self._written(following, history, due_ns, replica))
 
     def _written(self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None) -> Due:
         opened = self._prompts.opened(request, history)
-        body = self._body.render(self._prompts.closed(opened), request.output_tokens)
+        body = self._body.render(self._prompts.closed(opened, request), request.output_tokens)
         goes_on = request.turn is not None and self._plan.next_turn(request) is not None
         return Due(due_ns, request.index, request, body, opened if goes_on else b"", replica)
 
