@@ -1,6 +1,6 @@
 """Draw measured beside predicted for the rounds of research/gpu/rounds.py, and print the table of errors.
 
-    python research/gpu/pictures.py            from research/gpu/h200 into docs/pictures
+Usage: python research/gpu/pictures.py, from research/gpu/h200 into docs/pictures.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ RESULTS = ROOT / "research" / "gpu" / "h200"
 PROFILES = {"shipped": "uncalibrated", "two": "calibrated on two cells"}
 NAMES = {"tpot_s": "TPOT", "ttft_s": "TTFT"}
 CASES = {
-    "llama-bf16": "8B bf16", "llama-cache": "8B bf16, shared prefixes", "llama-chunk-2048": "8B bf16, chunks of 2,048",
-    "llama-chunk-16384": "8B bf16, chunks of 16,384", "llama-fp8": "8B fp8", "qwen3-32b-bf16": "32B bf16",
+    "llama-bf16": "8B bf16", "llama-cache": "8B bf16, shared prefixes",
+    "llama-chunk-2048": "8B bf16, chunks of 2,048", "llama-chunk-16384": "8B bf16, chunks of 16,384",
+    "llama-fp8": "8B fp8", "qwen3-32b-bf16": "32B bf16",
 }  # fmt: skip
 
 
@@ -28,7 +29,11 @@ def rows(profile: str) -> list[dict[str, Any]]:
     return [row for row in found if row["trusted"] and row["ask"] != "two-points"]
 
 
-def panel(metric: str, profile: str) -> alt.LayerChart:
+def chart(values: list[dict[str, Any]]) -> alt.Chart:
+    return alt.Chart(alt.Data(values=values))  # type: ignore[no-untyped-call]
+
+
+def panel(metric: str, profile: str) -> alt.LayerChart | alt.FacetChart:
     data = [
         {"measured": row["measured"] * 1e3, "predicted": row["predicted"] * 1e3, "low": row["low"] * 1e3,
          "high": row["high"] * 1e3, "case": CASES[row["case"]]}
@@ -36,14 +41,16 @@ def panel(metric: str, profile: str) -> alt.LayerChart:
     ]  # fmt: skip
     ends = (3, 250) if metric == "tpot_s" else (8, 20000)
     scale = alt.Scale(type="log", domain=ends, nice=False)
-    base = alt.Chart(alt.Data(values=data))
+    base, color = chart(data), alt.Color("case:N", title=None)
     x = alt.X("measured:Q", scale=scale, title=f"{NAMES[metric]} measured, ms")
     y = alt.Y("predicted:Q", scale=scale, title="predicted, ms")
-    line = alt.Chart(alt.Data(values=[{"v": end} for end in ends])).mark_line(color="#999", strokeWidth=1)
+    line = chart([{"v": end} for end in ends]).mark_line(color="#999", strokeWidth=1)
     return alt.layer(
         line.encode(x=alt.X("v:Q", scale=scale), y=alt.Y("v:Q", scale=scale)),
-        base.mark_rule(opacity=0.35, clip=True).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=alt.Color("case:N", title=None)),
-        base.mark_circle(size=55, opacity=0.9).encode(x=x, y=y, color=alt.Color("case:N", title=None, legend=alt.Legend(symbolOpacity=1, orient="bottom", columns=3))),
+        base.mark_rule(opacity=0.35, clip=True).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=color),
+        base.mark_circle(size=55, opacity=0.9).encode(
+            x=x, y=y, color=color.legend(symbolOpacity=1, orient="bottom", columns=3)
+        ),
     ).properties(width=300, height=260, title=f"{NAMES[metric]}, {PROFILES[profile]}")
 
 

@@ -1,8 +1,8 @@
 """Half an hour of one GPU: vLLM with random weights beside what was predicted for it, in rounds of ten minutes.
 
-    python research/gpu/rounds.py predict FOLDER        what the shipped profile says, before anything is measured
-    python research/gpu/rounds.py measure ROUND FOLDER  on the machine with the GPU: start each engine, measure, stop it
-    python research/gpu/rounds.py score FOLDER [PROFILE]   the measured beside the predicted
+    python research/gpu/rounds.py predict FOLDER [PROFILE]   what is said before anything is measured
+    python research/gpu/rounds.py measure ROUND FOLDER       start each engine, measure, stop, where the GPU is
+    python research/gpu/rounds.py score MEASURED PREDICTED   the folder of one beside that of the other
 
 A case is one start of an engine. What is asked of it are `loadstone bench` sweeps, and `vllm bench serve` beside some
 of them. A case that fails takes nothing from the others; its log is kept.
@@ -21,10 +21,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "gpu"))
-
 import model_folder
-
 from loadstone.core.errors import LoadstoneError
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import free_port
@@ -76,7 +73,8 @@ PROMPTS = tuple(
 )
 CASES = (
     Case(1, "llama-bf16", "llama-3.1-8b", (TWO, EVEN, *PROMPTS, SHORT, BURST)),
-    Case(2, "llama-fp8", "llama-3.1-8b:fp8", (FEW._replace(peer=(1, 16, 64)), BURST), arguments="--no-enable-prefix-caching --quantization fp8"),
+    Case(2, "llama-fp8", "llama-3.1-8b:fp8", (FEW._replace(peer=(1, 16, 64)), BURST),
+         arguments="--no-enable-prefix-caching --quantization fp8"),
     Case(2, "qwen3-32b-bf16", "qwen3-32b", (SLOW, BURST)),
     Case(3, "llama-cache", "llama-3.1-8b", (SHARED, OPEN), "prefix_caching=1", "--enable-prefix-caching"),
     Case(3, "llama-chunk-2048", "llama-3.1-8b", (FEW, BURST), "prefix_caching=0,max_num_batched_tokens=2048",
@@ -130,15 +128,8 @@ def _run(case: Case, folder: Path, work: Path, until_s: float) -> bool:
     served = case.model.replace(":", "-")
     model_folder.write(model, model_folder.config_of(case.model.partition(":")[0]))
     url = f"http://127.0.0.1:{port}"
-    start = [
-        sys.executable,
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        str(model),
-        "--load-format",
-        "dummy",
-    ]
+    start = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    start += ["--model", str(model), "--load-format", "dummy"]
     start += ["--served-model-name", served, "--max-model-len", "4352", "--dtype", "bfloat16"]
     start += ["--enable-prompt-tokens-details", "--host", "127.0.0.1", "--port", str(port), *case.arguments.split()]
     env = os.environ | QUIET | {"HF_HOME": str(work / "huggingface")}
@@ -161,7 +152,7 @@ def _run(case: Case, folder: Path, work: Path, until_s: float) -> bool:
                 _tell(json.loads(kept.read_text()), f"{case.name} {ask.name}")
             for users in ask.peer:
                 whole &= _peer(case, ask, users, url, model, served, folder, until_s)
-        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as said:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as said:  # noqa: S310
             (folder / f"{case.name}.metrics.txt").write_bytes(said.read())
     shutil.rmtree(model, ignore_errors=True)
     return whole
@@ -189,22 +180,17 @@ def _peer(case: Case, ask: Ask, users: int, url: str, model: Path, served: str, 
     words = ask.load.split()
     requests = max(16, 6 * users)
     name = f"{case.name}-{ask.name}-peer-{users}"
-    twin = [sys.executable, "-m", "loadstone.commands", "bench", url, *words[:4], "--concurrency", str(users), "--json"]
-    twin += ["--requests", str(requests), "--warmup", "0", "--seed", str(users), "--out", str(folder / "runs")]
+    twin = [sys.executable, "-m", "loadstone.commands", "bench", url, *words[:4], "--concurrency", str(users)]
+    twin += ["--requests", str(requests), "--warmup", "0", "--seed", str(users), "--json"]
+    twin += ["--out", str(folder / "runs")]
     _keep(twin, folder / f"{name}-twin.json", until_s)
     _tell(json.loads((folder / f"{name}-twin.json").read_text()), f"{name} twin")
     command = [sys.executable, "-c", PEER, "--backend", "openai"]
     command += ["--base-url", url, "--endpoint", "/v1/completions", "--model", served, "--tokenizer", str(model)]
     command += ["--dataset-name", "random", "--random-input-len", words[1], "--random-output-len", words[3]]
     command += ["--num-prompts", str(requests), "--max-concurrency", str(users), "--ignore-eos", "--num-warmups", "4"]
-    command += [
-        "--seed",
-        str(users),
-        "--percentile-metrics",
-        "ttft,tpot,itl,e2el",
-        "--metric-percentiles",
-        "50,90,99",
-    ]
+    command += ["--seed", str(users)]
+    command += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99"]
     command += ["--save-result", "--result-dir", str(folder), "--result-filename", f"{name}.json"]
     whole = _keep(command, folder / f"{name}.log", until_s)
     try:
@@ -247,9 +233,11 @@ def score(measured: Path, predicted: Path) -> list[dict[str, Any]]:
                     if isinstance(guess, dict):
                         guess = guess["p50"]
                     if value and guess:
-                        rows.append({"case": case.name, "ask": ask.name, "load": cell["load"]["value"],
-                                     "trusted": cell["verdict"]["trusted"], "metric": metric, "measured": value,
-                                     "predicted": guess, "low": low, "high": high, "error": guess / value - 1})  # fmt: skip
+                        rows.append({
+                            "case": case.name, "ask": ask.name, "load": cell["load"]["value"],
+                            "trusted": cell["verdict"]["trusted"], "metric": metric, "measured": value,
+                            "predicted": guess, "low": low, "high": high, "error": guess / value - 1,
+                        })  # fmt: skip
     return rows
 
 
@@ -258,7 +246,7 @@ def main() -> int:
     if words[:1] == ["predict"]:
         predict(Path(words[1]), words[2] if len(words) > 2 else None)
     elif words[:1] == ["measure"]:
-        return measure(int(words[1]), Path(words[2]), Path(os.environ.get("WORK", "/tmp/loadstone-gpu")))
+        return measure(int(words[1]), Path(words[2]), Path(os.environ.get("WORK", ".cache/gpu")).resolve())
     elif words[:1] == ["score"]:
         json.dump(score(Path(words[1]), Path(words[2])), sys.stdout, indent=1)
     else:

@@ -187,6 +187,38 @@ def test_gpus_are_found_as_reports_write_them() -> None:
         assert catalogue.gpu(said).name == gpu.name
 
 
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"), ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA H200", "h200"), ("NVIDIA B200", "b200"), ("NVIDIA L40S", "l40s"),
+        ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"), ("NVIDIA GH200 480GB", "gh200"), ("NVIDIA L4", "l4"),
+        ("Tesla T4", "t4"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("NVIDIA A100 80GB PCIe", "a100-pcie"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"), ("NVIDIA H20-3e", "h20-141gb"),
+        ("NVIDIA H20", "h20"), ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"), ("NVIDIA A10 PCIe", "a10"),
+    ],
+)  # fmt: skip
+def test_a_drivers_name_means_a_catalogued_gpu(name: str, gpu: str) -> None:
+    assert load.match_gpu(name) == (gpu, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("Tesla", None),
+        ("", None),
+        ("llvmpipe", None),
+        ("NVIDIA X999", None),
+        ("NVIDIA H20 NVL", "nvl"),
+        ("NVIDIA H800 PCIe", "pcie"),
+    ],
+)
+def test_a_gpu_without_an_entry_is_taken_for_no_other(name: str, form: str | None) -> None:
+    match = load.match_gpu(name)
+    assert (match and match.form) == form
+
+
 def test_no_name_means_two_things() -> None:
     seen: dict[str, str] = {}
     for things in (catalogue.gpus(), catalogue.nodes(), catalogue.models()):

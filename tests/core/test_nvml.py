@@ -54,15 +54,6 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
     assert reasons_in(0.0) == []
 
 
-def test_a_gpu_is_found_by_its_uuid() -> None:
-    with Gpus(FakeNvml(h100(UUID="GPU-AA"), h100())) as gpus:
-        assert gpus.number_of("11111111-2222-3333-4444-555555555555") == 1
-        assert gpus.number_of("GPU-aa") == 0
-        assert gpus.number_of("") is None
-        assert gpus.number_of("MIG-3") is None
-        assert {each.gpu for each in gpus.read(only=1)} == {1}
-
-
 @pytest.mark.parametrize(
     ("nvml", "said"),
     [

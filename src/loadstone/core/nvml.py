@@ -97,18 +97,11 @@ class Gpus:
             for number, handle in enumerate(self._handles)
         ]
 
-    def number_of(self, uuid: str) -> int | None:
-        """NVML's number of the GPU with this UUID, with or without `GPU-` before it."""
-        wanted = uuid.removeprefix("GPU-").lower()
-        uuids = [each.uuid.removeprefix("GPU-").lower() for each in self.describe()]
-        return uuids.index(wanted) if wanted and wanted in uuids else None
-
-    def read(self, only: int | None = None) -> list[Value]:
-        """All that the GPUs tell now, or one of them."""
+    def read(self) -> list[Value]:
+        """All that the GPUs tell now."""
         return [
             Value(PREFIX + name, number, value)
             for number, handle in enumerate(self._handles)
-            if only is None or number == only
             for name, value in self._values(handle)
             if value is not None
         ]

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from loadstone.predict.gpubench.lab import Lab, Operation, elapsed_s, launched, quantiles, record
-from loadstone.predict.gpubench.shapes import TOKENS, Heads
+from gpubench.lab import Lab, Operation, elapsed_s, launched, quantiles, record
+from gpubench.shapes import TOKENS, Heads
 
 GIB = 1 << 30
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM = 4096, 14336, 32, 8, 128
@@ -64,7 +64,7 @@ def _read(lab: Lab, source: Any, shape: dict[str, int]) -> None:
     measure("torch", numbers.sum)
     if lab.cuda:
         try:
-            from loadstone.predict.gpubench.kernels import block_sums
+            from gpubench.kernels import block_sums
         except ImportError as missing:
             lab.skip("read fp32 triton", str(missing))
             return

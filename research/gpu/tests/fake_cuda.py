@@ -1,4 +1,4 @@
-"""Run by test_gpubench_torch.py: the code that only runs on a GPU, on the processor with a stand-in for torch.cuda.
+"""Run by test_gpubench.py: the code that only runs on a GPU, on the processor with a stand-in for torch.cuda.
 
 Events are clock readings. A graph runs its calls once, when it is captured, and a replay sleeps as long as that took.
 So the times mean little; that every line runs, and that what fails is told and costs nothing else, is the point.
@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from fake_nvml import FakeNvml, h100
+from gpubench import attention, engine_kernels, memory_and_launches, products, shapes
+from gpubench.lab import Lab, Operation, describe_device, number_of
+from gpubench.points import Bench
 from loadstone.core.nvml import Gpus
-from loadstone.predict.gpubench import attention, engine_kernels, memory_and_launches, products, shapes
-from loadstone.predict.gpubench.lab import Lab, Operation, describe_device, number_of
-from loadstone.predict.gpubench.points import Bench
 
 
 class Event:

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gpubench.points import Bench, Device, Method, Moment, Point, Skipped
 from loadstone.core.nvml import PREFIX, Gpus
-from loadstone.predict.gpubench.points import Bench, Device, Method, Moment, Point, Skipped
 
 COPIES_OF_L2 = 6
 """Data that calls go round over, in sizes of the second-level cache: some of it survives a round at 2."""
@@ -102,7 +102,7 @@ class Lab:
         """The GPU's own word now; empty without telemetry."""
         if self._gpus is None or self._gpu is None:
             return {}
-        return {each.name.removeprefix(PREFIX): each.value for each in self._gpus.read(self._gpu)}
+        return {each.name.removeprefix(PREFIX): each.value for each in self._gpus.read() if each.gpu == self._gpu}
 
     def note(self, when: str) -> None:
         """Keep the clocks, power and so on of this moment."""
@@ -252,9 +252,12 @@ def number_of(device: str, gpus: Gpus | None) -> int | None:
 
     if gpus is None or device == "cpu":
         return None
-    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", "")).lower()
     # Without a UUID the one GPU that there is will be it.
-    return gpus.number_of(uuid) if uuid else 0 if torch.cuda.device_count() == 1 else None
+    if not uuid:
+        return 0 if torch.cuda.device_count() == 1 else None
+    uuids = [each.uuid.removeprefix("GPU-").lower() for each in gpus.describe()]
+    return uuids.index(uuid) if uuid in uuids else None
 
 
 # --- how a time is taken ----------------------------------------------------------------------------------------

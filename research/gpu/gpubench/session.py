@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec
 
+from gpubench import engine_kernels, memory_and_launches, shapes
+from gpubench.attention import measure_decode, measure_prefill
+from gpubench.lab import Lab, OutOfTimeError, describe_device, number_of
+from gpubench.points import Bench, Skipped, save
+from gpubench.products import measure_experts, measure_products
 from loadstone.core.errors import InputError
 from loadstone.core.nvml import Gpus
 from loadstone.core.version import __version__
-from loadstone.predict.gpubench import engine_kernels, memory_and_launches, shapes
-from loadstone.predict.gpubench.attention import measure_decode, measure_prefill
-from loadstone.predict.gpubench.lab import Lab, OutOfTimeError, describe_device, number_of
-from loadstone.predict.gpubench.points import Bench, Skipped, save
-from loadstone.predict.gpubench.products import measure_experts, measure_products
 
 BUDGET_S = 480.0
 LARGE = 8192
@@ -53,11 +53,11 @@ def run(
     try:
         import torch
     except ImportError:
-        raise InputError("--gpu: torch is missing; install it beside loadstone, built for this GPU") from None
+        raise InputError("torch is missing; install it beside loadstone, built for this GPU") from None
     if not out.parent.is_dir():
         raise InputError(f"{out}: its folder is missing; make it first")
     if device != "cpu" and not torch.cuda.is_available():
-        raise InputError("--gpu: torch sees no GPU here; see what nvidia-smi says, and that torch is built for CUDA")
+        raise InputError("torch sees no GPU here; see what nvidia-smi says, and that torch is built for CUDA")
     with contextlib.ExitStack() as stack:
         gpus = None
         if device != "cpu":
@@ -127,29 +127,23 @@ def _full() -> Iterator[Job]:
     yield Job(2, "launch floors", memory_and_launches.floors)
     seen: set[Any] = set()
     engine = engine_kernels.installed()
-    for place, (name, tp) in enumerate(shapes.MODELS):
-        model = shapes.known(name)
-        if model is None:
-            continue
+    for place, (name, products, heads, mlp) in enumerate(shapes.RANKS):
         far = 10 * min(place, 1) + place
-        for product in shapes.products(model, tp):
-            size = product.inputs, product.outputs
+        for size in products:
             if size in seen:
                 continue
             seen.add(size)
             for later, dtype in enumerate(("bf16", "fp8-rows", "fp8")):
-                task = f"product {product.inputs}→{product.outputs} {dtype} ({name}/tp{tp} {product.name})"
+                task = f"product {size[0]}→{size[1]} {dtype} ({name})"
                 yield Job(10 + far + 2 * later, task, _of(measure_products, *size, shapes.TOKENS, dtype))
                 more = _of(measure_products, *size, shapes.TOKENS_BETWEEN, dtype)
                 yield Job(60 + far + 2 * later, f"{task}, between", more)
                 if engine and dtype == "fp8-rows":
                     again = _of(measure_products, *size, shapes.TOKENS, dtype, engine=True)
                     yield Job(42 + place, f"engine's {task}", again)
-        for heads in shapes.heads(model, tp):
-            if heads in seen:
-                continue
+        if heads is not None and heads not in seen:
             seen.add(heads)
-            task = f"{heads.heads}/{heads.kv_heads} heads of {heads.head_dim} ({name}/tp{tp})"
+            task = f"{heads.heads}/{heads.kv_heads} heads of {heads.head_dim} ({name})"
             for later, (what, measure, usual, between) in enumerate((
                 ("decode", measure_decode, shapes.DECODE, shapes.DECODE_BETWEEN),
                 ("prefill", measure_prefill, shapes.PREFILL, shapes.PREFILL_BETWEEN),
@@ -159,16 +153,13 @@ def _full() -> Iterator[Job]:
                 if engine:
                     again = _of(measure, heads, usual, engine=True)
                     yield Job(41 + place, f"engine's attention {what} {task}", again)
-        dense = shapes.dense_layer(model) if tp == 1 else None
-        if dense is not None:
-            whole = _of(memory_and_launches.layer, model.hidden, dense[0], dense[1], (1, 8, 64, 256))
+        if heads is not None and mlp is not None:
+            whole = _of(memory_and_launches.layer, products[0][0], heads, mlp, (1, 8, 64, 256))
             yield Job(13 + far, f"layer of {name}", whole)
     yield Job(14, "small kernels", memory_and_launches.small_kernels)
     yield Job(15, "sustained product", memory_and_launches.sustained)
-    for name in shapes.MODELS_OF_EXPERTS:
-        model = shapes.known(name)
-        for shape in shapes.experts(model) if model is not None else ():
-            yield Job(40, f"experts of {name}", _of(measure_experts, shape, (1, 8, 64, 512, 4096)))
+    for name, shape in shapes.EXPERTS.items():
+        yield Job(40, f"experts of {name}", _of(measure_experts, shape, (1, 8, 64, 512, 4096)))
 
 
 def _small() -> Iterator[Job]:

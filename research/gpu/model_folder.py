@@ -1,19 +1,17 @@
 """A model folder from facts alone: a catalogued model's config.json, and a tokenizer of its size.
 
-Weights are the engine's own random ones (vLLM's `--load-format dummy`); `weights()` makes some for engines that must
-read a file. An engine is as fast with them as with trained ones: what it computes depends on shapes. What differs is
-the text, which is nonsense, and with experts the routing, which random weights spread evenly.
+Weights are the engine's own random ones (vLLM's `--load-format dummy`). It is as fast with them as with trained ones:
+what it computes depends on shapes. What differs is the text, which is nonsense, and with experts the routing, which
+random weights spread evenly.
 """
 
 from __future__ import annotations
 
 import json
-import tomllib
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from loadstone.catalogue.find import model_names
+from loadstone.catalogue.find import entries_of, model_names
 from loadstone.core.errors import InputError
 from loadstone.measure.engines import tiny_gguf
 
@@ -26,25 +24,17 @@ ARCHITECTURES = {
 _COMMON = {"hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "torch_dtype": "bfloat16"}
 
 
-def config_of(name: str, layers: int | None = None) -> dict[str, Any]:
-    """The config.json of a catalogued model, or of a path to one; with `layers` only so many of them."""
-    path = Path(name)
-    if name.endswith(".json"):
-        fields = json.loads(path.read_text())
-    else:
-        key = model_names().get(name.lower())
-        if key is None:
-            raise InputError(f"no model {name!r} in the catalogue; see loadstone catalogue models")
-        table = tomllib.loads(files("loadstone.catalogue").joinpath("models.toml").read_text("utf-8"))
-        fields = dict(table[key]["config"])
+def config_of(name: str) -> dict[str, Any]:
+    """The config.json of a catalogued model."""
+    key = model_names().get(name.lower())
+    if key is None:
+        raise InputError(f"no model {name!r} in the catalogue; see loadstone catalogue models")
+    fields = entries_of("models")[key]["config"]
     known = ARCHITECTURES.get(fields.get("model_type", ""))
     if known is None:
         raise InputError(f"{name}: models of type {fields.get('model_type')!r} are not made here; known are "
                          f"{', '.join(ARCHITECTURES)}")  # fmt: skip
-    made = {**known, **fields, **_COMMON}
-    if layers is not None:
-        made["num_hidden_layers"] = layers
-    return made
+    return {**known, **fields, **_COMMON}
 
 
 def write(folder: Path, config: dict[str, Any]) -> None:
@@ -81,14 +71,3 @@ def write(folder: Path, config: dict[str, Any]) -> None:
         "tokenizer_config.json": about,
     }.items():
         (folder / name).write_text(json.dumps(fields, ensure_ascii=False), encoding="utf-8")
-
-
-WEIGHTS = """
-import sys, torch, transformers
-folder, device = sys.argv[1:3]
-config = transformers.AutoConfig.from_pretrained(folder)
-with torch.device(device):
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-model.save_pretrained(folder, max_shard_size="4GB")
-"""
-"""A program for the engine's own Python: random weights, as its library initialises them, into the folder."""

@@ -1,4 +1,4 @@
-"""Run by test_gpubench_torch.py under TRITON_INTERPRET=1: prints the errors of the Triton kernels against float64.
+"""Run by test_gpubench.py under TRITON_INTERPRET=1: prints the errors of the Triton kernels against float64.
 
 In 32 bits: the interpreter has no products of bf16.
 """
@@ -8,10 +8,10 @@ import math
 
 import torch
 
-from loadstone.predict.gpubench.attention import error_of
-from loadstone.predict.gpubench.kernels import PagedDecode, block_sums
-from loadstone.predict.gpubench.lab import Lab, describe_device
-from loadstone.predict.gpubench.points import Bench
+from gpubench.attention import error_of
+from gpubench.kernels import PagedDecode, block_sums
+from gpubench.lab import Lab, describe_device
+from gpubench.points import Bench
 
 PAGE = 16
 CASES = (

@@ -1,7 +1,4 @@
-"""`python -m loadstone.predict.gpubench OUT`: the benchmarks without the command line's libraries.
-
-Usage: python -m loadstone.predict.gpubench OUT.json [--budget SECONDS] [--device cuda|cpu] [--only GROUP]…
-"""
+"""Run the benchmarks: python -m gpubench OUT.json [--budget SECONDS] [--device cuda|cpu] [--only GROUP]…"""
 
 from __future__ import annotations
 
@@ -9,12 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
+from gpubench import session
+from gpubench.points import best
 from loadstone.core.errors import InputError
-from loadstone.predict.gpubench import session
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadstone.predict.gpubench")
+    parser = argparse.ArgumentParser(prog="python -m gpubench")
     parser.add_argument("out", type=Path, help="file to write")
     parser.add_argument("--budget", type=float, default=session.BUDGET_S, help="seconds")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: tiny shapes, to try the code")
@@ -25,10 +23,12 @@ def main() -> int:
         print(text, file=sys.stderr, flush=True)
 
     try:
-        session.run(parsed.out, parsed.budget, say, device=parsed.device, only=tuple(parsed.only))
+        bench = session.run(parsed.out, parsed.budget, say, device=parsed.device, only=tuple(parsed.only))
     except InputError as error:
-        print(f"loadstone: {error}", file=sys.stderr)
+        print(f"gpubench: {error}", file=sys.stderr)
         return error.exit_code
+    for name, rate in best(bench).items():
+        say(f"{name} {rate:.4g}")
     return 0
 
 

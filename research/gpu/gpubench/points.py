@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from loadstone.core.errors import InputError
-from loadstone.core.files import read_json
-
 SCHEMA = 1
-_MOST_BYTES = 64 * 1024 * 1024
 Method = Literal["graph", "eager", "host"]
 
 
@@ -105,24 +99,22 @@ class Bench(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     moments: list[Moment] = []
     schema: int = SCHEMA
 
-    def of(self, operator: str, dtype: str | None = None, method: Method | None = None) -> list[Point]:
-        return [
-            point
-            for point in self.points
-            if point.operator == operator
-            and (dtype is None or point.dtype == dtype)
-            and (method is None or point.method == method)
-        ]
+    def of(self, operator: str, dtype: str | None = None) -> list[Point]:
+        return [each for each in self.points if each.operator == operator and dtype in (None, each.dtype)]
 
 
-def fastest(points: Iterable[Point]) -> list[Point]:
-    """Of points that differ only in their kernel, the fastest."""
-    best: dict[tuple[object, ...], Point] = {}
-    for point in points:
-        key = (point.operator, tuple(sorted(point.shape.items())), point.dtype, point.method)
-        if key not in best or point.median_s < best[key].median_s:
-            best[key] = point
-    return list(best.values())
+def best(bench: Bench) -> dict[str, float]:
+    """The highest rate of each kind, in bytes/s or FLOP/s; what was not measured is missing."""
+    rates = {
+        "copy_bytes_per_s": [point.bytes_per_s for point in bench.of("copy")],
+        "read_bytes_per_s": [point.bytes_per_s for point in bench.of("read")],
+        "bf16_flops_per_s": [point.flops_per_s for point in bench.of("product", "bf16")],
+        "bf16_sustained_flops_per_s": [point.flops_per_s for point in bench.of("sustained_product", "bf16")],
+        "fp8_flops_per_s": [point.flops_per_s for kind in ("fp8", "fp8-rows") for point in bench.of("product", kind)],
+        "decode_bytes_per_s": [point.bytes_per_s for point in bench.of("attention_decode")],
+        "prefill_flops_per_s": [point.flops_per_s for point in bench.of("attention_prefill")],
+    }
+    return {name: max(values) for name, values in rates.items() if values}
 
 
 def save(bench: Bench, path: Path) -> None:
@@ -130,18 +122,3 @@ def save(bench: Bench, path: Path) -> None:
     partial = path.with_name(path.name + ".part")
     partial.write_bytes(msgspec.json.format(msgspec.json.encode(bench), indent=1) + b"\n")
     partial.replace(path)
-
-
-def load(path: Path) -> Bench:
-    """Raises InputError where the file is no such document, or holds what no measurement gives."""
-    bench = read_json(path, Bench, _MOST_BYTES, "a GPU benchmark", "`loadstone calibrate --gpu` writes one")
-    if bench.schema != SCHEMA:
-        raise InputError(f"{path}: schema {bench.schema}, and this version reads {SCHEMA}; measure again")
-    for number, point in enumerate(bench.points):
-        times = (point.median_s, point.p10_s, point.p90_s)
-        amounts = (point.flops, point.bytes, *map(float, point.shape.values()))
-        if not all(0 < time < math.inf for time in times) or not all(0 <= each < 1e30 for each in amounts):
-            raise InputError(f"{path}: point {number} ({point.operator}) has impossible numbers; measure again")
-        if not point.p10_s <= point.median_s <= point.p90_s or point.n < 1 or point.calls < 1:
-            raise InputError(f"{path}: point {number} ({point.operator}) contradicts itself; measure again")
-    return bench

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from loadstone.predict.gpubench import engine_kernels
-from loadstone.predict.gpubench.lab import Lab, Operation
-from loadstone.predict.gpubench.shapes import Heads
+from gpubench import engine_kernels
+from gpubench.lab import Lab, Operation
+from gpubench.shapes import Heads
 
 Kernels = list[tuple[str, Callable[[int], Any]]]
 """Whose code, and the call of it."""
@@ -155,7 +155,7 @@ def _contiguous(lab: Lab, heads: Heads, operation: Operation, copies: int) -> No
 
 
 def _paged(lab: Lab, heads: Heads, operation: Operation, copies: int, engine: bool) -> None:
-    from loadstone.predict.gpubench.kernels import PagedDecode
+    from gpubench.kernels import PagedDecode
 
     torch = lab.torch
     sequences, context = operation.shape["sequences"], operation.shape["context"]

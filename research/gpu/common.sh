@@ -1,5 +1,5 @@
 # Sourced by the scripts beside it. `python` is the one to run: $PYTHON, else .venv's, else python3; it must have the
-# libraries of scripts/gpu/wheels.txt. The checkout's own sources go before an installed loadstone.
+# libraries of research/gpu/wheels.txt. The checkout's own sources go before an installed loadstone.
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd -P)
 python=${PYTHON-}
@@ -7,7 +7,7 @@ if [[ -z $python ]]; then
     python=python3
     if [[ -x $root/.venv/bin/python ]]; then python=$root/.venv/bin/python; fi
 fi
-export PYTHONPATH=$root/src${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONPATH=$root/src:$root/research/gpu${PYTHONPATH:+:$PYTHONPATH}
 
 # Tags of wheels for the machine there: pip takes each by itself, so that all older ones that wheels carry are named too.
 platforms=()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from loadstone.predict.gpubench import engine_kernels
-from loadstone.predict.gpubench.lab import Lab, Operation
-from loadstone.predict.gpubench.memory_and_launches import quantise
-from loadstone.predict.gpubench.shapes import ExpertShape
+from gpubench import engine_kernels
+from gpubench.lab import Lab, Operation
+from gpubench.memory_and_launches import quantise
+from gpubench.shapes import ExpertShape
 
 _SAMPLE = 48
 """Rows and columns of a result that are computed in float64."""
