@@ -20,7 +20,7 @@ from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding
 from loadstone.analyse.verdict.requests import Cell, Floats, RequestTable, under_way
 from loadstone.analyse.verdict.thresholds import BLOCKS, ENDS
-from loadstone.core.statistics.dependence import spread_between_places
+from loadstone.core.statistics.dependence import Dependence, spread_between_places
 from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
 
@@ -237,26 +237,31 @@ def not_stationary(cell: Cell) -> Finding | None:
             "TTFT": (done.first_s - done.sent_s, 1.0),
             "TPOT": ((done.last_s - done.first_s) / tokens, mean),  # × its count is its part of E2E
         }
-    for latency, (values, times) in latencies.items():
-        values = values[~np.isnan(values)]
-        change, case, counts = trend(values, least), "not_stationary", 1.0
-        how, when = "steadily", "during the cell"
-        if change is None and (change := step(values, least)) is not None and change.at is not None:
-            case, how, when = "not_stationary.at_once", "at once", f"after {change.at:.0%} of the requests"
-        elif change is None and (change := start(values)) is not None and change.at is not None:
-            case, counts = "not_stationary.start", change.at
-            how, when = (
-                "down" if change.before > change.after else "up",
-                f"after the first {change.at:.0%} of the requests",
-            )
-        if change is None:
-            continue
+
+    def matters(change: Change, times: float) -> bool:
         low, high = sorted(change[:2])
-        if high < thresholds.DRIFT_RATIO * low or (high - low) * times * counts < thresholds.DRIFT_SHARE * e2e.p50:
-            continue
-        evidence = f"{latency} went {how} from {show_seconds(change.before)} to {show_seconds(change.after)} {when}"
-        return finding(case, evidence)
+        return high >= thresholds.DRIFT_RATIO * low and (high - low) * times >= thresholds.DRIFT_SHARE * e2e.p50
+
+    for latency, (each, times) in latencies.items():
+        values = each[~np.isnan(each)]
+        steadily, at_once, starting = trend(values, least), step(values, least), start(values)
+        if steadily is not None and matters(steadily, times):
+            return finding("not_stationary", f"{latency} went steadily {_from_to(steadily)} during the cell")
+        if at_once is not None and matters(at_once, times):
+            return finding(
+                "not_stationary.at_once",
+                f"{latency} went at once {_from_to(at_once)} after {at_once.at:.0%} of the requests",
+            )
+        if starting is not None and matters(starting, times * (starting.at or 0.0)):
+            return finding(
+                "not_stationary.start",
+                f"{latency} went down {_from_to(starting)} after the first {starting.at:.0%} of the requests",
+            )
     return None
+
+
+def _from_to(change: Change) -> str:
+    return f"from {show_seconds(change.before)} to {show_seconds(change.after)}"
 
 
 def wide_interval(cell: Cell) -> Finding | None:
@@ -280,6 +285,21 @@ def wide_interval(cell: Cell) -> Finding | None:
         return None
     evidence = f"95 % intervals are wider than their values: {', '.join(wide)}"
     return finding("wide_interval.throughput" if wide[-1].startswith("output") else "wide_interval", evidence)
+
+
+def interval_unknown(cell: Cell) -> Finding | None:
+    """Slow stretches that last about as long as the cell, so that nobody can tell how many more there would be."""
+    done, metrics = cell.completed, cell.metrics
+    known = Dependence.of(done.sent_s, done.last_s, places=cell.load.places)
+    named = {"TTFT": metrics.ttft_s, "TPOT": metrics.tpot_s, "E2E": metrics.e2e_s}
+    unknown = [name for name, one in named.items() if one is not None and one.ci95["mean"] == [None, None]]
+    if not unknown or not known.most_blocks or not known.places:
+        return None
+    return finding(
+        "interval_unknown",
+        f"slow or fast stretches last about as long as the cell: its {len(done)} requests do not tell how far "
+        f"{', '.join(unknown)} may be off",
+    )
 
 
 def phases_locked(cell: Cell) -> Finding | None:
