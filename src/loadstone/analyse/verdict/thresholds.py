@@ -46,7 +46,7 @@ no one value; of fewer it says that they are few."""
 # --- ends_late ------------------------------------------------------------------------------------------------------
 
 ENDS_LATE_SHARE = 0.05
-ENDS_LATE_S = 0.005
+ENDS_LATE_S = 0.01
 """Time between the last output and the end of an answer, over that from its sending to its end, means, and seconds:
 so much of a closed loop's places is held by answers that are complete."""
 

@@ -242,8 +242,8 @@ class Dependence:
     def independent(self, values: Floats) -> float:
         """How many independent blocks values of a closed loop's requests are worth, where slow or fast stretches
         outlast a block, be it in E2E alone; infinite where none is seen. Blocks with a correlation φ are worth
-        (1 − φ)/(1 + φ) as many. φ is the correlation of requests a block apart, over that of neighbours, which is below
-        1 by what each has of its own; with what so few blocks hide of it added (Kendall 1954).
+        (1 − φ)/(1 + φ) as many. φ is the correlation of requests a block apart, over that of neighbours, which is
+        below 1 by what each has of its own; with what so few blocks hide of it added (Kendall 1954).
         """
         blocks, in_order = self.most_blocks, values[self.order]
         if not self.places or blocks < LEAST_BLOCKS or np.isnan(in_order).any():
