@@ -366,9 +366,9 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         for cell in cells
         for values in (*_timed(cell.metrics, cells), cell.metrics.tpot_s)
     )
-    window += " ± 95 % interval" if any(map(_reach, cells)) else ""
+    known = " ± 95 %" if any(map(_reach, cells)) else ""
     lines = [
-        f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
+        f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s{known} over the {window}",
         _intervals(cells) if simulated and not cells[0].measured_by else _measured_by(cells),
         *stated_lines(cells),
         *map(_cached, cells),
