@@ -371,7 +371,7 @@ def test_answers_that_are_collected_and_replayed(seed: int) -> None:
         collected(seed, by_answer=0, by_prompt=0.001, tied=True),
         collected(seed, by_answer=0, paced=0.0),
         collected(seed, by_answer=0, equal=True, paced=0.0),
-        collected(seed, paced=0.2),
+        collected(seed, paced=0.4),
     ):
         assert "answers_collected" not in honest
 

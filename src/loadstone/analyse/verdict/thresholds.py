@@ -203,7 +203,7 @@ COLLECTED_FIT = 0.9
 to answer knows how long it will be."""
 COLLECTED_SHARE = (0.5, 1.05)
 """Of the mean TTFT, the part that grows with the answer. A queue that grows while a loop fills gives more than it."""
-COLLECTED_SPREAD = 0.2
+COLLECTED_SPREAD = 0.5
 """From the p10 to the p90 of TPOT, over its median: an engine's pace follows who else is served."""
 
 # --- requests_resent, connections_not_kept --------------------------------------------------------------------------
