@@ -8,6 +8,8 @@ those of engines do:
 
 closed   so many places, each taking the next request when its own ends; one step time for all, which waits for
          prefills and drifts (AR(1), correlation 0.98 from step to step, 10 %); lengths uniform in [64, 128]
+stretches  four places, 16 tokens each; TTFT and steps go up and down by a quarter with what else the machine does,
+         correlated over so many seconds (an Ornstein-Uhlenbeck process on a log scale); 0: each request by itself
 open     Poisson arrivals to eight servers with a common queue (M/G/8, gamma service times, shape 4), at a share of
          their capacity: near 1, queues outlast the run
 
@@ -83,6 +85,28 @@ def closed(requests: int, places: int) -> Law:
     return run
 
 
+def stretches(requests: int, lasts_s: float) -> Law:
+    def run(rng: np.random.Generator, slower: float) -> Requests:
+        tick_s, tokens = 0.002, 16
+        rho = np.exp(-tick_s / lasts_s) if lasts_s else 0.0
+        own = rng.normal(0, np.sqrt(1 - rho * rho), 50 * requests)
+        own[0] = rng.normal()
+        level = slower * np.exp(0.25 * lfilter([1.0], [1.0, -rho], own))
+        free = [0.0, 0.04, 0.08, 0.12]
+        sent, first, last = np.empty((3, requests))
+        for index in range(requests):
+            at = sent[index] = heapq.heappop(free)
+            for token in range(tokens):
+                now = level[min(len(level) - 1, int(at / tick_s))] if lasts_s else level[index]
+                at += now * (0.008 if token else 0.04 * rng.lognormal(0, 0.1))
+                first[index] = at if not token else first[index]
+            last[index] = at
+            heapq.heappush(free, at)
+        return _requests(sent, first, last, np.full(requests, float(tokens)))
+
+    return run
+
+
 def open_loop(requests: int, share: float) -> Law:
     def run(rng: np.random.Generator, slower: float) -> Requests:
         servers = 8
@@ -152,6 +176,8 @@ LAWS: dict[str, tuple[Law, int]] = {
     **{f"closed, {c} places, {n} requests": (closed(n, c), c) for c, n in (
         (1, 32), (8, 128), (8, 512), (32, 256), (32, 512), (32, 2048), (128, 1024), (128, 4096),
     )},
+    **{f"stretches of {lasts:g} s, {n} requests": (stretches(n, lasts), 4) for n in (32, 64, 200)
+       for lasts in (0, 0.2, 1)},
     **{f"open at {share:.0%}, {n} requests": (open_loop(n, share), 0) for share, n in (
         (0.5, 300), (0.5, 4000), (0.8, 300), (0.8, 1000), (0.8, 4000), (0.95, 300), (0.95, 2000),
     )},

@@ -235,33 +235,34 @@ def test_intervals_of_a_cell_know_that_its_requests_share_their_steps() -> None:
     """Four places in lock-step, each generation as slow as the last one's luck and half as much of its own: all four
     of a generation are one value. 40 generations tell the median as 40 values do, not as 160.
     """
-    rng = np.random.default_rng(5)
-    pace_s = rng.lognormal(-4.0, 0.3, 40)
-    starts = np.concatenate([[0.0], np.cumsum(21 * pace_s)[:-1]])
-    requests = [
-        record(float(start), (start + pace * np.arange(1, 21)).tolist(), list(range(1, 21)), input_tokens=10)
-        for start, pace in zip(starts, pace_s, strict=True)
-        for _ in range(4)
-    ]
-    found = metrics(requests)
-    assert found.tpot_s is not None
-    low, high = found.tpot_s.ci95["p50"]
-    as_if = distribution(pace_s)
-    assert as_if is not None
-    assert low is not None
-    assert high is not None
-    one_low, one_high = as_if.ci95["p50"]
-    assert one_low is not None
-    assert one_high is not None
-    assert math.log(high / low) == pytest.approx(math.log(one_high / one_low), rel=0.35)
-    assert found.steady is not None
-    rate_low, rate_high = found.steady.ci95["output_tokens_per_s"]
-    assert rate_low is not None
-    assert rate_high is not None
-    assert rate_low < found.steady.output_tokens_per_s < rate_high
-    few = metrics(requests[:20])  # five generations
-    assert few.tpot_s is not None
-    assert few.tpot_s.ci95["p50"] == [None, None]
+    widths = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        pace_s = rng.lognormal(-4.0, 0.3, 40)
+        starts = np.concatenate([[0.0], np.cumsum(21 * pace_s)[:-1]])
+        requests = [
+            record(float(start), (start + pace * np.arange(1, 21)).tolist(), list(range(1, 21)), input_tokens=10)
+            for start, pace in zip(starts, pace_s, strict=True)
+            for _ in range(4)
+        ]
+        found, as_if = metrics(requests), distribution(pace_s)
+        assert found.tpot_s is not None
+        assert as_if is not None
+        (low, high), (one_low, one_high) = found.tpot_s.ci95["p50"], as_if.ci95["p50"]
+        assert low is not None
+        assert high is not None
+        assert one_low is not None
+        assert one_high is not None
+        widths.append(math.log(high / low) / math.log(one_high / one_low))
+        assert found.steady is not None
+        rate_low, rate_high = found.steady.ci95["output_tokens_per_s"]
+        assert rate_low is not None
+        assert rate_high is not None
+        assert rate_low < found.steady.output_tokens_per_s < rate_high
+        few = metrics(requests[:20])  # five generations
+        assert few.tpot_s is not None
+        assert few.tpot_s.ci95["p50"] == [None, None]
+    assert np.median(widths) == pytest.approx(1, rel=0.35)
 
 
 def test_intervals_follow_from_who_was_under_way_and_when_answers_came() -> None:

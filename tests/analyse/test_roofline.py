@@ -12,8 +12,10 @@ import pytest
 from conftest import Loadstone
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import run_facts
+from loadstone.analyse.stored_run import read_run
+from loadstone.analyse.summary import add_roofline
 from loadstone.core import run_folder
-from loadstone.core.summary import CellSummary, Roofline
+from loadstone.core.summary import CellSummary, Roofline, Verdict
 from report_folders import cell, length, run
 from summary_documents import summarise
 
@@ -62,6 +64,25 @@ def test_a_dense_model_by_hand(tmp_path: Path) -> None:
     assert found.ttft_s == pytest.approx(prompt_s, rel=0.06)  # where products are near the ridge, both count
     assert found.ttft_s > prompt_s
     assert found.ttft_ratio == pytest.approx(found.ttft_s / 0.1)
+
+
+def test_more_than_the_hardware_has_is_not_to_be_trusted(tmp_path: Path) -> None:
+    """Of what is stated for a server, and of a batch through an engine's own interface."""
+    for endpoint in ("completions", "offline"):
+        for tpot_s, told in ((0.0065, False), (0.0020, True)):
+            one = served(1, rate=1 / (128 * tpot_s), tpot=tpot_s)
+            folder = run(tmp_path, f"{endpoint}{tpot_s}", [one], deployment=H100, source="measured")
+            info = run_folder.read_info(folder)
+            summary = read_run(folder).summary
+            for again in range(2):
+                add_roofline(summary, info)
+                kinds = [finding.kind for finding in summary.cells[0].verdict.findings]
+                assert kinds.count("beyond_hardware") == told, again
+            assert summary.cells[0].verdict.trusted != told
+            info.source = "simulated"
+            summary.cells[0].verdict = Verdict(True, [])
+            add_roofline(summary, info)
+            assert summary.cells[0].verdict.trusted
 
 
 def test_weights_are_read_once_for_all_that_decode(tmp_path: Path) -> None:

@@ -328,6 +328,70 @@ def test_connections_of_which_nothing_is_known_or_that_are_few() -> None:
     assert "connections_not_kept" not in found(burst, plan_of(Load("burst", 400)))
 
 
+def collected(
+    seed: int,
+    by_answer: float = 0.01,
+    by_prompt: float = 0.0,
+    paced: float = 0.02,
+    tied: bool = False,
+    equal: bool = False,
+) -> dict[str, Finding]:
+    """Answers of 4 events that stand for drawn lengths: TTFT is 20 ms and `by_answer` for each of their tokens,
+    `by_prompt` for each of the prompt's; TPOT has a spread of `paced`. `tied`: who asks more is answered more;
+    `equal`: all answers are of one length, but for those of the warm-up.
+    """
+    rng, places = np.random.default_rng(seed), 8
+    plan = plan_of(Load("concurrency", places), 100, places)
+    records = closed(places, 100)
+    for number, each in enumerate(records):
+        prompt = int(rng.integers(50, 400))
+        output = int(prompt / 4 + rng.integers(0, 15)) if tied else int(rng.integers(10, 100))
+        if equal:
+            prompt, output = 100, 64 if number >= places else 8 * number + 8
+        ttft_s = 0.02 + by_answer * output + by_prompt * prompt + float(rng.normal(0, 0.003))
+        pace_s = 0.002 * float(rng.lognormal(0, paced)) * (output - 1) / 3
+        first_s = each["sent_s"] + ttft_s
+        each["arrival_s"] = [first_s + k * pace_s for k in range(4)]
+        each.update(input_tokens=prompt, output_tokens=output, end_s=each["arrival_s"][-1])
+        plan.input_tokens[number], plan.output_tokens[number] = prompt, output
+    return found(records, plan)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_that_are_collected_and_replayed(seed: int) -> None:
+    finding = collected(seed)["answers_collected"]
+    assert finding.severity == "warning"
+    assert "of TTFT grows with the length of the answer at equal prompts (" in finding.evidence
+    assert "answers_collected" in collected(seed, by_prompt=0.0005)
+    assert "answers_collected" in collected(seed, by_prompt=0.0002, tied=True)
+    assert "answers_collected" in collected(seed, equal=True)  # the warm-up's answers of a loop are cut
+    # A prompt's length may be what counts, and go with the answer's; what is even may be an engine; and a pace that
+    # varies is one.
+    for honest in (
+        collected(seed, by_answer=0, by_prompt=0.001, tied=True),
+        collected(seed, by_answer=0, paced=0.0),
+        collected(seed, by_answer=0, equal=True, paced=0.0),
+        collected(seed, paced=0.4),
+    ):
+        assert "answers_collected" not in honest
+
+
+def test_first_tokens_that_queue_while_a_loop_fills_are_no_replay() -> None:
+    """Eight places on four servers: later warm-up requests, whose answers are longer, wait longer."""
+    places, free = 8, [0.0] * 4
+    ready, records = [0.0] * places, closed(places, 100)
+    for number, each in enumerate(records):
+        place = int(np.argmin(ready))
+        sent_s, output = ready[place], 64 if number >= places else 8 * number + 8
+        server = int(np.argmin(free))
+        first_s = max(sent_s, free[server]) + 0.04
+        last_s = first_s + 0.008 * (output - 1)
+        free[server] = ready[place] = last_s
+        each.update(intended_s=sent_s, sent_s=sent_s, output_tokens=output, end_s=last_s)
+        each["arrival_s"] = [float(at) for at in np.linspace(first_s, last_s, 4)]
+    assert "answers_collected" not in found(records, plan_of(Load("concurrency", places), 100, places))
+
+
 def test_answers_in_one_piece_are_not_streamed() -> None:
     piece = {"read": [0], "tokens": [4]}
     records = rows(**piece)

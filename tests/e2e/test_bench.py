@@ -199,8 +199,7 @@ def test_prefixes_are_shared_within_their_groups_and_nowhere_else(loadstone: Loa
 def test_slo_and_strict(loadstone: Loadstone, timing: TimingServer) -> None:
     run = ("bench", timing.url, *SMALL, "--concurrency", "1", "--requests", "4")
     met = loadstone(*run, "--slo", "ttft<10s,tpot_p99<10s", "--strict")
-    assert not met.spoilt_by
-    assert met.code == (not met.trusted)  # a busy test machine may make it so
+    assert met.code == (not met.trusted)  # on a busy machine it may not be
     assert met.cell["metrics"]["attainment"] == 1
     assert met.cell["metrics"]["goodput_per_s"] > 0
     assert [(bound["bound"], bound["met"]) for bound in met.cell["slo"]] == [

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -30,6 +31,7 @@ from conftest import (
     chunk,
     event,
     events,
+    eventually,
     token,
     usage,
     whole,
@@ -101,20 +103,27 @@ def test_a_server_that_hangs(loadstone: Loadstone, reply: Reply, flag: str, toke
     assert all(len(record["arrival_s"]) == tokens for record in records)
 
 
-def test_a_server_that_stops_and_goes_on(loadstone: Loadstone) -> None:
+def test_a_server_that_stops_and_goes_on(loadstone: Loadstone, tmp_path: Path) -> None:
     """SIGSTOP: its sockets stay, nothing comes; then all goes on. Nothing is lost, and the pause is in the times."""
     with start(Law(ttft_s=0.01, itl_s=0.01)) as server:
-        stopped = subprocess.Popen(
-            ["sh", "-c", f"sleep 2.5; kill -STOP {server.pid}; sleep 2; kill -CONT {server.pid}"]
-        )
+
+        def pause() -> None:
+            """Once answers have come, however long it took to begin."""
+            journals = (tmp_path / "runs").glob
+            eventually(lambda: any(path.stat().st_size > 4096 for path in journals("*/journal-*.arrow")))
+            os.kill(server.pid, signal.SIGSTOP)
+            time.sleep(2)
+            os.kill(server.pid, signal.SIGCONT)
+
+        stopping = threading.Thread(target=pause)
+        stopping.start()
         try:
             outcome = loadstone(
                 "bench", server.url, *("--input", 16, "--output", 60, "--warmup", 0),
                 *("--concurrency", 4, "--requests", 40, "--json"),
             )  # fmt: skip
         finally:
-            stopped.wait()
-            os.kill(server.pid, signal.SIGCONT)
+            stopping.join()
     assert outcome.cell["requests"]["ok"] == outcome.cell["requests"]["sent"] == 40
     gaps = [b - a for record in outcome.records for a, b in zip(record["arrival_s"], record["arrival_s"][1:])]  # noqa: B905
     waits = [record["arrival_s"][0] - record["sent_s"] for record in outcome.records]

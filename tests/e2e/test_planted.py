@@ -327,7 +327,7 @@ def slower_prefill(loadstone: Loadstone, tmp_path: Path) -> Outcome:
 @planted("decoding grows slower during the cell", "not_stationary")
 def slower_decoding(loadstone: Loadstone, tmp_path: Path) -> Outcome:
     def reply(ask: Ask, send: Send) -> None:
-        say(send, events(ask), 0.001 + 0.00005 * ask.number)
+        say(send, events(ask), 0.001 + 0.0003 * ask.number)  # to more than a busy machine's time slices
 
     return measure(loadstone, reply, f"{CLOSED} --requests 80")
 
@@ -339,6 +339,25 @@ def slower_at_once(loadstone: Loadstone, tmp_path: Path) -> Outcome:
         answer(ask, send)
 
     return measure(loadstone, reply, f"{CLOSED} --requests 80")
+
+
+@planted("warm-up requests that are refused", "warmup_failed")
+def not_ready(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+    def reply(ask: Ask, send: Send) -> None:
+        send(whole("503 No", b"loading")) if ask.number < 3 else answer(ask, send)
+
+    return measure(loadstone, reply, f"{CLOSED} --warmup 4")
+
+
+@planted("answers that end long after their last token", "ends_late")
+def ends_late(loadstone: Loadstone, tmp_path: Path) -> Outcome:
+    def reply(ask: Ask, send: Send) -> None:
+        *said, counts, done = events(ask)
+        send(SSE + b"".join(map(chunk, said)))
+        time.sleep(0.1)
+        send(chunk(counts) + chunk(done) + LAST_CHUNK)
+
+    return measure(loadstone, reply)
 
 
 # --- did the client see it as it was? ---------------------------------------------------------------------------

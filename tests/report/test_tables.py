@@ -100,6 +100,19 @@ def test_where_the_hardware_is_known_the_share_of_light_has_a_column() -> None:
     assert "light" not in shown(doc)
 
 
+def test_a_throughput_has_its_interval_beside_it() -> None:
+    doc = document()
+    (cell,) = doc["cells"]
+    steady = {"start_s": 0.0, "end_s": 3.0, "output_tokens_per_s": 260.0, "requests_per_s": 4.0}
+    for bounds, said in (([0.0, 907.0], "260.0 ±249%"), ([258.0, 262.0], "260.0 ±<1%"), ([None, None], "260.0 ")):
+        cell["metrics"]["steady"] = steady | {"ci95": {"output_tokens_per_s": bounds}}
+        lines = shown(doc).splitlines()
+        assert said in lines[4]
+        assert ("out tok/s ± 95 % over the steady window" in "\n".join(lines)) == ("±" in said)
+    cell["verdict"]["findings"][0]["kind"] = "interval_unknown"
+    assert "260.0 ±?" in shown(doc).splitlines()[4]
+
+
 def test_a_p99_without_any_bound_is_marked_unless_another_tool_states_it() -> None:
     """Too few generations of requests leave both sides open; of an imported number nobody knows the sample."""
     doc = document()

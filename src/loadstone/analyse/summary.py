@@ -129,10 +129,15 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
 
 
 def add_roofline(summary: Summary, info: RunInfo) -> RunFacts:
-    """Puts beside each cell what the hardware allows, where the catalogue knows it; returns the facts of the run."""
+    """Puts beside each cell what the hardware allows, where the catalogue knows it, and a finding where a cell took
+    more than there is; returns the facts of the run.
+    """
     facts = run_facts(info, summary)
     for cell in summary.cells:
         cell.roofline = roofline_of(info, facts, cell)
+        beyond = verdict.beyond_hardware(cell.roofline, info.source)
+        if beyond is not None and not cell.verdict.has(beyond.kind):
+            cell.verdict = verdict.judge([*cell.verdict.findings, beyond])
     return facts
 
 

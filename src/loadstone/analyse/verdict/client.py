@@ -229,6 +229,37 @@ def arrivals_bunched(cell: Cell) -> Finding | None:
     )
 
 
+def answers_collected(cell: Cell) -> Finding | None:
+    """Answers that were whole before their first token was sent on: TTFT grows with their length, at equal length of
+    the prompt, and the pace after it is the same for all. In a closed loop the warm-up's answers, which are cut to
+    several lengths, show it too. What prompts explain, up to their square, is none of the answers' doing.
+    """
+    done = cell.requests.pick(cell.requests.completed & (cell.requests.output_tokens >= 2))
+    done = done.pick(~np.isnan(done.first_s - done.sent_s))
+    if not cell.streams or len(done) < thresholds.COLLECTED_REQUESTS:
+        return None
+    ttft_s, tokens = done.first_s - done.sent_s, done.output_tokens
+    p10_s, p50_s, p90_s = np.quantile((done.last_s - done.first_s) / (tokens - 1), [0.1, 0.5, 0.9])
+    if p90_s - p10_s > thresholds.COLLECTED_SPREAD * p50_s:
+        return None
+    prompt = np.nan_to_num(done.input_tokens)
+    known = np.vander(prompt / max(1.0, prompt.max()), 3)
+    longer, later_s = (each - known @ np.linalg.lstsq(known, each, rcond=None)[0] for each in (tokens, ttft_s))
+    others = int((np.abs(longer) > thresholds.COLLECTED_LENGTH * tokens.mean()).sum())
+    if others < thresholds.COLLECTED_OTHERS:
+        return None
+    both, of_tokens, of_times = longer @ later_s, longer @ longer, later_s @ later_s
+    each_s, (least, most) = both / of_tokens, thresholds.COLLECTED_SHARE
+    share = float(each_s * tokens.mean() / ttft_s.mean())
+    if both**2 < thresholds.COLLECTED_FIT * of_tokens * of_times or not least <= share <= most:
+        return None
+    return finding(
+        "answers_collected",
+        f"{share:.0%} of TTFT grows with the length of the answer at equal prompts ({show_seconds(each_s)} a token), "
+        f"and later tokens come every {show_seconds(p50_s)}, whoever else is served",
+    )
+
+
 def connections_not_kept(cell: Cell) -> Finding | None:
     """Requests on fresh connections, though others had been used before. A place needs one fresh connection."""
     requests, e2e = cell.requests, cell.metrics.e2e_s

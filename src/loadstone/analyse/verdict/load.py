@@ -130,6 +130,31 @@ def warmup_leaked(cell: Cell) -> Finding | None:
     )
 
 
+def warmup_failed(cell: Cell) -> Finding | None:
+    """Most of the warm-up requests failed."""
+    warm = cell.requests.pick(~cell.requests.measured & (cell.requests.status != "cancelled"))
+    failed = int((~warm.completed).sum())
+    if 2 * failed <= len(warm):
+        return None
+    return finding("warmup_failed", f"{failed} of {len(warm)} warm-up requests failed")
+
+
+def ends_late(cell: Cell) -> Finding | None:
+    """Answers that end long after their last output. A batch ends as a whole."""
+    done = cell.completed
+    held_s, took_s = done.end_s - done.last_s, done.end_s - done.sent_s
+    known = ~np.isnan(held_s) & ~np.isnan(took_s)
+    if not known.any() or (cell.target is not None and cell.target.endpoint == "offline"):
+        return None
+    mean_s, share = float(held_s[known].mean()), float(held_s[known].sum() / took_s[known].sum())
+    if mean_s < thresholds.ENDS_LATE_S or share < thresholds.ENDS_LATE_SHARE:
+        return None
+    return finding(
+        "ends_late",
+        f"answers ended {show_seconds(mean_s)} (mean) after their last output, {share:.0%} of all their time",
+    )
+
+
 def fleet_imbalance(cell: Cell) -> Finding | None:
     """How unevenly the output of a fleet came from its servers."""
     shares = [(part.token_share, part.url) for part in cell.replicas if part.token_share is not None]

@@ -11,10 +11,11 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding, rule
 from loadstone.core.plan import Load, Plan
-from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Target
-from loadstone.core.summary import Finding
+from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Source, Target
+from loadstone.core.summary import Finding, Roofline
 
 
 class _File(msgspec.Struct):
@@ -266,3 +267,17 @@ def _drafts_assumed(basis: _Basis) -> Finding | None:
         "more layer of the model, like an EAGLE head, and no memory"
     )
     return finding("drafts_assumed.draft" if acceptance is None else "drafts_assumed.both", "; ".join(parts))
+
+
+# --- beside what hardware allows ------------------------------------------------------------------------------------
+
+
+def beyond_hardware(light: Roofline | None, source: Source) -> Finding | None:
+    """Of one cell: more of the memory's bandwidth, or of the arithmetic, was used than there is."""
+    if light is None or source not in rule("beyond_hardware").sources:
+        return None
+    parts = ((light.mbu, "memory bandwidth"), (light.mfu, "peak FLOP/s"))
+    over = [f"{share:.0%} of the {of}" for share, of in parts if share is not None and share > thresholds.BEYOND]
+    if not over:
+        return None
+    return finding("beyond_hardware", f"this would take {' and '.join(over)} of the GPUs that were stated")

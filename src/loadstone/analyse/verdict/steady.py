@@ -3,8 +3,10 @@
 Trends are looked for in blocks: the requests in the order they were due, cut into BLOCKS of equal count, each block
 known by its median. Medians of blocks are robust against outliers, and neighbouring requests, which share their fate
 in a queue, count as one. Kendall's τ of the blocks says how steadily they rise, the first against the last three how
-far: a trend needs both. For ten blocks in random order |τ| ≥ 0.7 has a probability of about 0.002 (Kendall 1938).
-A sudden change half-way through has a τ of 0.56 at most: it is looked for as such, in the gap that parts the blocks.
+far: a trend needs both. For ten blocks in random order |τ| ≥ 0.75 has a probability of 0.001 (Kendall 1938).
+Blocks that are as good as equal tell of no direction (τ_b, 1945): what rises and then stays has risen.
+A sudden change is looked for as such, in the gap that parts the blocks; a warm-up, which is shorter than some of
+them, in the first requests against all others.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding
 from loadstone.analyse.verdict.requests import Cell, Floats, RequestTable, under_way
 from loadstone.analyse.verdict.thresholds import BLOCKS, ENDS
-from loadstone.core.statistics.dependence import spread_between_places
+from loadstone.core.statistics.dependence import Dependence, spread_between_places
 from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
 
 _LEAST_REQUESTS = BLOCKS * thresholds.BLOCK_REQUESTS
+_LEAST_CLOSED = BLOCKS * thresholds.CLOSED_BLOCK_REQUESTS
 
 
 def few_samples(cell: Cell) -> Finding | None:
@@ -49,33 +52,33 @@ class Change(NamedTuple):
     at: float | None = None
 
 
-def _medians(values: Floats) -> Floats | None:
-    """Of BLOCKS blocks; None where these are too few values. `values` in the order they were due, without NaN."""
-    if len(values) < _LEAST_REQUESTS:
-        return None
+def _medians(values: Floats) -> Floats:
+    """Of the blocks of `values`, which are in the order they were due, without NaN."""
     return np.array([np.median(block) for block in np.array_split(values, BLOCKS)])
 
 
-def trend(values: Floats) -> Change | None:
+def trend(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
     """Where the blocks rise or fall steadily: the medians of the first and the last ENDS of them."""
-    medians = _medians(values)
-    if medians is None:
+    if len(values) < least:
         return None
-    pairs = np.sign(medians[None, :] - medians[:, None])[np.triu_indices(BLOCKS, 1)]
-    if abs(pairs.mean()) < thresholds.TAU:
+    medians = _medians(values)
+    apart = (medians[None, :] - medians[:, None])[np.triu_indices(BLOCKS, 1)]
+    apart[np.abs(apart) < thresholds.TIED * float(np.median(medians))] = 0.0
+    known = np.count_nonzero(apart)
+    if abs(np.sign(apart).sum()) < thresholds.TAU * math.sqrt(len(apart) * known) or not known:
         return None
     return Change(float(np.median(medians[:ENDS])), float(np.median(medians[-ENDS:])))
 
 
-def step(values: Floats) -> Change | None:
+def step(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
     """Where the blocks are of two kinds, one after the other: the medians of both.
 
     There are ENDS of each at least, further apart than those of a kind are from one another. The block within which
     it happens may be of neither.
     """
-    medians = _medians(values)
-    if medians is None:
+    if len(values) < least:
         return None
+    medians = _medians(values)
     for within in (0, 1):
         for first in range(ENDS, BLOCKS - ENDS - within + 1):
             before, after = medians[:first], medians[first + within :]
@@ -85,9 +88,18 @@ def step(values: Floats) -> Change | None:
     return None
 
 
-def change_of(values: Floats) -> Change | None:
-    """A steady change, else a sudden one."""
-    return trend(values) or step(values)
+def start(values: Floats) -> Change | None:
+    """Where the first requests are of another kind than all later ones: three quarters of them are slower than nine
+    tenths of those. The mean of the first, the median of the others. What slows down some requests all the time slows
+    down more than a tenth of them, or not so many of the first.
+    """
+    for share in thresholds.STARTS:
+        first, after = np.split(values, [round(share * len(values))])
+        if len(first) < thresholds.BLOCK_REQUESTS:
+            break
+        if np.quantile(first, 0.25) > np.quantile(after, 0.9):
+            return Change(float(first.mean()), float(np.median(after)), share)
+    return None
 
 
 def no_steady_state(cell: Cell) -> Finding | None:
@@ -211,8 +223,9 @@ def not_stationary(cell: Cell) -> Finding | None:
         return None
     done = _in_order(cell.completed)
     rows = cell.plan_rows(done)
+    least = _LEAST_CLOSED if load.is_closed else _LEAST_REQUESTS
     for lengths in (plan.input_tokens[rows], plan.output_tokens[rows]):
-        change = change_of(lengths.astype(np.float64))
+        change = trend(lengths.astype(np.float64), least) or step(lengths.astype(np.float64), least)
         ratio = thresholds.LENGTHS_RATIO
         if change and not 1 / ratio < (change.after + 1) / (change.before + 1) < ratio:
             return None
@@ -224,21 +237,69 @@ def not_stationary(cell: Cell) -> Finding | None:
             "TTFT": (done.first_s - done.sent_s, 1.0),
             "TPOT": ((done.last_s - done.first_s) / tokens, mean),  # × its count is its part of E2E
         }
-    for latency, (values, times) in latencies.items():
-        change = change_of(values[~np.isnan(values)])
-        if change is None:
-            continue
+
+    def matters(change: Change, times: float) -> bool:
         low, high = sorted(change[:2])
-        if high < thresholds.DRIFT_RATIO * low or (high - low) * times < thresholds.DRIFT_SHARE * e2e.p50:
-            continue
-        how, when = "steadily", "during the cell"
-        if change.at is not None:
-            how, when = "at once", f"after {change.at:.0%} of the requests"
-        return finding(
-            "not_stationary" if change.at is None else "not_stationary.at_once",
-            f"{latency} went {how} from {show_seconds(change.before)} to {show_seconds(change.after)} {when}",
-        )
+        return high >= thresholds.DRIFT_RATIO * low and (high - low) * times >= thresholds.DRIFT_SHARE * e2e.p50
+
+    for latency, (each, times) in latencies.items():
+        values = each[~np.isnan(each)]
+        steadily, at_once, starting = trend(values, least), step(values, least), start(values)
+        if steadily is not None and matters(steadily, times):
+            return finding("not_stationary", f"{latency} went steadily {_from_to(steadily)} during the cell")
+        if at_once is not None and matters(at_once, times):
+            return finding(
+                "not_stationary.at_once",
+                f"{latency} went at once {_from_to(at_once)} after {at_once.at:.0%} of the requests",
+            )
+        if starting is not None and matters(starting, times * (starting.at or 0.0)):
+            return finding(
+                "not_stationary.start",
+                f"{latency} went down {_from_to(starting)} after the first {starting.at:.0%} of the requests",
+            )
     return None
+
+
+def _from_to(change: Change) -> str:
+    return f"from {show_seconds(change.before)} to {show_seconds(change.after)}"
+
+
+def wide_interval(cell: Cell) -> Finding | None:
+    """A mean or throughput whose interval is wider than it: a warning where throughput is, which nothing else bounds;
+    latencies of a queue below saturation may vary so.
+    """
+    metrics, wide = cell.metrics, []
+    if len(cell.completed) < thresholds.WIDE_REQUESTS:
+        return None
+    named = {"TTFT": metrics.ttft_s, "TPOT": metrics.tpot_s, "E2E": metrics.e2e_s}
+    each = [
+        (f"mean {name}", one.mean, one.ci95["mean"], show_seconds) for name, one in named.items() if one is not None
+    ]
+    if metrics.steady is not None and metrics.sustained is None:
+        rate, bounds = metrics.steady.output_tokens_per_s, metrics.steady.ci95["output_tokens_per_s"]
+        each.append(("output tokens/s", rate, bounds, "{:.4g}".format))
+    for name, value, (low, high), show in each:
+        if low is not None and high is not None and high - low > value:
+            wide.append(f"{name} {show(value)} ({show(low)} to {show(high)})")
+    if not wide:
+        return None
+    evidence = f"95 % intervals are wider than their values: {', '.join(wide)}"
+    return finding("wide_interval.throughput" if wide[-1].startswith("output") else "wide_interval", evidence)
+
+
+def interval_unknown(cell: Cell) -> Finding | None:
+    """Slow stretches that last about as long as the cell, so that nobody can tell how many more there would be."""
+    done, metrics = cell.completed, cell.metrics
+    known = Dependence.of(done.sent_s, done.last_s, places=cell.load.places)
+    named = {"TTFT": metrics.ttft_s, "TPOT": metrics.tpot_s, "E2E": metrics.e2e_s}
+    unknown = [name for name, one in named.items() if one is not None and one.ci95["mean"] == [None, None]]
+    if not unknown or not known.most_blocks or not known.places:
+        return None
+    return finding(
+        "interval_unknown",
+        f"slow or fast stretches last about as long as the cell: its {len(done)} requests do not tell how far "
+        f"{', '.join(unknown)} may be off",
+    )
 
 
 def phases_locked(cell: Cell) -> Finding | None:

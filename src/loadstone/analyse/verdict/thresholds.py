@@ -37,6 +37,19 @@ START_MOVED_S = 1.0
 P99_REQUESTS = 368
 """Independent requests that bound a p99 from above with 97.5 %: 0.99ⁿ ≤ 0.025."""
 
+# --- wide_interval --------------------------------------------------------------------------------------------------
+
+WIDE_REQUESTS = 50
+"""Requests from which a 95 % interval of a mean or a throughput that is wider than the value says that the cell has
+no one value; of fewer it says that they are few."""
+
+# --- ends_late ------------------------------------------------------------------------------------------------------
+
+ENDS_LATE_SHARE = 0.05
+ENDS_LATE_S = 0.01
+"""Time between the last output and the end of an answer, over that from its sending to its end, means, and seconds:
+so much of a closed loop's places is held by answers that are complete."""
+
 # --- sends_late -----------------------------------------------------------------------------------------------------
 
 LATE_FLOOR_S = 0.002
@@ -81,15 +94,22 @@ IMBALANCE = 1.25
 BLOCKS = 10
 BLOCK_REQUESTS = 5
 """Requests in a block, at least: below 50 in all, chance looks like a trend."""
-TAU = 0.7
-"""Kendall's τ of the blocks from which they rise or fall steadily: for ten blocks in random order |τ| ≥ 0.7 has a
-probability of about 0.002 (Kendall 1938)."""
+CLOSED_BLOCK_REQUESTS = 3
+"""The same of a closed loop, which has no queue whose ups and downs are trends of a short cell."""
+TAU = 0.75
+"""Kendall's τ of the blocks from which they rise or fall steadily: for ten blocks in random order |τ| ≥ 0.75 has a
+probability of 0.001 (Kendall 1938), and blocks of two kinds do not reach it."""
+STARTS = (0.3, 0.2, 0.1, 0.05, 0.025)
+"""Shares of the requests that may be a warm-up."""
 ENDS = 3
 """Blocks that stand for the beginning of a cell, or its end."""
-DRIFT_RATIO = 1.25
-"""The last blocks over the first, or the inverse, from which a cell has no one latency."""
+TIED = 0.01
+"""Difference of two blocks, as a share, that says nothing of the direction."""
+DRIFT_RATIO = 1.12
+"""The last blocks over the first, or the inverse, from which a cell has no one latency: that much they differ where
+all grows by 18 % from the first request to the last. Repeated runs of one setup differ by less."""
 DRIFT_SHARE = 0.05
-"""The change's share of the median E2E from which it matters."""
+"""The change's share of the median E2E from which it matters; of a start, times its share of the requests."""
 LENGTHS_RATIO = 1.1
 """A change of the lengths asked for, from which a change of latencies is their doing."""
 OVERLOAD_RATIO = 2.5
@@ -123,6 +143,11 @@ the mean gap, from which requests are sent in groups that stay: 1 where all are 
 equal lengths it was up to 0.74 or from 0.84 on, in 50 of spread lengths 0 (docs/measuring.md)."""
 LOCKED_APART = 0.2
 """The same of TTFT, from which its percentiles depend on how many places are in which group."""
+
+# --- beyond_hardware ------------------------------------------------------------------------------------------------
+
+BEYOND = 1.2
+"""MBU or MFU that no hardware has: what it reads and computes is known to within this."""
 
 # --- gpu_throttled --------------------------------------------------------------------------------------------------
 
@@ -165,6 +190,21 @@ BUNCHED_S = 1e-5
 """Time per output token, median, below which tokens were not streamed: well below any engine's step."""
 STARVED_SHARE = 0.1
 """Receive lag over E2E, medians, from which a client that got no processor is what bunched an answer."""
+
+# --- answers_collected ----------------------------------------------------------------------------------------------
+
+COLLECTED_REQUESTS = 20
+COLLECTED_OTHERS = 3
+COLLECTED_LENGTH = 0.1
+"""Requests, of which so many have an answer that is this share longer or shorter than its prompt lets expect: what
+fewer show may be chance, or their place in the burst that begins a loop."""
+COLLECTED_FIT = 0.9
+"""Share of the variance of TTFT, at equal prompt length, that the length of the answer explains: nothing that begins
+to answer knows how long it will be."""
+COLLECTED_SHARE = (0.5, 1.05)
+"""Of the mean TTFT, the part that grows with the answer. A queue that grows while a loop fills gives more than it."""
+COLLECTED_SPREAD = 0.5
+"""From the p10 to the p90 of TPOT, over its median: an engine's pace follows who else is served."""
 
 # --- requests_resent, connections_not_kept --------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,12 @@ JOIN_AT = 0.3
 UNSETTLED = 0.8
 """What is taken for it at least where joining ends at LEAST_BLOCKS before it is below JOIN_AT: a queue near
 saturation, whose memory is longer than the cell."""
+STRETCH_SIGMAS = 2.5
+STRETCH_AFTER = 0.05
+"""Correlation of a request with the next, in standard deviations of none, and with one a block later, from which both
+were in one slow stretch: who shares engine steps goes with the next as well, and with nobody a generation later."""
+LEAST_STRETCHES = 4.0
+"""A closed loop that is worth fewer independent blocks says nothing about how far stretches move its mean."""
 TINY = 1e-9
 """Share of a value that is no difference."""
 RESOLUTION = 1e-3
@@ -207,12 +213,14 @@ class Dependence:
     places      of a closed loop that held them; 0 of any other load
     e2e_variance  what places that are apart add to the variance of the mean E2E, as a share of its square: so a
                 throughput varies
+    e2e_independent  how many independent blocks E2E is worth, see independent()
     """
 
     order: NDArray[np.intp]
     most_blocks: int
     places: int = 0
     e2e_variance: float = 0.0
+    e2e_independent: float = math.inf
 
     @classmethod
     def of(cls, sent_s: Floats, end_s: Floats, span_s: float | None = None, places: int = 0) -> Dependence:
@@ -228,18 +236,43 @@ class Dependence:
         under_way = float(np.nansum(took_s)) / span_s if span_s > 0 else math.inf
         variance = variance_between_places(took_s[order], places)
         share = variance and variance / float(took_s.mean()) ** 2
-        return cls(order, block_count(len(order), under_way), places, share)
+        known = cls(order, block_count(len(order), under_way), places, share)
+        return replace(known, e2e_independent=known.independent(took_s))
+
+    def independent(self, values: Floats) -> float:
+        """How many independent blocks values of a closed loop's requests are worth, where slow or fast stretches
+        outlast a block, be it in E2E alone; infinite where none is seen. Blocks with a correlation φ are worth
+        (1 − φ)/(1 + φ) as many. φ is the correlation of requests a block apart, over that of neighbours, which is
+        below 1 by what each has of its own; with what so few blocks hide of it added (Kendall 1954).
+        """
+        blocks, in_order = self.most_blocks, values[self.order]
+        if not self.places or blocks < LEAST_BLOCKS or np.isnan(in_order).any():
+            return self.e2e_independent
+        means, apart = _places(in_order, self.places)
+        rest = in_order - (np.resize(means, len(in_order)) if apart else in_order.mean())
+        rest -= rest.mean()
+        below, later = float(rest @ rest), -(-len(rest) // blocks)
+        if below <= len(rest) * (RESOLUTION * float(in_order.mean())) ** 2:
+            return self.e2e_independent
+        next_one, after = (float(rest[lag:] @ rest[:-lag]) / below for lag in (1, later))
+        if next_one < STRETCH_SIGMAS / math.sqrt(len(rest)) or after < STRETCH_AFTER:
+            return self.e2e_independent
+        phi = min(1.0, after / next_one)
+        phi = min(0.95, phi + (1 + 3 * phi) / blocks)
+        return min(self.e2e_independent, blocks * (1 - phi) / (1 + phi))
 
     def between_places(self, values: Floats) -> float:
         """What places that are apart add to the variance of the mean of values of these requests."""
         return variance_between_places(values[self.order], self.places)
 
-    def error_of_mean(self, values: Floats, between_places: float = 0.0) -> tuple[float, float] | None:
+    def error_of_mean(
+        self, values: Floats, between_places: float = 0.0, independent: float = math.inf
+    ) -> tuple[float, float] | None:
         """(standard error of the mean, degrees of freedom) of values of these requests, NaN where missing; None where
-        they are too few generations, or a block of them has no value.
+        they are too few generations, or a block of them has no value. `independent`: how many blocks they are worth.
         """
         in_order = values[self.order]
-        return self._error(lambda count: block_means(in_order, count), between_places)
+        return self._error(lambda count: block_means(in_order, count), between_places, independent)
 
     def rate_bounds(self, curve: Floats, window_s: float) -> list[float | None]:
         """95 % bounds of a throughput, from what came in each of the evenly long stretches of its window.
@@ -248,19 +281,30 @@ class Dependence:
         throughput varies as the mean E2E does; in an open one below saturation as the arrivals do.
         """
         rate = float(curve.sum()) / window_s
-        known = self._error(lambda count: block_rates(curve, window_s, count), self.e2e_variance * rate**2)
+        known = self._error(
+            lambda count: block_rates(curve, window_s, count), self.e2e_variance * rate**2, self.e2e_independent
+        )
         if known is None:
             return [None, None]
         error, freedom = known
         reach = student(freedom) * error
         return [max(0.0, rate - reach), rate + reach]
 
-    def _error(self, sample: Callable[[int], Floats], between_places: float) -> tuple[float, float] | None:
-        """With what places add, of which only they tell: as many degrees of freedom as there are places."""
+    def _error(
+        self, sample: Callable[[int], Floats], between_places: float, independent: float
+    ) -> tuple[float, float] | None:
+        """With what slow stretches make of it, and what places add, of which only they tell: as many degrees of
+        freedom as there are places."""
         known = error_of_blocks(self.most_blocks, sample)
-        if known is None or not between_places:
-            return known
+        if known is None or independent < LEAST_STRETCHES:
+            return None
         error, freedom = known
+        if math.isfinite(independent):
+            # Their own mean takes away one of them.
+            error = max(error, float(sample(self.most_blocks).std()) / math.sqrt(independent - 1))
+            freedom = min(freedom, independent - 1)
+        if not between_places:
+            return error, freedom
         return math.hypot(error, math.sqrt(between_places)), min(freedom, self.places - 1.0)
 
 

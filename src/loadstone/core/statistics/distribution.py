@@ -66,10 +66,14 @@ def distribution(values: Floats, dependence: Dependence | None = None) -> Distri
         reach, worth = mean_reach(std, n), dict.fromkeys(PERCENTILES, n)
     else:
         between_places = dependence.between_places(values)
-        known = dependence.error_of_mean(values, between_places)
+        independent = dependence.independent(values)
+        known = dependence.error_of_mean(values, between_places, independent)
         reach = student(known[1]) * known[0] if known is not None else math.inf
         least = max(1.0, between_places * n / std**2) if between_places else 1.0
-        worth = {name: _worth(values, points[name], q, n, dependence, least) for name, q in PERCENTILES.items()}
+        worth = {
+            name: _worth(above(values, points[name]), q, n, dependence, independent, least)
+            for name, q in PERCENTILES.items()
+        }
     bounds: dict[str, list[float | None]] = {"mean": [None, None]}
     if math.isfinite(reach):
         bounds["mean"] = [max(0.0, mean - reach) if ordered[0] >= 0 else mean - reach, mean + reach]
@@ -86,9 +90,10 @@ def mean_reach(std: float, n: int) -> float:
     return student(n - 1.0) * std / math.sqrt(n - 1) if n >= LEAST_BLOCKS else math.inf
 
 
-def _worth(values: Floats, cut: float, q: float, n: int, dependence: Dependence, least: float) -> int:
-    """How many independent values would tell the q-quantile, `cut`, as well as these n do; 0 where nobody can say."""
-    known = dependence.error_of_mean(above(values, cut))
+def _worth(higher: Floats, q: float, n: int, dependence: Dependence, independent: float, least: float) -> int:
+    """How many independent values would tell the q-quantile as well as these n do, of which `higher` are above it; 0
+    where nobody can say."""
+    known = dependence.error_of_mean(higher, independent=independent)
     if known is None:
         return 0
     error, freedom = known

@@ -302,7 +302,7 @@ def _attained(point: Point) -> str:
 
 def _level(points: Sequence[Point]) -> str:
     """The head of a column of intervals."""
-    stats = (stat for point in points for stat in (point.ttft, point.tpot, point.dollars_output))
+    stats = (stat for point in points for stat in (point.ttft, point.tpot, point.output, point.dollars_output))
     levels = {stat.level for stat in stats if stat is not None and stat.level is not None}
     return "95 %" if levels <= {"95 %"} else "80 %" if levels == {PREDICTED} else _INTERVAL
 
@@ -322,6 +322,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
     ("prompts", "r", lambda point: _count(point.ok)),
     ("req/s", "r", lambda point: show_number(point.requests_per_s)),
     ("output tok/s", "r", lambda point: show_number(point.output_tokens_per_s, 4)),
+    (_INTERVAL, "u", lambda point: _bounds(point.output, show_number)),
     ("total tok/s", "r", lambda point: show_number(point.total_tokens_per_s, 4)),
     ("$/M output", "r", lambda point: _number(point.dollars_output)),
     (_INTERVAL, "u", lambda point: _bounds(point.dollars_output, show_number)),

@@ -164,7 +164,7 @@ def _table(cells: Sequence[CellSummary], findings: list[Finding]) -> Table:
                 (load_head, load),
                 ("ok", str(cell.requests.completed)),
                 *([("failed", _failed(cell.requests))] if has_failures else []),
-                ("out tok/s", show_number(throughput, 4)),
+                ("out tok/s", show_number(throughput, 4) + _reach(cell)),
                 ("TTFT p50", _p50(ttft)),
                 ("p99", _p99(cell, ttft)),
                 ("TPOT p50", _p50(metrics.tpot_s)),
@@ -297,6 +297,16 @@ def _p99(cell: CellSummary, values: Latency | None) -> str:
     return (UNBOUNDED if unbounded else "") + show_seconds(values.p99)
 
 
+def _reach(cell: CellSummary) -> str:
+    """How far up the 95 % interval of a steady throughput goes; its lower end, which is not below 0, may not tell."""
+    steady = cell.steady
+    high = steady.ci95.get("output_tokens_per_s", (None, None))[1] if steady is not None else None
+    if steady is None or high is None or not steady.output_tokens_per_s:
+        return " ±?" if cell.verdict.has("interval_unknown") else ""
+    reach = 100 * (high / steady.output_tokens_per_s - 1)
+    return f" ±{reach:.0f}%" if reach >= 1 else " ±<1%"
+
+
 def percent(share: float | None) -> str:
     return "-" if share is None else f"{show_number(100 * share, 2)} %"
 
@@ -356,8 +366,9 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         for cell in cells
         for values in (*_timed(cell.metrics, cells), cell.metrics.tpot_s)
     )
+    known = " ± 95 %" if any(map(_reach, cells)) else ""
     lines = [
-        f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s over the {window}",
+        f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s{known} over the {window}",
         _intervals(cells) if simulated and not cells[0].measured_by else _measured_by(cells),
         *stated_lines(cells),
         *map(_cached, cells),
