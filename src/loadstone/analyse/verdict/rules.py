@@ -14,13 +14,13 @@ _Rule = Callable[[Cell], Finding | None]
 _RULES: tuple[_Rule, ...] = (
     load.interrupted, answers.request_errors, server.engine_restarted, server.engines_in_turns,
     server.gpu_throttled, server.gpu_read_seldom, load.sends_late, load.rate_not_reached, load.rate_by_chance,
-    load.cap_held_back, load.warmup_leaked, steady.no_steady_state, steady.phases_locked, answers.short_outputs,
-    answers.other_model, answers.answers_repeated, answers.not_streamed, answers.several_answers,
-    steady.few_samples, load.fleet_imbalance, server.preemptions, client.client_saturated, client.clocks_apart,
-    client.arrivals_bunched, client.events_together, client.gaps_unmeasured, client.tpot_understated,
-    client.ttft_overstated, client.connections_not_kept, client.requests_resent, client.user_clock,
-    answers.input_length, answers.prefix_cache_helped, answers.prompts_repeated, answers.empty_answers,
-    answers.output_length, answers.finish_reasons, answers.answers_identical, answers.no_usage,
+    load.cap_held_back, load.warmup_leaked, steady.no_steady_state, steady.pace_unknown, steady.phases_locked,
+    answers.short_outputs, answers.other_model, answers.answers_repeated, answers.not_streamed,
+    answers.several_answers, steady.few_samples, load.fleet_imbalance, server.preemptions, client.client_saturated,
+    client.clocks_apart, client.arrivals_bunched, client.events_together, client.gaps_unmeasured,
+    client.tpot_understated, client.ttft_overstated, client.connections_not_kept, client.requests_resent,
+    client.user_clock, answers.input_length, answers.prefix_cache_helped, answers.prompts_repeated,
+    answers.empty_answers, answers.output_length, answers.finish_reasons, answers.answers_identical, answers.no_usage,
     answers.tokens_and_events,
 )  # fmt: skip
 _ROWS: dict[_Rule, tuple[str, ...]] = {
