@@ -181,16 +181,10 @@ def test_too_few_values_have_no_step() -> None:
 def test_a_server_that_does_not_keep_up() -> None:
     finding = found(opened(lambda at: 0.05 + 2 * at))["overload"]
     assert finding.severity == "warning"
-    assert finding.evidence.startswith("requests under way rose from ")
+    assert finding.evidence.startswith(
+        "at the last send, 3.90 s after the first, 278 of 400 requests had no first token, "
+    )
     assert "not_stationary" not in found(opened(lambda at: 0.05 + 2 * at))
-
-
-def test_overload_names_the_time_that_its_waits_count_from() -> None:
-    records = opened(lambda at: 0.05 + 2 * at)
-    assert "and TTFT counted from the intended time rose from" in found(records)["overload"].evidence
-    for each in records:
-        each["intended_s"] = None  # as of other tools' requests, most of which do not tell it
-    assert "and TTFT counted from sending rose from" in found(records)["overload"].evidence
 
 
 @pytest.mark.parametrize(("at_first_s", "overloaded"), [(0.6, True), (1.5, False)])
@@ -350,7 +344,7 @@ def judged(records: Rows, load: Load = TRACE) -> set[str]:
         (((22, 22, 200),), {"overload"}),
         (((10, 60, 30), (60, 5, 10)), {"overload"}),  # down again, too late
         (((40, 40, 40), (20, 20, 40)), {"overload"}),  # what was too much is never made up for
-        (((40, 200, 20),), {"queue_grows"}),  # so much that no block has waited little
+        (((40, 200, 20),), {"overload"}),
         (((1, 16, 60),), set()),
         (((16, 1, 60),), set()),
         (((16, 16, 60),), set()),
@@ -381,8 +375,8 @@ def test_what_overload_of_a_load_that_changes_says() -> None:
     finding = found(records, plan_of(TRACE))["overload"]
     assert finding.severity == "warning"
     assert finding.evidence == (
-        "from 1.11 s to the last send at 3.99 s the server did not catch up: 100 requests/s came and 50 got their "
-        "first token, requests under way went from 16 to 160, and at the end first tokens were 1.59 s behind"
+        "at the last send, 3.99 s after the first, 160 of 400 requests had no first token, one of them since 1.59 s, "
+        "though it takes 1.04 ms where the server is not behind; it had last caught up 1.11 s after the first send"
     )
 
 
@@ -400,8 +394,8 @@ def behind(since: float, by: float, own_s: float = 0.001) -> Rows:
 @pytest.mark.parametrize(
     ("since", "by", "told"),
     [
-        (0.0, 0.045, False),
-        (0.0, 0.06, True),  # from a twentieth of the sends on
+        (0.0, 0.07, False),
+        (0.0, 0.085, True),  # from what 400 requests may be behind by chance on
         (0.71, 0.2, True),  # it was a tenth of that at 0.74
         (0.75, 0.2, False),
     ],
@@ -412,14 +406,13 @@ def test_being_behind_at_the_end_is_by_much_and_for_long(since: float, by: float
 
 
 def test_answers_in_one_piece_that_are_behind_show_by_their_growth() -> None:
-    """How long each takes is its own, so that being behind says little."""
-    for by, kinds in ((0.4, {"queue_grows"}), (0.08, set())):
+    """How long each takes goes by its tokens, whose count is known."""
+    for by, kinds in ((0.4, {"overload"}), (0.06, set())):
         records = behind(0.2, by)
         for each in records:
             each.update(arrival_s=each["arrival_s"][-1:], read=[0], tokens=[4])
         spoilt = found(records, plan_of(TRACE), target=structs.replace(TARGET, streams=False))
         assert SPOILS & set(spoilt) == kinds
-        assert "overload" in found(behind(0.2, by), plan_of(TRACE))
 
 
 @pytest.mark.parametrize(("own_s", "told"), [(0.1, True), (0.3, False)])
@@ -429,15 +422,14 @@ def test_long_first_tokens_of_their_own_are_no_queue(own_s: float, told: bool) -
     assert "overload" not in found(behind(0, 0, own_s), plan_of(TRACE))
 
 
-@pytest.mark.parametrize(("more", "told"), [(3, False), (5, True)])
+@pytest.mark.parametrize(("more", "told"), [(6, False), (14, True)])
 def test_a_few_requests_behind_are_no_overload(more: int, told: bool) -> None:
     """One request a second for 60 s, of which the last wait for so many others."""
     records = []
     for index in range(60):
-        late = min(max(0, index - 20) / 4, more)
+        late = min(max(0, index - 20) / 2, more)
         records.append(row(WARM + index, float(index), ttft=0.01 + late, tpot=1e-4))
     assert ("overload" in found(records, plan_of(TRACE, 60))) == told
-    assert "overload" not in found(records[11:], plan_of(TRACE, 49))  # too few to tell
 
 
 def test_where_requests_take_longer_though_first_tokens_come_at_once() -> None:

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from loadstone import simulate
-from loadstone.analyse.metrics import sustained_of
+from loadstone.analyse import metrics
 from loadstone.core import arrays
+from loadstone.core.pace import pace_of
 from loadstone.core.plan import Load
 from loadstone.core.statistics.growth import growth
+from loadstone.core.summary import Sustained
 
 
 def rows(due_s: np.ndarray, took_s: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -19,6 +21,10 @@ def rows(due_s: np.ndarray, took_s: np.ndarray, tokens: np.ndarray) -> np.ndarra
     found["intended"] = found["sent"] = due_s
     found["first"], found["last"], found["end"] = due_s + 0.1, due_s + took_s, due_s + took_s
     return found
+
+
+def sustained_of(load: Load, measured: np.ndarray) -> Sustained | None:
+    return metrics.sustained_of(load, measured, pace_of(load, measured) if load.is_open else None)
 
 
 def arrivals(seed: int, rate: float, n: int) -> np.ndarray:

@@ -34,7 +34,7 @@ def breakdown_of(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load,
     """The cell's numbers by turn, by server of a fleet, by piece of a profile: whichever there are."""
 
     def read() -> Iterator[pa.RecordBatch]:
-        return run_folder.read_records(folder, cell, (*COLUMNS, "turn", "replica"))
+        return run_folder.read_records(folder, cell, COLUMNS)
 
     def by(key: Callable[[pa.RecordBatch], NDArray[np.int64]]) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, part in parts(read, key, streams=streams).items():

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from loadstone.core import arrays
 from loadstone.core.arrays import Bools, Floats
+from loadstone.core.pace import Pace, pace_of
 from loadstone.core.plan import Load
 from loadstone.core.statistics import Dependence, Distribution, Pool, distribution
 from loadstone.core.statistics.dependence import CURVE, window_curve
 from loadstone.core.statistics.distribution import mean_reach
-from loadstone.core.statistics.growth import SURE, growth
 from loadstone.core.summary import Latency, Part, Steady, Sustained
 from loadstone.core.summary import Requests as Counts
 
@@ -69,6 +69,7 @@ class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     output_tokens_per_s      output_tokens / duration_s
     total_tokens_per_s       (input_tokens + output_tokens) / duration_s
     requests_per_s           (ok + short) / duration_s
+    pace                     of an open loop: whether the server keeps up with it
     sustained                see sustained_of()
     achieved_rate_per_s      (sends − 1)/(last send − first send)
     attainment               requests that meet every SLO / all measured requests, failed ones included
@@ -93,6 +94,7 @@ class CellMetrics(msgspec.Struct, kw_only=True, frozen=True):
     total_tokens_per_s: float | None
     requests_per_s: float | None
     steady: Steady | None
+    pace: Pace | None
     sustained: Sustained | None
     achieved_rate_per_s: float | None
     goodput_per_s: float | None
@@ -169,7 +171,7 @@ def cell_metrics(
     `span_s`: how long the cell took, where its requests' times have no common clock.
     `slo`: what each request is to keep; where it has no bound, goodput and attainment are not known.
 
-    Kept are 74 bytes per request and 4 per output token.
+    Kept are 90 bytes per request and 4 per output token.
     """
     events = 0
     parts = [np.empty(0, arrays.ROW)]
@@ -201,6 +203,7 @@ def cell_metrics(
                 for _, piece in arrays.pieces(arrays.events(batch)):
                     within += window_curve(piece.arrival, arrays.gained(piece), window)
 
+    pace = pace_of(load, rows, streams=streams) if load.is_open and rows["measured"].any() else None
     measured = _those(rows, rows["measured"])
     done = _those(measured, arrays.completed(measured))
     started = _those(measured, ~np.isnan(measured["first"]))
@@ -227,7 +230,8 @@ def cell_metrics(
         steady=None
         if window is None
         else _steady(within, window, dependence, input_tokens, output_tokens, len(done)),
-        sustained=sustained_of(load, measured),
+        pace=pace,
+        sustained=sustained_of(load, measured, pace),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
         goodput_per_s=None if met is None else arrays.over(int(met.sum()), duration_s),
         attainment=float(met.mean()) if met is not None and len(met) else None,
@@ -263,21 +267,18 @@ def _steady(
     )
 
 
-def sustained_of(load: Load, measured: NDArray[Any]) -> Sustained | None:
+def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Sustained | None:
     """What an open loop gives in the long run; `measured`: all its measured requests, rows as in arrays.rows().
 
     None where its rate is none that was asked for (a trace, a ramp, sessions), where not every request ended well,
     and where the cell does not keep up, or does not tell.
     """
-    if not load.steady:
+    if pace is None or not pace.keeps_up or pace.growth is None:
         return None
     tokens = measured["tokens"]
     if not len(measured) or not arrays.completed(measured).all() or np.isnan(tokens).any() or not tokens.any():
         return None
-    grown = growth(arrays.origin_s(measured, load), measured["last"])
-    if grown is None or grown[0] - grown[1] > SURE:
-        return None
-    behind = math.log1p(max(0.0, sum(grown)))
+    behind = math.log1p(max(0.0, sum(pace.growth)))
     each = {"output_tokens_per_s": tokens, "requests_per_s": np.ones(len(tokens))}
     if not np.isnan(measured["input"]).any():
         each["total_tokens_per_s"] = tokens + measured["input"]

@@ -53,8 +53,8 @@ _TOTALS = (
     "attainment",
 )  # fmt: skip
 _Factors = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=1)]
-_NOT_SUSTAINED = ("overload", "queue_grows", "rate_not_reached", "interrupted")
-"""Findings on cells whose rate is not what came, or not what was kept up with."""
+_NOT_SUSTAINED = ("rate_not_reached", "interrupted")
+"""Findings on cells whose rate is not what came."""
 
 
 class _Run(NamedTuple):

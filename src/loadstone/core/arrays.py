@@ -21,16 +21,16 @@ Bools = NDArray[np.bool_]
 STATUSES: tuple[str, ...] = get_args(Status)
 _COMPLETED = [STATUSES.index("ok"), STATUSES.index("short")]
 
-ROW = np.dtype(
-    [("measured", "?"), ("status", "i1")]
-    + [(name, "f8") for name in ("intended", "sent", "first", "last", "end", "input", "tokens", "cached", "lag")]
-)
+_NUMBERS = (
+    "intended", "sent", "first", "last", "end", "input", "tokens", "cached", "lag", "turn", "replica",
+)  # fmt: skip
+ROW = np.dtype([("measured", "?"), ("status", "i1")] + [(name, "f8") for name in _NUMBERS])
 """What is kept of each request; NaN where missing. `tokens`: output tokens that arrived, see rows()."""
 
 # Columns as the record names them, for those that are taken as they are.
 _TAKEN = {
     "intended": "intended_s", "sent": "sent_s", "end": "end_s", "input": "input_tokens",
-    "cached": "cached_tokens", "lag": "receive_lag_s",
+    "cached": "cached_tokens", "lag": "receive_lag_s", "turn": "turn", "replica": "replica",
 }  # fmt: skip
 COLUMNS = ("request_id", "phase", "status", *_TAKEN.values(), "output_tokens", "arrival_s", "tokens")
 """Of the records, what these arrays are made of."""

@@ -39,7 +39,7 @@ SLO_KEYS = ("ttft", "tpot", "e2e")
 """What a request may have a bound on."""
 _MOST_BYTES = 256 * 1024 * 1024
 """A summary.json of more is none of a run's."""
-_QUEUE_GROWS = ("overload", "queue_grows")
+QUEUE_GROWS = frozenset({"overload", "queue_grows"})
 """Findings on open loops in which requests begin faster than they end."""
 
 Severity = Literal["info", "warning", "error"]
@@ -475,7 +475,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
         """Whether it is an open loop whose queue grows. Until its last request is sent, the server takes up prompts,
         and most answers come later: what is done between the first and the last send is no state of it.
         """
-        return self.verdict.has(*_QUEUE_GROWS)
+        return self.verdict.has(*QUEUE_GROWS)
 
     @property
     def steady(self) -> Steady | None:

@@ -12,7 +12,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
-from loadstone.predict.simulator.interval import ended
+from loadstone.predict.simulator.interval import ended, pace_in
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.candidates import Candidate
 from loadstone.recommend.traffic import LEAST_REQUESTS, MOST_REQUESTS, Bound, Traffic
@@ -27,8 +27,6 @@ _MOST_FLEET = 4
 """Replicas that are simulated together; of more, each has its share of the load."""
 _STARTS = 0.25
 """Of the sends, the first part is left out: an engine that was idle."""
-_BEHIND = 0.98
-"""Of what comes, the share that must leave."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ def _seen(run: CellRun, cell: Load, load: float, many: int, traffic: Traffic) ->
     tokens = float(done.output_tokens[chosen].sum())
     return Seen(
         load=load,
-        keeps_up=_keeps_up(done.due_s, done.end_s) if cell.is_open else True,
+        keeps_up=cell.is_closed or pace_in(run, cell).keeps_up is True,
         figures={each.name: quantile(each.metric, each.quantile) for each in traffic.bounds},
         ttft_p50_s=quantile("ttft", 0.5),
         ttft_p99_s=quantile("ttft", 0.99),
@@ -157,18 +155,3 @@ def _seen(run: CellRun, cell: Load, load: float, many: int, traffic: Traffic) ->
         requests_per_s=float(chosen.sum()) / window / many,
         output_tokens_per_s=tokens / window / many,
     )
-
-
-def _keeps_up(due_s: Array, end_s: Array) -> bool:
-    """Whether as many leave as come: in the second half of the sends the time to an answer grows by no more than a
-    fiftieth of that time."""
-    span = float(due_s.max() - due_s.min())
-    if span <= 0:
-        return True
-    order = np.argsort(due_s, kind="stable")
-    took, due = (end_s - due_s)[order], due_s[order]
-    middle, late = (due > due[0] + 0.5 * span) & (due <= due[0] + 0.75 * span), due > due[0] + 0.75 * span
-    if not middle.any() or not late.any():
-        return True
-    growth = float(took[late].mean() - took[middle].mean()) / (0.25 * span)
-    return growth < 1 / _BEHIND - 1 or growth * 0.25 * span < 0.05 * float(took[middle].mean())

@@ -15,7 +15,7 @@ _RULES: tuple[_Rule, ...] = (
     load.interrupted, answers.request_errors, server.engine_restarted, server.engines_in_turns,
     server.gpu_throttled, server.gpu_read_seldom, server.server_writes_late, load.sends_late, load.rate_not_reached,
     load.rate_by_chance,
-    load.cap_held_back, load.warmup_leaked, load.warmup_failed, load.ends_late, steady.no_steady_state,
+    load.cap_held_back, load.warmup_leaked, load.warmup_failed, load.ends_late, steady.no_steady_state, steady.pace_unknown,
     steady.wide_interval, steady.interval_unknown, steady.phases_locked, answers.short_outputs, answers.other_model,
     answers.answers_repeated, answers.not_streamed, answers.several_answers, steady.few_samples,
     load.fleet_imbalance, server.preemptions,

@@ -11,15 +11,16 @@ them, in the first requests against all others.
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding
-from loadstone.analyse.verdict.requests import Cell, Floats, RequestTable, under_way
+from loadstone.analyse.verdict.requests import Cell, Floats, RequestTable
 from loadstone.analyse.verdict.thresholds import BLOCKS, ENDS
+from loadstone.core import arrays
+from loadstone.core.pace import Unended
 from loadstone.core.statistics.dependence import Dependence, spread_between_places
 from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
@@ -104,114 +105,51 @@ def start(values: Floats) -> Change | None:
 
 def no_steady_state(cell: Cell) -> Finding | None:
     """The gravest of what is wrong where the server is not in one state."""
-    return overload(cell) or queue_grows(cell) or not_stationary(cell)
+    return falls_behind(cell) or not_stationary(cell)
 
 
-def overload(cell: Cell) -> Finding | None:
-    """In an open loop: the server does not keep up. Where the load is meant to change, waits that grow may be its
-    doing, and only those count that are left at its end.
-    """
-    if not cell.load.is_open:
+def falls_behind(cell: Cell) -> Finding | None:
+    """In an open loop: the server does not keep up (core.pace)."""
+    pace, load = cell.metrics.pace, cell.load
+    if pace is None or pace.why is None:
         return None
-    if not cell.load.profile and cell.load.process != "trace":
-        return _waits_grow(cell)
-    return _never_caught_up(cell.measured) if cell.streams else None
-
-
-def _waits_grow(cell: Cell) -> Finding | None:
-    """At one rate: requests under way and the time to the first token (whole answer, without streaming) both rise
-    through the cell. A short cell that only fills up has the first without the second.
-    """
-    measured = cell.measured
-    done = _in_order(measured.pick(measured.completed & ~(measured.turn > 0)))
-    waited = trend((done.first_s if cell.streams else done.last_s) - done.due_s)
-    if waited is None or waited.after < thresholds.OVERLOAD_RATIO * waited.before:
-        return None
-    due_s = measured.due_s
-    backlog = np.array_split(under_way(measured, np.sort(due_s[~np.isnan(due_s)]), since=due_s), BLOCKS)
-    first, last = float(np.mean(backlog[ENDS - 1])), float(np.mean(backlog[-1]))
-    if last < thresholds.BACKLOG_RATIO * first or last - first < thresholds.BACKLOG_MORE:
-        return None
-    latency = "TTFT" if cell.streams else "E2E"
-    since = "sending" if np.isnan(measured.intended_s).all() else "the intended time"
+    why, of = pace.why, ""
+    if pace.replica is not None:
+        urls = cell.target.urls if cell.target is not None else []
+        of = f"{urls[pace.replica] if pace.replica < len(urls) else f'server {pace.replica}'}: "
+    if isinstance(why, Unended):
+        first, last = why.under_way
+        return finding(
+            "queue_grows",
+            f"{of}requests took longer and longer up to the last: in the second half of the sends, from "
+            f"{show_seconds(why.from_s)} to {show_seconds(why.span_s)}, {why.ended} ended, {why.would} would have if "
+            f"each had taken as long as before, and requests under way went from {first} to {last}",
+        )
+    name = "overload" if load.process != "trace" and not load.profile else "overload.part"
+    lacked = "had not ended" if why.answers else "had no first token"
     return finding(
-        "overload",
-        f"requests under way rose from {first:.0f} to {last:.0f}, and {latency} counted from {since} rose from "
-        f"{show_seconds(waited.before)} to {show_seconds(waited.after)} during the cell",
+        "queue_grows" if why.answers and cell.streams else name,
+        f"{of}at the last send, {show_seconds(why.span_s)} after the first, {why.waiting} of {why.sent} requests "
+        f"{lacked}, one of them since {show_seconds(why.age_s)}, though it takes {show_seconds(why.own_s)} where the "
+        f"server is not behind; it had last caught up {show_seconds(why.since_s)} after the first send",
     )
 
 
-def _never_caught_up(measured: RequestTable) -> Finding | None:
-    """First tokens are behind at the last send by a good part of the sends, and have been so for long. A burst that
-    the server catches up with leaves nothing of that, nor does a ramp that comes down again in time.
-    """
-    starters = measured.pick(~(measured.turn > 0) & ~np.isnan(measured.due_s))
-    done = _in_order(starters.pick(starters.completed))
-    if len(done) < _LEAST_REQUESTS:
+def pace_unknown(cell: Cell) -> Finding | None:
+    """In an open loop: its requests do not tell whether the server keeps up."""
+    pace, e2e = cell.metrics.pace, cell.metrics.e2e_s
+    if pace is None or pace.keeps_up is not None or e2e is None:
         return None
-    waits_s = np.array_split(done.first_s - done.due_s, BLOCKS)
-    own_s = min(float(np.quantile(block, thresholds.BEHIND_OWN)) for block in waits_s)
-    due_s = np.sort(starters.due_s)
-    left_s = np.where(np.isnan(starters.first_s), starters.end_s, starters.first_s)
-    behind = _behind_s(due_s, left_s, due_s)
-    span_s = due_s[-1] - due_s[0]
-    if behind[-1] < max(thresholds.BEHIND_SHARE * span_s, thresholds.OVERLOAD_RATIO * own_s):
-        return None
-    since = int(np.flatnonzero(behind <= thresholds.BEHIND_SINCE * behind[-1])[-1])
-    part_s = due_s[-1] - due_s[since]
-    if part_s < thresholds.BEHIND_LASTS * span_s:
-        return None
-    at_s = due_s[[since, -1]]
-    first, last = under_way(starters, at_s, since=starters.due_s)
-    if last - first < thresholds.BACKLOG_MORE:
-        return None
-    came = len(due_s) - 1 - since
-    began = int(((left_s > at_s[0]) & (left_s <= at_s[1])).sum())
-    return finding(
-        "overload.part",
-        f"from {show_seconds(due_s[since] - due_s[0])} to the last send at {show_seconds(span_s)} the server did not "
-        f"catch up: {came / part_s:.3g} requests/s came and {began / part_s:.3g} got their first token, requests "
-        f"under way went from {first} to {last}, and at the end first tokens were {show_seconds(behind[-1])} behind",
-    )
-
-
-def queue_grows(cell: Cell) -> Finding | None:
-    """In an open loop: requests take ever longer, up to the last that is sent, so that fewer end than would if each
-    took as long as before; at one rate these are as many as begin. Prefill may go first and TTFT stay low meanwhile;
-    each request's share of the server falls, so that E2E, TPOT and throughput follow from how long the cell lasts.
-
-    What begins less what ends in a time, both at random, has the variance of their sum; arrivals of gamma times have
-    1/shape times theirs. A server that keeps up has far less: what it is behind, it takes up later.
-    """
-    if not cell.load.is_open:
-        return None
-    measured, due_s = cell.measured, cell.measured.due_s
-    starters_s = np.sort(due_s[~np.isnan(due_s) & ~(measured.turn > 0)])
-    if len(starters_s) < _LEAST_REQUESTS:
-        return None
-    half, quarter, last = (round(share * (len(starters_s) - 1)) for share in (0.5, 0.75, 1.0))
-    at_s = starters_s[[half, quarter, last]]
-    begun_s = np.sort(due_s[~np.isnan(due_s)])
-    backlog = under_way(measured, at_s, since=due_s)
-    ended = np.searchsorted(begun_s, at_s, side="right") - backlog
-    behind = _behind_s(begun_s, measured.end_s, at_s)
-    would = np.searchsorted(begun_s, at_s[1:] - behind[:-1], side="right") - ended[:-1]
-    missing = would - np.diff(ended)
-    from_s, span_s = at_s[0] - starters_s[0], at_s[-1] - starters_s[0]
-    # Where half of the requests come in a moment, they may be late by more of it, and yet by next to nothing.
-    too_few = (missing < thresholds.UNENDED_SHARE * would).any()
-    if too_few or behind[-1] - behind[0] < thresholds.BEHIND_SHARE * span_s:
-        return None
-    more, of = int(missing.sum()), int(would.sum())
-    scatter = of / min(1.0, cell.load.burstiness) + of - more
-    if more < thresholds.UNENDED_SIGMAS * math.sqrt(scatter):
-        return None
-    return finding(
-        "queue_grows",
-        f"requests took longer and longer up to the last: in the second half of the sends, from "
-        f"{show_seconds(from_s)} to {show_seconds(span_s)}, {of - more} ended, {of} would have if each had taken as "
-        f"long as before, and requests under way went from {backlog[0]} to {backlog[-1]}",
-    )
+    if pace.growth is not None:
+        evidence = (
+            f"each request took {pace.growth[0]:.0%} ± {pace.growth[1]:.0%} longer per second that it was due later"
+        )
+    else:
+        span_s = float(np.ptp(arrays.present(cell.measured.due_s)))
+        evidence = (
+            f"{e2e.n} requests in {show_seconds(span_s)}, each of which took {show_seconds(e2e.mean)} on average"
+        )
+    return finding("pace_unknown", f"{evidence}: too little to tell whether the server keeps up")
 
 
 def not_stationary(cell: Cell) -> Finding | None:
@@ -321,14 +259,6 @@ def phases_locked(cell: Cell) -> Finding | None:
         "phases_locked.ttft" if apart else "phases_locked",
         f"requests of equal length stay together in groups: {evidence}",
     )
-
-
-def _behind_s(due_s: Floats, left_s: Floats, at_s: Floats) -> Floats:
-    """How far behind a server is at each moment, as if it took requests in the order they are due: the time since the
-    one was due that is next to leave. `due_s`: sorted; `left_s`: when each left, in any order; NaN: never.
-    """
-    left = np.searchsorted(np.sort(np.where(np.isnan(left_s), np.inf, left_s)), at_s, side="right")
-    return np.asarray(np.maximum(0.0, at_s - np.append(due_s, np.inf)[left]))
 
 
 def _in_order(requests: RequestTable) -> RequestTable:

@@ -89,7 +89,7 @@ way later, and so many more: a backlog of the start. Arrivals at random alone do
 IMBALANCE = 1.25
 """The busiest server's output tokens over the mean, from which a fleet is unevenly used."""
 
-# --- overload, queue_grows, not_stationary: blocks of requests in the order they were due ---------------------------
+# --- not_stationary: blocks of requests in the order they were due (overload, queue_grows: core.pace) ---------------
 
 BLOCKS = 10
 BLOCK_REQUESTS = 5
@@ -112,28 +112,6 @@ DRIFT_SHARE = 0.05
 """The change's share of the median E2E from which it matters; of a start, times its share of the requests."""
 LENGTHS_RATIO = 1.1
 """A change of the lengths asked for, from which a change of latencies is their doing."""
-OVERLOAD_RATIO = 2.5
-"""Growth of TTFT from the intended time, from which a server does not keep up: in a queue that grows evenly the last
-blocks wait more than five times as long as the first, their own prefill apart."""
-BEHIND_SHARE = 0.05
-"""Of the time of the sends, by which a server that has not kept up is behind at its end; and by which it falls
-behind in its second half where a tenth fewer end than would."""
-BEHIND_OWN = 0.9
-"""Quantile of the waits in the block that waited least: so much is a request's own, and no queue."""
-BEHIND_SINCE = 0.1
-"""Of how far it is behind at the end: when it was less, it had caught up."""
-BEHIND_LASTS = 0.25
-"""Of the time of the sends, since when it has not: what begins later is a burst whose end was not seen."""
-BACKLOG_RATIO = 1.5
-BACKLOG_MORE = 4
-"""Growth of the requests under way that goes with it: times, and requests at least."""
-UNENDED_SHARE = 0.1
-"""Of the requests that begin in each of the last two quarters, the part that those that end fall short by: as many
-more would be under way after another E2E."""
-UNENDED_SIGMAS = 3.0
-"""Standard deviations of the difference of two random counts by which they do so over the last half. Of 800 cells at
-0.8, 0.9 and 0.95 of a server's capacity, 50 to 2,000 requests, at most 4 are beyond both; of those at 1.3 times it
-29 % with 400 requests and 99 % with 2,000, at twice it all with 400."""
 
 # --- phases_locked --------------------------------------------------------------------------------------------------
 

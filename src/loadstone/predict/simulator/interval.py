@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.core import arrays
+from loadstone.core.pace import Pace, pace_of
 from loadstone.core.plan import Load, Plan
 from loadstone.core.statistics.distribution import PERCENTILES
-from loadstone.core.statistics.growth import SURE, growth
 from loadstone.core.summary import latency_field
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
@@ -159,12 +160,22 @@ def _leaving(run: CellRun, load: Load) -> float | None:
     """Of requests that come at a steady rate, the share that leaves in the same time; None where it is unknown."""
     if not load.steady:
         return None
-    done = ended(run)
-    trend = growth(done.due_s, done.end_s)
-    if trend is None:
+    pace = pace_in(run, load)
+    if pace.growth is None:
         return None
-    slope, reach = trend
-    return 1 / (1 + slope) if slope - reach > SURE else 1.0
+    return 1.0 if pace.keeps_up else 1 / (1 + max(0.0, pace.growth[0]))
+
+
+def pace_in(run: CellRun, load: Load) -> Pace:
+    """Whether the simulated deployment keeps up with an open loop."""
+    requests = run.requests
+    rows = np.zeros(requests.count, arrays.ROW)
+    rows["measured"] = np.arange(requests.count) >= requests.warm
+    rows["first"] = np.array(run.journal.first_s[: requests.count]) + run.stream_s
+    rows["last"] = rows["end"] = np.array(run.end_s[: requests.count]) + run.stream_s
+    rows["sent"], rows["intended"] = requests.sent_s_of[: requests.count], requests.intended_s_of[: requests.count]
+    rows["tokens"] = requests.output_tokens
+    return pace_of(load, rows)
 
 
 def answer_s(run: CellRun) -> float:

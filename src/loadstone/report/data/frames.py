@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadstone.analyse.verdict.thresholds import BUNCHED_S
+from loadstone.core.summary import QUEUE_GROWS
 from loadstone.core.units import show_load
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series, common, lengths_label, series_of
@@ -60,7 +61,7 @@ def bunched(point: Point, measure: Measure) -> bool:
 
 def unsettled(point: Point, measure: Measure) -> bool:
     """Whether a latency has a wait in it that is as long as the cell lasted."""
-    return measure.key in ("ttft", "e2e") and not {"overload", "queue_grows"}.isdisjoint(point.warnings)
+    return measure.key in ("ttft", "e2e") and not QUEUE_GROWS.isdisjoint(point.warnings)
 
 
 TTFT = Measure("ttft", "TTFT", "s", "TTFT = first token − {since}", lambda p: p.ttft)
