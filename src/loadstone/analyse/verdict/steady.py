@@ -11,6 +11,7 @@ them, in the first requests against all others.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
