@@ -204,8 +204,8 @@ def _from_to(change: Change) -> str:
 
 
 def wide_interval(cell: Cell) -> Finding | None:
-    """A mean or throughput whose interval is wider than it: a warning where throughput is, which nothing else bounds;
-    latencies of a queue below saturation may vary so.
+    """A mean or throughput whose interval is wider than it. A warning where it is the throughput of a closed loop,
+    whose load follows its answers: latencies of a queue below saturation may vary so.
     """
     metrics, wide = cell.metrics, []
     if len(cell.completed) < thresholds.WIDE_REQUESTS:
@@ -214,7 +214,7 @@ def wide_interval(cell: Cell) -> Finding | None:
     each = [
         (f"mean {name}", one.mean, one.ci95["mean"], show_seconds) for name, one in named.items() if one is not None
     ]
-    if metrics.steady is not None and metrics.sustained is None:
+    if metrics.steady is not None and cell.load.is_closed:
         rate, bounds = metrics.steady.output_tokens_per_s, metrics.steady.ci95["output_tokens_per_s"]
         each.append(("output tokens/s", rate, bounds, "{:.4g}".format))
     for name, value, (low, high), show in each:

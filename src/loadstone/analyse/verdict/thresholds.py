@@ -99,7 +99,7 @@ CLOSED_BLOCK_REQUESTS = 3
 TAU = 0.75
 """Kendall's τ of the blocks from which they rise or fall steadily: for ten blocks in random order |τ| ≥ 0.75 has a
 probability of 0.001 (Kendall 1938), and blocks of two kinds do not reach it."""
-STARTS = (0.3, 0.2, 0.1, 0.05, 0.025)
+STARTS = (0.2, 0.1, 0.05, 0.025)
 """Shares of the requests that may be a warm-up."""
 ENDS = 3
 """Blocks that stand for the beginning of a cell, or its end."""
