@@ -15,7 +15,7 @@ TTFT_S, ITL_S, PLACES = 0.04, 0.008, 4
 
 def taken(due_s: Floats, took_s: Floats, order: str, places: int = PLACES) -> Floats:
     """When each is taken up by a server of so many places: in turn, the shortest or the newest first."""
-    began_s, ends, queue, index = np.zeros(len(due_s)), [0.0] * places, list[tuple[float, int]](), 0
+    began_s, ends, queue, index = np.zeros(len(due_s)), [-np.inf] * places, list[tuple[float, int]](), 0
     while index < len(due_s) or queue:
         free_s = ends[0] if queue else max(ends[0], due_s[index])
         while index < len(due_s) and due_s[index] <= free_s:
@@ -52,23 +52,23 @@ def pace(
 
 
 @pytest.mark.parametrize(
-    ("order", "rate", "count", "tokens", "least"),
+    ("order", "rate", "count", "tokens"),
     [
-        ("shortest", 12, 300, (8, 120), 40),
-        ("shortest", 9, 300, (8, 120), 34),
-        ("newest", 11, 300, (64, 64), 40),
-        ("router", 9, 270, (64, 64), 37),
-        ("in turn", 9, 150, (64, 64), 36),
-        ("in turn", 30, 48, (64, 64), 40),
-        ("in turn", 30, 24, (64, 64), 36),
-        ("newest", 15, 48, (64, 64), 38),
+        ("shortest", 12, 300, (8, 120)),
+        ("shortest", 9, 300, (8, 120)),
+        ("newest", 11, 300, (64, 64)),
+        ("router", 9, 270, (64, 64)),
+        ("in turn", 9, 150, (64, 64)),
+        ("in turn", 30, 48, (64, 64)),
+        ("in turn", 30, 16, (64, 64)),
+        ("newest", 15, 48, (64, 64)),
     ],
 )
 def test_what_is_too_much_shows_in_whichever_order_it_is_taken(
-    order: str, rate: float, count: int, tokens: tuple[int, int], least: int
+    order: str, rate: float, count: int, tokens: tuple[int, int]
 ) -> None:
     found = [pace(order, rate, count, seed, tokens).keeps_up for seed in range(40)]
-    assert found.count(False) >= least
+    assert found.count(False) >= 39
 
 
 @pytest.mark.parametrize("order", ["in turn", "shortest", "newest"])

@@ -153,12 +153,14 @@ class Stopping(NamedTuple):
 
     rules        all of which must hold; none: precision ends nothing
     most_errors  share of the requests that may fail
+    shows_s      before which bounds are not said to hold: a queue takes a while to show
     """
 
     rules: tuple[Rule, ...] = ()
     most_errors: float | None = None
     least_s: float = 0.0
     most_s: float = math.inf
+    shows_s: float = 0.0
 
 
 class Watch:
@@ -181,6 +183,8 @@ class Watch:
         if len(requests) >= self._next and elapsed_s >= self._stopping.least_s:
             self._next = len(requests) * _LOOK_AGAIN
             self._estimate(requests)
+            if self._holds and elapsed_s < self._stopping.shows_s:
+                self._precise = False
             if self._precise:
                 return Stop("precise", self._shown, self._holds)
         if elapsed_s >= most_s:

@@ -241,7 +241,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
         summary.client = msgspec.structs.replace(summary.client, selftest=line)
     if beyond is not None:
         summary.verdict.findings.append(beyond)
-    if info.slo:
+    if info.slo and summary.requests.sent != 0:  # of none, nothing was met or missed
         off = _of_cell(info, "slo_factors", cell) or {}
         known = None if run.simulated else (1.0,)
         summary.slo = bounds_of(bounds, load, summary.requests, summary.metrics, lambda name: off.get(name, known))

@@ -54,6 +54,7 @@ class Display:
     def __call__(self, event: Event) -> None:
         if event.kind == "attached" and event.info is not None and event.plan is not None:
             self._folder = event.folder
+            self._before = self._last = NOTHING_YET  # a search is many runs, each of which counts from 0
             self._say(_announce(event))
             if sys.stderr.isatty():
                 self._start_live()

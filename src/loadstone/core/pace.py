@@ -119,7 +119,8 @@ def pace_of(load: Load, rows: NDArray[Any], *, streams: bool = True) -> Pace:
 
 def _left_s(rows: NDArray[Any], name: str) -> Floats:
     """When each got its `first` or `last` output, or failed; infinite where neither is known."""
-    return np.nan_to_num(np.where(np.isnan(rows[name]), rows["end"], rows[name]), nan=math.inf)
+    left_s = np.where(np.isnan(rows[name]), rows["end"], rows[name])
+    return np.where(np.isnan(left_s), math.inf, left_s)
 
 
 def _why_not(load: Load, rows: NDArray[Any], streams: bool) -> Behind | Unended | None:
@@ -152,7 +153,7 @@ def _behind(load: Load, rows: NDArray[Any], name: str, *, one_piece: bool = Fals
     waits = (left_s - due_s) / size
     ended = waits[left_s <= at_s[-1]]
     blocks = min(_OWN_BLOCKS, len(ended) // _OWN_REQUESTS)
-    own = math.inf
+    own = 0.0
     if blocks:
         own = min(float(np.quantile(block, OWN_QUANTILE)) for block in np.array_split(ended, blocks))
     own_s, until_s = own * float(size.mean()), due_s + own * size
@@ -162,7 +163,8 @@ def _behind(load: Load, rows: NDArray[Any], name: str, *, one_piece: bool = Fals
     caught_up = np.flatnonzero(ages_s <= BEHIND_SINCE * ages_s[-1])
     since_s = float(at_s[caught_up[-1]] - at_s[0]) if len(caught_up) else 0.0
     is_behind = (
-        _OWN_TIMES * own_s < span_s
+        blocks > 0
+        and _OWN_TIMES * own_s < span_s
         and ages_s[-1] >= max(least_s, OVERLOAD_RATIO * own_s)
         and since_s <= (1 - BEHIND_LASTS) * span_s
         and late[-1] >= max(BEHIND_REQUESTS, LATE_ROOT * math.sqrt(len(at_s)))

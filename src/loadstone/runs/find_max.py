@@ -28,6 +28,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.provenance import Provenance
 from loadstone.core.signals import Interrupted
 from loadstone.core.statistics.distribution import PERCENTILES
+from loadstone.core.summary import QUEUE_GROWS
 from loadstone.core.text import excerpt
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import levels
@@ -42,6 +43,9 @@ CONFIDENCE = 0.9
 NEAR = 1.05
 LONGEST_S = 600.0
 _LEAST_PROBE_S = 10.0
+_LEAST_REQUESTS = 16
+"""Fewer tell of no load whether it holds. A probe lasts for so many, and no bound is said to hold before it does for
+_LEAST_PROBE_S: the queue of a server that does not keep up takes a while to show."""
 _MOST_PROBES = 40
 _SIMULATED_REQUESTS = 6000
 _MOST_FAILED = 0.01
@@ -59,12 +63,13 @@ Kind = Literal["rate", "concurrency"]
 
 class Probe(NamedTuple):
     """One load that was tried. `holds`: None where the time did not tell; `likely`: what then looks more likely;
-    `document`: of its run."""
+    `document`: of its run; `why`: it does not, where that is no bound."""
 
     load: float
     holds: bool | None
     likely: bool
     document: dict[str, Any]
+    why: str = ""
 
     @property
     def requests(self) -> int:
@@ -157,15 +162,17 @@ def _measured(options: Options, kind: Kind, bounds: str, on_event: Listener, mad
             _at(options, kind, load, longest_s), slo=bounds, stop_when=bounds, seed=options.seed + number - 1
         )
         most_errors = _MOST_FAILED if options.max_errors is None else options.max_errors
-        document = bench(probe, on_event, made_with, Stopping(rules, most_errors, 0.0, longest_s))
+        document = bench(probe, on_event, made_with, Stopping(rules, most_errors, 0.0, longest_s, _LEAST_PROBE_S))
         stopped = run_folder.read_info(Path(document["run_dir"])).cells[0].stopped
-        holds = stopped.holds if stopped is not None else None
+        holds, why = stopped.holds if stopped is not None else None, ""
+        found = _found(document)
         if stopped is not None and stopped.rule == "errors":
-            holds = False
-        cell = document["cells"][0]
-        if holds and any(each["kind"] in _OVERLOADED for each in cell["verdict"]["findings"]):
-            holds = False
-        return Probe(load, holds, _within(cell) if holds is None else holds, document)
+            holds, why = False, f"{stopped.evidence.partition(',')[0]}"
+        elif QUEUE_GROWS & found:
+            holds, why = False, "the server does not keep up with it"
+        elif holds and "pace_unknown" in found:
+            holds = None
+        return Probe(load, holds, _within(document) if holds is None else holds, document, why)
 
     return tried
 
@@ -176,21 +183,21 @@ def _simulated(options: SimulateOptions, kind: Kind, bounds: str) -> Try:
         at = _at(options, kind, load, 1.0)
         assert isinstance(at, SimulateOptions)  # noqa: S101 - as the options are
         document = simulate(dataclasses.replace(at, duration_s=None, requests=(requests,), slo=bounds, draws=0))
-        cell = document["cells"][0]
-        behind = any(each["kind"] in _OVERLOADED for each in cell["verdict"]["findings"])
-        holds = _within(cell) and not behind
+        holds = _within(document) and not QUEUE_GROWS & _found(document)
         return Probe(load, holds, holds, document)
 
     return tried
 
 
-_OVERLOADED = frozenset({"overload", "queue_grows"})
-"""Findings of a load that the server does not keep up with: its latencies grow for as long as it lasts."""
+def _found(document: dict[str, Any]) -> set[str]:
+    """The findings of a probe, by their kinds; none where nothing of it was sent."""
+    return {each["kind"] for cell in document["cells"] for each in cell["verdict"]["findings"]}
 
 
-def _within(cell: dict[str, Any]) -> bool:
+def _within(document: dict[str, Any]) -> bool:
     """Whether each bounded percentile, as it was seen, is within its bound."""
-    return all(each["value"] is not None and each["value"] <= each["limit_s"] for each in cell["slo"])
+    seen = [each for cell in document["cells"] for each in cell["slo"]]
+    return bool(seen) and all(each["value"] is not None and each["value"] <= each["limit_s"] for each in seen)
 
 
 def _guess(options: Options, kind: Kind) -> float:
@@ -246,12 +253,13 @@ def _search(
     share, cut = _GUIDES, False
     while len(probes) < _MOST_PROBES:
         left_s = budget_s - (time.monotonic() - begun_s)
-        if left_s < _LEAST_PROBE_S and probes:
+        least_s = max(_LEAST_PROBE_S, _LEAST_REQUESTS / load if kind == "rate" else 0.0)
+        if left_s < least_s and probes:
             break
         made[share] += 1
         error = (1 - CONFIDENCE) / 2 / (made[share] * (made[share] + 1))
         try:
-            probe = tried(load, len(probes) + 1, max(_LEAST_PROBE_S, left_s * share), error)
+            probe = tried(load, len(probes) + 1, max(least_s, left_s * share), error)
         except Interrupted:
             if not probes:
                 raise
@@ -267,9 +275,10 @@ def _search(
         if following is None:
             break
         load = following
-    sure = [each.load for each in probes if each.holds]
-    failed = [each.load for each in probes if each.holds is False]
-    return Answer(probes, max(sure, default=0.0), min(failed, default=None), cut)
+    failed = min((each.load for each in probes if each.holds is False), default=None)
+    # What failed at less does not hold: more load is not what would help.
+    sure = [each.load for each in probes if each.holds and (failed is None or each.load < failed)]
+    return Answer(probes, max(sure, default=0.0), failed, cut)
 
 
 def _agree(one: Probe, other: Probe) -> bool:
@@ -320,7 +329,7 @@ def _document(answer: Answer, kind: Kind, bounds: str) -> dict[str, Any]:
         "requests": sum(each.requests for each in probes),
         "probes": list(range(len(cells))),
     }
-    found["text"] = _text(found, bounds, best.document["source"] == "measured")
+    found["text"] = _text(answer, found, bounds, best.document["source"] == "measured")
     folder = Path(best.document["run_dir"])
     document = best.document | {"cells": cells, "run_dirs": [each.document["run_dir"] for each in probes]}
     if answer.cut:
@@ -337,12 +346,26 @@ def unit_of(found: Mapping[str, Any]) -> str:
     return "under way" if kind == "concurrency" else "requests/s"
 
 
-def _text(found: dict[str, Any], bounds: str, measured: bool) -> str:
-    """The answer in a sentence."""
+def _text(answer: Answer, found: dict[str, Any], bounds: str, measured: bool) -> str:
+    """The answer in a sentence: what holds and what fails, surely or as it seems."""
     unit = unit_of(found)
-    tail = f"{len(found['probes'])} probes, {found['requests']:,} requests"
-    fails = f"{found['fails_at']['value']:.4g} {unit} fail" if found["fails_at"] else "nothing that was tried fails"
-    if found["load"] is None:
-        return f"{bounds} surely held at no load that was tried; {fails} ({tail}); a longer --max-duration tells more"
-    sure = f"{found['confidence']:.0%} sure" if measured else "simulated"
-    return f"{bounds} hold at {found['load']['value']:.4g} {unit}; {fails} ({sure}; {tail})"
+
+    def loads(verb: str, sure: float | None, seem: list[float]) -> str:
+        if sure:
+            return f"{verb} at {sure:.4g} {unit}"
+        return f"seem to {verb} at {seem[0]:.4g} {unit}" if seem else f"{verb} at no load that was tried"
+
+    seem = {holds: sorted(each.load for each in answer.probes if each.likely is holds) for holds in (True, False)}
+    below = [load for load in seem[True][::-1] if answer.high is None or load < answer.high]
+    why = next(
+        (each.why for each in answer.probes if each.load == answer.high and each.holds is False and each.why), ""
+    )
+    sure = "simulated" if not measured else f"{found['confidence']:.0%} sure" if answer.low or answer.high else ""
+    tail = f"{len(answer.probes)} probes, {found['requests']:,} requests"
+    if measured and not (answer.low and answer.high) and (below or not why):
+        tail += "; a longer --max-duration tells more"
+    return (
+        f"{bounds} {loads('hold', answer.low, below)}, and "
+        f"{loads('fail', answer.high, [each for each in seem[False] if each > answer.low])}"
+        f"{f', where {why}' if why else ''} ({'; '.join(filter(None, (sure, tail)))})"
+    )
