@@ -121,12 +121,14 @@ def compare(
     b: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     fail_on: str | Sequence[str] = (),
+    allow_errors: bool = False,
     price: str | Sequence[str] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
     """Two sides, each a run folder or several repeats; the document of `loadstone compare --json`, ratios B over A.
 
-    `fail_on`: bounds such as `ttft_p99>+5%`; `price`: dollars per GPU and hour, such as `h200=3.2`.
+    `fail_on`: bounds such as `ttft_p99>+5%`, which a cell of B with an error finding passes with `allow_errors` alone;
+    `price`: dollars per GPU and hour, such as `h200=3.2`.
     Raises InputError, one line.
     """
     import msgspec
@@ -134,7 +136,9 @@ def compare(
     from loadstone.analyse.compare import compare as compare_sides
 
     bounds = [fail_on] if isinstance(fail_on, str) else fail_on
-    comparison = compare_sides(_folders(a), _folders(b), fail_on=bounds, price=price, seed=seed)
+    comparison = compare_sides(
+        _folders(a), _folders(b), fail_on=bounds, allow_errors=allow_errors, price=price, seed=seed
+    )
     document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(comparison))
     return document
 

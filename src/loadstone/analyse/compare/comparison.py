@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import UNSET
 
 from loadstone.analyse.compare import cells, repeats
-from loadstone.analyse.compare.metric import DEFAULT, ENERGY, PRICED, Bound, compared_name, parse_bounds
+from loadstone.analyse.compare.metric import DEFAULT, ENERGY, FAILED, PRICED, Bound, compared_name, parse_bounds
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
 from loadstone.analyse.compare.price import Prices, check_prices, parse_prices, without_price
 from loadstone.analyse.compare.ratio import ONE_PROFILE, basis, shared_error
@@ -43,12 +43,19 @@ _OF_REPEATS = ("seed", "plan", "client host", "loadstone", "git commit", "engine
 
 
 def compare(
-    a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), price: Sequence[str] = (), seed: int = 0
+    a: Sequence[Path],
+    b: Sequence[Path],
+    *,
+    fail_on: Sequence[str] = (),
+    allow_errors: bool = False,
+    price: Sequence[str] = (),
+    seed: int = 0,
 ) -> Comparison:
     """What `loadstone compare` prints; ratios are B over A.
 
     `a`, `b`: run folders, or folders of repeats.
-    `fail_on`: bounds such as `ttft_p99>+5%`. `price`: dollars per GPU and hour, such as `h200=3.2`.
+    `fail_on`: bounds such as `ttft_p99>+5%`; B passes none with a cell that has an error finding, unless
+    `allow_errors`. `price`: dollars per GPU and hour, such as `h200=3.2`.
     The same runs and seed give the same result.
     Raises InputError, one line, where a run cannot be read or is named twice, or no load is on both sides.
     """
@@ -58,10 +65,11 @@ def compare(
         raise InputError(f"--fail-on {bound.text!r}: needs --price, e.g. --price h200=3.2")
     sides = open_sides(a, b, prices)
     check_prices(prices, (run.facts for side in sides for run in side))
-    all_metrics = [cell.metrics for side in sides for run in side for cell in run.summary.cells]
-    energy = [ENERGY] if any(each.j_per_output_token is not None for each in all_metrics) else []
+    every = [cell for side in sides for run in side for cell in run.summary.cells]
+    more = [ENERGY] if any(cell.metrics.j_per_output_token is not None for cell in every) else []
+    more += [FAILED] if any(cell.requests.failed_share for cell in every) else []
     requested = [bound.metric for bound in bounds]
-    metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *energy, *requested]))
+    metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *more, *requested]))
     by_load = [_by_load(side) for side in sides]
     matched = [key for key in by_load[0] if key in by_load[1]]
     alone = [
@@ -87,7 +95,7 @@ def compare(
         unmatched=Unmatched(*alone),
         prices=PricesResult(prices, *([run.dollars for run in side] for side in sides)) if prices else UNSET,
         findings=findings,
-        fail_on=[_bound(bound, compared) for bound in bounds] or UNSET,
+        fail_on=[_bound(bound, compared, allow_errors) for bound in bounds] or UNSET,
     )
 
 
@@ -280,12 +288,12 @@ def _unpriced(sides: Sides, prices: Prices) -> list[Finding]:
     return [Finding("no_price", "info", evidence, remedy)] if evidence else []
 
 
-def _bound(bound: Bound, compared: Sequence[Cell]) -> BoundResult:
+def _bound(bound: Bound, compared: Sequence[Cell], allow_errors: bool) -> BoundResult:
     """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate.
     Single measured runs decide nothing.
     """
     rows = [(cell.load.label, row) for cell in compared for row in cell.rows if row.metric == bound.metric]
-    beyond = [(label, row) for label, row in rows if row.ratio is not None and bound.beyond(row.ratio)]
+    beyond = [(label, row) for label, row in rows if row.change is not None and bound.beyond(row.change)]
     several = [(label, row) for label, row in beyond if not row.single_run]
     tested = [(label, row) for label, row in several if row.p_family is not None]
     untested = [label for label, row in several if row.p_family is None]
@@ -298,6 +306,7 @@ def _bound(bound: Bound, compared: Sequence[Cell]) -> BoundResult:
         untested=untested,
         not_shown=[label for label, row in tested if not row.differs],
         one_run=[label for label, row in beyond if row.single_run],
+        failing=[label for label, row in rows if "b" in row.failing and not allow_errors],
         repeats_needed=max((row.repeats_needed or 0 for row in open_), default=0) or None,
-        missing=all(row.ratio is None for _, row in rows),
+        missing=all(row.change is None for _, row in rows),
     )

@@ -22,6 +22,7 @@ _WORDS = {
     "not_shown": "no difference shown",
     "too_little": "too little data to tell",
     "runs_differ": "differ between these two runs",
+    "not_all_measured": "not all of the better side was measured",
 }
 """Conclusions that name no side. What they mean stands below the table, where one needs it."""
 
@@ -74,6 +75,8 @@ def _bound_result(bound: BoundResult) -> str:
     where = f" at {', '.join(bound.at)}" if bound.at else ""
     how = " (by point values, untested)" if bound.untested else ""
     result = f"MET{where}{how}" if bound.met else "not met"
+    if bound.failing:
+        result += f"; NOT PASSED at {', '.join(bound.failing)}: B has an error there; --allow-errors lets it pass"
     if bound.missing:
         result = "UNKNOWN: no load has the metric on both sides"
     if bound.one_run:
@@ -92,6 +95,8 @@ def explained(comparison: Comparison) -> list[str]:
         "same": f"the same: to within {100 * comparison.resolution:g} %; less counts as no difference",
         "may_be_chance": "may be chance: only one of the test (over all metrics together) and the interval (of this "
         "metric alone) finds a difference",
+        "not_all_measured": "not all of the better side was measured: its cell has an error finding, and what failed "
+        "or is lost is not in the number",
         "within_model": "within the model's uncertainty: the simulations differ, but by less than the performance "
         "model may be off in their ratio (80 %)",
     }
@@ -138,8 +143,8 @@ def loads_of(loads: Sequence[Load]) -> str:
 
 def word(row: MetricRow) -> tuple[str, str]:
     """The conclusion on a metric in words, and how it is set on a terminal."""
-    if row.ratio is None:
-        return "missing on one side", ""
+    if row.ratio is None and row.conclusion is None:
+        return "missing on one side" if None in (row.a, row.b) else "", ""
     if row.better:
         return f"{row.better.upper()} is better", "bold"
     words, many = _WORDS.get(row.conclusion or "", ""), row.repeats_needed
@@ -151,7 +156,7 @@ def word(row: MetricRow) -> tuple[str, str]:
 
 
 def _value(metric: str, value: float | None) -> str:
-    if value is not None and metric == "attainment":
+    if value is not None and metric in ("attainment", "failed_share"):
         return f"{value:.1%}"
     if value is not None and metric.startswith("dollars"):
         return f"${show_number(value)}"
