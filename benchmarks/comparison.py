@@ -115,7 +115,6 @@ def _requests(sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens
         curve=window_curve(arrivals, np.repeat(tokens / 16, 16), (float(sent_s[0]), float(sent_s[-1]))),
         window_s=float(sent_s[-1] - sent_s[0]),
         span_s=float(end_s.max() - sent_s.min()),
-        failed=np.zeros(len(order)),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadstone.analyse.compare.metric import Metric, Stat
 from loadstone.analyse.compare.permutation import Floats, Units, pooled_variance, welch
-from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_reach
+from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_reach, repeats
 from loadstone.analyse.compare.result import Cell, Row
 from loadstone.analyse.compare.sides import Place, Requests, requests_of, shared_requests
 from loadstone.core.statistics import dependence
@@ -46,7 +46,10 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
         if row.ratio is not None and model is not None:
             row.model = bounds(row.ratio, model)
     if min(len(a), len(b)) >= 2:
-        _by_runs(cell, values)
+        begun = [[place.run.info.created for place in side if place.run.info.source == "measured"] for side in (a, b)]
+        if all(begun):
+            cell.one_after_another = max(begun[0]) < min(begun[1]) or max(begun[1]) < min(begun[0])
+        by_runs(cell, values)
         return cell
     for row in cell.rows:
         row.single_run = not all(place.run.simulated for place in every)
@@ -93,8 +96,10 @@ def _row(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -
 # --- repeats: runs are the units ------------------------------------------------------------------------------------
 
 
-def _by_runs(cell: Cell, values: Mapping[Metric, Sequence[Sequence[float | None]]]) -> None:
-    """How runs differ from one another holds what differs within them too: nothing is drawn from inside them."""
+def by_runs(cell: Cell, values: Mapping[Metric, Sequence[Sequence[float | None]]]) -> None:
+    """How runs differ from one another holds what differs within them too: nothing is drawn from inside them. Nor do
+    runs that follow one another know how the machine changes meanwhile; published repeats stand for that.
+    """
     from scipy.special import stdtrit
 
     cell.unit, cell.counts = "runs", cell.runs
@@ -108,6 +113,8 @@ def _by_runs(cell: Cell, values: Mapping[Metric, Sequence[Sequence[float | None]
         _, error, freedom = pooled_variance(a, b) if few else welch(a, b)
         row.log_error, row.spread = error, error / math.sqrt(1 / len(a) + 1 / len(b))
         reach = float(stdtrit(max(1.0, freedom), 0.975)) * error
+        if cell.one_after_another:
+            reach = math.hypot(reach, repeats(row.metric.base))
         row.low, row.high = bounds(row.ratio or math.nan, (reach, reach))
     if cell.tested:
         a, b = (np.stack(side, axis=1) for side in zip(*columns, strict=True))

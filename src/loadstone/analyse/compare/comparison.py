@@ -24,7 +24,7 @@ from loadstone.analyse.compare.result import (
     SideResult,
     Unmatched,
 )
-from loadstone.analyse.compare.setup import WORKLOAD, differences
+from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
 from loadstone.analyse.compare.sides import Place, Run, load_key, open_run, refuse_twice, runs_in
 from loadstone.analyse.compare.text import loads_of
 from loadstone.core.errors import InputError
@@ -91,6 +91,7 @@ def compare(
         a=_side(sides[0]),
         b=_side(sides[1]),
         setup=setup,
+        flags_known=flags_known([run for side in sides for run in side]),
         cells=[cell.printed for cell in compared],
         unmatched=Unmatched(*alone),
         prices=PricesResult(prices, *([run.dollars for run in side] for side in sides)) if prices else UNSET,
@@ -175,7 +176,7 @@ def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS)
 def _findings(sides: Sides, compared: Sequence[Cell], setup: Sequence[Difference]) -> list[Finding]:
     findings = [*_workload_differs(setup), _untrusted(sides), _predicted(sides, compared)]
     findings += _stated_otherwise(sides, compared)
-    findings += [_one_run_each(sides, compared), _point_values(compared)]
+    findings += [_one_run_each(sides, compared), _not_in_turn(compared), _point_values(compared)]
     return [each for each in findings if each is not None]
 
 
@@ -269,6 +270,16 @@ def _one_run_each(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
     return Finding("one_run_each", "info", evidence, remedy)
 
 
+def _not_in_turn(compared: Sequence[Cell]) -> Finding | None:
+    if not (loads := [cell.load for cell in compared if cell.one_after_another]):
+        return None
+    evidence = (
+        f"at {loads_of(loads)} all runs of one side were measured before all of the other: what changed on the machine "
+        "meanwhile is in the difference; intervals have the spread of published repeats in them"
+    )
+    return Finding("not_in_turn", "info", evidence, "Measure A and B in turn: A, B, B, A.")
+
+
 def _point_values(compared: Sequence[Cell]) -> Finding | None:
     by_reason: dict[str, list[Load]] = {}
     for cell in compared:
@@ -299,6 +310,7 @@ def _bound(bound: Bound, compared: Sequence[Cell], allow_errors: bool) -> BoundR
     untested = [label for label, row in several if row.p_family is None]
     where = [label for label, row in tested if row.differs]
     open_ = [row for _, row in beyond if not row.differs and (row.single_run or row.p_family is not None)]
+    failing = [label for label, row in rows if "b" in row.failing and not allow_errors]
     return BoundResult(
         bound=bound.text,
         met=bool(where or untested),
@@ -306,7 +318,7 @@ def _bound(bound: Bound, compared: Sequence[Cell], allow_errors: bool) -> BoundR
         untested=untested,
         not_shown=[label for label, row in tested if not row.differs],
         one_run=[label for label, row in beyond if row.single_run],
-        failing=[label for label, row in rows if "b" in row.failing and not allow_errors],
         repeats_needed=max((row.repeats_needed or 0 for row in open_), default=0) or None,
         missing=all(row.change is None for _, row in rows),
+        failing=failing or UNSET,
     )

@@ -143,7 +143,8 @@ def _contains_one(interval: tuple[float, float] | None) -> bool:
 @dataclass
 class Cell:
     """`unit`: runs, blocks, or None where nothing can be tested, and `why`. `tested` are the rows that `units` has
-    columns for. `runs`: how many have the load on either side.
+    columns for. `runs`: how many have the load on either side. `one_after_another`: those of one side were all measured
+    before those of the other.
     """
 
     load: Load
@@ -153,6 +154,7 @@ class Cell:
     counts: tuple[int, int] | None = None
     runs: tuple[int, int] = (1, 1)
     paired: bool = False
+    one_after_another: bool = False
     units: Units | None = None
     tested: list[Row] = field(default_factory=list)
 
@@ -251,18 +253,22 @@ class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
     untested: list[str]
     not_shown: list[str]
     one_run: list[str]
-    failing: list[str]
     repeats_needed: int | None
     missing: bool
+    failing: list[str] | UnsetType = UNSET
 
 
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
-    """A against B; `level`: the chance of any false alarm; `resolution`: a smaller difference counts as none."""
+    """A against B; `level`: the chance of any false alarm; `resolution`: a smaller difference counts as none.
+
+    flags_known  whether it is known how each engine was started, so that `setup` tells where they differ in that
+    """
 
     schema: int = 1
     a: SideResult
     b: SideResult
     setup: list[Difference]
+    flags_known: bool = True
     cells: list[CellResult]
     unmatched: Unmatched
     level: float = LEVEL

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -145,7 +145,7 @@ class Requests:
     curve: Floats | None
     window_s: float | None
     span_s: float | None
-    failed: Floats
+    failed: Floats = field(default_factory=lambda: np.empty(0))
 
     @property
     def under_way(self) -> float:
@@ -192,7 +192,8 @@ def _failed(folder: Path, number: int) -> Floats:
     table = run_folder.read_columns(folder, ("phase", "status", "sent_s"), number)
     phase, status, sent_s = (table[name].to_numpy() for name in table.column_names)
     kept = (phase == "measure") & (status != "cancelled")
-    return np.isin(status, ("error", "timeout"))[kept][np.argsort(sent_s[kept], kind="stable")].astype(np.float64)
+    failed = np.isin(status, ("error", "timeout"))[kept].astype(np.float64)
+    return np.asarray(failed[np.argsort(sent_s[kept], kind="stable")])
 
 
 def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:
