@@ -127,7 +127,7 @@ def compare(
 ) -> dict[str, Any]:
     """Two sides, each a run folder or several repeats; the document of `loadstone compare --json`, ratios B over A.
 
-    `fail_on`: bounds such as `ttft_p99>+5%`, which a cell of B with an error finding passes with `allow_errors` alone;
+    `fail_on`: bounds such as `ttft_p99>+5%`, which a cell of B with an error finding passes by `allow_errors` alone;
     `price`: dollars per GPU and hour, such as `h200=3.2`.
     Raises InputError, one line.
     """

@@ -274,8 +274,8 @@ def _not_in_turn(compared: Sequence[Cell]) -> Finding | None:
     if not (loads := [cell.load for cell in compared if cell.one_after_another]):
         return None
     evidence = (
-        f"at {loads_of(loads)} all runs of one side were measured before all of the other: what changed on the machine "
-        "meanwhile is in the difference; intervals have the spread of published repeats in them"
+        f"at {loads_of(loads)} all runs of one side were measured before all of the other: what changed meanwhile on "
+        "the machine is in the difference; intervals have the spread of published repeats in them"
     )
     return Finding("not_in_turn", "info", evidence, "Measure A and B in turn: A, B, B, A.")
 

@@ -17,7 +17,9 @@ from loadstone.core.record import Source
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import Finding
 
-Conclusion = Literal["better", "runs_differ", "same", "within_model", "may_be_chance", "not_shown", "too_little", "not_all_measured"]
+Conclusion = Literal[
+    "better", "runs_differ", "same", "within_model", "may_be_chance", "not_shown", "too_little", "not_all_measured"
+]
 UnitKind = Literal["runs", "blocks"]
 
 LEVEL = 0.05
@@ -143,8 +145,8 @@ def _contains_one(interval: tuple[float, float] | None) -> bool:
 @dataclass
 class Cell:
     """`unit`: runs, blocks, or None where nothing can be tested, and `why`. `tested` are the rows that `units` has
-    columns for. `runs`: how many have the load on either side. `one_after_another`: those of one side were all measured
-    before those of the other.
+    columns for. `runs`: how many have the load on either side. `one_after_another`: all of one side were measured
+    before all of the other.
     """
 
     load: Load

@@ -38,7 +38,9 @@ def render(comparison: Comparison) -> RenderableType:
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         runs = ", ".join(side.runs[:4]) + (" …" if len(side.runs) > 4 else "")
         parts.append(Text(f"{name}  {plain(side.label)}  ({plain(runs, 200)})"))
-    same = "the same" if comparison.flags_known else "the same, as far as it is known: how engines were started is not"
+    same = (
+        "the same" if comparison.flags_known else "the same, as far as it is known: how engines were started is not"
+    )
     parts.append(Text("Setup:" if comparison.setup else f"Setup: {same}"))
     parts += [Text(f"  {line}") for line in setup_lines(comparison.setup)]
     for cell in comparison.cells:
