@@ -214,16 +214,18 @@ def calibrate_profile(
     deployment: str | None = None,
     profile: str = "mine",
     out: str | PathLike[str] | None = None,
+    force: bool = False,
 ) -> dict[str, Any]:
     """A profile fitted to your own runs and kept by the name `profile`; the document of `loadstone calibrate --json`.
 
-    `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in. Raises InputError.
+    `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in. `force`: also
+    from cells that are not trusted. Raises InputError.
     """
     from msgspec import to_builtins
 
     from loadstone.runs.calibrate import calibrate
 
-    result = calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out))
+    result = calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out), force=force)
     document: dict[str, Any] = to_builtins(result, enc_hook=str)
     return document
 

@@ -31,12 +31,13 @@ class StoredRun(msgspec.Struct, kw_only=True):
 def read_run(folder: Path) -> StoredRun:
     """One run. Raises InputError.
 
-    Its summary.json counts where this version of Loadstone made it, and where there are no records. Else the summary
-    is made again, of the records: another version may have defined its numbers otherwise.
+    Its summary.json counts where this version of Loadstone made it and nobody changed it, and where there are no
+    records. Else the summary is made again, of the records: another version may have defined its numbers otherwise.
     """
     info = run_folder.read_info(folder)
     has_records = (folder / "records.parquet").exists()
-    if (folder / "summary.json").exists() and (info.loadstone == __version__ or not has_records):
+    current = info.loadstone == __version__ and not run_folder.changed(folder)
+    if (folder / "summary.json").exists() and (current or not has_records):
         only_stated = imported_run.is_summary_only(folder, info)
         summary = imported_run.read(folder) if only_stated else summaries.read(folder)
         if has_records or any(cell.roofline is not None for cell in summary.cells):

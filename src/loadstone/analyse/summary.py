@@ -124,6 +124,10 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
     samples = run_folder.read_server(folder)
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_cell(run, cell, dialect) for cell in range(len(plan.cells))]
+    altered = "records.parquet" in run_folder.changed(folder)
+    for cell in filter(None, cells):
+        doubts = verdict.record_findings(altered=altered, impossible=cell.is_impossible)
+        cell.verdict = verdict.judge([*cell.verdict.findings, *doubts]) if doubts else cell.verdict
     findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
     return run_summary(folder, info, [cell for cell in cells if cell is not None], findings)
 
@@ -172,6 +176,7 @@ def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
     run_folder.write_info(folder, info)
     summary = summary_of(folder)
     run_folder.write_json(folder / "summary.json", summary.document())
+    run_folder.seal(folder)
     return summary
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
 from loadstone.core.plan import Load
@@ -474,6 +475,13 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     roofline: Roofline | None = msgspec.field(name="light", default_factory=_unknown)
 
     @property
+    def is_impossible(self) -> bool:
+        """Whether a latency, or a gap between tokens, is below 0 by more than clocks are apart."""
+        known = filter(None, map(self.metrics.latency, LATENCIES[:4]))
+        least = (value for each in known for value in (each.min, each.mean, each.p50) if value is not None)
+        return any(value < -1e-3 for value in least)
+
+    @property
     def is_as_stated(self) -> bool:
         """Whether it is nothing but another tool's figures: who states them does not tell short answers."""
         return self.requests.short is None
@@ -614,7 +622,11 @@ def read(folder: Path, remedy: str | None = None) -> Summary:
     """
     path = folder / "summary.json"
     remedy = remedy or f"`loadstone recover {folder}` makes it again"
+    if path.name in run_folder.changed(folder):
+        raise InputError(f"{path}: was changed after it was written; {remedy}")
     summary = read_json(path, Summary, _MOST_BYTES, "a summary", remedy)
+    if any(cell.is_impossible and cell.verdict.trusted for cell in summary.cells):
+        raise InputError(f"{path}: trusts times below 0; {remedy}")
     if summary.schema != SCHEMA:
         raise InputError(f"{path}: {_other_schema(summary)}; {remedy}")
     return summary

@@ -139,6 +139,12 @@ def kept_findings(info: RunInfo, cell: int, records: int, planned: int) -> list[
     return [each for each in findings if each is not None]
 
 
+def record_findings(*, altered: bool, impossible: bool) -> list[Finding]:
+    """Whether a cell's records are those that were written, and can be. `impossible`: they have times below 0."""
+    findings = [finding("records_altered", "records.parquet is not as it was written")] if altered else []
+    return findings + ([finding("times_impossible", "some of its times are below 0")] if impossible else [])
+
+
 def _journal_damaged(damaged: Sequence[JournalDamage]) -> Finding | None:
     if not damaged:
         return None

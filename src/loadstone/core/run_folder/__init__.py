@@ -9,13 +9,24 @@
         records.parquet    after: one row per request, columns as RequestRecord
         server.parquet     after: what server.arrow held
         summary.json       after: the numbers, as `loadstone bench --json` prints them
+        .seal              after: what tells whether somebody changed records.parquet or summary.json since
         log.txt            what was said
 
 What is written at once is there whole or not at all.
 """
 
 from loadstone.core.run_folder.assembly import INTERRUPTED, assemble
-from loadstone.core.run_folder.folder import create, log, read_info, run_id, write_failure, write_info, write_json
+from loadstone.core.run_folder.folder import (
+    changed,
+    create,
+    log,
+    read_info,
+    run_id,
+    seal,
+    write_failure,
+    write_info,
+    write_json,
+)  # fmt: skip
 from loadstone.core.run_folder.journal import (
     HEADER_BYTES,
     RESERVE_BYTES,
@@ -38,8 +49,9 @@ from loadstone.core.run_folder.records import (
 from loadstone.core.run_folder.server import read_server, seal_server, server_schema, write_server
 
 __all__ = [
-    "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "Journal", "JournalWriter", "assemble", "check_cells",
-    "create", "damaged_journals", "is_held", "issued", "journal_schema", "log", "own", "read_columns", "read_header",
-    "read_info", "read_plan", "read_records", "read_server", "records_schema", "run_id", "seal_server",
-    "server_schema", "write_failure", "write_info", "write_json", "write_plan", "write_records", "write_server",
+    "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "Journal", "JournalWriter", "assemble", "changed",
+    "check_cells", "create", "damaged_journals", "is_held", "issued", "journal_schema", "log", "own", "read_columns",
+    "read_header", "read_info", "read_plan", "read_records", "read_server", "records_schema", "run_id", "seal",
+    "seal_server", "server_schema", "write_failure", "write_info", "write_json", "write_plan", "write_records",
+    "write_server",
 ]  # fmt: skip

@@ -123,11 +123,17 @@ class Report(msgspec.Struct, kw_only=True):
     def tone(self) -> str:
         """How the verdict looks on a page."""
         trusted, cells = self.trusted
-        return "bad" if trusted < cells or not cells else "told" if self.stated else "good"
+        return "bad" if trusted < cells or not cells or self.passed_over else "told" if self.stated else "good"
 
     @property
     def verdict(self) -> str:
-        """One sentence on all cells together."""
+        """One sentence on all cells together, and one on what is none of them for it could not be read."""
+        left_out = len(self.passed_over)
+        more = f" {left_out} {'was' if left_out == 1 else 'were'} passed over: what is named below cannot be read."
+        return self._on_cells + (more if left_out else "")
+
+    @property
+    def _on_cells(self) -> str:
         trusted, cells = self.trusted
         warned, ours = cells - trusted, cells - self.stated
         if not cells:
