@@ -146,8 +146,8 @@ def loads_of(loads: Sequence[Load]) -> str:
 
 def word(row: MetricRow) -> tuple[str, str]:
     """The conclusion on a metric in words, and how it is set on a terminal."""
-    if row.ratio is None and row.conclusion is None:
-        return "missing on one side" if None in (row.a, row.b) else "", ""
+    if row.ratio is None and (row.name != "failed_share" or None in (row.a, row.b)):
+        return "missing on one side", ""
     if row.better:
         return f"{row.better.upper()} is better", "bold"
     words, many = _WORDS.get(row.conclusion or "", ""), row.repeats_needed
