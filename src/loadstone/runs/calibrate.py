@@ -157,14 +157,16 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment, *, force: boo
             )
         before = len(cases)
         for number, cell in enumerate(summary_of(folder).cells):
+            case = _case(folder, number, cell, deployment, work, len(cases) + 1)
+            if case is None:
+                continue
             if not (cell.verdict.trusted or force):
                 kinds = ", ".join(cell.verdict.kinds("error", "warning"))
                 raise InputError(
                     f"{folder}: {cell.load.label} is not trusted ({kinds}), and nothing is learned from it; measure "
                     "it again, or take it all the same with --force"
                 )
-            if (case := _case(folder, number, cell, deployment, work, len(cases) + 1)) is not None:
-                cases.append(case)
+            cases.append(case)
         if len(cases) == before:
             raise InputError(
                 f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are needed"
