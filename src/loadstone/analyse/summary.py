@@ -182,7 +182,7 @@ def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
     run_folder.write_info(folder, info)
     summary = summary_of(folder)
     run_folder.write_json(folder / "summary.json", summary.document())
-    run_folder.seal(folder)
+    run_folder.seal(folder, info)
     return summary
 
 

@@ -43,14 +43,9 @@ _OF_REPEATS = ("seed", "plan", "client host", "loadstone", "git commit", "engine
 
 
 def compare(
-    a: Sequence[Path],
-    b: Sequence[Path],
-    *,
-    fail_on: Sequence[str] = (),
-    allow_errors: bool = False,
-    price: Sequence[str] = (),
-    seed: int = 0,
-) -> Comparison:
+    a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), allow_errors: bool = False,
+    price: Sequence[str] = (), seed: int = 0,
+) -> Comparison:  # fmt: skip
     """What `loadstone compare` prints; ratios are B over A.
 
     `a`, `b`: run folders, or folders of repeats.
@@ -91,7 +86,7 @@ def compare(
         a=_side(sides[0]),
         b=_side(sides[1]),
         setup=setup,
-        flags_known=flags_known([run for side in sides for run in side]),
+        flags_known=UNSET if flags_known([run for side in sides for run in side]) else False,
         cells=[cell.printed for cell in compared],
         unmatched=Unmatched(*alone),
         prices=PricesResult(prices, *([run.dollars for run in side] for side in sides)) if prices else UNSET,

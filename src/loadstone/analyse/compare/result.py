@@ -263,14 +263,14 @@ class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
     """A against B; `level`: the chance of any false alarm; `resolution`: a smaller difference counts as none.
 
-    flags_known  whether it is known how each engine was started, so that `setup` tells where they differ in that
+    flags_known  false: of some engine it is not known how it was started, so that `setup` does not tell of it
     """
 
     schema: int = 1
     a: SideResult
     b: SideResult
     setup: list[Difference]
-    flags_known: bool = True
+    flags_known: bool | UnsetType = UNSET
     cells: list[CellResult]
     unmatched: Unmatched
     level: float = LEVEL

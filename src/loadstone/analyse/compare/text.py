@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from loadstone.analyse.compare.result import BoundResult, CellResult, Comparison, Difference, MetricRow
 from loadstone.core.plan import Load
 from loadstone.core.text import excerpt
@@ -39,7 +41,9 @@ def render(comparison: Comparison) -> RenderableType:
         runs = ", ".join(side.runs[:4]) + (" …" if len(side.runs) > 4 else "")
         parts.append(Text(f"{name}  {plain(side.label)}  ({plain(runs, 200)})"))
     same = (
-        "the same" if comparison.flags_known else "the same, as far as it is known: how engines were started is not"
+        "the same"
+        if comparison.flags_known is UNSET
+        else "the same, as far as it is known: how engines were started is not"
     )
     parts.append(Text("Setup:" if comparison.setup else f"Setup: {same}"))
     parts += [Text(f"  {line}") for line in setup_lines(comparison.setup)]

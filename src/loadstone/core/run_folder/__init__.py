@@ -9,24 +9,13 @@
         records.parquet    after: one row per request, columns as RequestRecord
         server.parquet     after: what server.arrow held
         summary.json       after: the numbers, as `loadstone bench --json` prints them
-        .seal              after: what tells whether somebody changed records.parquet or summary.json since
         log.txt            what was said
 
 What is written at once is there whole or not at all.
 """
 
 from loadstone.core.run_folder.assembly import INTERRUPTED, assemble
-from loadstone.core.run_folder.folder import (
-    changed,
-    create,
-    log,
-    read_info,
-    run_id,
-    seal,
-    write_failure,
-    write_info,
-    write_json,
-)  # fmt: skip
+from loadstone.core.run_folder.folder import create, log, read_info, run_id, write_failure, write_info, write_json
 from loadstone.core.run_folder.journal import (
     HEADER_BYTES,
     RESERVE_BYTES,
@@ -36,6 +25,7 @@ from loadstone.core.run_folder.journal import (
     is_held,
     read_header,
 )
+from loadstone.core.run_folder.marks import changed, seal
 from loadstone.core.run_folder.owner import OWNER, own
 from loadstone.core.run_folder.plan import issued, read_plan, write_plan
 from loadstone.core.run_folder.records import (

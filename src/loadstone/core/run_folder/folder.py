@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 import secrets
@@ -19,8 +18,6 @@ from loadstone.core.files import decode_json, read_bytes
 from loadstone.core.record import RunInfo
 
 RUN_SCHEMA = 1
-SEAL = ".seal"
-_MARKED_BYTES = 1 << 20
 _MOST_BYTES = 64 << 20
 """Of a run.json: a thousand cells take one."""
 
@@ -82,36 +79,6 @@ def log(folder: Path, text: str) -> None:
     """A line more of the run's log.txt. A full disk must not end a run for its log's sake."""
     with contextlib.suppress(OSError), (folder / "log.txt").open("a", encoding="utf-8", errors="replace") as file:
         file.write(text + "\n")
-
-
-def seal(folder: Path) -> None:
-    """Keep what summary.json and the records are like once they are written; of records as they were at first."""
-    now, known = _marks(folder), _sealed(folder)
-    write_json(folder / SEAL, now | {name: mark for name, mark in known.items() if name == "records.parquet"})
-
-
-def changed(folder: Path) -> list[str]:
-    """The files that are not as they were written; none where nobody kept how that was."""
-    known = _sealed(folder)
-    return [name for name, mark in _marks(folder).items() if known.get(name, mark) != mark] if known else []
-
-
-def _sealed(folder: Path) -> dict[str, str]:
-    try:
-        return msgspec.json.decode((folder / SEAL).read_bytes(), type=dict[str, str])
-    except (OSError, msgspec.DecodeError):
-        return {}
-
-
-def _marks(folder: Path) -> dict[str, str]:
-    """Of large files their end, where Parquet has the place and the size of all columns, stands for all."""
-    marks = {}
-    for name in ("summary.json", "records.parquet"):
-        with contextlib.suppress(OSError), (folder / name).open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _MARKED_BYTES))
-            marks[name] = hashlib.sha256(b"%d " % size + file.read()).hexdigest()
-    return marks
 
 
 def write_info(folder: Path, info: RunInfo) -> None:

@@ -13,7 +13,6 @@ import msgspec
 from loadstone.analyse.compare.ratio import pooled, reach
 from loadstone.report.data.points import Point, alike
 from loadstone.report.data.statistic import REPEATS, Stat
-from loadstone.report.data.wording import joined
 
 _STATS = ("ttft", "tpot", "itl", "e2e", "output", "total", "dollars_output", "dollars_total", "j_output")
 _MEDIANS = ("requests_per_s", "duration_s", "goodput_per_s", "power_w")
@@ -76,24 +75,15 @@ def one_each(points: Sequence[Point], names: Sequence[str]) -> list[tuple[str, P
     return [(name, merged(repeats)) for (name, _), repeats in places.items()]
 
 
-def of_study(points: Sequence[Point], cells: Mapping[int, tuple[str, int, str]]) -> list[Point]:
-    """The points by the names that a study has for their setups. `cells`: of a run's number that name, which of the
-    study's cells it is, and the workload, which is told where it alone tells cells apart.
+def of_study(points: Sequence[Point], cells: Mapping[int, tuple[str, int]]) -> list[Point]:
+    """The points by the names that a study has for their setups. `cells`: of a run's number that name, and which of
+    the study's cells it is.
     """
     own = [point for point in points if point.number in cells]
-    named = [msgspec.structs.replace(point, study=cells[point.number][0]) for point in own]
-    workloads: dict[tuple[Any, ...], set[str]] = defaultdict(set)
-    for point in named:
-        workloads[point.study, alike(point, "settings")].add(cells[point.number][2])
-    return [
-        msgspec.structs.replace(point, work=joined(point.work, cells[point.number][2]))
-        if len(workloads[point.study, alike(point, "settings")]) > 1
-        else point
-        for point in named
-    ]
+    return [msgspec.structs.replace(point, study=cells[point.number][0]) for point in own]
 
 
-def study_cells(points: Sequence[Point], cells: Mapping[int, tuple[str, int, str]]) -> list[Point]:
+def study_cells(points: Sequence[Point], cells: Mapping[int, tuple[str, int]]) -> list[Point]:
     """A point for each cell of a study, of its repeats; `cells` as in of_study()."""
     places: dict[tuple[Any, ...], list[Point]] = defaultdict(list)
     for point in points:

@@ -219,13 +219,9 @@ def build(
 
 
 def _build(
-    runs: Sequence[StoredRun],
-    passed_over: Sequence[str],
-    inside: bool,
-    drawn: bool,
-    prices: Prices,
+    runs: Sequence[StoredRun], passed_over: Sequence[str], inside: bool, drawn: bool, prices: Prices,
     study: StudyPart | None,
-) -> Report:
+) -> Report:  # fmt: skip
     points = points_of(runs, prices)
     cells = points
     if study is not None:

@@ -57,11 +57,11 @@ class StudyPart(msgspec.Struct, kw_only=True):
     table: Table | None = None
 
 
-def cells_of(study: StudyPart, runs: Sequence[StoredRun]) -> dict[int, tuple[str, int, str]]:
-    """Of a run's number the name of its setup, the number of its cell, and its workload."""
+def cells_of(study: StudyPart, runs: Sequence[StoredRun]) -> dict[int, tuple[str, int]]:
+    """Of a run's number the name of its setup, and the number of its cell."""
     numbers = {run.folder: number for number, run in enumerate(runs, 1)}
     return {
-        numbers[folder]: (clean(cell.name, 80), at, clean(cell.workload, 80))
+        numbers[folder]: (clean(cell.name, 80), at)
         for at, cell in enumerate(study.cells)
         for folder in (*cell.runs, cell.simulated)
         if folder in numbers
