@@ -121,12 +121,14 @@ def compare(
     b: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     fail_on: str | Sequence[str] = (),
+    allow_errors: bool = False,
     price: str | Sequence[str] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
     """Two sides, each a run folder or several repeats; the document of `loadstone compare --json`, ratios B over A.
 
-    `fail_on`: bounds such as `ttft_p99>+5%`; `price`: dollars per GPU and hour, such as `h200=3.2`.
+    `fail_on`: bounds such as `ttft_p99>+5%`, which a cell of B with an error finding passes by `allow_errors` alone;
+    `price`: dollars per GPU and hour, such as `h200=3.2`.
     Raises InputError, one line.
     """
     import msgspec
@@ -134,7 +136,9 @@ def compare(
     from loadstone.analyse.compare import compare as compare_sides
 
     bounds = [fail_on] if isinstance(fail_on, str) else fail_on
-    comparison = compare_sides(_folders(a), _folders(b), fail_on=bounds, price=price, seed=seed)
+    comparison = compare_sides(
+        _folders(a), _folders(b), fail_on=bounds, allow_errors=allow_errors, price=price, seed=seed
+    )
     document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(comparison))
     return document
 
@@ -210,16 +214,18 @@ def calibrate_profile(
     deployment: str | None = None,
     profile: str = "mine",
     out: str | PathLike[str] | None = None,
+    force: bool = False,
 ) -> dict[str, Any]:
     """A profile fitted to your own runs and kept by the name `profile`; the document of `loadstone calibrate --json`.
 
-    `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in. Raises InputError.
+    `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in. `force`: also
+    from cells that are not trusted. Raises InputError.
     """
     from msgspec import to_builtins
 
     from loadstone.runs.calibrate import calibrate
 
-    result = calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out))
+    result = calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out), force=force)
     document: dict[str, Any] = to_builtins(result, enc_hook=str)
     return document
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import loadstone
+from loadstone.analyse.stored_run import read_run
 from loadstone.analyse.summary import summary_of
 from loadstone.core.errors import InputError
+from loadstone.core.run_folder import read_info, records_schema, write_info
 from loadstone.interop.write import export_run
 
 
@@ -58,3 +61,68 @@ def test_altered_records_are_refused(
     if problem != "planned requests":
         with pytest.raises(InputError, match=problem):
             export_run(folder, "parquet", tmp_path / "out.parquet")
+
+
+def copied(run: Path, to: Path) -> Path:
+    to.mkdir()
+    for file in run.iterdir():
+        if file.is_file():
+            (to / file.name).write_bytes(file.read_bytes())
+    return to
+
+
+@pytest.mark.parametrize("name", ["phase", "status"])
+def test_words_that_nobody_knows_are_refused(run: Path, tmp_path: Path, name: str) -> None:
+    folder = copied(run, tmp_path / "altered")
+    table = pq.read_table(folder / "records.parquet")
+    at = table.column_names.index(name)
+    words = pa.array(["well", *table[name].to_pylist()[1:]])
+    pq.write_table(table.set_column(at, name, words), folder / "records.parquet")
+    with pytest.raises(InputError, match=f"records whose {name} is 'well'"):
+        summary_of(folder)
+    with pytest.raises(InputError, match=f"records whose {name} is 'well'"):
+        read_run(folder)
+
+
+def test_records_that_were_changed_are_not_trusted(run: Path, tmp_path: Path) -> None:
+    """Halved where that is possible; and below 0, also where nobody kept how they were written."""
+    for name, shift_s, seal, kinds in (
+        ("same", 0.0, True, set()),
+        ("sooner", 0.001, True, {"records_altered"}),
+        ("before", 1.0, True, {"records_altered", "times_impossible"}),
+        ("unsealed", 1.0, False, {"times_impossible"}),
+    ):
+        folder = copied(run, tmp_path / name)
+        rows = pq.read_table(folder / "records.parquet").to_pylist()
+        for row in rows if shift_s else ():
+            row["arrival_s"] = [at - shift_s for at in row["arrival_s"]]
+        if shift_s:
+            pq.write_table(pa.Table.from_pylist(rows, schema=records_schema()), folder / "records.parquet")
+        if not seal:
+            info = read_info(folder)
+            info.marks = {}
+            write_info(folder, info)
+            (folder / "summary.json").unlink()
+        (cell,) = read_run(folder).summary.cells
+        assert set(cell.verdict.kinds("error")) == kinds, name
+        assert cell.verdict.trusted == (not kinds)
+        if seal and kinds:
+            with pytest.raises(InputError, match="was changed after it was written"):
+                loadstone.query_runs("select count(*) from records", folder)
+            loadstone.recover(folder)  # does not make them what they were
+            assert not read_run(folder).summary.cells[0].verdict.trusted
+
+
+def test_a_summary_that_was_changed_is_made_again(run: Path, tmp_path: Path) -> None:
+    folder = copied(run, tmp_path / "altered")
+    document = json.loads((folder / "summary.json").read_text())
+    right = document["cells"][0]["metrics"]["ttft_s"]["p50"]
+    document["cells"][0]["metrics"]["ttft_s"]["p50"] = right / 2
+    (folder / "summary.json").write_text(json.dumps(document))
+    ttft = read_run(folder).summary.cells[0].metrics.ttft_s
+    assert ttft is not None
+    assert ttft.p50 == right
+    with pytest.raises(InputError, match=r"summary\.json: was changed after it was written"):
+        loadstone.query_runs("select * from cells", folder)
+    loadstone.recover(folder)
+    loadstone.query_runs("select * from cells", folder)

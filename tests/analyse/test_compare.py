@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from conftest import Loadstone
@@ -498,3 +499,87 @@ def test_the_command_exits_1_where_a_bound_is_met(tmp_path: Path, capsys: pytest
     assert code == 0
     assert json.loads(said)["cells"][0]["load"]["value"] == 4
     assert call("--fail-on", "nonsense")[0] == 2
+
+
+# --- cells of which not all was measured ----------------------------------------------------------------------------
+
+
+def refusing(folder: Path, every: int, **more: Any) -> Path:
+    """A run that answers twice as fast, and refuses each so many-th request."""
+    made = make(folder, slower=0.5, **more)
+    table = pq.read_table(made / "records.parquet").to_pylist()
+    for row in table[::every]:
+        row.update(
+            status="error", error="busy", http_status=503, arrival_s=[], read=[], tokens=[], output_tokens=None
+        )
+    pq.write_table(pa.Table.from_pylist(table, schema=run_folder.records_schema()), made / "records.parquet")
+    return made
+
+
+def test_who_refuses_requests_wins_nothing_and_passes_no_gate(tmp_path: Path, loadstone: Loadstone) -> None:
+    a = [make(tmp_path / f"a{n}", seed=n, source="measured") for n in range(4)]
+    b = [refusing(tmp_path / f"b{n}", 2, seed=10 + n, source="measured") for n in range(4)]
+    found = rows(compare(a, b))
+    for name in ("ttft_p50", "e2e_p50"):
+        assert found[name]["ratio"] < 0.9
+        assert (found[name]["conclusion"], found[name]["better"]) == ("not_all_measured", None)
+    failed = found["failed_share"]
+    assert (failed["a"], failed["b"], failed["better"]) == (0.0, 0.5, "a")
+    sides = ",".join(map(str, a)), ",".join(map(str, b))
+    gate = loadstone("compare", *sides, "--fail-on", "ttft_p50>+5%")
+    assert gate.code == 1
+    assert "NOT PASSED at concurrency 4: B has an error there" in " ".join(gate.out.split())
+    assert loadstone("compare", *sides, "--fail-on", "ttft_p50>+5%", "--allow-errors").code == 0
+    assert loadstone("compare", *sides, "--fail-on", "failed_share>+5%", "--allow-errors").code == 1
+    assert rows(compare(b, a))["ttft_p50"]["conclusion"] == "not_all_measured"
+
+
+def test_failed_shares_of_single_runs_are_tested_by_their_requests(tmp_path: Path) -> None:
+    a, b, same = (refusing(tmp_path / name, every) for name, every in (("a", 40), ("b", 2), ("c", 40)))
+    failed = rows(compare([a], [b]))["failed_share"]
+    assert failed["p_family"] <= 0.05
+    assert (failed["a"], failed["b"]) == (0.025, 0.5)
+    assert failed["conclusion"] == "not_all_measured"  # A is ahead, and failed too
+    assert rows(compare([a], [same]))["failed_share"]["p_family"] > 0.05
+    assert "failed_share" not in rows(compare([make(tmp_path / "d")], [make(tmp_path / "e")]))
+
+
+def test_runs_one_after_another_do_not_tell_a_setup_from_a_drift(tmp_path: Path) -> None:
+    def side(name: str, hours: range, slower: float) -> list[Path]:
+        when = [f"2026-01-02T{hour:02}:00:00+00:00" for hour in hours]
+        return [
+            make(tmp_path / f"{name}{n}", seed=n, slower=slower, source="measured", created=created, spread=0.001)
+            for n, created in enumerate(when)
+        ]
+
+    a, later, in_turn = (
+        side("a", range(0, 8, 2), 1.0),
+        side("b", range(10, 18, 2), 1.02),
+        side("c", range(1, 9, 2), 1.02),
+    )
+    assert rows(compare(a, in_turn))["tpot_p50"]["better"] == "a"
+    document = compare(a, later)
+    assert rows(document)["tpot_p50"]["conclusion"] == "may_be_chance"
+    assert "not_in_turn" in [each["kind"] for each in document["findings"]]
+    assert rows(compare(a, side("d", range(10, 18, 2), 1.2)))["tpot_p50"]["better"] == "a"
+
+
+@pytest.mark.parametrize("flags", [["-np", "2"], ["-O3"], None])
+def test_a_flag_that_differs_is_part_of_the_setup(
+    tmp_path: Path, loadstone: Loadstone, flags: list[str] | None
+) -> None:
+    def started(words: list[str] | None) -> dict[str, Any]:
+        command = ["llama-server", "--port", "7000", *(words or ()), "--no-webui", "-b", "-1"]
+        return {"provenance": {"commands": [command]}} if words is not None else {}
+
+    a, b = (
+        make(tmp_path / name, source="measured", settings=started(words))
+        for name, words in (("a", ["-np", "4"]), ("b", flags))
+    )
+    text = loadstone("compare", a, b).out
+    setup = text[text.index("Setup:") : text.index("concurrency 4")]
+    if flags is None:
+        assert "Setup: the same, as far as it is known" in setup
+    else:
+        assert "engine flags" in setup
+        assert flags[0].lstrip("-") in setup

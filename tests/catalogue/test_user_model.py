@@ -12,6 +12,7 @@ import pytest
 
 from conftest import Loadstone
 from loadstone.analyse.run_facts import run_facts
+from loadstone.catalogue.config.makers import encoder
 from loadstone.core.record import RunInfo
 from summary_documents import summarise
 
@@ -81,3 +82,36 @@ def test_a_described_model_that_is_none_is_let_be(said: Any, own: Path, tmp_path
     (folder / "run.json").write_text(json.dumps(papers))
     assert summarise(folder)["cells"][0]["light"] is None or said["config"] is CONFIG
     assert loadstone("show", folder).code == 0
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"architectures": ["LlamaModel"]},
+        {"architectures": ["LlamaForSequenceClassification"]},
+        {"architectures": ["LlamaBidirectionalModel"]},
+        {"architectures": ["LlamaForCausalLM"], "is_causal": False},
+    ],
+)
+def test_what_writes_no_text_is_not_simulated(
+    own: Path, tmp_path: Path, loadstone: Loadstone, told: dict[str, Any]
+) -> None:
+    (own / "config.json").write_text(json.dumps(CONFIG | told))
+    line = loadstone("simulate", f"{own}@1xh200", *SMALL, "--out", tmp_path / "runs").line()
+    assert "is an encoder" in line
+    assert loadstone("size", own, "--gpu", "h200").code == 0
+
+
+def test_generators_by_other_names_are_simulated() -> None:
+    assert encoder({"architectures": ["ChatGLMModel"], "auto_map": {"AutoModelForCausalLM": "x"}}) is None
+    assert encoder({"architectures": ["InternVLChatModel"]}) is None
+    assert encoder({"architectures": ["LlavaLlamaModel"], "llm_cfg": {}}) is None
+    assert encoder({"architectures": ["GPT2LMHeadModel"]}) is None
+    assert encoder({}) is None
+
+
+def test_a_model_that_sees_says_that_its_prompts_are_text(tmp_path: Path, loadstone: Loadstone) -> None:
+    asked = (*SMALL[:-1], "--draws", 0, "--out", tmp_path / "runs")
+    said = loadstone("simulate", "gemma-3-27b@1xh200", *asked).out
+    assert "its prompts are simulated as text alone" in " ".join(said.split())
+    assert "text alone" not in loadstone("simulate", "llama-3.1-8b@1xh200", *asked).out

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from conftest import Loadstone
@@ -398,17 +400,18 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     with start(Law(ttft_s=0.04, itl_s=0.01)) as server:
         asked = ("--input", "200", "--output", "30", "--concurrency", "1,4", "--requests", "8", "--json")
         run = loadstone("bench", server.url, *asked)
-    where = ("--deployment", "llama-3.1-8b@1xh100/tp1,engine=vllm", "--out", tmp_path / "profiles")
+    # A busy test machine may make a cell untrusted.
+    where = ("--deployment", "llama-3.1-8b@1xh100/tp1,engine=vllm", "--out", tmp_path / "profiles", "--force")
     found = loadstone("calibrate", run.folder, *where, "--profile", "mine", "--json").document
     assert found["points"] == 2
     assert found["error_after"]["tpot"] < found["error_before"]["tpot"]
     assert found["interval_after"]["tpot"] < found["interval_before"]["tpot"]
-    cases = cases_of_runs([run.folder], parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"))
+    cases = cases_of_runs([run.folder], parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), force=True)
     assert [(case.warm, len(case.inputs)) for case in cases] == [(1, 9), (4, 12)]  # the warm-up is simulated too
     profile = load(tmp_path / "profiles" / "mine.json")
     model = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), profile)
     assert model.decode_line(1)[0] == pytest.approx(0.01, rel=0.25)
-    in_python = calibrate_profile(str(run.folder), deployment=where[1], out=tmp_path / "other")
+    in_python = calibrate_profile(str(run.folder), deployment=where[1], out=tmp_path / "other", force=True)
     assert in_python == found | {"path": str(tmp_path / "other" / "mine.json")}
     said = loadstone("calibrate", run.folder, run.folder / ".." / run.folder.name, *where)
     assert said.code == 0
@@ -417,7 +420,9 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     kept = tmp_path / "profiles" / "mine.json"
     assert f"use it with --profile {kept}" in said.out  # by its name it would not be found there
     assert "check that" not in said.out
-    wrong = loadstone("calibrate", run.folder, "--deployment", "llama-3.1-405b:fp8@8xh100/tp8", "--out", tmp_path)
+    wrong = loadstone(
+        "calibrate", run.folder, "--deployment", "llama-3.1-405b:fp8@8xh100/tp8", "--out", tmp_path, "--force"
+    )
     assert ": check that llama-3.1-405b:fp8@8xh100/tp8" in wrong.out
     info = run_folder.read_info(run.folder)
     assert info.target is not None
@@ -436,7 +441,7 @@ def test_requests_come_when_they_came_where_more_than_answers_says_when(loadston
     }
     with start(Law(ttft_s=0.02, itl_s=0.02)) as server:  # so that tokens do not come together on a busy machine
         folders = {name: loadstone("bench", server.url, *asked, *load).folder for name, load in loads.items()}
-    (sessions,), (ramp,), (closed,) = (cases_of_runs([folders[name]], deployment) for name in loads)
+    (sessions,), (ramp,), (closed,) = (cases_of_runs([folders[name]], deployment, force=True) for name in loads)
     assert closed.times is None
     for case in (sessions, ramp):
         assert case.times is not None
@@ -450,8 +455,33 @@ def test_what_a_prefix_cache_had_is_not_calibrated_on(loadstone: Loadstone, tmp_
     asked = ("--input", "200", "--output", "3", "--prefix", "160", "--concurrency", "2", "--requests", "8")
     with start("llama-3.1-8b@1xh100") as server:
         run = loadstone("bench", server.url, *asked, "--out", tmp_path / "runs", "--json")
-    said = loadstone("calibrate", run.folder, "--deployment", "llama-3.1-8b@1xh100", "--out", tmp_path).line()
+    said = loadstone(
+        "calibrate", run.folder, "--deployment", "llama-3.1-8b@1xh100", "--out", tmp_path, "--force"
+    ).line()
     assert "were in the prefix cache" in said
+
+
+def test_what_is_not_trusted_teaches_nothing(loadstone: Loadstone, tmp_path: Path) -> None:
+    """Neither a profile nor a recommendation; unless somebody says so."""
+    asked = ("--input", "50", "--output", "5", "--concurrency", "2", "--requests", "8", "--out", tmp_path / "runs")
+    named = ("--deployment", "llama-3.1-8b@1xh100/tp1")
+    with start(Law(ttft_s=0.02, itl_s=0.002)) as server:
+        run = loadstone("bench", server.url, *asked, *named, "--json").folder
+    table = pq.read_table(run / "records.parquet")
+    words = ["error", *table["status"].to_pylist()[1:]][::-1]  # the last, which is no warm-up
+    pq.write_table(
+        table.set_column(table.column_names.index("status"), "status", pa.array(words)), run / "records.parquet"
+    )
+    info = run_folder.read_info(run)
+    info.marks = {}
+    run_folder.write_info(run, info)
+    calibrate = ("calibrate", run, "--out", tmp_path / "profiles")
+    assert "request_errors" in loadstone(*calibrate).line()
+    assert loadstone(*calibrate, "--force").code == 0
+    chosen = ("recommend", "llama-3.1-8b", "--gpus", "h100", "--engine", "vllm", "--tp", "1", "--rate", "2")
+    chosen += ("--input", "50", "--output", "5", "--slo", "tpot_p99<1s", "--with", str(run))
+    assert "request_errors" in loadstone(*chosen).line()
+    assert loadstone(*chosen, "--force").code == 0
 
 
 def test_what_cannot_calibrate_is_one_line(loadstone: Loadstone, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from loadstone.report.data.series import series_of
 from loadstone.report.findings import answer, observations
 from loadstone.report.findings.sentence import ranges
 from loadstone.report.pages.document import build
+from loadstone.report.pages.study import StudyCell, StudyPart
 from loadstone.report.pages.tables import ratios
 from report_folders import Json, cell, length, points, record, run, stat
 
@@ -728,3 +729,94 @@ def test_every_bracket_says_its_level_and_of_what(tmp_path: Path) -> None:
     assert "95 %" in words
     assert "imported" in words
     assert "repeats of one configuration differ (TTFT 8.8 %, all else 3.4 %)" in words
+
+
+# --- repeats, studies, and cells of which not all was measured ------------------------------------------------------
+
+FAILED: Json = {"trusted": False, "findings": [{"kind": "request_errors", "severity": "error"}]}
+
+
+def test_a_cell_with_an_error_has_no_star_and_leads_nowhere(tmp_path: Path) -> None:
+    run(tmp_path, "a", sweep([0.010, 0.012]))
+    run(tmp_path, "b", sweep([0.005, 0.006], output=3000.0, ttft=0.01, verdict=FAILED), engine="SGLang")
+    assert said(tmp_path, "leader") == []
+    made = build(read_runs([tmp_path])[0], drawn=False)
+    row = next(row for row in made.scores.rows if row[0] == "SGLang") if made.scores.rows else ["-"]
+    assert not [text for text in row if "★" in text]
+    assert made.answer is not None
+    assert not [text for text in made.answer.sentences if "SGLang, " in text]
+
+
+def test_the_headline_takes_no_luckier_repeat(tmp_path: Path) -> None:
+    met = {"slo": [{"bound": "ttft<1s", "metric": "ttft", "limit_s": 1.0, "met": True}]}
+    missed = {"slo": [{"bound": "ttft<1s", "metric": "ttft", "limit_s": 1.0, "met": False}]}
+    run(tmp_path, "a1", [cell(4.0, output=57.0), cell(8.0, output=60.0)], slo={"ttft": 1.0})
+    run(tmp_path, "a2", [cell(4.0, output=1129.0), cell(8.0, output=60.0)], slo={"ttft": 1.0})
+    run(tmp_path, "b", [cell(4.0, output=700.0), cell(8.0, output=60.0)], engine="SGLang", slo={"ttft": 1.0})
+    said_first = answer(points(tmp_path))
+    assert said_first is not None
+    assert said_first.sentences[0].startswith(
+        "Most output throughput: SGLang on 8×H200, 700.0 tok/s at concurrency 4"
+    )
+    for name, repeats in (("c1", met), ("c2", missed)):
+        run(
+            tmp_path / "slo",
+            name,
+            [cell(4.0, output=900.0) | repeats, cell(8.0, output=60.0) | met],
+            slo={"ttft": 1.0},
+        )
+    run(tmp_path / "slo", "d", [cell(4.0) | met, cell(8.0, output=60.0) | met], engine="SGLang", slo={"ttft": 1.0})
+    within = answer(points(tmp_path / "slo"))
+    assert within is not None
+    assert "SGLang on 8×H200" in within.sentences[0]
+    assert "900 tok/s" not in within.sentences[0]
+
+
+def test_a_cell_of_a_study_is_one_point_of_a_series_by_its_name(tmp_path: Path) -> None:
+    """Two settings at three loads, twice; what the server said of itself differs and does not name them."""
+    cells = []
+    for name, context in (("few", 8192), ("many", 32768)):
+        for at, load in enumerate((1.0, 4.0, 16.0)):
+            folders = [
+                run(
+                    tmp_path, f"{name}-{at}-{repeat}", [cell(load, output=load * much)],
+                    deployment={"max_model_tokens": context}, settings={"label": f"{name} here"},
+                )
+                for repeat, much in enumerate((100.0, 150.0))
+            ]  # fmt: skip
+            cells.append(
+                StudyCell(
+                    name=name, deployment="x", workload="w", load=f"{load}", planned=2, runs=folders, simulated=None
+                )
+            )
+    study = StudyPart(name="s", missing=[], differences=[], cells=cells, file="", shared=[], apart=[])
+    made = build(read_runs([tmp_path])[0], study=study)
+    assert made.answer is not None
+    pairs = list(made.answer.frame.pairs)
+    assert sorted((series.label, point.load) for point, series in pairs) == [
+        (name, load) for name in ("few", "many") for load in (1.0, 4.0, 16.0)
+    ]
+    output = next(point.output for point, _ in pairs if point.load == 16)
+    assert output is not None
+    assert (output.low, output.value, output.high, output.level) == (1600.0, 2000.0, 2400.0, "range of repeats")
+    assert made.answer.sentences[0].startswith("Most output throughput: few, 2")
+    drawn = next(figure for figure in made.figures if figure.key == "output_tok_s-by-load")
+    labels = {row["label"] for rows in drawn.spec["datasets"].values() for row in rows if "label" in row}
+    assert labels == {"few", "many"}
+    assert "range of repeats" in json.dumps(drawn.spec, ensure_ascii=False)
+
+
+def test_a_bar_that_reaches_0_begins_with_a_logarithmic_axis(tmp_path: Path) -> None:
+    def steady(rate: float) -> Json:
+        return {"output_tokens_per_s": rate, "ci95": {"output_tokens_per_s": [0.0, 2 * rate]}}
+
+    cells = [cell(load, output=rate) for load, rate in ((1.0, 10.0), (4.0, 100.0), (16.0, 900.0))]
+    for each in cells:
+        each["metrics"]["steady"] = steady(each["metrics"]["output_tokens_per_s"])
+    run(tmp_path, "a", cells)
+    made = build(read_runs([tmp_path])[0])
+    figure = next(each for each in made.figures if each.key == "output_tok_s-by-load")
+    (bars,) = (layer for layer in figure.spec["layer"] if layer["mark"].get("type") == "rule")
+    least = re.search(r"max\(datum\.low, ([0-9.e-]+)\)", json.dumps(bars))
+    assert least is not None
+    assert 0 < float(least[1]) < 10

@@ -250,6 +250,7 @@ def test_a_broken_run_among_others_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "broken" / "run.json").write_text("{}")
     words = Page(made(tmp_path)).words
     assert "Passed over" in words
+    assert "1 was passed over: what is named below cannot be read." in words
     assert "not a run this version of Loadstone can read" in words
 
 

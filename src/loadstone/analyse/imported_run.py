@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from loadstone.analyse import verdict
+from loadstone.core import run_folder
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
@@ -87,6 +88,8 @@ def read(folder: Path) -> Summary:
     if not (folder / "summary.json").exists():
         raise InputError(f"{folder}: neither records nor a summary; import the file again")
     summary = summaries.read(folder, "import the file again")
+    if run_folder.changed(folder):
+        raise InputError(f"{folder / 'summary.json'}: was changed after it was written; import the file again")
     summary.run_dir, summary.run_id = str(folder), folder.name
     return summary
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
+from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.files import check_regular, read_json
 
@@ -93,6 +94,9 @@ def rows_of(sql: str, runs: Path) -> Result:
     folders = [runs] if (runs / "run.json").exists() else sorted(path.parent for path in runs.glob("*/run.json"))
     if not folders:
         raise InputError(f"{runs}: no run folders here; measure something first, or name the folder with --runs")
+    for folder in folders:
+        if altered := run_folder.changed(folder):
+            raise InputError(f"{folder / altered[0]}: was changed after it was written; move the run away")
     with duckdb.connect() as connection:
         try:
             connection.execute("set timezone = 'UTC'")

@@ -31,20 +31,21 @@ class StoredRun(msgspec.Struct, kw_only=True):
 def read_run(folder: Path) -> StoredRun:
     """One run. Raises InputError.
 
-    Its summary.json counts where this version of Loadstone made it, and where there are no records. Else the summary
-    is made again, of the records: another version may have defined its numbers otherwise.
+    Its summary.json counts where this version of Loadstone made it and nobody changed it, and where there are no
+    records. Else the summary is made again, of the records: another version may have defined its numbers otherwise.
     """
+    from loadstone.analyse.summary import add_roofline, doubt, measured_summary
+
     info = run_folder.read_info(folder)
     has_records = (folder / "records.parquet").exists()
     if (folder / "summary.json").exists() and (info.loadstone == __version__ or not has_records):
         only_stated = imported_run.is_summary_only(folder, info)
         summary = imported_run.read(folder) if only_stated else summaries.read(folder)
+        if has_records and run_folder.changed(folder):
+            summary = measured_summary(folder, info)
+        doubt(folder, summary.cells)
         if has_records or any(cell.roofline is not None for cell in summary.cells):
             return StoredRun(folder=folder, info=info, summary=summary, facts=run_facts(info, summary))
     else:
-        from loadstone.analyse.summary import measured_summary
-
         summary = measured_summary(folder, info)
-    from loadstone.analyse.summary import add_roofline
-
     return StoredRun(folder=folder, info=info, summary=summary, facts=add_roofline(summary, info))

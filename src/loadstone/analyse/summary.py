@@ -124,8 +124,18 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
     samples = run_folder.read_server(folder)
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_cell(run, cell, dialect) for cell in range(len(plan.cells))]
+    doubt(folder, [cell for cell in cells if cell is not None])
     findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
     return run_summary(folder, info, [cell for cell in cells if cell is not None], findings)
+
+
+def doubt(folder: Path, cells: Sequence[CellSummary]) -> None:
+    """Tells where a cell's records are not those that were written, or its times none that can be."""
+    altered = "records.parquet" in run_folder.changed(folder)
+    for cell in cells:
+        if not cell.verdict.has("records_altered", "times_impossible"):
+            doubts = verdict.record_findings(altered=altered, impossible=cell.is_impossible)
+            cell.verdict = verdict.judge([*cell.verdict.findings, *doubts]) if doubts else cell.verdict
 
 
 def add_roofline(summary: Summary, info: RunInfo) -> RunFacts:
@@ -177,6 +187,7 @@ def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
     run_folder.write_info(folder, info)
     summary = summary_of(folder)
     run_folder.write_json(folder / "summary.json", summary.document())
+    run_folder.seal(folder, info)
     return summary
 
 

@@ -20,6 +20,7 @@ def calibrate(
     out: Annotated[
         Path | None, typer.Option(help="folder to keep them in [default: ~/.config/loadstone/profiles]")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="learn from cells that are not trusted, too")] = False,
     json: Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")] = False,
 ) -> None:
     """Fit the performance model to your own runs. A few runs are enough; the output says how wide the predictions'
@@ -28,7 +29,7 @@ def calibrate(
     from loadstone.commands.output import print_json
     from loadstone.runs.calibrate import calibrate as of_runs
 
-    result = of_runs(runs, deployment, profile, out)
+    result = of_runs(runs, deployment, profile, out, force=force)
     if json:
         print_json(result)
         return

@@ -20,6 +20,9 @@ def compare(
             "--fail-on", help="exit 1 if B differs from A by more: 'ttft_p99>+5%', 'output_tokens_per_s<-3%'"
         ),
     ] = None,
+    allow_errors: Annotated[
+        bool, typer.Option("--allow-errors", help="let B pass --fail-on with cells that have an error finding")
+    ] = False,
     price: Price = None,
     seed: Annotated[int, typer.Option(help="seed of the permutation tests: same runs and seed, same result")] = 0,
     json: Annotated[bool, typer.Option("--json", help="print the comparison as JSON on stdout")] = False,
@@ -31,7 +34,9 @@ def compare(
 
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")
-    comparison = compare_runs(_folders(a), _folders(b), fail_on=fail_on or (), price=price or (), seed=seed)
+    comparison = compare_runs(
+        _folders(a), _folders(b), fail_on=fail_on or (), allow_errors=allow_errors, price=price or (), seed=seed
+    )
     if json:
         print_json(comparison)
     else:
@@ -39,7 +44,7 @@ def compare(
 
         print_text(render(comparison))
     # A bound that nothing can be held against must not let a change through.
-    if any(bound.met or bound.missing for bound in comparison.fail_on or ()):
+    if any(bound.met or bound.missing or bound.failing for bound in comparison.fail_on or ()):
         raise typer.Exit(1)
 
 

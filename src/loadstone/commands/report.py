@@ -40,6 +40,8 @@ def report(
         raise InputError("--json and -o -: both write to stdout; name a file with -o")
     with run_folders(runs, set or ()) as (folders, passed_over):
         files, made = write(folders, out, format, passed_over=passed_over, price=price or ())
+    for left_out in made.passed_over:
+        print(f"loadstone: passed over: {left_out}", file=sys.stderr)
     if json:
         print_json({"schema": 1, "files": [str(path) for path in files], **made.prices_document()})
         return

@@ -234,6 +234,8 @@ def report(
     if json and write == Path("-"):
         raise InputError("--json and -o -: both write to stdout; name a file with -o")
     written = write_report(runs.folders, write, passed_over=runs.passed_over, price=price or (), study=runs.part)
+    for left_out in written.report.passed_over:
+        print(f"loadstone: passed over: {left_out}", file=sys.stderr)
     if json:
         print_json({"schema": 1, "files": [str(path) for path in written.files]})
         return

@@ -48,12 +48,13 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def flags(self) -> dict[str, str]:
-        """Flags of rank 0 by name, with _ for -; without those that say where it is. A flag alone is `true`."""
+        """Flags of rank 0 by name, with _ for -; without those that say where it is. A flag alone is `true`; a minus
+        before a number is a sign."""
         flags: dict[str, str] = {}
         name = ""
         for word in self.commands[0] if self.commands else ():
-            if word.startswith("--"):
-                flag, sign, value = word[2:].partition("=")
+            if word.startswith("-") and word[1:2].strip("0123456789."):
+                flag, sign, value = word.lstrip("-").partition("=")
                 name = flag.replace("-", "_")
                 flags[name] = value if sign else "true"
             elif name:

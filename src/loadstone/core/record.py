@@ -184,6 +184,9 @@ class RunInfo(msgspec.Struct, kw_only=True):
     journals_damaged: list[JournalDamage] = msgspec.field(default_factory=list)
     """What run_folder.assemble() could not read. These journals stay beside the records."""
 
+    marks: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of records.parquet and summary.json as they were written, by which changes of them show."""
+
     @property
     def streams(self) -> bool:
         """False: answers came in one piece, and have no TTFT."""

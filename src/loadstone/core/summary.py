@@ -83,6 +83,10 @@ class Verdict(msgspec.Struct, frozen=True):
         """Whether one of the findings is of one of these kinds."""
         return any(finding.kind in kinds for finding in self.findings)
 
+    def kinds(self, *severities: Severity) -> list[str]:
+        """Of its findings of these severities, each once."""
+        return list(dict.fromkeys(each.kind for each in self.findings if each.severity in severities))
+
 
 # --- latencies and throughputs ----------------------------------------------------------------------------------
 
@@ -244,6 +248,12 @@ class Requests(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     def completed(self) -> int:
         """Requests that are ok or short, as far as these are told."""
         return (self.ok or 0) + (self.short or 0)
+
+    @property
+    def failed_share(self) -> float | None:
+        """Of the requests that came to an end; None where nobody tells."""
+        failed = (self.error or 0) + (self.timeout or 0)
+        return failed / (failed + self.completed) if failed + self.completed else None
 
 
 class Part(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -464,6 +474,13 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     dialect: ToolNumbers | None = None
     stopped: Stop | None = None
     roofline: Roofline | None = msgspec.field(name="light", default_factory=_unknown)
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether a latency, or a gap between tokens, is below 0 by more than clocks are apart."""
+        known = filter(None, map(self.metrics.latency, LATENCIES[:4]))
+        least = (value for each in known for value in (each.min, each.mean, each.p50) if value is not None)
+        return any(value < -1e-3 for value in least)
 
     @property
     def is_as_stated(self) -> bool:

@@ -103,6 +103,7 @@ class RecommendOptions(Flags):
         texts,
         name="with_",
     )
+    force: bool = flag(SEARCH, "learn from cells of --with that are not trusted, too", False)
     plans: int = flag(RUN, "plans to show", 3, limits=Limits("must be 1 to 20", 1, most=20))
     seed: int = flag(RUN, "seed of traffic and of the model's errors", 0, limits=AT_LEAST_0)
     study: Path | None = flag(RUN, "write a study that measures these plans to this file", read=values.path)

@@ -88,7 +88,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     searched_s = time.monotonic()
     if not found.candidates:
         raise InputError(_nothing(found, options, traffic))
-    measured = [_measured(Path(run)) for run in options.measured]
+    measured = [_measured(Path(run), force=options.force) for run in options.measured]
     finalists = _finalists(found.candidates, measured, options, traffic, prices)
     curves: list[Curve] = []
     kept: list[Candidate] = []
@@ -185,11 +185,11 @@ def _finalists(
     return chosen
 
 
-def _measured(run: Path) -> _Measured:
-    """Raises InputError where it is no measured run of a known deployment."""
+def _measured(run: Path, *, force: bool) -> _Measured:
+    """Raises InputError where it is no measured run of a known deployment, or, unless `force`, not trusted."""
     deployment = deployment_of_runs([run])
     gaps = []
-    for case in cases_of_runs([run], deployment):
+    for case in cases_of_runs([run], deployment, force=force):
         outcome, _ = simulate(case, profile_of(case.deployment).values())
         for_ttft = math.log(case.point.ttft_s / float(np.median(outcome.ttft_s))) if case.point.ttft_s else math.nan
         tpot_s = case.point.tpot_s or math.nan

@@ -12,7 +12,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.files import refusing
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import INSIDE_RUNS, Report, build
-from loadstone.report.pages.study import StudyPart, by_cell
+from loadstone.report.pages.study import StudyPart
 
 Format = Literal["html", "md", "csv", "png", "svg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -49,10 +49,8 @@ def report(
         raise InputError(f"-o -: {kind} makes several files; name a folder for them")
     runs, unreadable = read_runs(folders)
     check_prices(prices, (run.facts for run in runs))
-    made = build(runs, passed_over=[*passed_over, *unreadable], drawn=kind not in ("md", "csv"), prices=prices)
-    if study is not None:
-        made.study, made.title = study, f"{study.name}: {made.title}"
-        study.table = by_cell(study, runs, made.points)
+    passed_over = [*passed_over, *unreadable]
+    made = build(runs, passed_over=passed_over, drawn=kind not in ("md", "csv"), prices=prices, study=study)
     if on_stdout:
         sys.stdout.write(_text(made, kind).encode("utf-8", "replace").decode())
         return Written([], made)

@@ -59,16 +59,19 @@ class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
     furthest: float
 
 
-def calibrate(runs: Sequence[Path], deployment: str | None, name: str, folder: Path | None) -> CalibratedProfile:
+def calibrate(
+    runs: Sequence[Path], deployment: str | None, name: str, folder: Path | None, *, force: bool = False
+) -> CalibratedProfile:
     """The profile of what the `runs` were measured on, moved towards them and kept in `folder` (None: the user's).
 
-    `deployment`: its shorthand; None: as the runs tell it. Raises InputError, one line.
+    `deployment`: its shorthand; None: as the runs tell it. `force`: from cells that are not trusted, too. Raises
+    InputError, one line.
     """
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise InputError(f"--profile {name!r}: letters, digits, - _ . only")
     runs = list({run.resolve(): run for run in runs}.values())  # a run that is named twice counts once
     target = parse_deployment(deployment) if deployment is not None else deployment_of_runs(runs)
-    cases = cases_of_runs(runs, target)
+    cases = cases_of_runs(runs, target, force=force)
     base = profile_of(target)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     calibration = update(base, cases, name, today)
@@ -135,8 +138,10 @@ def _parsed(folder: Path, name: str, facts: RunFacts) -> Deployment:
         raise InputError(f"{folder}: {error}; give what it was measured on with --deployment") from error
 
 
-def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]:
-    """A case for each cell with a TPOT. Raises InputError where a folder has none, or the model does not fit."""
+def cases_of_runs(folders: Sequence[Path], deployment: Deployment, *, force: bool = False) -> list[Case]:
+    """A case for each cell with a TPOT. Raises InputError where a folder has none, or the model does not fit; or,
+    unless `force`, where a cell is not trusted: a model that learned from it would be as wrong, and be believed.
+    """
     cases: list[Case] = []
     work = work_of(deployment)
     for folder in folders:
@@ -152,8 +157,16 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment) -> list[Case]
             )
         before = len(cases)
         for number, cell in enumerate(summary_of(folder).cells):
-            if (case := _case(folder, number, cell, deployment, work, len(cases) + 1)) is not None:
-                cases.append(case)
+            case = _case(folder, number, cell, deployment, work, len(cases) + 1)
+            if case is None:
+                continue
+            if not (cell.verdict.trusted or force):
+                kinds = ", ".join(cell.verdict.kinds("error", "warning"))
+                raise InputError(
+                    f"{folder}: {cell.load.label} is not trusted ({kinds}), and nothing is learned from it; measure "
+                    "it again, or take it all the same with --force"
+                )
+            cases.append(case)
         if len(cases) == before:
             raise InputError(
                 f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are needed"

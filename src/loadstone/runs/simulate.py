@@ -207,6 +207,8 @@ def _target(deployment: Deployment, longest: int, options: SimulateOptions) -> T
 def _basis(deployment: Deployment, fleet: Fleet, options: SimulateOptions) -> dict[str, Any]:
     """What the prediction stands on, for verdict.prediction_findings()."""
     basis: dict[str, Any] = {"assumed": list(deployment.model.assumed)}
+    towers = deployment.model.vision_parameters or any("tower" in each for each in deployment.model.assumed)
+    basis["not_read"] = "images or sound" if towers else ""
     basis["not_simulated"] = not_simulated(deployment.engine, deployment.arguments)
     if isinstance(fleet.model, StepModel):
         profile = fleet.model.profile

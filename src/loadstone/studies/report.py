@@ -88,10 +88,17 @@ def study_runs(read: StudyFile, launches: Sequence[Launch], folder: Path, twin: 
 def _cells(launches: Sequence[Launch], runs: Mapping[str, Path | None], twin: Path | None) -> list[StudyCell]:
     """Repeats together. Those of a simulation are alike: one of them stands for all."""
     cells: dict[tuple[object, ...], StudyCell] = {}
+    several = [axis for axis in ("model", "layout") if len({getattr(each, axis) for each in launches}) > 1]
     for launch in launches:
         for at, cell in enumerate(launch.cells):
             new = StudyCell(
-                deployment=name_of(launch), workload=cell.workload, load=cell.load, planned=0, runs=[], simulated=None
+                name=" ".join([launch.engine, *filter(None, (getattr(launch, axis) for axis in several))]),
+                deployment=name_of(launch),
+                workload=cell.workload,
+                load=cell.load,
+                planned=0,
+                runs=[],
+                simulated=None,
             )
             each = cells.setdefault((launch.engine, launch.model, launch.layout, at), new)
             each.planned += 1

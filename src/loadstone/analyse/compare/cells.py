@@ -10,7 +10,7 @@ import numpy as np
 
 from loadstone.analyse.compare.metric import Metric, Stat
 from loadstone.analyse.compare.permutation import Floats, Units, pooled_variance, welch
-from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_reach
+from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_reach, repeats
 from loadstone.analyse.compare.result import Cell, Row
 from loadstone.analyse.compare.sides import Place, Requests, requests_of, shared_requests
 from loadstone.core.statistics import dependence
@@ -41,11 +41,15 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
         values[metric] = [[None if stat is None else stat.value for stat in side] for side in stats]
         sides[metric] = (_side(a, metric, stats[0], intended), _side(b, metric, stats[1], intended))
         cell.rows.append(row := _row(metric, *values[metric]))
+        row.failing = "".join(side for side, own in zip("ab", (a, b), strict=True) if any(map(_fails, own)))
         model = contrast(*sides[metric], metric.base).model
         if row.ratio is not None and model is not None:
             row.model = bounds(row.ratio, model)
     if min(len(a), len(b)) >= 2:
-        _by_runs(cell, values)
+        begun = [[place.run.info.created for place in side if place.run.info.source == "measured"] for side in (a, b)]
+        if all(begun):
+            cell.one_after_another = max(begun[0]) < min(begun[1]) or max(begun[1]) < min(begun[0])
+        by_runs(cell, values)
         return cell
     for row in cell.rows:
         row.single_run = not all(place.run.simulated for place in every)
@@ -55,6 +59,10 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
     else:
         cell.why = "one side was imported as summary statistics, without its requests"
     return cell
+
+
+def _fails(place: Place) -> bool:
+    return bool(place.cell.verdict.kinds("error"))
 
 
 def _side(places: Sequence[Place], metric: Metric, stats: Sequence[Stat | None], intended: bool) -> Side:
@@ -78,7 +86,8 @@ def _row(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -
     known = [[value for value in side if value is not None] for side in (a, b)]
     means = [sum(side) / len(side) if side else None for side in known]
     row = Row(metric, means[0], means[1])
-    if all(known) and len(known[0]) == len(a) and len(known[1]) == len(b) and min(map(min, known)) > 0:
+    row.known = all(known) and len(known[0]) == len(a) and len(known[1]) == len(b)
+    if row.known and min(map(min, known)) > 0:
         log_ratio = float(np.mean(np.log(known[1])) - np.mean(np.log(known[0])))
         row.ratio = math.exp(log_ratio) if abs(log_ratio) < _LARGEST_LOG else None
     return row
@@ -87,18 +96,25 @@ def _row(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -
 # --- repeats: runs are the units ------------------------------------------------------------------------------------
 
 
-def _by_runs(cell: Cell, values: Mapping[Metric, Sequence[Sequence[float | None]]]) -> None:
-    """How runs differ from one another holds what differs within them too: nothing is drawn from inside them."""
+def by_runs(cell: Cell, values: Mapping[Metric, Sequence[Sequence[float | None]]]) -> None:
+    """How runs differ from one another holds what differs within them too: nothing is drawn from inside them. Nor do
+    runs that follow one another know how the machine changes meanwhile; published repeats stand for that.
+    """
     from scipy.special import stdtrit
 
     cell.unit, cell.counts = "runs", cell.runs
     few = math.comb(sum(cell.runs), cell.runs[0]) < PERMUTED_RUNS
-    cell.tested = [row for row in cell.rows if row.ratio is not None]
-    columns = [[np.log(np.array(side, np.float64)) for side in values[row.metric]] for row in cell.tested]
+    cell.tested = [row for row in cell.rows if row.ratio is not None or (row.metric.is_share and row.known)]
+    columns = [[np.array(side, np.float64) for side in values[row.metric]] for row in cell.tested]
     for row, (a, b) in zip(cell.tested, columns, strict=True):
+        if row.metric.is_share:
+            continue
+        a[:], b[:] = np.log(a), np.log(b)
         _, error, freedom = pooled_variance(a, b) if few else welch(a, b)
         row.log_error, row.spread = error, error / math.sqrt(1 / len(a) + 1 / len(b))
         reach = float(stdtrit(max(1.0, freedom), 0.975)) * error
+        if cell.one_after_another:
+            reach = math.hypot(reach, repeats(row.metric.base))
         row.low, row.high = bounds(row.ratio or math.nan, (reach, reach))
     if cell.tested:
         a, b = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
@@ -141,6 +157,7 @@ def take_blocks(
         return
     rows = [row for row in cell.rows if row.ratio is not None and row.metric.per_request]
     rows += [row for row in cell.rows if row.ratio is not None and row.metric.counts_output]
+    rows += [row for row in cell.rows if row.known and row.metric.is_share]
     columns = functools.cache(lambda count: _columns(sides, rows, count, dollars))
 
     def correlations(count: int) -> Floats:
@@ -156,7 +173,9 @@ def take_blocks(
     cell.unit, cell.counts = "blocks", (len(on_a), len(on_b))
     between_places = np.array([_between_places(row, sides, cell.load.places, paired=paired) for row in cell.tested])
     for index, row in enumerate(cell.tested):
-        if not row.metric.per_request:
+        if row.metric.is_share:
+            between_places[index] = 0.0
+        elif not row.metric.per_request:
             # Places that are always taken give tokens as their requests take time; as a share of the value.
             between_places[index] *= float(on_a[:, index].mean()) * float(on_b[:, index].mean())
     cell.units = Units(on_a, on_b, careful, paired, between_places)
@@ -188,6 +207,8 @@ def _columns(
     for row in rows:
         if row.metric.per_request:
             means = [[dependence.block_means(run, count) for run in side] for side in _values(row.metric, sides)]
+        elif row.metric.is_share:
+            means = [[dependence.block_means(run.failed, count) for run in side] for side in sides]
         elif (rates := _rates(row.metric, sides, count, dollars)) is not None:
             means = rates
         else:

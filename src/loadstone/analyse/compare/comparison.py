@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import UNSET
 
 from loadstone.analyse.compare import cells, repeats
-from loadstone.analyse.compare.metric import DEFAULT, ENERGY, PRICED, Bound, compared_name, parse_bounds
+from loadstone.analyse.compare.metric import DEFAULT, ENERGY, FAILED, PRICED, Bound, compared_name, parse_bounds
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
 from loadstone.analyse.compare.price import Prices, check_prices, parse_prices, without_price
 from loadstone.analyse.compare.ratio import ONE_PROFILE, basis, shared_error
@@ -24,7 +24,7 @@ from loadstone.analyse.compare.result import (
     SideResult,
     Unmatched,
 )
-from loadstone.analyse.compare.setup import WORKLOAD, differences
+from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
 from loadstone.analyse.compare.sides import Place, Run, load_key, open_run, refuse_twice, runs_in
 from loadstone.analyse.compare.text import loads_of
 from loadstone.core.errors import InputError
@@ -43,12 +43,14 @@ _OF_REPEATS = ("seed", "plan", "client host", "loadstone", "git commit", "engine
 
 
 def compare(
-    a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), price: Sequence[str] = (), seed: int = 0
-) -> Comparison:
+    a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), allow_errors: bool = False,
+    price: Sequence[str] = (), seed: int = 0,
+) -> Comparison:  # fmt: skip
     """What `loadstone compare` prints; ratios are B over A.
 
     `a`, `b`: run folders, or folders of repeats.
-    `fail_on`: bounds such as `ttft_p99>+5%`. `price`: dollars per GPU and hour, such as `h200=3.2`.
+    `fail_on`: bounds such as `ttft_p99>+5%`; B passes none with a cell that has an error finding, unless
+    `allow_errors`. `price`: dollars per GPU and hour, such as `h200=3.2`.
     The same runs and seed give the same result.
     Raises InputError, one line, where a run cannot be read or is named twice, or no load is on both sides.
     """
@@ -58,10 +60,11 @@ def compare(
         raise InputError(f"--fail-on {bound.text!r}: needs --price, e.g. --price h200=3.2")
     sides = open_sides(a, b, prices)
     check_prices(prices, (run.facts for side in sides for run in side))
-    all_metrics = [cell.metrics for side in sides for run in side for cell in run.summary.cells]
-    energy = [ENERGY] if any(each.j_per_output_token is not None for each in all_metrics) else []
+    every = [cell for side in sides for run in side for cell in run.summary.cells]
+    more = [ENERGY] if any(cell.metrics.j_per_output_token is not None for cell in every) else []
+    more += [FAILED] if any(cell.requests.failed_share for cell in every) else []
     requested = [bound.metric for bound in bounds]
-    metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *energy, *requested]))
+    metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *more, *requested]))
     by_load = [_by_load(side) for side in sides]
     matched = [key for key in by_load[0] if key in by_load[1]]
     alone = [
@@ -83,11 +86,12 @@ def compare(
         a=_side(sides[0]),
         b=_side(sides[1]),
         setup=setup,
+        flags_known=UNSET if flags_known([run for side in sides for run in side]) else False,
         cells=[cell.printed for cell in compared],
         unmatched=Unmatched(*alone),
         prices=PricesResult(prices, *([run.dollars for run in side] for side in sides)) if prices else UNSET,
         findings=findings,
-        fail_on=[_bound(bound, compared) for bound in bounds] or UNSET,
+        fail_on=[_bound(bound, compared, allow_errors) for bound in bounds] or UNSET,
     )
 
 
@@ -167,7 +171,7 @@ def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS)
 def _findings(sides: Sides, compared: Sequence[Cell], setup: Sequence[Difference]) -> list[Finding]:
     findings = [*_workload_differs(setup), _untrusted(sides), _predicted(sides, compared)]
     findings += _stated_otherwise(sides, compared)
-    findings += [_one_run_each(sides, compared), _point_values(compared)]
+    findings += [_one_run_each(sides, compared), _not_in_turn(compared), _point_values(compared)]
     return [each for each in findings if each is not None]
 
 
@@ -261,6 +265,16 @@ def _one_run_each(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
     return Finding("one_run_each", "info", evidence, remedy)
 
 
+def _not_in_turn(compared: Sequence[Cell]) -> Finding | None:
+    if not (loads := [cell.load for cell in compared if cell.one_after_another]):
+        return None
+    evidence = (
+        f"at {loads_of(loads)} all runs of one side were measured before all of the other: what changed meanwhile on "
+        "the machine is in the difference; intervals have the spread of published repeats in them"
+    )
+    return Finding("not_in_turn", "info", evidence, "Measure A and B in turn: A, B, B, A.")
+
+
 def _point_values(compared: Sequence[Cell]) -> Finding | None:
     by_reason: dict[str, list[Load]] = {}
     for cell in compared:
@@ -280,17 +294,18 @@ def _unpriced(sides: Sides, prices: Prices) -> list[Finding]:
     return [Finding("no_price", "info", evidence, remedy)] if evidence else []
 
 
-def _bound(bound: Bound, compared: Sequence[Cell]) -> BoundResult:
+def _bound(bound: Bound, compared: Sequence[Cell], allow_errors: bool) -> BoundResult:
     """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate.
     Single measured runs decide nothing.
     """
     rows = [(cell.load.label, row) for cell in compared for row in cell.rows if row.metric == bound.metric]
-    beyond = [(label, row) for label, row in rows if row.ratio is not None and bound.beyond(row.ratio)]
+    beyond = [(label, row) for label, row in rows if row.change is not None and bound.beyond(row.change)]
     several = [(label, row) for label, row in beyond if not row.single_run]
     tested = [(label, row) for label, row in several if row.p_family is not None]
     untested = [label for label, row in several if row.p_family is None]
     where = [label for label, row in tested if row.differs]
     open_ = [row for _, row in beyond if not row.differs and (row.single_run or row.p_family is not None)]
+    failing = [label for label, row in rows if "b" in row.failing and not allow_errors]
     return BoundResult(
         bound=bound.text,
         met=bool(where or untested),
@@ -299,5 +314,6 @@ def _bound(bound: Bound, compared: Sequence[Cell]) -> BoundResult:
         not_shown=[label for label, row in tested if not row.differs],
         one_run=[label for label, row in beyond if row.single_run],
         repeats_needed=max((row.repeats_needed or 0 for row in open_), default=0) or None,
-        missing=all(row.ratio is None for _, row in rows),
+        missing=all(row.change is None for _, row in rows),
+        failing=failing or UNSET,
     )

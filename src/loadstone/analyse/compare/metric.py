@@ -18,6 +18,7 @@ _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "goodpu
 _STEADY = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _PRICED = {f"dollars_per_million_{kind}_tokens": f"{kind}_tokens_per_s" for kind in ("output", "total")}
 _ENERGY = "j_per_output_token"
+_FAILED = "failed_share"
 _BOUND = re.compile(r"([a-z0-9_]+)\s*([<>])=?\s*([+-]?\d+(?:\.\d+)?)\s*%")
 
 
@@ -39,7 +40,12 @@ class Metric:
 
     @property
     def more_is_better(self) -> bool:
-        return self.statistic is None and not self.priced and self.base != _ENERGY
+        return self.statistic is None and not self.priced and self.base not in (_ENERGY, _FAILED)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is compared by its difference, for 0 is usual and has no ratio."""
+        return self.base == _FAILED
 
     @property
     def per_request(self) -> bool:
@@ -62,6 +68,8 @@ class Metric:
         if self.statistic is not None:
             latency = self._latency(cell.metrics, intended)
             return None if latency is None else Stat.of(latency.value(self.statistic), latency.bounds(self.statistic))
+        if self.is_share:
+            return Stat.of(cell.requests.failed_share, (None, None))
         rate = "output_tokens_per_s" if self.base == _ENERGY else _PRICED.get(self.base, self.base)
         window = cell.lasting(steady=steady) if rate in _STEADY else cell.metrics
         throughput = Stat.of(getattr(window, rate), rate_interval(cell.metrics, rate, window))
@@ -145,31 +153,34 @@ PRICED = tuple(Metric(name) for name in _PRICED)
 """What is compared besides where prices are given."""
 ENERGY = Metric(_ENERGY)
 """And where a run tells it. It is never tested: nobody knows what the GPUs drew for one request."""
+FAILED = Metric(_FAILED)
+"""And where requests failed: what is left of a cell then looks the better."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """`ttft_p99>+5%`: met where B's ttft_p99 is more than 5 % above A's."""
+    """`ttft_p99>+5%`: met where B's ttft_p99 is more than 5 % above A's; of a share, by 5 points of a hundred."""
 
     text: str
     metric: Metric
     above: bool
     limit: float
 
-    def beyond(self, ratio: float) -> bool:
-        return ratio > self.limit if self.above else ratio < self.limit
+    def beyond(self, change: float) -> bool:
+        """`change`: the ratio; of a share 1 and the difference."""
+        return change > self.limit if self.above else change < self.limit
 
 
 def parse_metric(name: str) -> Metric:
     """A metric by its name, as `ttft_p99`. Raises InputError."""
     base, _, statistic = name.rpartition("_")
-    if name in (*_RATES, *_PRICED, _ENERGY):
+    if name in (*_RATES, *_PRICED, _ENERGY, _FAILED):
         return Metric(name)
     if base in ("ttft", "tpot", "e2e", "itl") and statistic in _STATISTICS:
         return Metric(base, statistic)
     raise InputError(
         f"--fail-on: {name!r} is not a metric; use ttft, tpot, itl or e2e with mean, p50, p90, p95 or p99, e.g. "
-        f"ttft_p99, or {', '.join((*_RATES, _ENERGY))}; with --price {', '.join(_PRICED)}"
+        f"ttft_p99, or {', '.join((*_RATES, _ENERGY, _FAILED))}; with --price {', '.join(_PRICED)}"
     )
 
 

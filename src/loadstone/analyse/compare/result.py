@@ -17,7 +17,9 @@ from loadstone.core.record import Source
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import Finding
 
-Conclusion = Literal["better", "runs_differ", "same", "within_model", "may_be_chance", "not_shown", "too_little"]
+Conclusion = Literal[
+    "better", "runs_differ", "same", "within_model", "may_be_chance", "not_shown", "too_little", "not_all_measured"
+]
 UnitKind = Literal["runs", "blocks"]
 
 LEVEL = 0.05
@@ -36,6 +38,8 @@ class Row:
                     not cancel
     would_show      the least ratio that would have shown
     single_run      a side is one measured run, so that what differs from run to run is not in the data
+    failing         the sides, of `ab`, whose cell has an error among its findings: what was measured is not all
+    known           every run has it, on both sides
     spread          that, a standard deviation on a log scale, where it is
     repeats_needed  runs a side that would show a difference of this size
     """
@@ -53,8 +57,17 @@ class Row:
     would_show: float | None = None
     model: tuple[float, float] | None = None
     single_run: bool = False
+    failing: str = ""
+    known: bool = False
     spread: float | None = None
     repeats_needed: int | None = None
+
+    @property
+    def change(self) -> float | None:
+        """B/A; of a share 1 + B − A."""
+        if self.metric.is_share and self.a is not None and self.b is not None:
+            return 1 + self.b - self.a
+        return self.ratio
 
     @property
     def significant(self) -> bool:
@@ -64,7 +77,8 @@ class Row:
     @property
     def large(self) -> bool:
         """Whether the estimate is one that matters."""
-        return self.ratio is not None and abs(math.log(self.ratio)) > math.log1p(RESOLUTION)
+        change = self.change
+        return change is not None and (change == 0 or abs(math.log(change)) > math.log1p(RESOLUTION))
 
     @property
     def confirmed(self) -> bool:
@@ -86,7 +100,9 @@ class Row:
         if self.p_family is None:
             return None
         if self.confirmed:
-            return "within_model" if _contains_one(self.model) else "runs_differ" if self.single_run else "better"
+            if _contains_one(self.model) or self.single_run:
+                return "within_model" if _contains_one(self.model) else "runs_differ"
+            return "not_all_measured" if self._ahead in self.failing else "better"
         known = self.interval
         narrow = known is not None and max(abs(math.log(end)) for end in known) <= math.log1p(RESOLUTION)
         if narrow or (self.significant and not self.large):
@@ -97,9 +113,12 @@ class Row:
 
     @property
     def better(self) -> Literal["a", "b"] | None:
-        if self.conclusion != "better" or self.ratio is None:
-            return None
-        return "b" if (self.ratio > 1) == self.metric.more_is_better else "a"
+        return self._ahead if self.conclusion == "better" else None
+
+    @property
+    def _ahead(self) -> Literal["a", "b"]:
+        """The side that has the better number."""
+        return "b" if ((self.change or 1) > 1) == self.metric.more_is_better else "a"
 
     @property
     def name(self) -> str:
@@ -126,7 +145,8 @@ def _contains_one(interval: tuple[float, float] | None) -> bool:
 @dataclass
 class Cell:
     """`unit`: runs, blocks, or None where nothing can be tested, and `why`. `tested` are the rows that `units` has
-    columns for. `runs`: how many have the load on either side.
+    columns for. `runs`: how many have the load on either side. `one_after_another`: all of one side were measured
+    before all of the other.
     """
 
     load: Load
@@ -136,6 +156,7 @@ class Cell:
     counts: tuple[int, int] | None = None
     runs: tuple[int, int] = (1, 1)
     paired: bool = False
+    one_after_another: bool = False
     units: Units | None = None
     tested: list[Row] = field(default_factory=list)
 
@@ -224,6 +245,7 @@ class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
     untested        of these, where point values alone say so
     not_shown       exceeded by what may be chance
     one_run         exceeded by one measured run a side, which decides nothing
+    failing         loads at which B's cell has an error among its findings, and nobody allowed it: not passed
     repeats_needed  runs a side that would show what is not shown yet
     """
 
@@ -235,15 +257,20 @@ class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
     one_run: list[str]
     repeats_needed: int | None
     missing: bool
+    failing: list[str] | UnsetType = UNSET
 
 
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
-    """A against B; `level`: the chance of any false alarm; `resolution`: a smaller difference counts as none."""
+    """A against B; `level`: the chance of any false alarm; `resolution`: a smaller difference counts as none.
+
+    flags_known  false: of some engine it is not known how it was started, so that `setup` does not tell of it
+    """
 
     schema: int = 1
     a: SideResult
     b: SideResult
     setup: list[Difference]
+    flags_known: bool | UnsetType = UNSET
     cells: list[CellResult]
     unmatched: Unmatched
     level: float = LEVEL

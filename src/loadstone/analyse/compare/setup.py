@@ -46,6 +46,8 @@ _COMPARED: dict[str, Callable[[Run], Any]] = {
     **{name: _fact(name) for name in _FACTS},
     _HARDWARE: lambda run: msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None,
     _CONFIG: lambda run: msgspec.json.decode(run.facts.own_model)["config"] if run.facts.own_model else None,
+    "longest context": lambda run: run.info.target.max_model_tokens if run.info.target else None,
+    "servers": lambda run: len(run.info.target.urls) or 1 if run.info.target else None,
     "endpoint": lambda run: run.info.target.endpoint if run.info.target else None,
     _ANSWERS: lambda run: run.info.target.choices if run.info.target else 1,
     "seed": lambda run: run.info.seed if run.has_plan else None,
@@ -125,6 +127,11 @@ def _plan(a: Sequence[Run], b: Sequence[Run], rows: Sequence[Difference]) -> lis
     if explained or by_time or len(planned) > 1:
         return more
     return _row("plan", [_distinct([run.info.plan_id for run in side]) for side in (a, b)])
+
+
+def flags_known(runs: Sequence[Run]) -> bool:
+    """Whether of each run it is known how its engine was started."""
+    return all(run.simulated or Provenance.of(run.info).commands for run in runs)
 
 
 def common_loads(a: Sequence[Run], b: Sequence[Run]) -> set[Load]:

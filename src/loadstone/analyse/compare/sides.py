@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -130,6 +130,7 @@ class Requests:
     """The completed measured requests of one cell, in the order of their sends; seconds, NaN where missing.
 
     index      their numbers within the cell, for pairing
+    failed     of all requests that were sent, in the order of their sends: 1 where one failed, 0 where it completed
     curve      output tokens that came in each of CURVE stretches of the steady window, first to last send; None where
                it has no length, or times of different requests cannot be compared
     span_s     how long the cell took
@@ -144,6 +145,7 @@ class Requests:
     curve: Floats | None
     window_s: float | None
     span_s: float | None
+    failed: Floats = field(default_factory=lambda: np.empty(0))
 
     @property
     def under_way(self) -> float:
@@ -182,7 +184,16 @@ def requests_of(place: Place, *, intended: bool, with_tokens: bool) -> Requests:
             curves = [window_curve(each.arrival, arrays.gained(each), (start_s, last_s)) for each in events]
             curve, window_s = np.sum(curves, axis=0), last_s - start_s
     index = columns.pop("index").astype(np.int64)
-    return Requests(index=index, curve=curve, window_s=window_s, span_s=span_s, **columns)
+    failed = _failed(folder, number)
+    return Requests(index=index, curve=curve, window_s=window_s, span_s=span_s, failed=failed, **columns)
+
+
+def _failed(folder: Path, number: int) -> Floats:
+    table = run_folder.read_columns(folder, ("phase", "status", "sent_s"), number)
+    phase, status, sent_s = (table[name].to_numpy() for name in table.column_names)
+    kept = (phase == "measure") & (status != "cancelled")
+    failed = np.isin(status, ("error", "timeout"))[kept].astype(np.float64)
+    return np.asarray(failed[np.argsort(sent_s[kept], kind="stable")])
 
 
 def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:

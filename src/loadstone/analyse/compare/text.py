@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from loadstone.analyse.compare.result import BoundResult, CellResult, Comparison, Difference, MetricRow
 from loadstone.core.plan import Load
 from loadstone.core.text import excerpt
@@ -22,6 +24,7 @@ _WORDS = {
     "not_shown": "no difference shown",
     "too_little": "too little data to tell",
     "runs_differ": "differ between these two runs",
+    "not_all_measured": "not all of the better side was measured",
 }
 """Conclusions that name no side. What they mean stands below the table, where one needs it."""
 
@@ -37,7 +40,12 @@ def render(comparison: Comparison) -> RenderableType:
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         runs = ", ".join(side.runs[:4]) + (" …" if len(side.runs) > 4 else "")
         parts.append(Text(f"{name}  {plain(side.label)}  ({plain(runs, 200)})"))
-    parts.append(Text("Setup:" if comparison.setup else "Setup: the same"))
+    same = (
+        "the same"
+        if comparison.flags_known is UNSET
+        else "the same, as far as it is known: how engines were started is not"
+    )
+    parts.append(Text("Setup:" if comparison.setup else f"Setup: {same}"))
     parts += [Text(f"  {line}") for line in setup_lines(comparison.setup)]
     for cell in comparison.cells:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
@@ -74,6 +82,8 @@ def _bound_result(bound: BoundResult) -> str:
     where = f" at {', '.join(bound.at)}" if bound.at else ""
     how = " (by point values, untested)" if bound.untested else ""
     result = f"MET{where}{how}" if bound.met else "not met"
+    if bound.failing:
+        result += f"; NOT PASSED at {', '.join(bound.failing)}: B has an error there; --allow-errors lets it pass"
     if bound.missing:
         result = "UNKNOWN: no load has the metric on both sides"
     if bound.one_run:
@@ -92,6 +102,8 @@ def explained(comparison: Comparison) -> list[str]:
         "same": f"the same: to within {100 * comparison.resolution:g} %; less counts as no difference",
         "may_be_chance": "may be chance: only one of the test (over all metrics together) and the interval (of this "
         "metric alone) finds a difference",
+        "not_all_measured": "not all of the better side was measured: its cell has an error finding, and what failed "
+        "or is lost is not in the number",
         "within_model": "within the model's uncertainty: the simulations differ, but by less than the performance "
         "model may be off in their ratio (80 %)",
     }
@@ -138,7 +150,7 @@ def loads_of(loads: Sequence[Load]) -> str:
 
 def word(row: MetricRow) -> tuple[str, str]:
     """The conclusion on a metric in words, and how it is set on a terminal."""
-    if row.ratio is None:
+    if row.ratio is None and (row.name != "failed_share" or None in (row.a, row.b)):
         return "missing on one side", ""
     if row.better:
         return f"{row.better.upper()} is better", "bold"
@@ -151,7 +163,7 @@ def word(row: MetricRow) -> tuple[str, str]:
 
 
 def _value(metric: str, value: float | None) -> str:
-    if value is not None and metric == "attainment":
+    if value is not None and metric in ("attainment", "failed_share"):
         return f"{value:.1%}"
     if value is not None and metric.startswith("dollars"):
         return f"${show_number(value)}"

@@ -7,12 +7,18 @@ and its remedy; `thresholds.py` has the thresholds with their reasons; docs/verd
 from loadstone.analyse.verdict.finding import Origin, judge
 from loadstone.analyse.verdict.requests import SCALARS, Cell, Events, request_table
 from loadstone.analyse.verdict.rules import cell_findings
-from loadstone.analyse.verdict.run import beyond_hardware, kept_findings, prediction_findings, run_findings
+from loadstone.analyse.verdict.run import (
+    beyond_hardware,
+    kept_findings,
+    prediction_findings,
+    record_findings,
+    run_findings,
+)
 from loadstone.analyse.verdict.server import gpu_figures, server_figures
 from loadstone.core.summary import Finding, GpuFigures, ServerFigures, Verdict
 
 __all__ = [
     "SCALARS", "Cell", "Events", "Finding", "GpuFigures", "Origin", "ServerFigures", "Verdict", "beyond_hardware",
-    "cell_findings", "gpu_figures", "judge", "kept_findings", "prediction_findings", "request_table", "run_findings",
-    "server_figures",
+    "cell_findings", "gpu_figures", "judge", "kept_findings", "prediction_findings", "record_findings", "request_table",
+    "run_findings", "server_figures",
 ]  # fmt: skip

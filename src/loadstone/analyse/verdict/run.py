@@ -48,6 +48,7 @@ class _Basis(msgspec.Struct):
     own_profile: bool = False
     assumed: list[str] = []
     not_simulated: list[str] = []
+    not_read: str = ""
     assumed_acceptance: float | None = None
     draft: str | UnsetType | None = UNSET
     own_draft: bool = False
@@ -172,6 +173,12 @@ def _unit_doubted(per_s: float | None) -> Finding | None:
     return finding("unit_doubted", evidence)
 
 
+def record_findings(*, altered: bool, impossible: bool) -> list[Finding]:
+    """Whether a cell's records are those that were written, and can be. `impossible`: they have times below 0."""
+    findings = [finding("records_altered", "records.parquet is not as it was written")] if altered else []
+    return findings + ([finding("times_impossible", "some of its times are below 0")] if impossible else [])
+
+
 def _journal_damaged(damaged: Sequence[JournalDamage]) -> Finding | None:
     if not damaged:
         return None
@@ -212,7 +219,7 @@ def _stopped(cell: CellInfo) -> Finding | None:
 def prediction_findings(info: RunInfo) -> list[Finding]:
     """Findings of each cell of a simulated run."""
     basis = _of(info.settings.get("basis"), _Basis)
-    rules = (_unmeasured, _network_guessed, _model_assumed, _launch_only, _drafts_assumed)
+    rules = (_unmeasured, _network_guessed, _model_assumed, _text_alone, _launch_only, _drafts_assumed)
     findings = [each(basis) for each in rules]
     return [each for each in findings if each is not None]
 
@@ -233,6 +240,11 @@ def _model_assumed(basis: _Basis) -> Finding | None:
     if not basis.assumed:
         return None
     return finding("model_assumed", f"assumed where the model's config.json is silent: {'; '.join(basis.assumed)}")
+
+
+def _text_alone(basis: _Basis) -> Finding | None:
+    evidence = f"the model takes {basis.not_read} too; its prompts are simulated as text alone"
+    return finding("text_alone", evidence) if basis.not_read else None
 
 
 def _launch_only(basis: _Basis) -> Finding | None:

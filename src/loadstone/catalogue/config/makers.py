@@ -4,7 +4,7 @@ weights that only one maker's model has: beside its layers, for layers that run 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,8 +18,28 @@ from loadstone.catalogue.config.fields import Fields
 from loadstone.core.errors import InputError
 
 _MOST_LOOPS = 16
+_ENCODERS = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForMaskedLM",
+    "ForQuestionAnswering",
+    "RewardModel",
+)
+_PARTS_OF_ONE = {"text_config", "llm_config", "language_config", "llm_cfg", "thinker_config"}
 _GIGACHAT_NORMS = {"LlamaRMSNorm": 0, "ZeroCenteredRMSNorm": 0, "GatedNorm": 16, "ZeroCenteredGatedNorm": 16}
 """GigaChat's kinds of norm, and the rank of their gates."""
+
+
+def encoder(config: Mapping[str, Any]) -> str | None:
+    """What in a config tells a model that reads whole texts and writes none: its class, or attention both ways."""
+    classes, own = config.get("architectures"), config.get("auto_map")
+    first = str(classes[0]) if isinstance(classes, list) and classes else ""
+    bare = first.endswith("Model") and not first.endswith(("LMHeadModel", "ChatModel"))
+    writes = "AutoModelForCausalLM" in own if isinstance(own, dict) else _PARTS_OF_ONE.intersection(config)
+    if first.endswith(_ENCODERS) or "Bidirectional" in first or (bare and not writes):
+        return first
+    ways = {"is_causal": (False,), "use_bidirectional_attention": (True, "all")}
+    return next((name for name, values in ways.items() if config.get(name) in values), None)
 
 
 def own_kind(fields: Fields, architectures: Any, kind: str) -> str:

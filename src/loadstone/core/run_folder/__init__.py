@@ -25,6 +25,7 @@ from loadstone.core.run_folder.journal import (
     is_held,
     read_header,
 )
+from loadstone.core.run_folder.marks import changed, seal
 from loadstone.core.run_folder.owner import OWNER, own
 from loadstone.core.run_folder.plan import issued, read_plan, write_plan
 from loadstone.core.run_folder.records import (
@@ -38,8 +39,9 @@ from loadstone.core.run_folder.records import (
 from loadstone.core.run_folder.server import read_server, seal_server, server_schema, write_server
 
 __all__ = [
-    "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "Journal", "JournalWriter", "assemble", "check_cells",
-    "create", "damaged_journals", "is_held", "issued", "journal_schema", "log", "own", "read_columns", "read_header",
-    "read_info", "read_plan", "read_records", "read_server", "records_schema", "run_id", "seal_server",
-    "server_schema", "write_failure", "write_info", "write_json", "write_plan", "write_records", "write_server",
+    "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "Journal", "JournalWriter", "assemble", "changed",
+    "check_cells", "create", "damaged_journals", "is_held", "issued", "journal_schema", "log", "own", "read_columns",
+    "read_header", "read_info", "read_plan", "read_records", "read_server", "records_schema", "run_id", "seal",
+    "seal_server", "server_schema", "write_failure", "write_info", "write_json", "write_plan", "write_records",
+    "write_server",
 ]  # fmt: skip

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
-from loadstone.core.record import RequestRecord
+from loadstone.core.plan import Phase
+from loadstone.core.record import RequestRecord, Status
 from loadstone.core.run_folder.folder import replacing
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 RECORDS_SCHEMA = 1
 _COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _MOST_TOKENS = 1 << 31
+_WORDS = {"phase": get_args(Phase), "status": get_args(Status)}
+"""What these columns may say."""
 _TEXTS = ("request_id", "phase", "session_id", "token_source", "finish_reason", "status", "error")
 
 
@@ -98,12 +101,17 @@ def read_records(
 
 
 def check_cells(folder: Path, cells: int) -> None:
-    """Raises InputError where a record is of a cell that the run does not have, or states a number of tokens that
-    cannot be. `cells`: how many it has.
+    """Raises InputError where a record is of a cell that the run does not have, of a phase or with an end that nobody
+    knows, or states a number of tokens that cannot be. `cells`: how many it has.
     """
     import pyarrow.compute as pc
 
-    for table in _row_groups(folder, ("cell", *_COUNTS), None):
+    for table in _row_groups(folder, ("cell", *_WORDS, *_COUNTS), None):
+        for name, words in _WORDS.items():
+            if unknown := set(pc.unique(table[name]).to_pylist()) - set(words):
+                raise _unusable(
+                    folder, f"records whose {name} is {', '.join(map(repr, sorted(map(str, unknown))[:3]))}"
+                )
         for name in _COUNTS:
             bounds = pc.min_max(table[name])
             if not 0 <= (bounds["min"].as_py() or 0) <= (bounds["max"].as_py() or 0) <= _MOST_TOKENS:

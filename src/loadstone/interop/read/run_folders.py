@@ -172,6 +172,7 @@ def _write(folder: Path, info: RunInfo, plan: Plan, cells: Sequence[Cell]) -> No
         else:
             document = run_summary(folder, info, [_summary(cell) for cell in cells]).document()
         run_folder.write_json(folder / "summary.json", document)
+        run_folder.seal(folder, info)
 
 
 def _target(cell: Cell) -> Target | None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from loadstone.catalogue.config.makers import encoder
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.engine import StepTimes
@@ -50,6 +52,10 @@ def fleet_of(
 def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -> Fleet:
     """As many engines of this policy as the deployment has: one for each replica, of vLLM before 0.8 also for each
     batch in its pipeline (see policy_of())."""
+    if told := encoder((deployment.model.given or {}).get("config") or {}):
+        raise InputError(
+            f"{deployment.model.name}: is an encoder ({told}), which writes no text: nothing to simulate"
+        )
     virtual = deployment.pp // policy.pipeline
     return Fleet(policy, model, deployment.dp * virtual, in_step=deployment.attention_dp)
 

@@ -120,6 +120,9 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
         if (value := {"tpot": point.roofline.tpot_s, "ttft": point.roofline.ttft_s}.get(measure.key)) is not None
     ]
     log = wide([row["y"] for row in (*lines, *dots, *light)], FAR)
+    for row in (*lines, *dots) if log else ():
+        if row.get("low") == 0:  # nowhere on that axis
+            row["low"] = min(each["y"] for each in (*lines, *dots)) / 2
     y_scale = alt.Scale(type="log", nice=False, padding=8) if log else alt.Scale()
     y, low = (alt.Y(f"{column}:Q", title=title, scale=y_scale) for column in ("y", "low"))
     shown = {"simulated": GREY, "measured": INK} | ({"speed of light": GREY} if light else {})

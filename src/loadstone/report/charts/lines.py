@@ -34,7 +34,7 @@ from loadstone.report.data.frames import E2E, PER_USER, Frame, Measure, bunched,
 from loadstone.report.data.pairs import Effect
 from loadstone.report.data.points import Point
 from loadstone.report.data.series import Series
-from loadstone.report.data.statistic import Stat
+from loadstone.report.data.statistic import REPEATS, Stat
 from loadstone.report.data.wording import joined, requests_a
 
 Direction = Literal["x", "y"]
@@ -123,6 +123,9 @@ def lines(
     drawn += names_beside(rows, known, y, order or "x")
     if not any("low" in row for row in rows):
         return drawn
+    floor = _domain(y if bars == "y" else x)[0]
+    if floor:  # 0 is nowhere on a logarithmic axis: such a bar begins with the axis
+        base = base.transform_calculate(low=f"max(datum.low, {floor})")
     ends = (
         {"x": x, "y": alt.Y("low:Q"), "y2": alt.Y2("high:Q")}
         if bars == "y"
@@ -525,7 +528,7 @@ def sample_words(points: Sequence[Point], measure: Measure) -> str:
     if not stats:
         bars = "no interval: one number per cell"
     elif levels:
-        bars = f"bars: {' or '.join(levels)} interval" + (
+        bars = f"bars: {' or '.join(level if level == REPEATS else f'{level} interval' for level in levels)}" + (
             f", none at {len(bare)} of {len(stats)} points: {why}" if bare else ""
         )
     else:

@@ -12,6 +12,7 @@ from loadstone.analyse.verdict.thresholds import BUNCHED_S
 from loadstone.core.summary import QUEUE_GROWS
 from loadstone.core.units import show_load
 from loadstone.report.data.points import Point
+from loadstone.report.data.repeats import one_each
 from loadstone.report.data.series import Series, common, lengths_label, series_of
 from loadstone.report.data.statistic import Stat
 from loadstone.report.data.wording import count, joined
@@ -241,11 +242,11 @@ def load_label(point: Point) -> str:
 
 
 def best_cells(points: Sequence[Point], names: Sequence[str], measure: Measure) -> dict[str, Point]:
-    """Of each name the point that is best by a measure, the best of all first."""
+    """Of each name the cell that is best by a measure, the best of all first; none of which not all was measured."""
     sign = 1 if measure.better == "lower" else -1
     best: dict[str, tuple[float, Point]] = {}
-    for name, point in zip(names, points, strict=True):
-        much = measure.of(point)
+    for name, point in one_each(points, names):
+        much = None if point.failed else measure.of(point)
         # Nobody is best with nothing: 0 tok/s is where every request failed.
         if much is not None and (much or sign > 0) and (name not in best or sign * much < best[name][0]):
             best[name] = sign * much, point

@@ -16,6 +16,7 @@ import msgspec
 from loadstone.analyse.compare.ratio import Side, bounds, contrast
 from loadstone.report.data.frames import E2E, OUTPUT, TTFT, Measure, pace, unsettled
 from loadstone.report.data.points import Point, alike
+from loadstone.report.data.statistic import REPEATS
 from loadstone.report.data.wording import joined
 
 NEAR = 0.1
@@ -228,12 +229,13 @@ def _two(percent: float) -> str:
 
 def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
     """a over b, with what a comparison of the two would say of it (comparison.contrast); None where a value is
-    missing or depends on how long the cell lasted, or its requests were too few generations to tell how sure it is.
+    missing or depends on how long the cell lasted, or not all of a cell was measured, or its requests were too few
+    generations to tell how sure it is.
 
     A comparison asks twice, whether sampling leaves 1 in the ratio and whether the performance model does: the
     interval here is what either leaves open.
     """
-    if unsettled(a, measure) or unsettled(b, measure):
+    if unsettled(a, measure) or unsettled(b, measure) or a.failed or b.failed:
         return None
     of_a, of_b = measure.of(a), measure.of(b)
     if not of_a or not of_b or of_a <= 0 or of_b <= 0:
@@ -262,7 +264,8 @@ def _side(point: Point, measure: Measure) -> Side:
     stat = point.tpot if measure.pooled and point.tpot is not None else measure.stat(point)
     if stat is not None and stat.reach is not None:
         predicted = point.basis is not None
-        return Side(stat.sampling if predicted else stat.reach, stat.model if predicted else None, bases)
+        sampling = stat.sampling if predicted or stat.level == REPEATS else stat.reach
+        return Side(sampling, stat.model if predicted else None, bases)
     if not point.sums:
         return Side(None, None, bases)
     if stat is None or stat.which == "rate":

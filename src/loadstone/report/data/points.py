@@ -52,7 +52,8 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     architecture  the catalogue's name for the model, where the user stated it and the server has another
     basis       of a prediction, what it rests on: see comparison.model
     roofline    what the hardware allows, and how much of it was used
-    warnings    kinds of the findings for which it is not trusted
+    warnings    kinds of the findings for which it is not trusted; failed: one is an error: not all was measured
+    study       what a study calls its setup
     who, hue    whose it is in all pictures of a report, and the number of that one's colour: see series.hued()
     """
 
@@ -84,6 +85,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     sent: int | None
     trusted: bool
     warnings: tuple[str, ...]
+    failed: bool
     ttft: Stat | None
     tpot: Stat | None
     itl: Stat | None
@@ -110,6 +112,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     p_met: float | None
     attainment: float | None
     goodput_per_s: float | None
+    study: str = ""
     who: str = ""
     hue: int = 0
 
@@ -228,7 +231,8 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         ok=ok,
         sent=whole(counts.sent),
         trusted=cell.verdict.trusted,
-        warnings=tuple(clean(finding.kind) for finding in cell.verdict.findings if finding.severity != "info"),
+        warnings=tuple(map(clean, cell.verdict.kinds("error", "warning"))),
+        failed=bool(cell.verdict.kinds("error")),
         ttft=ttft or latency(metrics.ttft_s, ok),
         tpot=latency(metrics.tpot_s, ok),
         itl=latency(metrics.itl_s, ok),

@@ -58,6 +58,8 @@ def series_of(points: Sequence[Point], *, without: Collection[str] = ()) -> list
     `without`: what the chart shows in another way, on an axis or as panels.
     """
     facts = [(name, of) for name, of in SETUP if name not in without]
+    if all(point.study for point in points):
+        facts = [("study", lambda point: point.study), ("source", lambda point: point.source)]
     elsewhere = [of for name, of in SETUP if name in without]
     telling: list[Callable[[Point], str]] = []
     known = 1

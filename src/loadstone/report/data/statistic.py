@@ -16,6 +16,7 @@ from loadstone.core.summary import Latency, Metrics, Window
 
 RateName = Literal["output_tokens_per_s", "total_tokens_per_s"]
 PREDICTED = "80 %, predicted"
+REPEATS = "range of repeats"
 _MOST = 1e100
 
 
@@ -25,8 +26,9 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     value      the median, or the mean where nobody gave a median; of a rate there is one number a cell
     which      which of these it is
     low, high  of `value`; None where it is not known
-    level      what they are: a 95 % confidence interval, see statistics.Dependence; the 80 % interval of a prediction
-    drawn      of a prediction how far the 95 % interval of what was drawn goes, on a log scale
+    level      what they are: a 95 % confidence interval, see statistics.Dependence; the 80 % one of a prediction;
+               the least and the greatest of repeats
+    drawn      of a prediction, or of repeats, how far the 95 % interval of what was drawn goes, on a log scale
     off        of a prediction, how far the 80 % interval of the model's error goes, where `low` and `high` have what
                was drawn in them too
     p99_*      bounds of the p99, 95 %
@@ -54,7 +56,7 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def sampling(self) -> Reach | None:
         """How far off it may be by what was drawn, 95 %."""
-        return self.drawn if self.level == PREDICTED else self.reach
+        return self.drawn if self.level in (PREDICTED, REPEATS) else self.reach
 
     @property
     def model(self) -> Reach | None:

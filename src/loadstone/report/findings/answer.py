@@ -147,7 +147,7 @@ def levels(sentences: Sequence[Sentence], points: Sequence[Point]) -> str:
     sources = {point.source for point in points}
     sums = any(point.sums for point in points)
     kinds = [
-        "of what was measured: 95 %, from the requests' spread" if "measured" in sources else "",
+        "of what was measured: 95 %, from the requests' spread, and that of repeats" if "measured" in sources else "",
         "of imported rows: 95 %, from the spread that they state, widened as no request is there "
         "(docs/statistics.md)" if "imported" in sources and sums else "of imported requests: 95 %, from their spread"
         if "imported" in sources else "",

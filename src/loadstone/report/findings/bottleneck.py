@@ -91,7 +91,7 @@ def capacity(points: Sequence[Point]) -> str:
     """Of one series, lightest load first: the knee, the most throughput, and up to where every request meets its SLO
     with the share that does beyond; "" where no throughput is known.
     """
-    known = [point for point in points if point.output_tokens_per_s]
+    known = [point for point in points if point.output_tokens_per_s and not point.failed]
     if len(known) < 2:
         return ""
     most = max(known, key=lambda point: point.output_tokens_per_s or 0.0)

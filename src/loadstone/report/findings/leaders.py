@@ -125,11 +125,13 @@ def contests(
 def entries(
     frame: Frame, group: Sequence[Point], measure: Measure, without: Collection[str] = ("gpu", "gpus")
 ) -> dict[float, list[tuple[float, str, Point]]]:
-    """(value, name, point) of each setup at each x. Of repeats the one in the middle: they do not compete."""
+    """(value, name, point) of each setup at each x, where all was measured. Of repeats the one in the middle: they do
+    not compete.
+    """
     by_x: dict[float, dict[str, list[tuple[float, Point]]]] = defaultdict(lambda: defaultdict(list))
     for point, series in zip(group, series_of(group, without=without), strict=True):
         x, y = frame.x(point), measure.of(point)
-        if x is not None and y is not None:
+        if x is not None and y is not None and not point.failed:
             by_x[x][series.setup].append((y, point))
     return {
         x: [

@@ -9,7 +9,7 @@ import msgspec
 from loadstone.analyse.slo import SURE
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.data.frames import Measure
-from loadstone.report.data.points import Point
+from loadstone.report.data.points import Point, alike
 from loadstone.report.data.series import series_of, workload_label
 from loadstone.report.data.wording import joined
 
@@ -34,8 +34,8 @@ class Sentence(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def setup(point: Point) -> str:
-    """`vLLM on 8×H200`."""
-    return joined(point.engine, point.hardware, by=" on ")
+    """`vLLM on 8×H200`, or what a study calls it."""
+    return point.study or joined(point.engine, point.hardware, by=" on ")
 
 
 def setups(points: Sequence[Point], *, without: Collection[str] = ()) -> list[str]:
@@ -43,6 +43,8 @@ def setups(points: Sequence[Point], *, without: Collection[str] = ()) -> list[st
     `vLLM on 8×H200, fp8`, `vLLM on 8×H200, fp8, tp4`. `without`: what the sentence says in another place.
     """
     names = [setup(point) for point in points]
+    if all(point.study for point in points):
+        return names
     if len({point.precision for point in points}) > 1:
         names = [
             f"{name}, {point.precision or 'precision not stated'}" for name, point in zip(names, points, strict=True)
@@ -98,7 +100,8 @@ def within_slo(points: Sequence[Point]) -> tuple[list[Point], str]:
     """Those that meet the bounds that were asked for, all where none were; and how many of how many do, in words."""
     if all(point.slo_met is None for point in points):
         return list(points), ""
-    met = [point for point in points if point.slo_met]
+    missed = {(point.study, alike(point)) for point in points if point.slo_met is False}  # by one repeat, or more
+    met = [point for point in points if point.slo_met and (point.study, alike(point)) not in missed]
     asked_for = " or ".join(dict.fromkeys(point.slo for point in points if point.slo))
     unsure = sum(not surely_met(point) for point in met)
     maybe = f", {unsure} of them not surely" if unsure else ""

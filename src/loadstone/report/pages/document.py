@@ -21,13 +21,14 @@ from loadstone.report.charts.select import drawn as pictures_of
 from loadstone.report.charts.theme import Figure
 from loadstone.report.data.frames import E2E, TPOT, TTFT, Frame
 from loadstone.report.data.points import Point, points_of
+from loadstone.report.data.repeats import of_study, study_cells
 from loadstone.report.data.samples import sample
 from loadstone.report.data.series import Series, workload_label
 from loadstone.report.data.statistic import Stat
 from loadstone.report.data.wording import clean, joined
 from loadstone.report.findings import Answer, Sentence, answer, levels, observations, silent
 from loadstone.report.pages import tables
-from loadstone.report.pages.study import StudyPart
+from loadstone.report.pages.study import StudyPart, by_cell, cells_of
 from loadstone.report.pages.tables import Table
 
 SECTIONS = {
@@ -122,11 +123,17 @@ class Report(msgspec.Struct, kw_only=True):
     def tone(self) -> str:
         """How the verdict looks on a page."""
         trusted, cells = self.trusted
-        return "bad" if trusted < cells or not cells else "told" if self.stated else "good"
+        return "bad" if trusted < cells or not cells or self.passed_over else "told" if self.stated else "good"
 
     @property
     def verdict(self) -> str:
-        """One sentence on all cells together."""
+        """One sentence on all cells together, and one on what is none of them for it could not be read."""
+        left_out = len(self.passed_over)
+        more = f" {left_out} {'was' if left_out == 1 else 'were'} passed over: what is named below cannot be read."
+        return self._on_cells + (more if left_out else "")
+
+    @property
+    def _on_cells(self) -> str:
         trusted, cells = self.trusted
         warned, ours = cells - trusted, cells - self.stated
         if not cells:
@@ -199,20 +206,28 @@ def build(
     inside: bool = True,
     drawn: bool = True,
     prices: Prices | None = None,
+    study: StudyPart | None = None,
 ) -> Report:
     """The report of these runs. `drawn`: with its figures, which take most of the time. `inside`: also those of their
-    records, of what only single requests show. `prices`: of GPUs, for what tokens cost.
+    records, of what only single requests show. `prices`: of GPUs, for what tokens cost. `study`: they are of it:
+    each of its cells is one in the findings, the figures and the table of the best.
     """
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):  # checking specifications against their schema is the tests' work, and most of the time
-        return _build(runs, passed_over, inside, drawn, prices or Prices())
+        return _build(runs, passed_over, inside, drawn, prices or Prices(), study)
 
 
 def _build(
-    runs: Sequence[StoredRun], passed_over: Sequence[str], inside: bool, drawn: bool, prices: Prices
-) -> Report:
+    runs: Sequence[StoredRun], passed_over: Sequence[str], inside: bool, drawn: bool, prices: Prices,
+    study: StudyPart | None,
+) -> Report:  # fmt: skip
     points = points_of(runs, prices)
+    cells = points
+    if study is not None:
+        where = cells_of(study, runs)
+        points = of_study(points, where)
+        cells = study_cells(points, where)
     named = [(f"run {number}", run.facts) for number, run in enumerate(runs, 1)]
     unpriced = without_price(named, prices) if prices else None
     own: dict[int, list[Point]] = {}
@@ -222,25 +237,29 @@ def _build(
         _part(number, run, own.get(number, []), drawn and number <= INSIDE_RUNS, inside)
         for number, run in enumerate(runs, 1)
     ]
-    answered = answer(points)
+    answered = answer(cells)
     main = answered.frame if answered is not None else None
+    title = _title(points, len(runs))
+    if study is not None:
+        title, study.table = f"{study.name}: {title}", by_cell(study, runs, points)
     return Report(
-        title=_title(points, len(runs)),
+        title=title,
         runs=len(runs),
         trusted=(sum(point.trusted for point in points), len(points)),
         stated=tables.stated_cells(runs),
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
         answer=answered,
-        sentences=observations(points),
+        sentences=observations(cells),
         scores=tables.scores(main.points if main is not None else ()),
-        tables=[*tables.ratios(points), tables.cells(points, run=len(runs) > 1), *tables.stated_otherwise(runs)],
-        pictures=pictures_of(points, main) if drawn else Drawn(None, [], {}),
+        tables=[*tables.ratios(cells), tables.cells(points, run=len(runs) > 1), *tables.stated_otherwise(runs)],
+        pictures=pictures_of(cells, main) if drawn else Drawn(None, [], {}),
         parts=parts,
         passed_over=[clean(text, 300) for text in passed_over],
         points=points,
         prices=dict(prices),
         unpriced=clean(unpriced, 600) if unpriced is not None else None,
+        study=study,
     )
 
 

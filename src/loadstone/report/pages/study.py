@@ -23,9 +23,11 @@ _MEASURES: tuple[tuple[str, Callable[[Point], Stat | None], Callable[[float], st
 
 
 class StudyCell(msgspec.Struct, kw_only=True):
-    """A workload at one load of one deployment. `runs`: folders of its repeats, of `planned`; `simulated`: the folder
-    in which it was simulated, where these were measured; `found`: of a search its answers, in words."""
+    """A workload at one load of one deployment, which the study calls `name`. `runs`: folders of its repeats, of
+    `planned`; `simulated`: the folder in which it was simulated, where these were measured; `found`: of a search its
+    answers, in words."""
 
+    name: str
     deployment: str
     workload: str
     load: str
@@ -53,6 +55,17 @@ class StudyPart(msgspec.Struct, kw_only=True):
     shared: list[tuple[str, str]]
     apart: list[tuple[str, list[tuple[str, str]]]]
     table: Table | None = None
+
+
+def cells_of(study: StudyPart, runs: Sequence[StoredRun]) -> dict[int, tuple[str, int]]:
+    """Of a run's number the name of its setup, and the number of its cell."""
+    numbers = {run.folder: number for number, run in enumerate(runs, 1)}
+    return {
+        numbers[folder]: (clean(cell.name, 80), at)
+        for at, cell in enumerate(study.cells)
+        for folder in (*cell.runs, cell.simulated)
+        if folder in numbers
+    }
 
 
 def by_cell(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Point]) -> Table | None:

@@ -28,6 +28,7 @@ from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
 from loadstone.report.data.series import common, series_of, workload_label
 from loadstone.report.data.statistic import PREDICTED, Stat
 from loadstone.report.data.wording import clean, count, joined, show_p, show_share
+from loadstone.report.findings.sentence import within_slo
 from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent
 
 MAX_ROWS = 400
@@ -234,10 +235,12 @@ def scores(points: Sequence[Point]) -> Table:
                 text = f"{'★ ' if first else ''}{show(measure.of(at))} at {show_load(at.load)}"
             row.append(text)
         own = (point for point, whose in zip(points, names, strict=True) if whose == name and point.kind != "burst")
-        loads = [point.load / (point.gpus or 1) for point in own if point.slo_met]
+        loads = [point.load / (point.gpus or 1) for point in within_slo(list(own))[0] if point.slo_met]
         rows.append([*row, show_number(max(loads)) if loads else "-"])
     heads = ["setup", *(head for head, *_ in goals), "load per GPU within the SLO"]
     notes = ["★: the best by its number alone; the findings say by how much, and whether beyond the intervals."]
+    if any(point.failed for point in points):
+        notes.append("Cells with an error are left out: not all of what was asked for was measured there.")
     made = Table(key="scores", title="Best of each setup", heads=heads, align="w" + "r" * (len(goals) + 1), rows=rows)
     return trimmed(msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes))
 

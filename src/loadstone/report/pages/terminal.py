@@ -383,6 +383,8 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         for finding in cell.verdict.findings
         if finding.kind == "rate_by_chance"
     ]
+    every = [finding for cell in cells for finding in cell.verdict.findings if finding.kind == "text_alone"]
+    lines += [f"{evidence[0].upper()}{evidence[1:]}" for evidence in dict.fromkeys(each.evidence for each in every)]
     lines += [f"{_at_load(cell)}: {'; '.join(bounds)}" for cell in cells if (bounds := _bounds(cell))]
     return [line for line in lines if line]
 
