@@ -166,6 +166,15 @@ BUNCHED_S = 1e-5
 STARVED_SHARE = 0.1
 """Receive lag over E2E, medians, from which a client that got no processor is what bunched an answer."""
 
+# --- first_event_early ----------------------------------------------------------------------------------------------
+
+EARLY_EVENTS = 8
+"""Of an answer, from which the later ones have a pace."""
+EARLY_GAPS = 3.0
+"""The first gap over the pace of the later ones, from which it is none of them."""
+EARLY_SHARE = 0.9
+"""Of the answers: where prompts of others are computed between the first two tokens it is half of them."""
+
 # --- requests_resent, connections_not_kept --------------------------------------------------------------------------
 
 RESENT_SHARE = 0.01

@@ -45,10 +45,13 @@ def records_schema() -> pa.Schema:
 
 
 def journal_schema() -> pa.Schema:
-    """Arrow schema of journals: records_schema(), and how many events the request's earlier rows hold."""
+    """Arrow schema of journals: records_schema(), how many events the request's earlier rows hold, and whether its
+    first event turned out to be none.
+    """
     import pyarrow as pa
 
-    return records_schema().append(pa.field("earlier_events", pa.int32()))
+    own = (pa.field("earlier_events", pa.int32()), pa.field("void_first", pa.bool_()))
+    return pa.schema([*records_schema(), *own], metadata=records_schema().metadata)
 
 
 def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:

@@ -135,8 +135,8 @@ class Feed:
             self._refill()
 
 
-_MODELS = 20
-"""Names of models that are kept apart."""
+_NAMES = 20
+"""Names of models, and of fields, that are kept apart."""
 _COMPARED = 32
 """Measured answers of a worker whose text is kept to be compared: such are parsed event by event."""
 _COMPARED_TOKENS = 8
@@ -213,11 +213,16 @@ class StepLoad:
         self._measure_start_ns = now_ns
         return True
 
-    def answered_by(self, model: str) -> None:
-        """Keep that an answer named this model; of names without end, those after the first few are one."""
-        models = self.result.models
-        name = model if model in models or len(models) < _MODELS else "others"
-        models[name] = models.get(name, 0) + 1
+    def answered(self, stream: Stream, printable: Callable[[str], str]) -> None:
+        """Keep what a whole answer tells of the server; of names without end, those after the first few are one."""
+        result, hidden = self.result, stream.hidden_tokens()
+        result.hidden_tokens += max(0, hidden)
+        result.beside_tokens += max(0, -hidden)
+        model = [stream.answer.model] if stream.answer.model is not None else []
+        for counts, names in ((result.models, model), (result.unlisted, stream.answer.unlisted)):
+            for name in map(printable, names):
+                kept = name if name in counts or len(counts) < _NAMES else "others"
+                counts[kept] = counts.get(kept, 0) + 1
 
     def keeps_text(self, request: PlannedRequest) -> bool:
         """Whether the text of its answer is one of those that are compared."""
