@@ -298,4 +298,4 @@ def test_what_the_client_heard_of_odd_answers_is_said() -> None:
     assert told(void_firsts=400).evidence == "the first event of 400 of 400 answers was no token"
     assert told(unlisted={"thoughts": 3}).evidence.endswith("not the specification's: delta.thoughts (3 answers)")
     assert told(hidden_tokens=60).evidence == "the server counts 60 tokens of reasoning that it did not send"
-    assert told(beside_tokens=60).evidence == "the server sent 60 tokens of reasoning that its count leaves out"
+    assert told(hidden_tokens=-60).evidence == "the server sent 60 tokens of reasoning that its count leaves out"

@@ -142,9 +142,8 @@ class CellInfo(msgspec.Struct, kw_only=True):
     unlisted: dict[str, int] = {}
     """Answers with output in fields of these names, which the dialect does not know."""
     hidden_tokens: int = 0
-    """Output tokens that the server counts and did not send, which `output_tokens` of the records leave out."""
-    beside_tokens: int = 0
-    """Reasoning tokens that it sent and counts beside its output, which they include."""
+    """Output tokens that the server counts and did not send, which `output_tokens` of the records leave out; below 0:
+    those that it sent and counts beside its output, which they include."""
     stopped: Stop | None = None
     """By which rule it ended, where one was set."""
 

@@ -266,7 +266,6 @@ def _cell(
         models=dict(step.models),
         unlisted=dict(step.unlisted),
         hidden_tokens=step.hidden_tokens,
-        beside_tokens=step.beside_tokens,
         prompts_compared=len(step.texts),
         texts_compared=len(set(step.texts.values())),
         stopped=stop or (watch.over(pool.watched) if watched else None),

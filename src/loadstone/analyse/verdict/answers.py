@@ -286,14 +286,11 @@ def output_unlisted(cell: Cell) -> Finding | None:
 
 def tokens_hidden(cell: Cell) -> Finding | None:
     """By each answer's count of reasoning tokens, and by whether reasoning came."""
-    hidden, beside = cell.info.hidden_tokens, cell.info.beside_tokens
-    if hidden:
+    if not (hidden := cell.info.hidden_tokens):
+        return None
+    if hidden > 0:
         return finding("tokens_hidden", f"the server counts {hidden} tokens of reasoning that it did not send")
-    if beside:
-        return finding(
-            "tokens_hidden.beside", f"the server sent {beside} tokens of reasoning that its count leaves out"
-        )
-    return None
+    return finding("tokens_hidden.beside", f"the server sent {-hidden} tokens of reasoning that its count leaves out")
 
 
 def prefix_cache_helped(cell: Cell) -> Finding | None:

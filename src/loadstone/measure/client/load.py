@@ -215,9 +215,8 @@ class StepLoad:
 
     def answered(self, stream: Stream, printable: Callable[[str], str]) -> None:
         """Keep what a whole answer tells of the server; of names without end, those after the first few are one."""
-        result, hidden = self.result, stream.hidden_tokens()
-        result.hidden_tokens += max(0, hidden)
-        result.beside_tokens += max(0, -hidden)
+        result = self.result
+        result.hidden_tokens += stream.hidden_tokens()
         model = [stream.answer.model] if stream.answer.model is not None else []
         for counts, names in ((result.models, model), (result.unlisted, stream.answer.unlisted)):
             for name in map(printable, names):

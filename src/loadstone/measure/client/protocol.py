@@ -140,8 +140,7 @@ class StepDone(msgspec.Struct, tag="done"):
     unlisted: dict[str, int] = {}
     """Answers by the unknown fields in which they had output."""
     hidden_tokens: int = 0
-    """Output tokens counted by the server and not sent; `beside_tokens`: sent, and counted beside them."""
-    beside_tokens: int = 0
+    """Output tokens that the server counts and did not send; below 0: that it sent and counts beside them."""
     texts: dict[str, str] = {}
     """Of the first answers: digests of the request to that of the text."""
 
@@ -155,7 +154,6 @@ class StepDone(msgspec.Struct, tag="done"):
         self.resent += other.resent
         self.clocks_apart_ns = max(self.clocks_apart_ns, other.clocks_apart_ns)
         self.hidden_tokens += other.hidden_tokens
-        self.beside_tokens += other.beside_tokens
         self.models = dict(Counter(self.models) + Counter(other.models))
         self.unlisted = dict(Counter(self.unlisted) + Counter(other.unlisted))
         self.texts.update(other.texts)
