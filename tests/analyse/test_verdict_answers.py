@@ -290,6 +290,10 @@ def test_of_sessions_the_prompts_they_begin_with_may_repeat(odd: bool, told: str
 
 
 def test_what_the_client_heard_of_odd_answers_is_said() -> None:
+    unlisted = CellInfo(load=LOAD, start_s=0.0, end_s=9.0, unlisted={"queue": 400})
+    uncounted = found(rows(output_tokens=3, tokens=[1, 2, 2, 3]), info=unlisted)["output_unlisted"]
+    assert uncounted.severity == "warning"
+
     def told(**heard: Any) -> Finding:
         (finding,) = found(rows(), info=CellInfo(load=LOAD, start_s=0.0, end_s=9.0, **heard)).values()
         assert finding.severity == "info"

@@ -601,7 +601,7 @@ def test_a_first_event_that_the_client_saw_to_be_none_is_left_out(tmp_path: Path
         row(status=None, arrival=[0.1], tokens=[1]),
         row(arrival=[0.5, 0.6], output_tokens=6, **FINAL),
     ]
-    own = {"earlier_events": 1, "void_first": True}
+    own = {"earlier_events": 1, "voids": 1}
     writer = run_folder.JournalWriter(tmp_path, 0)
     for part, more in zip(parts, ({}, own), strict=True):
         writer.write(pa.RecordBatch.from_pylist([part | more], schema=run_folder.journal_schema()))

@@ -262,10 +262,10 @@ def test_a_number_too_long_for_any_decoder_is_an_error_of_the_stream() -> None:
 
 def test_a_first_count_that_the_next_output_does_not_pass_was_no_token() -> None:
     role, rest = delta(role="assistant", content="", usage=usage(1)), [delta(content="a"), delta(content="b")]
-    assert heard(role, *rest, event(choices=[], usage=usage(2))).void_first
-    assert heard(role, delta(content="a", usage=usage(1)), delta(content="b", usage=usage(2))).void_first
-    assert not heard(role, delta(content="a", usage=usage(2))).void_first
-    assert not heard(delta(content=" "), *rest).void_first
+    assert heard(role, *rest, event(choices=[], usage=usage(2))).voids
+    assert heard(role, delta(content="a", usage=usage(1)), delta(content="b", usage=usage(2))).voids
+    assert not heard(role, delta(content="a", usage=usage(2))).voids
+    assert not heard(delta(content=" "), *rest).voids
 
 
 @pytest.mark.parametrize(
@@ -366,11 +366,11 @@ def test_a_delta_is_output_if_it_says_anything_but_a_role(fields: dict[str, Any]
 )
 def test_text_of_an_unknown_field_is_output_if_it_differs(first: Any, second: Any, output: int) -> None:
     answer = heard(delta(content="", **first), delta(content="", **second), delta(content="c"), DONE)
-    assert answer.events - answer.void_first == output + 1
+    assert answer.events - answer.voids == output + 1
     assert answer.unlisted == ([*first] if output else [])
     late = heard(delta(content="c"), delta(**first), delta(**second), DONE)
     assert late.events == (2 if output else 1)  # what says something once may be about the output
-    assert heard(delta(**first), DONE).events in (0, heard(delta(**first), DONE).void_first)
+    assert heard(delta(**first), DONE).events in (0, heard(delta(**first), DONE).voids)
 
 
 @pytest.mark.parametrize("choices", [None, [], {}, "none", [None], [1], [{}], [{"delta": None}], [{"text": None}]])

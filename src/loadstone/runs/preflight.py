@@ -171,15 +171,16 @@ def probe(options: Options, plan: Plan, measured: Measured, headers: list[tuple[
     target.engines = engines if len(set(engines)) > 1 else []
     # A header may name the model, too, which is no key.
     named = keys_in([header for header in headers if is_of_a_key(header[0])], options.extra_body)
-    every = keys_in(headers, options.extra_body)
-    keys = [key for key in every if key in named or key.lower() not in target.model.lower()]
+    model = target.model.lower()
+    keys = [key for key in keys_in(headers, options.extra_body) if key in named or key.lower() not in model]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
     target.models, target.version = _blanked(target.models, keys), _blanked(target.version, keys)
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
     target.model = blank(target.model, keys)
     notes = [f"{page}: the connection was cut {times}×; the probe was sent again" for page, times in cuts.items()]
-    notes = [blank(note, keys) for note in notes + missed]
-    return Server(target, vocabulary, request, headers, addresses, keys, notes)
+    return Server(
+        target, vocabulary, request, headers, addresses, keys, [blank(note, keys) for note in notes + missed]
+    )
 
 
 def _blanked(value: Any, keys: list[str]) -> Any:

@@ -173,8 +173,8 @@ def _without_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     events = arrivals.value_lengths().to_numpy()
     firsts = np.cumsum(events) - events
     cell, total = table["cell"].to_numpy(), pc.fill_null(table["output_tokens"], 0).to_numpy()
-    void = np.array(pc.fill_null(table["void_first"], False)) & (events > 0)
-    ended = np.array(pc.is_in(table["status"], pa.array(["ok", "short"]))) & (total > 0) & ~void
+    void = np.minimum(pc.fill_null(table["voids"], 0).to_numpy(), events)
+    ended = np.array(pc.is_in(table["status"], pa.array(["ok", "short"]))) & (total > 0) & (void == 0)
     ended &= np.array(pc.is_in(table["token_source"], pa.array(["final usage", "running usage"])))
     one_more = ended & (events == total + 1)
     rows = np.flatnonzero(ended & (events > 2))
@@ -183,19 +183,19 @@ def _without_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     fits = one_more[rows] & (second_s - times[firsts[rows]] > _LONGER * later_s)
     for number in np.unique(cell[rows]):
         if fits[cell[rows] == number].mean() >= _NEARLY_ALL:
-            void |= one_more & (cell == number)
+            void[one_more & (cell == number)] = 1
     if not void.any():
         return table
-    voids.update(cell[void].tolist())
+    voids.update(cell[void > 0].tolist())
     for name in _LISTS:
         column = _list_column(table, name)
         lengths = column.value_lengths().to_numpy()
-        cut = void & (lengths == events)  # no tokens are listed where a final count is to be spread
-        kept = np.ones(lengths.sum(), np.bool_)
-        kept[(np.cumsum(lengths) - lengths)[cut]] = False
+        cut = np.where(lengths == events, void, 0)  # no tokens are listed where a final count is to be spread
+        place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         offsets = np.concatenate([[0], np.cumsum(lengths - cut)]).astype(np.int32)
-        values = pa.ListArray.from_arrays(pa.array(offsets), column.flatten().filter(pa.array(kept)))
-        table = table.set_column(table.schema.get_field_index(name), name, values)
+        values = column.flatten().filter(pa.array(place >= np.repeat(cut, lengths)))
+        lists = pa.ListArray.from_arrays(pa.array(offsets), values)
+        table = table.set_column(table.schema.get_field_index(name), name, lists)
     return table
 
 

@@ -45,12 +45,12 @@ def records_schema() -> pa.Schema:
 
 
 def journal_schema() -> pa.Schema:
-    """Arrow schema of journals: records_schema(), how many events the request's earlier rows hold, and whether its
-    first event turned out to be none.
+    """Arrow schema of journals: records_schema(), how many events the request's earlier rows hold, and how many of
+    its first events turned out to be none.
     """
     import pyarrow as pa
 
-    own = (pa.field("earlier_events", pa.int32()), pa.field("void_first", pa.bool_()))
+    own = (pa.field("earlier_events", pa.int32()), pa.field("voids", pa.int32()))
     return pa.schema([*records_schema(), *own], metadata=records_schema().metadata)
 
 

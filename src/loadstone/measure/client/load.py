@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from loadstone.core.plan import Plan, PlannedRequest
+from loadstone.core.secrets import blank
 from loadstone.measure.client.protocol import Step, StepDone
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.wire.request import RequestBody
@@ -213,13 +214,13 @@ class StepLoad:
         self._measure_start_ns = now_ns
         return True
 
-    def answered(self, stream: Stream, printable: Callable[[str], str]) -> None:
+    def answered(self, stream: Stream, keys: list[str]) -> None:
         """Keep what a whole answer tells of the server; of names without end, those after the first few are one."""
         result = self.result
         result.hidden_tokens += stream.hidden_tokens()
         model = [stream.answer.model] if stream.answer.model is not None else []
         for counts, names in ((result.models, model), (result.unlisted, stream.answer.unlisted)):
-            for name in map(printable, names):
+            for name in (blank(each, keys) for each in names):
                 kept = name if name in counts or len(counts) < _NAMES else "others"
                 counts[kept] = counts.get(kept, 0) + 1
 

@@ -12,7 +12,6 @@ import msgspec
 from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.core.record import Status, WatchedRequest
 from loadstone.core.secrets import blank
-from loadstone.core.text import excerpt
 from loadstone.measure.client.clock import Clock, Pacer
 from loadstone.measure.client.fleet import AnyConnection, Fleet
 from loadstone.measure.client.grpc import Channels, shut
@@ -27,7 +26,6 @@ _SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS 
 _LATENESS = 0.1
 """Of the shortest timeout: so late, and _SWEEP_S, a request may be cut."""
 _RECONNECT_S = 0.05
-_NAME_LENGTH = 100
 _QUIET_NS = 500_000_000
 """A connection of which nothing was heard for so long is asked."""
 _PROFILE_S = 0.01
@@ -191,7 +189,7 @@ class Sender:
         if self._active.pop(stream, self) is not self:
             self._fleet.free(stream)
         if self._step is not None and stream.status in ("ok", "short"):
-            self._step.answered(stream, lambda name: blank(excerpt(name, _NAME_LENGTH), self._keys))
+            self._step.answered(stream, self._keys)
         self._go_on(stream, stream.end_ns or time.monotonic_ns())
         self._record(stream)
         self._settle()

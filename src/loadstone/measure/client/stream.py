@@ -103,7 +103,7 @@ class Stream:
     def output_tokens(self) -> int:
         """Tokens the server says it sent, else the output events seen."""
         tokens = self.answer.streamed_tokens
-        return tokens if tokens is not None else self.answer.events - self.answer.void_first
+        return tokens if tokens is not None else self.answer.events - self.answer.voids
 
     def hidden_tokens(self) -> int:
         """Output tokens that the server counts and did not send; below 0: it sent more than it counts as output."""
@@ -134,7 +134,7 @@ class Stream:
         what = "stream" if answer.streams else "answer"
         if answer.error is not None:
             return f"error in the {what}: {answer.error}"
-        if answer.events == answer.void_first and not answer.output_tokens:
+        if answer.events == answer.voids and not answer.output_tokens:
             return f"{what} ended without any output"
         if answer.finish_reason is None and not answer.done:
             return f"{what} ended without finish reason or [DONE]"
@@ -207,7 +207,7 @@ class Fragments:
             answer.server_prefill_s,
             answer.server_decode_s,
             stream.journaled,
-            answer.void_first,
+            answer.voids,
         ))  # fmt: skip
         stream.journaled += len(stream.arrival_s)
         if stream.arrival_s:

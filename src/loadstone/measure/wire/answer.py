@@ -70,7 +70,7 @@ class Answer:
     running_tokens   that count at each output event; emptied by who writes it away
     finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot be read),
     input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s, server_decode_s (llama.cpp).
-    void_first       the first output event was none, as later ones show; it is counted and has its time all the same
+    voids            the first so many output events were none, as later ones show; they are counted and have times
     model            whose answer it is, as it first says (OpenAI's dialect)
     choices          how many answers have ended, at least 1: with `n` a request has several side by side, and events
                      and counts are of all of them together
@@ -88,7 +88,7 @@ class Answer:
     finish_reason: str | None = None
     done: bool = False
     error: str | None = None
-    void_first: bool = False
+    voids: int = 0
     model: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None

@@ -98,7 +98,7 @@ decode_whole: Decode = msgspec.json.Decoder(_WholeChunk).decode
 _FIELDS = 16
 """Unknown fields that are kept apart."""
 _MAX_MS = 1e12
-_MODEL_LENGTH = 100
+_NAME_LENGTH = 100
 _GIVEN_UP = ("abort", "error")
 """Finish reasons of requests that vLLM and SGLang did not bring to their end."""
 
@@ -116,7 +116,7 @@ class OpenAIAnswer(Answer):
         self._plain_usage: Usage | None = None  # of the event that the template in use was made from
         self._plain_place = 0  # which of several answers that event is of
         self._apart = 0  # of several answers, tokens stated in events without choices
-        self._doubted: str | None = None  # by what alone the only event is output: "" by its count, or an odd field
+        self._doubted: str | None = None  # by what alone the first event is output: "" by its count, or an odd field
         self._fields: dict[str, str | None] = {}  # odd fields and their last text; None: it differed, they are output
         self._began_at = 0  # the running count at the first event
         self._thought = False  # reasoning came
@@ -124,13 +124,13 @@ class OpenAIAnswer(Answer):
 
     @property
     def unlisted(self) -> list[str]:
-        return [name for name, last in self._fields.items() if last is None]
+        return [excerpt(name, _NAME_LENGTH) for name, last in self._fields.items() if last is None]
 
     @property
     def streamed_tokens(self) -> int | None:
         """As counts are to be read: whether reasoning is in the server's count or beside it, and whether it came."""
         tokens, thinking = self.output_tokens, self.reasoning_tokens
-        events = self.events - self.void_first
+        events = self.events - self.voids
         if not (tokens and thinking and events and self.streams) or self._counts:
             return tokens
         beside = thinking > tokens or self._total == (self.input_tokens or 0) + tokens + thinking
@@ -141,7 +141,7 @@ class OpenAIAnswer(Answer):
     def finish(self) -> int:
         late = super().finish()
         if self._doubted:  # an unknown field that nothing followed
-            self.void_first, self._doubted = True, None
+            self.voids, self._doubted = self.voids + 1, None
         return late
 
     def template(self, body: bytes) -> Template | None:
@@ -182,8 +182,7 @@ class OpenAIAnswer(Answer):
             self.output_tokens = counts[-1] or self.output_tokens
             if counts[0] < self._last_running or counts != sorted(counts):
                 counts = list(accumulate(counts, max, initial=self._last_running))[1:]
-        if not self.events or self._doubted is not None:
-            self._take_first(None, counts[0] if counted else self._last_running)
+        self._take_first(None, counts[0] if counted else self._last_running)
         self.events += events
         if counted:
             if self.running:
@@ -200,7 +199,7 @@ class OpenAIAnswer(Answer):
                 return
             chunk = lenient
         if self.model is None and chunk.model:
-            self.model = excerpt(chunk.model, _MODEL_LENGTH)
+            self.model = excerpt(chunk.model, _NAME_LENGTH)
         output = finished = False
         before = self._last_running
         choices, usage = chunk.choices, chunk.usage
@@ -223,12 +222,8 @@ class OpenAIAnswer(Answer):
                 output, alone = True, field
             if found := usage_in(document):
                 self._total = count(found.get("total"))
-                usage = Usage(
-                    prompt_tokens=found.get("input"),
-                    completion_tokens=found["output"],
-                    prompt_tokens_details=CachedDetails(found.get("cached")),
-                    completion_tokens_details=ReasoningDetails(found.get("reasoning")),
-                )
+                details = CachedDetails(found.get("cached")), ReasoningDetails(found.get("reasoning"))
+                usage = Usage(found.get("input"), found["output"], *details)
         if usage is not None:
             output = self._take_usage(usage, output, place_of(choices[0].index) if choices else None)
         elif output:
@@ -260,7 +255,7 @@ class OpenAIAnswer(Answer):
                 if len(self._fields) == _FIELDS:
                     continue
                 self._fields[name] = said
-                is_output = self.events == 0
+                is_output = not self.events or self._doubted is not None
             else:
                 if self._fields[name] != said:
                     self._fields[name] = None
@@ -272,14 +267,17 @@ class OpenAIAnswer(Answer):
         """Output is about to be counted; `alone`: by what it is, where it has no text that is known, as `_doubted`.
         `running`: the count at it.
 
-        The first such was none where its count is not passed, or its field's text stays what it was.
+        The one before was none where its count is not passed, or its field's text stays what it was; then this is the
+        first.
         """
-        if self.events == 0:
-            self._doubted, self._began_at = alone, running
-        elif self._doubted is not None:
-            passed = 0 < self._began_at < running
-            self.void_first = not passed and self._fields.get(self._doubted, "") is not None
-            self._doubted = None
+        if self.events and self._doubted is None:
+            return
+        if self._doubted is not None:
+            if 0 < self._began_at < running or self._fields.get(self._doubted, "") is None:
+                self._doubted = None
+                return
+            self.voids += 1
+        self._doubted, self._began_at = alone, running
 
     def _take_usage(self, usage: Usage, output: bool, place: int | None) -> bool:
         """Keep the newest counts. True if the event stands for output: text, or a running count that grew.
