@@ -1,5 +1,7 @@
 """Findings about answers: their lengths, their ends, their tokens."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from msgspec import structs
@@ -285,3 +287,19 @@ def test_of_sessions_the_prompts_they_begin_with_may_repeat(odd: bool, told: str
     plan.prompt[int(odd) :: 2] = 0  # the same text in every second turn, or in every first one
     finding = found(records, plan).get("prompts_repeated")
     assert (finding.evidence.partition(" had")[0] if finding else None) == told
+
+
+def test_what_the_client_heard_of_odd_answers_is_said() -> None:
+    unlisted = CellInfo(load=LOAD, start_s=0.0, end_s=9.0, unlisted={"queue": 400})
+    uncounted = found(rows(output_tokens=3, tokens=[1, 2, 2, 3]), info=unlisted)["output_unlisted"]
+    assert uncounted.severity == "warning"
+
+    def told(**heard: Any) -> Finding:
+        (finding,) = found(rows(), info=CellInfo(load=LOAD, start_s=0.0, end_s=9.0, **heard)).values()
+        assert finding.severity == "info"
+        return finding
+
+    assert told(void_firsts=400).evidence == "the first event of 400 of 400 answers was no token"
+    assert told(unlisted={"thoughts": 3}).evidence.endswith("not the specification's: delta.thoughts (3 answers)")
+    assert told(hidden_tokens=60).evidence == "the server counts 60 tokens of reasoning that it did not send"
+    assert told(hidden_tokens=-60).evidence == "the server sent 60 tokens of reasoning that its count leaves out"

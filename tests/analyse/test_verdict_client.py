@@ -10,7 +10,7 @@ from loadstone.analyse.verdict import Finding
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo
 from loadstone.core.summary import Latency, ReplicaPart, Requests
-from verdict_cells import LOAD, TARGET, Rows, closed, found, plan_of, rows
+from verdict_cells import COUNT, LOAD, TARGET, Rows, closed, found, plan_of, rows
 
 
 def ran(cpu_s: float | None, seconds: float = 10.0) -> dict[str, Any]:
@@ -413,3 +413,24 @@ def test_an_answer_in_one_piece_without_usage_counts_as_one_token() -> None:
     assert finding.severity == "warning"
     assert finding.evidence == "the server reports no usage: there, each answer is counted as one output token"
     assert "Events" not in finding.remedy
+
+
+def test_a_first_event_long_before_the_second() -> None:
+    plan = plan_of(LOAD)
+    plan.output_tokens[:] = 10
+
+    def kinds(first_s: float, second_s: float, early: int = COUNT) -> set[str]:
+        made = rows(output_tokens=10, tokens=list(range(1, 11)), read=list(range(10)))
+        for i, each in enumerate(made):
+            first, second = (first_s, second_s) if i < early else (second_s, second_s + 0.1)
+            at = each["sent_s"]
+            own = np.random.default_rng(i).uniform(0, 5e-5, 10)
+            each["arrival_s"] = [float(t) for t in own + at + [first, *(second + 0.1 * k for k in range(9))]]
+            each["end_s"] = each["arrival_s"][-1]
+        return {*found(made, plan)}
+
+    assert "first_event_early" in kinds(0.005, 1.0)
+    assert "first_event_early" in kinds(0.005, 0.32)
+    assert "first_event_early" not in kinds(0.005, 0.28)  # no more than three steps
+    assert "first_event_early" not in kinds(0.6, 1.0)  # the first took longer
+    assert "first_event_early" not in kinds(0.005, 1.0, early=COUNT // 2)

@@ -1,6 +1,7 @@
 """The command line: what it refuses, in one line each, and what it keeps to itself."""
 
 import errno
+import json
 import os
 import pwd
 import re
@@ -318,6 +319,28 @@ def test_a_key_is_written_down_nowhere_wherever_the_server_repeats_it(
     assert LONG_KEY[:8] not in told
     assert "…" in told
     assert (outcome.code == 0) == (place in ("papers", "answers"))
+
+
+def test_a_model_that_is_named_after_the_key_takes_it_into_no_file(
+    loadstone: Loadstone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADSTONE_API_KEY", LONG_KEY)
+
+    def named(ask: Ask, send: Send) -> None:
+        if ask.body:
+            answer(ask, send)
+        else:
+            send(whole("200 OK", json.dumps({"data": [{"id": f"model-{LONG_KEY}"}]}).encode()))
+
+    with ScriptedServer(named, meets=True) as server:
+        outcome = loadstone(
+            "bench", server.url, *QUICK, "--concurrency", "1", "--requests", "2", "--out", tmp_path / "runs", "--json"
+        )
+    assert {ask.json["model"] for ask in server.measured} == {f"model-{LONG_KEY}"}
+    assert outcome.document["target"]["model"] == "model-…"
+    for path in (tmp_path / "runs").rglob("*"):
+        assert LONG_KEY not in str(path)
+        assert path.is_dir() or LONG_KEY.encode() not in path.read_bytes()
 
 
 def test_a_header_that_names_the_model_is_no_key(loadstone: Loadstone) -> None:

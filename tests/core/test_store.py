@@ -2,6 +2,7 @@ import errno
 import multiprocessing
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -563,6 +564,52 @@ def test_a_cell_without_records_has_empty_columns(many: Path) -> None:
     table = run_folder.read_columns(many, ["request_id", "arrival_s"], 9)
     assert (table.num_rows, table.schema.field("arrival_s").type) == (0, pa.list_(pa.float64()))
     assert list(run_folder.read_records(many, 9)) == []
+
+
+FINAL = {"token_source": "final usage"}
+TIMES = [0.005, 0.3, 0.31, 0.32, 0.33]
+
+
+@pytest.mark.parametrize(
+    ("arrival", "tokens", "changed", "left_out"),
+    [
+        (TIMES, 4, 20, 20),
+        (TIMES, 4, 18, 18),
+        (TIMES, 4, 17, 0),  # not in nearly all
+        (TIMES, 5, 20, 0),  # a true first token
+        ([0.29, 0.3, 0.31, 0.32, 0.33], 4, 20, 0),  # the last may be none
+    ],
+)
+def test_a_first_event_that_was_no_token_is_left_out(
+    tmp_path: Path, arrival: list[float], tokens: int, changed: int, left_out: int
+) -> None:
+    def one(i: int) -> Row:
+        events, counted = (arrival, tokens) if i < changed else (arrival[1:], 4)
+        return row(f"0-{i}", arrival=events, output_tokens=counted, **FINAL)
+
+    journal(tmp_path, 0, [one(i) for i in range(20)])
+    voids = Counter[int]()
+    run_folder.assemble(tmp_path, voids)
+    rows = [one for part in run_folder.read_records(tmp_path) for one in part.to_pylist()]
+    assert voids == Counter({0: left_out} if left_out else {})
+    assert sum(each["arrival_s"] == arrival[1:] and each["read"][0] == 1 for each in rows) >= left_out
+    assert {len(each["arrival_s"]) - len(each["tokens"]) for each in rows} == {0}
+
+
+def test_a_first_event_that_the_client_saw_to_be_none_is_left_out(tmp_path: Path) -> None:
+    parts = [
+        row(status=None, arrival=[0.1], tokens=[1]),
+        row(arrival=[0.5, 0.6], output_tokens=6, **FINAL),
+    ]
+    own = {"earlier_events": 1, "voids": 1}
+    writer = run_folder.JournalWriter(tmp_path, 0)
+    for part, more in zip(parts, ({}, own), strict=True):
+        writer.write(pa.RecordBatch.from_pylist([part | more], schema=run_folder.journal_schema()))
+    writer.close()
+    voids = Counter[int]()
+    run_folder.assemble(tmp_path, voids)
+    (whole,) = next(iter(run_folder.read_records(tmp_path))).to_pylist()
+    assert (whole["arrival_s"], whole["tokens"], voids[0]) == ([0.5, 0.6], [3, 6], 1)
 
 
 def test_whole_requests_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import time
+from functools import partial
 from typing import Any
 
 import pytest
 
-from conftest import LAST_CHUNK, QUICK, SSE, Ask, Hangup, Loadstone, Reset, ScriptedServer, Send, chunk, token
+from conftest import LAST_CHUNK, QUICK, SSE, Ask, Hangup, Loadstone, Reset, ScriptedServer, Send, answer, chunk, token
 
 
 def event(**fields: Any) -> bytes:
@@ -160,3 +162,36 @@ def test_an_answer_cut_at_each_of_its_bytes(loadstone: Loadstone) -> None:
         outcome = loadstone("bench", server.url, *QUICK, *words)
     assert [record["status"] for record in outcome.records] == ["error"] * len(whole)
     assert sorted({len(record["arrival_s"]) for record in outcome.records}) == [0, 1, 2, 3, 4]
+
+
+def test_odd_answers_are_read_by_their_counts_and_told(loadstone: Loadstone) -> None:
+    """A role that counts as a token, and thinking in an odd field, or counted without ever being sent."""
+    details = {"completion_tokens_details": {"reasoning_tokens": 4}}
+    role = {"role": "assistant", "content": ""}
+    thought = [{"thoughts": f" {i}"} for i in range(4)]
+
+    def deltas(*each: dict[str, str]) -> bytes:
+        return b"".join(chunk(event(choices=[{"delta": one}])) for one in each)
+
+    def reply(ask: Ask, send: Send, *, shown: bool) -> None:
+        if not ask.body:
+            answer(ask, send)
+            return
+        said = [{"content": f" {i}"} for i in range(4)]
+        counts = {"prompt_tokens": 8, "completion_tokens": 8}
+        send(SSE + chunk(event(choices=[{"delta": role}], usage=counts | {"completion_tokens": 1})))
+        time.sleep(0.05)
+        send(deltas(*(thought if shown else []), *said))
+        send(chunk(event(choices=[{"delta": {}, "finish_reason": "length"}], usage=counts | details)))
+        send(DONE + LAST_CHUNK)
+
+    for shown, kind in ((True, "output_unlisted"), (False, "tokens_hidden")):
+        with ScriptedServer(partial(reply, shown=shown), meets=True) as server:
+            words = ("--endpoint", "chat", "--input", "8", "--output", "8", "--concurrency", "1", "--requests", "2")
+            outcome = loadstone("bench", server.url, *words, "--json")
+        findings = {each["kind"] for each in outcome.document["cells"][0]["verdict"]["findings"]}
+        assert {"first_event_void", kind} <= findings
+        for record in outcome.records:
+            assert (record["status"], record["output_tokens"]) == ("ok", 8 if shown else 4)
+            assert len(record["arrival_s"]) == record["output_tokens"]
+            assert record["arrival_s"][0] - record["sent_s"] >= 0.05

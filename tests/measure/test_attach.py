@@ -16,12 +16,12 @@ from loadstone.core.record import Target
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.probe import Requirements
 from loadstone.measure.simulated_server import Law, TimingServer, start
-from loadstone.measure.wire.request import body
+from loadstone.measure.wire.request import body, path
 from loadstone.runs.preflight import LOADED, Server, answer_times_s
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
-from loadstone.workload.request import Sampling, Structured
+from loadstone.workload.request import RequestSpec, Sampling, Structured
 from loadstone.workload.schedule import make_plan
 
 SCHEMA = Structured("json_schema", {"type": "object"})
@@ -192,6 +192,63 @@ def test_helpful_fields_that_are_refused_are_left_out() -> None:
         target, _, ask = probe(server.url)
     assert set(target.accepts.values()) == {False}
     assert (ask.usage, ask.ignore_eos, ask.min_tokens) == ("none", False, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("max_tokens", 16), ("max_tokens", 100), ("max_completion_tokens", 1), ("max_completion_tokens", 16)],
+)
+def test_the_length_is_asked_for_as_the_server_takes_it(name: str, least: int) -> None:
+    def strict(request: Request, send: Send) -> None:
+        if request.body and (
+            request.json.get(name, 0) < least or len({"max_tokens", name} & request.json.keys()) > 1
+        ):
+            send(whole("400 Bad Request", b'{"error": {"message": "Invalid max_tokens"}}'))
+        else:
+            answer(request, send)
+
+    with ScriptedServer(strict, meets=True) as server:
+        target, _, ask = probe(server.url)
+        same(server.url, target, ask)
+    assert ask.length == name
+    assert name in body(ask)
+    assert target.accepts["ignore_eos"]
+
+
+def test_the_first_model_that_answers_is_measured() -> None:
+    def several(request: Request, send: Send) -> None:
+        if not request.body:
+            send(whole("200 OK", json.dumps({"data": [{"id": "embedder"}, {"id": MODEL}]}).encode()))
+        elif request.json["model"] != MODEL:
+            send(whole("400 Bad Request", b'{"error": {"message": "this is no chat model"}}'))
+        else:
+            answer(request, send)
+
+    with ScriptedServer(several, meets=True) as server:
+        with attach.HttpServer(server.url, []) as client:
+            assert attach.attach(client, Requirements()).target.model == MODEL
+        assert client.missed[-1] == f"{server.url}: embedder is refused; measured with {MODEL}"
+        assert "this is no chat model" in refused(server.url, model="embedder")
+
+
+def test_a_server_that_wants_its_version_in_every_url() -> None:
+    def azure(request: Request, send: Send) -> None:
+        if request.line.split()[1] == "/openai/deployments/tiny/chat/completions?api-version=2024-10-21":
+            usage = {"prompt_tokens": 8, "completion_tokens": 1}
+            send(
+                SSE
+                + chunk(event({"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}], "usage": usage}))
+            )
+            send(LAST_CHUNK)
+        else:
+            not_found(send)
+
+    with ScriptedServer(azure, meets=True) as server:
+        for below in ("", "/chat/completions"):
+            url = f"{server.url}/openai/deployments/tiny{below}?api-version=2024-10-21"
+            target, _, ask = probe(url, endpoint="chat")
+            assert (target.model, path(ask)) == ("tiny", "/chat/completions?api-version=2024-10-21")
+        assert "leave out what begins with ?" in refused(f"{server.url}?key=secret")
 
 
 def test_the_users_own_field_that_is_refused_is_named() -> None:
@@ -606,9 +663,10 @@ def test_what_is_no_triton_server(timing: TimingServer) -> None:
 # --- a fleet ------------------------------------------------------------------------------------------------------
 
 
-def same(url: str, target: Target) -> None:
+def same(url: str, target: Target, request: RequestSpec | None = None) -> None:
+    request = request or RequestSpec(endpoint=target.endpoint, model=target.model)  # type: ignore[arg-type]
     with attach.HttpServer(url, []) as server:
-        attach.check_same(server, target)
+        attach.check_same(server, target, request)
 
 
 def test_the_servers_of_a_fleet_offer_the_same(timing: TimingServer) -> None:

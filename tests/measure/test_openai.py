@@ -260,6 +260,58 @@ def test_a_number_too_long_for_any_decoder_is_an_error_of_the_stream() -> None:
     assert (answer.events, answer.input_tokens) == (0, None)
 
 
+def test_a_first_count_that_the_next_output_does_not_pass_was_no_token() -> None:
+    role, rest = delta(role="assistant", content="", usage=usage(1)), [delta(content="a"), delta(content="b")]
+    assert heard(role, *rest, event(choices=[], usage=usage(2))).voids
+    assert heard(role, delta(content="a", usage=usage(1)), delta(content="b", usage=usage(2))).voids
+    assert not heard(role, delta(content="a", usage=usage(2))).voids
+    assert not heard(delta(content=" "), *rest).voids
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"usage": {"input_tokens": 64, "output_tokens": 20, "input_tokens_details": {"cached_tokens": 8}}},
+        {"choices": [{"delta": {}, "usage": {"prompt_tokens": 64, "completion_tokens": 20, "cached_tokens": 8}}]},
+        {"usage": {"prompt_tokens": 64, "completion_tokens": 20, "prompt_cache_hit_tokens": 8}},
+        {"usageMetadata": {"promptTokenCount": 64, "candidatesTokenCount": 20, "cachedContentTokenCount": 8}},
+        {
+            "x_vendor": {
+                "usage": {"num_prompt_tokens": "64", "num_generated_tokens": 20, "cache_read_input_tokens": 8}
+            }
+        },
+    ],
+    ids=str,
+)
+def test_usage_is_heard_wherever_and_however_it_is_spelled(said: dict[str, Any]) -> None:
+    answer = heard(text("a"), text("b", "length"), event(**({"choices": []} | said)), DONE)
+    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (64, 20, 8)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "count", "total", "streamed"),
+    [
+        ("hidden", 20, 84, 10),
+        ("hidden", 20, None, 10),
+        ("hidden", 10, 84, 10),  # beside the output
+        ("reasoning", 20, 84, 20),
+        ("reasoning", 10, 84, 20),
+        ("reasoning", 10, None, 20),
+        ("cot", 20, 84, 20),
+    ],
+)
+def test_reasoning_is_counted_as_output_where_it_came(
+    thinking: str, count: int, total: int | None, streamed: int
+) -> None:
+    details = {"prompt_tokens": 64, "completion_tokens": count, "total_tokens": total}
+    thought = [] if thinking == "hidden" else [delta(**{thinking: f"w{i}"}) for i in range(10)]
+    answer = heard(
+        *thought, *(delta(content=f"a{i}") for i in range(10)),
+        event(choices=[], usage=details | {"completion_tokens_details": {"reasoning_tokens": 10}}),
+    )  # fmt: skip
+    assert (answer.output_tokens, answer.streamed_tokens) == (count, streamed)
+
+
 # --- choices and deltas ---------------------------------------------------------------------------------------
 
 CALL = [{"index": 0, "function": {"name": "f", "arguments": "{"}}]
@@ -293,6 +345,32 @@ def test_a_delta_is_output_if_it_says_anything_but_a_role(fields: dict[str, Any]
     assert (answer.events, answer.error) == (output, None)
     odd = heard(event(choices=[{"delta": fields}], usage="odd"))  # which the strict decoder refuses
     assert (odd.events, odd.error) == (output, None)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "output"),
+    [
+        (
+            {"reasoning_details": [{"type": "text", "id": "r", "text": "a"}]},
+            {"reasoning_details": [{"text": "b"}]},
+            2,
+        ),
+        ({"thoughts": "a"}, {"thoughts": "b"}, 2),
+        ({"plan": {"steps": ["a"]}}, {"plan": {"steps": ["b"]}}, 2),
+        ({"provider": "p"}, {"provider": "p"}, 0),
+        ({"chunk_id": "a"}, {"chunk_id": "b"}, 0),
+        ({"sound": {"data": "QUJD" * 20}}, {"sound": {"data": "QUJE" * 20}}, 0),
+        ({"signature": "a"}, {"signature": "b"}, 0),
+    ],
+    ids=str,
+)
+def test_text_of_an_unknown_field_is_output_if_it_differs(first: Any, second: Any, output: int) -> None:
+    answer = heard(delta(content="", **first), delta(content="", **second), delta(content="c"), DONE)
+    assert answer.events - answer.voids == output + 1
+    assert answer.unlisted == ([*first] if output else [])
+    late = heard(delta(content="c"), delta(**first), delta(**second), DONE)
+    assert late.events == (2 if output else 1)  # what says something once may be about the output
+    assert heard(delta(**first), DONE).events in (0, heard(delta(**first), DONE).voids)
 
 
 @pytest.mark.parametrize("choices", [None, [], {}, "none", [None], [1], [{}], [{"delta": None}], [{"text": None}]])

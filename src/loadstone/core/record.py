@@ -137,6 +137,13 @@ class CellInfo(msgspec.Struct, kw_only=True):
     """Different requests, of the first that were measured, whose answers were compared by their text."""
     texts_compared: int | None = None
     """Different texts among these answers."""
+    void_firsts: int = 0
+    """Answers whose first event was no token, and is left out of the records."""
+    unlisted: dict[str, int] = {}
+    """Answers with output in fields of these names, which the dialect does not know."""
+    hidden_tokens: int = 0
+    """Output tokens that the server counts and did not send, which `output_tokens` of the records leave out; below 0:
+    those that it sent and counts beside its output, which they include."""
     stopped: Stop | None = None
     """By which rule it ended, where one was set."""
 

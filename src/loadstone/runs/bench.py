@@ -264,6 +264,8 @@ def _cell(
         clocks_apart_s=step.clocks_apart_ns * 1e-9 or None,
         requests_resent=resent,
         models=dict(step.models),
+        unlisted=dict(step.unlisted),
+        hidden_tokens=step.hidden_tokens,
         prompts_compared=len(step.texts),
         texts_compared=len(set(step.texts.values())),
         stopped=stop or (watch.over(pool.watched) if watched else None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -121,7 +122,10 @@ def execute(
 
 def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
     """Journals to records, records to summary, by the folder's owner."""
-    run_folder.assemble(folder)
+    voids = Counter[int]()
+    run_folder.assemble(folder, voids)
+    for cell, answers in voids.items():
+        info.cells[cell].void_firsts = answers
     info.journals_damaged = run_folder.damaged_journals(folder) or info.journals_damaged
     return conclude(folder, info, run_folder.read_plan(folder)).document()
 

@@ -27,7 +27,7 @@ from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.record import Target
-from loadstone.core.secrets import blank, blank_bytes, keys_in
+from loadstone.core.secrets import blank, blank_bytes, is_of_a_key, keys_in
 from loadstone.core.text import excerpt
 from loadstone.measure.client.pool import workers_for
 from loadstone.measure.engines import attach
@@ -160,22 +160,27 @@ def probe(options: Options, plan: Plan, measured: Measured, headers: list[tuple[
         target, vocabulary, request = attach.attach(server, needs)
         addresses, cuts = [(server.parts, server.base_path)], server.cuts
         missed = server.missed
-    # A header may name the model, too, which is no key.
-    keys = [key for key in keys_in(headers, options.extra_body) if key.lower() not in target.model.lower()]
-    # A server may repeat a key in anything that it says of itself; run.json has all of that.
-    target.models, target.version = _blanked(target.models, keys), _blanked(target.version, keys)
-    target.engine_version = target.engine_version and blank(target.engine_version, keys)
     target.urls, engines = [target.url], [target.engine]
     for url in urls[1:]:
         with attach.connect(url, options.endpoint, headers, options.proxy) as server:
-            engines.append(attach.check_same(server, target))
+            engines.append(attach.check_same(server, target, request))
             target.urls.append(server.url)
             addresses.append((server.parts, server.base_path))
             cuts += server.cuts
             missed += server.missed
     target.engines = engines if len(set(engines)) > 1 else []
+    # A header may name the model, too, which is no key.
+    named = keys_in([header for header in headers if is_of_a_key(header[0])], options.extra_body)
+    model = target.model.lower()
+    keys = [key for key in keys_in(headers, options.extra_body) if key in named or key.lower() not in model]
+    # A server may repeat a key in anything that it says of itself; run.json has all of that.
+    target.models, target.version = _blanked(target.models, keys), _blanked(target.version, keys)
+    target.engine_version = target.engine_version and blank(target.engine_version, keys)
+    target.model = blank(target.model, keys)
     notes = [f"{page}: the connection was cut {times}×; the probe was sent again" for page, times in cuts.items()]
-    return Server(target, vocabulary, request, headers, addresses, keys, notes + missed)
+    return Server(
+        target, vocabulary, request, headers, addresses, keys, [blank(note, keys) for note in notes + missed]
+    )
 
 
 def _blanked(value: Any, keys: list[str]) -> Any:

@@ -47,7 +47,9 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
-    """usage        the server is asked for no token counts, one at the end, or one on every event
+    """query        the server's `?api-version=…`, which goes with paths that have no /v1 of their own
+    length       OpenAI's name for the most tokens of an answer; least_tokens: the fewest that may be asked for
+    usage        the server is asked for no token counts, one at the end, or one on every event
     ignore_eos   the server goes on after its end token; min_tokens: the length is demanded as a minimum, too
     spelling     how the engine is asked for `structured`
     inputs       Triton: the names of the model's inputs; others are not sent
@@ -59,6 +61,9 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
     endpoint: Endpoint
     model: str
     stream: bool = True
+    query: str = ""
+    length: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    least_tokens: int = 1
     usage: Literal["none", "final", "running"] = "none"
     ignore_eos: bool = False
     min_tokens: bool = False

@@ -19,6 +19,6 @@ from loadstone.core.summary import Finding, GpuFigures, ServerFigures, Verdict
 
 __all__ = [
     "SCALARS", "Cell", "Events", "Finding", "GpuFigures", "Origin", "ServerFigures", "Verdict", "beyond_hardware",
-    "cell_findings", "gpu_figures", "judge", "kept_findings", "prediction_findings", "record_findings", "request_table",
-    "run_findings", "server_figures",
+    "cell_findings", "gpu_figures", "judge", "kept_findings", "prediction_findings", "record_findings",
+    "request_table", "run_findings", "server_figures",
 ]  # fmt: skip

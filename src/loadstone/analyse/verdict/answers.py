@@ -271,6 +271,31 @@ def tokens_and_events(cell: Cell) -> Finding | None:
     return None
 
 
+def first_event_void(cell: Cell) -> Finding | None:
+    if not (answers := cell.info.void_firsts):
+        return None
+    return finding("first_event_void", f"the first event of {answers} of {len(cell.requests)} answers was no token")
+
+
+def output_unlisted(cell: Cell) -> Finding | None:
+    if not (fields := cell.info.unlisted):
+        return None
+    most = ", ".join(f"delta.{_printable(name)} ({count} answers)" for name, count in list(fields.items())[:4])
+    evidence, done = f"output came in fields that are not the specification's: {most}", cell.completed
+    if 2 * (done.events > done.output_tokens).sum() <= len(done):
+        return finding("output_unlisted", evidence)
+    return finding("output_unlisted.uncounted", f"{evidence}; the server's counts leave out some of it")
+
+
+def tokens_hidden(cell: Cell) -> Finding | None:
+    """By each answer's count of reasoning tokens, and by whether reasoning came."""
+    if not (hidden := cell.info.hidden_tokens):
+        return None
+    if hidden > 0:
+        return finding("tokens_hidden", f"the server counts {hidden} tokens of reasoning that it did not send")
+    return finding("tokens_hidden.beside", f"the server sent {-hidden} tokens of reasoning that its count leaves out")
+
+
 def prefix_cache_helped(cell: Cell) -> Finding | None:
     """Tokens that came from a prefix cache, beyond what the plan shares on purpose: by the usage of each answer,
     or, where that is silent about it, by the server's own counters over the cell.

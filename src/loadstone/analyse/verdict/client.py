@@ -158,10 +158,11 @@ def tpot_understated(cell: Cell) -> Finding | None:
     np.divide(total - 1, total - first, out=times, where=total > first)
     if np.median(times) < thresholds.UNDERSTATED:
         return None
+    later = f"each later token took {np.median(times):.2f} times TPOT"
     return finding(
         "tpot_understated",
         f"answers began with {np.median(first):.0f} tokens at once (median), which TPOT counts as if they had come "
-        f"one by one: each later token took {np.median(times):.2f} times TPOT",
+        f"one by one: {later if np.isfinite(np.median(times)) else 'in half of them none came later'}",
     )
 
 
@@ -183,6 +184,28 @@ def ttft_overstated(cell: Cell) -> Finding | None:
         "ttft_overstated",
         f"answers began with {np.median(first):.0f} events at once (median): at the pace of the later ones, the "
         f"first was ready {show_seconds(float(np.median(held_s)))} earlier",
+    )
+
+
+def first_event_early(cell: Cell) -> Finding | None:
+    """Answers whose second event came long after the first, by the pace of those that follow it and by what the first
+    itself took: an engine takes longer to a prompt than to a token. Of answers that an engine lets wait there for the
+    prompts of others, the later ones have waited before their first.
+    """
+    done = cell.completed
+    several = done.pick(done.events >= thresholds.EARLY_EVENTS)
+    if not cell.streams or not len(several):
+        return None
+    gap_s, took_s = several.second_s - several.first_s, several.first_s - several.sent_s
+    pace_s = (several.last_s - several.second_s) / (several.events - 2)
+    early = gap_s > np.maximum(thresholds.EARLY_GAPS * np.maximum(pace_s, thresholds.BUNCHED_S), took_s)
+    if early.mean() < thresholds.EARLY_SHARE:
+        return None
+    gap, pace = (show_seconds(float(np.median(each))) for each in (gap_s, pace_s))
+    return finding(
+        "first_event_early",
+        f"in {early.sum()} of {len(several)} answers the second event came {gap} after the first, and those after it "
+        f"every {pace} (medians)",
     )
 
 

@@ -43,7 +43,7 @@ _PATTERN_EVENTS = 3
 class EventFigures:
     """Of each request's stream events; NaN and 0 where there are none.
 
-    first_s   first and last_s last arrival of output
+    first_s   first, second_s second and last_s last arrival of output
     events    stream events with output
     together  of those, events that came with the one before in the same read
     first_read_events, first_read_tokens  of those, events that the first read brought, and output tokens after it
@@ -51,6 +51,7 @@ class EventFigures:
     """
 
     first_s: Floats
+    second_s: Floats
     last_s: Floats
     events: Integers
     together: Integers
@@ -61,9 +62,9 @@ class EventFigures:
     @classmethod
     def empty(cls, count: int) -> EventFigures:
         """Of so many requests without events."""
-        first_s, last_s = np.full((2, count), np.nan)
+        first_s, second_s, last_s = np.full((3, count), np.nan)
         events, together, read_events, read_tokens = np.zeros((4, count), np.int64)
-        return cls(first_s, last_s, events, together, read_events, read_tokens, np.zeros(count, np.uint64))
+        return cls(first_s, second_s, last_s, events, together, read_events, read_tokens, np.zeros(count, np.uint64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +173,7 @@ def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
     firsts = ends - lengths[some]
     figures.first_s[some] = arrival[firsts]
     figures.last_s[some] = arrival[ends - 1]
+    figures.second_s[lengths > 1] = arrival[firsts[lengths[some] > 1] + 1]
     if not len(arrival) or not live:
         return figures
     (read, reads), (tokens, counts) = (arrays.flat(batch.column(name)) for name in ("read", "tokens"))

@@ -19,10 +19,11 @@ _RULES: tuple[_Rule, ...] = (
     steady.phases_locked, answers.short_outputs, answers.other_model, answers.answers_repeated,
     answers.not_streamed, answers.several_answers, steady.few_samples, load.fleet_imbalance, server.preemptions,
     client.client_saturated, client.clocks_apart, client.arrivals_bunched, client.events_together,
-    client.gaps_unmeasured, client.tpot_understated, client.ttft_overstated, client.answers_collected,
-    client.connections_not_kept, client.requests_resent, client.user_clock, answers.input_length,
-    answers.prefix_cache_helped, answers.prompts_repeated, answers.empty_answers, answers.output_length,
-    answers.finish_reasons, answers.answers_identical, answers.no_usage, answers.tokens_and_events,
+    client.gaps_unmeasured, client.tpot_understated, client.ttft_overstated, client.first_event_early,
+    client.answers_collected, client.connections_not_kept, client.requests_resent, client.user_clock,
+    answers.input_length, answers.prefix_cache_helped, answers.prompts_repeated, answers.empty_answers,
+    answers.output_length, answers.finish_reasons, answers.answers_identical, answers.no_usage,
+    answers.tokens_and_events, answers.first_event_void, answers.output_unlisted, answers.tokens_hidden,
 )  # fmt: skip
 _ROWS: dict[_Rule, tuple[str, ...]] = {
     steady.no_steady_state: ("overload", "queue_grows", "not_stationary"),

@@ -184,6 +184,15 @@ COLLECTED_SHARE = (0.5, 1.05)
 COLLECTED_SPREAD = 0.5
 """From the p10 to the p90 of TPOT, over its median: an engine's pace follows who else is served."""
 
+# --- first_event_early ----------------------------------------------------------------------------------------------
+
+EARLY_EVENTS = 8
+"""Of an answer, from which the later ones have a pace."""
+EARLY_GAPS = 3.0
+"""The first gap over the pace of the later ones, from which it is none of them."""
+EARLY_SHARE = 0.9
+"""Of the answers: where prompts of others are computed between the first two tokens it is half of them."""
+
 # --- requests_resent, connections_not_kept --------------------------------------------------------------------------
 
 RESENT_SHARE = 0.01

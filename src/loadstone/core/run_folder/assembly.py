@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from loadstone.core.errors import DiskFullError, InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.run_folder.journal import Journal, wait_for_writers
-from loadstone.core.run_folder.records import records_schema, write_records
+from loadstone.core.run_folder.records import journal_schema, records_schema, write_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,12 +19,17 @@ INTERRUPTED = "interrupted: the run ended before this request did"
 DAMAGED = "a part of this request was lost with a damaged journal"
 
 _LISTS = ("arrival_s", "read", "tokens")
+_NEARLY_ALL = 0.9
+_LONGER = 2.0
+"""Of a cell's answers, and of the mean time between later events: see _without_voids()."""
 _GROUP_EVENTS = 2_000_000
 """Events per Parquet row group: some 32 MB while it is built."""
 
 
-def assemble(folder: Path) -> int:
+def assemble(folder: Path, voids: Counter[int] | None = None) -> int:
     """Make records.parquet of the journals; returns the number of records. Who calls it owns the folder (store.own).
+
+    `voids`: leave out first events that were no token, and count the requests by their cell.
 
     Requests without a final fragment, or without one between, become `cancelled`, with what had arrived. Works in one
     pass, holding only requests whose fragments are still incomplete. The journals are removed once the records are on
@@ -56,7 +62,7 @@ def assemble(folder: Path) -> int:
     for left in [*folder.glob(".reserve-*"), *folder.glob("*.part")]:
         left.unlink(missing_ok=True)
     try:
-        count = write_records(folder, _whole_requests(journals))
+        count = write_records(folder, _whole_requests(journals, voids))
     except DiskFullError as error:
         raise DiskFullError(
             f"{folder}: disk full; all that was measured is in its journals: free some space, "
@@ -72,11 +78,18 @@ def _remove_whole(journals: Iterable[Journal]) -> None:
             journal.path.unlink()
 
 
-def _whole_requests(journals: Iterable[Journal]) -> Iterator[pa.Table]:
+def _whole_requests(journals: Iterable[Journal], voids: Counter[int] | None = None) -> Iterator[pa.Table]:
     """Tables of complete records, row-group sized."""
     import pyarrow as pa
 
-    schema = records_schema()
+    schema = pa.schema([field for field in journal_schema() if field.name != "earlier_events"])
+
+    def finished() -> pa.Table:
+        table = pa.concat_tables(ready).combine_chunks()
+        if voids is not None:
+            table = _without_voids(table, voids)
+        return _with_tokens(table.select(records_schema().names))
+
     ready: list[pa.Table] = []
     events = 0
     for journal in journals:
@@ -86,7 +99,7 @@ def _whole_requests(journals: Iterable[Journal]) -> Iterator[pa.Table]:
                 ready.append(table)
                 events += len(table["arrival_s"].combine_chunks().flatten()) + table.num_rows
             if events > _GROUP_EVENTS:
-                yield _with_tokens(pa.concat_tables(ready))
+                yield finished()
                 ready, events = [], 0
         # Fragments without an end: streams in flight when the run was killed, or whose end is lost.
         for parts in open_requests.values():
@@ -96,7 +109,7 @@ def _whole_requests(journals: Iterable[Journal]) -> Iterator[pa.Table]:
             row["token_source"] = row["token_source"] or "pieces"
             ready.append(pa.Table.from_pylist([row], schema=schema))
     if ready:
-        yield _with_tokens(pa.concat_tables(ready))
+        yield finished()
 
 
 def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, Any]]) -> Iterator[pa.Table]:
@@ -146,6 +159,46 @@ def _joined(row: dict[str, Any]) -> dict[str, Any]:
     return row | {name: np.concatenate(row[name]) for name in _LISTS}
 
 
+def _without_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
+    """The same without first events that were no token: those that the client knows of, and those that the counts
+    tell. These are of a cell in which nearly every answer had one event more than tokens, and the second event came
+    after a longer time than those after it: the counts alone would fit a last event that is none as well.
+    """
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    arrivals = _list_column(table, "arrival_s")
+    times = arrivals.flatten().to_numpy()
+    events = arrivals.value_lengths().to_numpy()
+    firsts = np.cumsum(events) - events
+    cell, total = table["cell"].to_numpy(), pc.fill_null(table["output_tokens"], 0).to_numpy()
+    void = np.minimum(pc.fill_null(table["voids"], 0).to_numpy(), events)
+    ended = np.array(pc.is_in(table["status"], pa.array(["ok", "short"]))) & (total > 0) & (void == 0)
+    ended &= np.array(pc.is_in(table["token_source"], pa.array(["final usage", "running usage"])))
+    one_more = ended & (events == total + 1)
+    rows = np.flatnonzero(ended & (events > 2))
+    second_s = times[firsts[rows] + 1]
+    later_s = (times[firsts[rows] + events[rows] - 1] - second_s) / (events[rows] - 2)
+    fits = one_more[rows] & (second_s - times[firsts[rows]] > _LONGER * later_s)
+    for number in np.unique(cell[rows]):
+        if fits[cell[rows] == number].mean() >= _NEARLY_ALL:
+            void[one_more & (cell == number)] = 1
+    if not void.any():
+        return table
+    voids.update(cell[void > 0].tolist())
+    for name in _LISTS:
+        column = _list_column(table, name)
+        lengths = column.value_lengths().to_numpy()
+        cut = np.where(lengths == events, void, 0)  # no tokens are listed where a final count is to be spread
+        place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        offsets = np.concatenate([[0], np.cumsum(lengths - cut)]).astype(np.int32)
+        values = column.flatten().filter(pa.array(place >= np.repeat(cut, lengths)))
+        lists = pa.ListArray.from_arrays(pa.array(offsets), values)
+        table = table.set_column(table.schema.get_field_index(name), name, lists)
+    return table
+
+
 def _with_tokens(table: pa.Table) -> pa.Table:
     """Fill `tokens` where the journal has none: the server's final count spread evenly over the events, or one each.
 
@@ -155,7 +208,6 @@ def _with_tokens(table: pa.Table) -> pa.Table:
     import numpy as np
     import pyarrow as pa
 
-    table = table.combine_chunks()
     arrivals = _list_column(table, "arrival_s")
     tokens = _list_column(table, "tokens")
     offsets = np.asarray(arrivals.offsets)

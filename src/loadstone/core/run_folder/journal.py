@@ -240,13 +240,14 @@ def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
 
 
 def _with_earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same with the journals' own column, where it is missing: rows that are whole, or of journals without it."""
+    """The same with the journals' own columns, where they are missing: rows that are whole, or of journals without
+    them.
+    """
     import pyarrow as pa
 
     schema = journal_schema()
-    if batch.num_columns == len(schema):
-        return batch
-    return pa.RecordBatch.from_arrays([*batch.columns, pa.nulls(batch.num_rows, pa.int32())], schema=schema)
+    missing = [pa.nulls(batch.num_rows, kind) for kind in schema.types[batch.num_columns :]]
+    return pa.RecordBatch.from_arrays([*batch.columns, *missing], schema=schema) if missing else batch
 
 
 def damaged_journals(folder: Path) -> list[JournalDamage]:

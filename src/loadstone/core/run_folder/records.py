@@ -48,10 +48,13 @@ def records_schema() -> pa.Schema:
 
 
 def journal_schema() -> pa.Schema:
-    """Arrow schema of journals: records_schema(), and how many events the request's earlier rows hold."""
+    """Arrow schema of journals: records_schema(), how many events the request's earlier rows hold, and how many of
+    its first events turned out to be none.
+    """
     import pyarrow as pa
 
-    return records_schema().append(pa.field("earlier_events", pa.int32()))
+    own = (pa.field("earlier_events", pa.int32()), pa.field("voids", pa.int32()))
+    return pa.schema([*records_schema(), *own], metadata=records_schema().metadata)
 
 
 def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:

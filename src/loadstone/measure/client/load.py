@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from loadstone.core.plan import Plan, PlannedRequest
+from loadstone.core.secrets import blank
 from loadstone.measure.client.protocol import Step, StepDone
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.wire.request import RequestBody
@@ -135,8 +136,8 @@ class Feed:
             self._refill()
 
 
-_MODELS = 20
-"""Names of models that are kept apart."""
+_NAMES = 20
+"""Names of models, and of fields, that are kept apart."""
 _COMPARED = 32
 """Measured answers of a worker whose text is kept to be compared: such are parsed event by event."""
 _COMPARED_TOKENS = 8
@@ -213,11 +214,15 @@ class StepLoad:
         self._measure_start_ns = now_ns
         return True
 
-    def answered_by(self, model: str) -> None:
-        """Keep that an answer named this model; of names without end, those after the first few are one."""
-        models = self.result.models
-        name = model if model in models or len(models) < _MODELS else "others"
-        models[name] = models.get(name, 0) + 1
+    def answered(self, stream: Stream, keys: list[str]) -> None:
+        """Keep what a whole answer tells of the server; of names without end, those after the first few are one."""
+        result = self.result
+        result.hidden_tokens += stream.hidden_tokens()
+        model = [stream.answer.model] if stream.answer.model is not None else []
+        for counts, names in ((result.models, model), (result.unlisted, stream.answer.unlisted)):
+            for name in (blank(each, keys) for each in names):
+                kept = name if name in counts or len(counts) < _NAMES else "others"
+                counts[kept] = counts.get(kept, 0) + 1
 
     def keeps_text(self, request: PlannedRequest) -> bool:
         """Whether the text of its answer is one of those that are compared."""

@@ -137,6 +137,10 @@ class StepDone(msgspec.Struct, tag="done"):
     """Requests sent again, after the server had cut the kept connection that they were on."""
     models: dict[str, int] = {}
     """Answers by the model that they name."""
+    unlisted: dict[str, int] = {}
+    """Answers by the unknown fields in which they had output."""
+    hidden_tokens: int = 0
+    """Output tokens that the server counts and did not send; below 0: that it sent and counts beside them."""
     texts: dict[str, str] = {}
     """Of the first answers: digests of the request to that of the text."""
 
@@ -149,7 +153,9 @@ class StepDone(msgspec.Struct, tag="done"):
         self.cpu_s += other.cpu_s
         self.resent += other.resent
         self.clocks_apart_ns = max(self.clocks_apart_ns, other.clocks_apart_ns)
+        self.hidden_tokens += other.hidden_tokens
         self.models = dict(Counter(self.models) + Counter(other.models))
+        self.unlisted = dict(Counter(self.unlisted) + Counter(other.unlisted))
         self.texts.update(other.texts)
 
 

@@ -188,8 +188,8 @@ class Sender:
             stream.status, stream.error = "timeout", reason
         if self._active.pop(stream, self) is not self:
             self._fleet.free(stream)
-        if self._step is not None and stream.answer.model is not None and stream.status in ("ok", "short"):
-            self._step.answered_by(blank(stream.answer.model, self._keys))
+        if self._step is not None and stream.status in ("ok", "short"):
+            self._step.answered(stream, self._keys)
         self._go_on(stream, stream.end_ns or time.monotonic_ns())
         self._record(stream)
         self._settle()

@@ -96,14 +96,18 @@ class Stream:
 
     def token_source(self) -> TokenSource:
         answer = self.answer
-        if answer.events and answer.running and 2 * answer.still <= answer.events:
+        if answer.events and answer.running and 2 * answer.still <= answer.events and not self.hidden_tokens():
             return "running usage"
         return "final usage" if answer.output_tokens is not None else "pieces"
 
     def output_tokens(self) -> int:
         """Tokens the server says it sent, else the output events seen."""
-        answer = self.answer
-        return answer.output_tokens if answer.output_tokens is not None else answer.events
+        tokens = self.answer.streamed_tokens
+        return tokens if tokens is not None else self.answer.events - self.answer.voids
+
+    def hidden_tokens(self) -> int:
+        """Output tokens that the server counts and did not send; below 0: it sent more than it counts as output."""
+        return (self.answer.output_tokens or 0) - (self.answer.streamed_tokens or 0)
 
     def judge(self, exact_output: bool) -> None:
         """Status of an answer that ended by itself; sets `error` where it is none."""
@@ -114,7 +118,9 @@ class Stream:
             requested_tokens = self.request.output_tokens * self.answer.choices
             # Where the server ended it at the limit, and nothing tells how many tokens its events held, it is whole.
             full = self.answer.output_tokens is None and self.answer.finish_reason == "length"
-            short = exact_output and self.output_tokens() < requested_tokens and not full
+            short = (
+                exact_output and self.output_tokens() + max(0, self.hidden_tokens()) < requested_tokens and not full
+            )
             self.status = "short" if short else "ok"
 
     def _complaint(self) -> str | None:
@@ -128,7 +134,7 @@ class Stream:
         what = "stream" if answer.streams else "answer"
         if answer.error is not None:
             return f"error in the {what}: {answer.error}"
-        if answer.events == 0 and not answer.output_tokens:
+        if answer.events == answer.voids and not answer.output_tokens:
             return f"{what} ended without any output"
         if answer.finish_reason is None and not answer.done:
             return f"{what} ended without finish reason or [DONE]"
@@ -201,6 +207,7 @@ class Fragments:
             answer.server_prefill_s,
             answer.server_decode_s,
             stream.journaled,
+            answer.voids,
         ))  # fmt: skip
         stream.journaled += len(stream.arrival_s)
         if stream.arrival_s:

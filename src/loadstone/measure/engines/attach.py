@@ -5,7 +5,9 @@ Everything here happens before the run, with single small requests, each sent an
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -53,6 +55,11 @@ _KNOWN_SERVERS = (
     KnownServer(SIMULATED, "loadstone-sim"),
 )
 _NOT_OFFERED = (404, 405, 501)
+_REFUSED = (400, 422, *_NOT_OFFERED)
+"""By this a server without a chat template, or of chat alone, or of another kind of model, may say that it is."""
+_MOST_MODELS = 8
+_LENGTHS: tuple[tuple[int, Any], ...] = (*itertools.product((1, 16, 128), ("max_tokens", "max_completion_tokens")),)
+"""Ways to ask for a short answer: the fewest tokens, and their name."""
 _TRITON_MODELS = ("ensemble", "tensorrt_llm_bls")
 """TensorRT-LLM's models that take text, the preferred one first."""
 
@@ -86,12 +93,13 @@ def attach(server: Server, needs: Requirements) -> Attached:
     return Attached(target, vocabulary, spec)
 
 
-def check_same(server: Server, target: Target) -> str | None:
+def check_same(server: Server, target: Target, request: RequestSpec) -> str | None:
     """Another server of a fleet must offer the same model at the same endpoint. Returns its engine, where known.
 
     Raises TargetError, naming the server.
     """
-    spec = RequestSpec(endpoint=target.endpoint, model=target.model, stream=target.streams)  # type: ignore[arg-type]
+    kept = ("endpoint", "model", "stream", "query", "length", "least_tokens")
+    spec = RequestSpec(**{name: getattr(request, name) for name in kept})
     if target.endpoint in TRITON:
         _check(server, _of_triton(server, spec, target.model))
         return target.engine
@@ -147,31 +155,51 @@ def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[
     models = server.get_json("/v1/models", must_allow=True)
     if endpoint == "sglang":
         return _sglang(server, plain, model, models)
+    plain = msgspec.structs.replace(plain, query=server.query)
     openai: tuple[Endpoint, ...] = ("chat", "completions") if needs.text_only else ("completions", "chat")
     if endpoint is None and model is None and not _names(models):
         native = _by_other_dialect(server, plain, model, models)
         if native is not None:
             return native
-    target = _target(server, _choose_model(server, models, model), models)
+    chosen = _choose_model(server, models, model)
+    names = [chosen] if model is not None else _names(models)[:_MOST_MODELS] or [chosen]
     refusals: list[tuple[RequestSpec, Trial]] = []
-    for choice in openai if endpoint is None else (endpoint,):
-        spec = msgspec.structs.replace(plain, endpoint=choice, model=target.model)
-        trial = server.send_once(spec)
+    for name, choice in itertools.product(names, openai if endpoint is None else (endpoint,)):
+        spec, trial = _send_short(server, msgspec.structs.replace(plain, endpoint=choice, model=name))
         if trial.status == 200:
             _check(server, spec, trial)
+            target = _target(server, name, models)
             target.endpoint = choice
+            if name != names[0]:
+                server.missed.append(f"{server.url}: {_safe(names[0])} is refused; measured with {_safe(name)}")
             return target, spec
         refusals.append((spec, trial))
-        # A server without a chat template, or of chat alone, may say 400.
-        if trial.status not in (400, *_NOT_OFFERED):
+        if trial.status not in _REFUSED:
             break
     serious = [entry for entry in refusals if entry[1].status not in _NOT_OFFERED]
     if not serious and endpoint is None:
         native = _by_other_dialect(server, plain, model, models)
         if native is not None:
             return native
-    _check(server, *(serious or refusals[-1:])[0])
+    try:
+        _check(server, *(serious or refusals[-1:])[0])
+    except TargetError as error:
+        if len(names) == 1:
+            raise
+        raise TargetError(f"{error}; or choose with --model: {_listed(names)}") from error
     raise AssertionError  # a refusal does not pass
+
+
+def _send_short(server: HttpServer, spec: RequestSpec) -> tuple[RequestSpec, Trial]:
+    """The plainest request, with the length asked for in the first of the ways that is not refused."""
+    trial = server.send_once(spec)
+    for least, name in _LENGTHS[1:]:
+        if trial.status not in (400, 422) or re.search("token|max|length", trial.error or "") is None:
+            break
+        other = msgspec.structs.replace(spec, length=name, least_tokens=least)
+        if (answered := server.send_once(other)).status == 200:
+            return other, answered
+    return spec, trial
 
 
 def _http(server: Server) -> HttpServer:
@@ -238,6 +266,8 @@ def _target(server: HttpServer, model: str, models: Any) -> Target:
 def _choose_model(server: HttpServer, models: Any, requested: str | None) -> str:
     names = _names(models)
     if requested is None:
+        if not names and (deployment := re.search("/deployments/([^/]+)", server.base_path)):
+            return deployment[1]
         if not names:
             where, answer = server.url + "/v1/models", server.answer("/v1/models")
             if answer.status_code not in (200, *_NOT_OFFERED):

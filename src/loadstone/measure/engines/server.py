@@ -46,6 +46,8 @@ _PROMPT_S = 0.1
 _BODY_BYTES = 4 * 1024 * 1024
 _WANTS_CERTIFICATE = "it requires a client certificate, which is not supported; use an address without this"
 _OF_THE_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
+_VERSION = re.compile(r"api-version=[\w.-]+")
+"""Azure's, which its servers want; other queries may hold keys."""
 _PAUSES_S = (0.1, 0.5, 1.0)
 """Before a request is sent again whose connection was cut: one that a restart or a gateway cut is soon served."""
 
@@ -213,7 +215,7 @@ class Server:
             prompt = IDS if spec.endpoint == "sglang" else PROMPT
         content: object = [{"role": "user", "content": prompt}] if spec.endpoint == "chat" else prompt
         # A token of Triton's may have no text, and is not seen where the model does not count.
-        tokens = max(tokens or (4 if spec.endpoint in TRITON else 1), _least_tokens(spec.extra))
+        tokens = max(tokens or (4 if spec.endpoint in TRITON else 1), spec.least_tokens, _least_tokens(spec.extra))
         rendered = RequestBody(body(spec)).render(msgspec.json.encode(content), tokens)
         answer = new_answer(spec.endpoint, stream=spec.stream, keep_text=keep_text)
         return self._exchange(spec, rendered, answer, tokens)
@@ -245,7 +247,9 @@ class HttpServer(Server):
     def __init__(self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None) -> None:
         super().__init__()
         self.parts = check_url(url)
-        self.base_path = self.parts.path.rstrip("/").removesuffix("/v1")
+        self.query = f"?{self.parts.query}" if self.parts.query else ""
+        whole = self.parts.path.rstrip("/")
+        self.base_path = re.sub("(/chat)?/completions$", "", whole) if self.query else whole.removesuffix("/v1")
         self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
         self._proxy = proxy
         self._keys = keys_in(headers)
@@ -516,12 +520,15 @@ def check_url(url: str) -> SplitResult:
         raise InputError(f"{shown(url)}: no host and port; write e.g. http://localhost:8000") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise InputError(f"{shown(url)}: not a URL of a server; write e.g. http://localhost:8000")
-    if parts.query or parts.fragment:
-        raise InputError(f"{parts.scheme}://{parts.hostname}: leave out what begins with ? or # in the URL")
+    if (parts.query and not _VERSION.fullmatch(parts.query)) or parts.fragment:
+        raise InputError(
+            f"{parts.scheme}://{parts.hostname}: leave out what begins with ? or # in the URL (but "
+            "?api-version=…); keys are headers, -H"
+        )
     if "@" in parts.netloc:
         raise InputError("the URL holds a user name or password; give keys in LOADSTONE_API_KEY or OPENAI_API_KEY")
     endpoint = re.search(r"/v1/(chat/completions|completions|models)/?$", parts.path)
-    if endpoint is not None:
+    if endpoint is not None and not parts.query:
         raise InputError(f"{url}: leave out {endpoint[0]}; --endpoint says what is asked there")
     return parts
 

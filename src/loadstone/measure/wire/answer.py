@@ -70,6 +70,7 @@ class Answer:
     running_tokens   that count at each output event; emptied by who writes it away
     finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot be read),
     input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s, server_decode_s (llama.cpp).
+    voids            the first so many output events were none, as later ones show; they are counted and have times
     model            whose answer it is, as it first says (OpenAI's dialect)
     choices          how many answers have ended, at least 1: with `n` a request has several side by side, and events
                      and counts are of all of them together
@@ -87,6 +88,7 @@ class Answer:
     finish_reason: str | None = None
     done: bool = False
     error: str | None = None
+    voids: int = 0
     model: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -109,6 +111,16 @@ class Answer:
     @property
     def choices(self) -> int:
         return max(1, len(self._ended))
+
+    @property
+    def unlisted(self) -> list[str]:
+        """Names of fields that the dialect does not know, and that had output."""
+        return []
+
+    @property
+    def streamed_tokens(self) -> int | None:
+        """Of the output tokens that the server counts those that came; None: it counts none."""
+        return self.output_tokens
 
     @property
     def text(self) -> str:
@@ -162,8 +174,9 @@ class Answer:
 
     def _take_counts(self, input_tokens: float | None, cached: float | None, reasoning: float | None) -> None:
         """The newest of each that is a count; of cached tokens one that is not more than the prompt's."""
-        if (tokens := count(input_tokens)) is not None:
-            self.input_tokens = tokens
+        self.input_tokens = (
+            count(input_tokens) or self.input_tokens
+        )  # no prompt has 0: it was counted before, or never
         most = math.inf if self.input_tokens is None else self.input_tokens
         if (tokens := count(cached)) is not None and tokens <= most:
             self.cached_tokens = tokens

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import accumulate
+from typing import Any
 
 import msgspec
 
@@ -18,7 +19,8 @@ from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import REASON_LENGTH, Answer, place_of
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, present
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, load, present
+from loadstone.measure.wire.unlisted import text_in, usage_in
 
 
 class CachedDetails(msgspec.Struct):
@@ -93,8 +95,10 @@ decode_whole: Decode = msgspec.json.Decoder(_WholeChunk).decode
 """Strict decoders: they raise one of UNREADABLE."""
 
 
+_FIELDS = 16
+"""Unknown fields that are kept apart."""
 _MAX_MS = 1e12
-_MODEL_LENGTH = 100
+_NAME_LENGTH = 100
 _GIVEN_UP = ("abort", "error")
 """Finish reasons of requests that vLLM and SGLang did not bring to their end."""
 
@@ -102,7 +106,9 @@ _GIVEN_UP = ("abort", "error")
 class OpenAIAnswer(Answer):
     """An answer of /v1/completions or /v1/chat/completions."""
 
-    __slots__ = ("_apart", "_decode", "_plain_place", "_plain_usage")
+    __slots__ = (
+        "_apart", "_began_at", "_decode", "_doubted", "_fields", "_plain_place", "_plain_usage", "_thought", "_total",
+    )  # fmt: skip
 
     def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
         super().__init__(stream=stream, keep_text=keep_text)
@@ -110,6 +116,33 @@ class OpenAIAnswer(Answer):
         self._plain_usage: Usage | None = None  # of the event that the template in use was made from
         self._plain_place = 0  # which of several answers that event is of
         self._apart = 0  # of several answers, tokens stated in events without choices
+        self._doubted: str | None = None  # by what alone the first event is output: "" by its count, or an odd field
+        self._fields: dict[str, str | None] = {}  # odd fields and their last text; None: it differed, they are output
+        self._began_at = 0  # the running count at the first event
+        self._thought = False  # reasoning came
+        self._total: int | None = None  # tokens of prompt and answer together
+
+    @property
+    def unlisted(self) -> list[str]:
+        return [excerpt(name, _NAME_LENGTH) for name, last in self._fields.items() if last is None]
+
+    @property
+    def streamed_tokens(self) -> int | None:
+        """As counts are to be read: whether reasoning is in the server's count or beside it, and whether it came."""
+        tokens, thinking = self.output_tokens, self.reasoning_tokens
+        events = self.events - self.voids
+        if not (tokens and thinking and events and self.streams) or self._counts:
+            return tokens
+        beside = thinking > tokens or self._total == (self.input_tokens or 0) + tokens + thinking
+        if self._thought or self.unlisted or (self.running and 0 < self._began_at <= thinking):
+            return tokens + thinking if beside or events >= tokens + thinking else tokens
+        return tokens if beside or events > tokens - thinking + 1 else max(events, tokens - thinking)
+
+    def finish(self) -> int:
+        late = super().finish()
+        if self._doubted:  # an unknown field that nothing followed
+            self.voids, self._doubted = self.voids + 1, None
+        return late
 
     def template(self, body: bytes) -> Template | None:
         """A template for the chunks to come, if `body` was one, held one whole event, and that a plain one."""
@@ -140,20 +173,22 @@ class OpenAIAnswer(Answer):
         return template
 
     def take_plain(self, events: int, counts: list[int]) -> None:
+        counted = self._plain_usage is not None and bool(counts)
+        if self._plain_usage is not None and counts:
+            # What an event between said of the rest of usage, these say again as the template has it.
+            self._take_details(self._plain_usage)
+            if self._counts:
+                counts = [self._of_all(tokens, self._plain_place) for tokens in counts]
+            self.output_tokens = counts[-1] or self.output_tokens
+            if counts[0] < self._last_running or counts != sorted(counts):
+                counts = list(accumulate(counts, max, initial=self._last_running))[1:]
+        self._take_first(None, counts[0] if counted else self._last_running)
         self.events += events
-        if self._plain_usage is None or not counts:
-            return
-        # What an event between said of the rest of usage, these say again as the template has it.
-        self._take_details(self._plain_usage)
-        if self._counts:
-            counts = [self._of_all(tokens, self._plain_place) for tokens in counts]
-        self.output_tokens = counts[-1] or self.output_tokens
-        if counts[0] < self._last_running or counts != sorted(counts):
-            counts = list(accumulate(counts, max, initial=self._last_running))[1:]
-        if self.running:
-            self.running_tokens += counts
-            self.still += len(counts) - len({*counts, self._last_running}) + 1
-        self._last_running = counts[-1]
+        if counted:
+            if self.running:
+                self.running_tokens += counts
+                self.still += len(counts) - len({*counts, self._last_running}) + 1
+            self._last_running = counts[-1]
 
     def _fold(self, payload: bytes) -> None:
         try:
@@ -164,24 +199,37 @@ class OpenAIAnswer(Answer):
                 return
             chunk = lenient
         if self.model is None and chunk.model:
-            self.model = excerpt(chunk.model, _MODEL_LENGTH)
-        output = False
+            self.model = excerpt(chunk.model, _NAME_LENGTH)
+        output = finished = False
         before = self._last_running
-        choices = chunk.choices
+        choices, usage = chunk.choices, chunk.usage
         if choices:
             for choice in choices:
                 if choice.index and not self._counts:
                     self._counts[0] = self._last_running
                 if choice.text or ((delta := choice.delta) is not None and delta.carries_output()):
                     output = True
+                    if choice.delta is not None and (choice.delta.reasoning_content or choice.delta.reasoning):
+                        self._thought = True
                 if choice.finish_reason:
                     self.finish_reason = excerpt(choice.finish_reason, REASON_LENGTH)
                     self._ended |= {place_of(choice.index)}
-        if chunk.usage is not None:
-            output = self._take_usage(chunk.usage, output, place_of(choices[0].index) if choices else None)
+                    finished = True
+        alone = None if output else ""
+        if not output or finished or (usage is not None and usage.completion_tokens is None):
+            document = load(payload)
+            if not output and (field := self._take_unlisted(document)):
+                output, alone = True, field
+            if found := usage_in(document):
+                self._total = count(found.get("total"))
+                details = CachedDetails(found.get("cached")), ReasoningDetails(found.get("reasoning"))
+                usage = Usage(found.get("input"), found["output"], *details)
+        if usage is not None:
+            output = self._take_usage(usage, output, place_of(choices[0].index) if choices else None)
         elif output:
             self.running = False
         if output:
+            self._take_first(alone, self._last_running)
             self.events += 1
             if self.running:
                 self.running_tokens.append(self._last_running)
@@ -196,6 +244,40 @@ class OpenAIAnswer(Answer):
             self._complain(error_text(payload))
         elif self.finish_reason in _GIVEN_UP:
             self._complain(f"the server gave up the request (finish reason {self.finish_reason})")
+
+    def _take_unlisted(self, document: Any) -> str | None:
+        """The unknown field by which a chunk is output: what it says differed from chunk to chunk, or it is the first
+        to say anything, of which the next output tells.
+        """
+        found = None
+        for name, said in text_in(document):
+            if name not in self._fields:
+                if len(self._fields) == _FIELDS:
+                    continue
+                self._fields[name] = said
+                is_output = not self.events or self._doubted is not None
+            else:
+                if self._fields[name] != said:
+                    self._fields[name] = None
+                is_output = self._fields[name] is None
+            found = name if is_output else found
+        return found
+
+    def _take_first(self, alone: str | None, running: int) -> None:
+        """Output is about to be counted; `alone`: by what it is, where it has no text that is known, as `_doubted`.
+        `running`: the count at it.
+
+        The one before was none where its count is not passed, or its field's text stays what it was; then this is the
+        first.
+        """
+        if self.events and self._doubted is None:
+            return
+        if self._doubted is not None:
+            if 0 < self._began_at < running or self._fields.get(self._doubted, "") is None:
+                self._doubted = None
+                return
+            self.voids += 1
+        self._doubted, self._began_at = alone, running
 
     def _take_usage(self, usage: Usage, output: bool, place: int | None) -> bool:
         """Keep the newest counts. True if the event stands for output: text, or a running count that grew.

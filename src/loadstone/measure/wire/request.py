@@ -24,10 +24,10 @@ from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Endpoint, Re
 def path(spec: RequestSpec) -> str:
     """Where the requests go, from the server's root on. Raises InputError where the endpoint is not HTTP."""
     match spec.endpoint:
-        case "completions":
-            return "/v1/completions"
-        case "chat":
-            return "/v1/chat/completions"
+        case "completions" | "chat":
+            return (
+                f"{'' if spec.query else '/v1'}{'/chat' if spec.endpoint == 'chat' else ''}/completions{spec.query}"
+            )
         case "sglang":
             return "/generate"
         case "triton":
@@ -66,7 +66,7 @@ def _openai(spec: RequestSpec) -> dict[str, Any]:
     if spec.sampling.stop:
         written["stop"] = list(spec.sampling.stop)
     written |= shape_fields(spec)
-    written["max_tokens"] = LENGTH
+    written[spec.length] = LENGTH
     if spec.min_tokens:
         written["min_tokens"] = LENGTH
     written["messages" if spec.endpoint == "chat" else "prompt"] = PROMPT
