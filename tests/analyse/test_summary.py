@@ -68,6 +68,13 @@ CLOSED = Load("concurrency", 1)
 OPEN = Load("rate", 1.0)
 
 
+def test_bounds_are_neither_met_nor_missed_where_nothing_was_measured(tmp_path: Path) -> None:
+    never = {f"0-{index}": {"status": "never sent"} for index in range(1, 5)}
+    (cell,) = summary(tmp_path / "r", OPEN, never, slo=dict(parse_slo("ttft_p99<1s")))["cells"]
+    assert cell["requests"]["sent"] == 0
+    assert "slo" not in cell
+
+
 def test_bounds_of_requests_are_in_the_summary_in_seconds(tmp_path: Path) -> None:
     load = Load("rate", 1.0)
     (cell,) = summary(tmp_path / "r", load, slo=dict(parse_slo("ttft<500ms,e2e<9,tpot_p99<1s")))["cells"]

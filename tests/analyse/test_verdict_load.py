@@ -405,6 +405,25 @@ def test_being_behind_at_the_end_is_by_much_and_for_long(since: float, by: float
         assert ("overload" in found(behind(since, by), plan_of(load))) == told
 
 
+def test_requests_that_do_not_tell_whether_a_server_keeps_up_say_so() -> None:
+    few = found(opened(lambda _: 0.1, 12, 4.0), plan_of(Load("rate", 4.0), 12))
+    assert few["pace_unknown"].severity == "info"
+    assert few["pace_unknown"].evidence.endswith(" on average: too little to tell whether the server keeps up")
+    assert "pace_unknown" not in found(opened(lambda _: 0.1, 100, 4.0), plan_of(Load("rate", 4.0), 100))
+    assert "pace_unknown" not in found(rows(12), plan_of(Load("concurrency", 4), 12))
+
+
+def test_four_times_the_capacity_shows_with_48_requests() -> None:
+    at = np.sort(np.random.default_rng(1).uniform(0, 48 / 80, 48))
+    assert "overload" in judged_with(in_turn(at), Load("rate", 80.0))
+    at = np.sort(np.random.default_rng(1).uniform(0, 48 / 10, 48))
+    assert not SPOILS & judged_with(in_turn(at), Load("rate", 10.0))
+
+
+def judged_with(records: Rows, load: Load) -> set[str]:
+    return set(found(records, plan_of(load, len(records))))
+
+
 def test_answers_in_one_piece_that_are_behind_show_by_their_growth() -> None:
     """How long each takes goes by its tokens, whose count is known."""
     for by, kinds in ((0.4, {"overload"}), (0.06, set())):

@@ -11,6 +11,8 @@ import pytest
 
 from conftest import QUICK, Loadstone, ScriptedServer, command, whole
 from loadstone.commands.progress import Display
+from loadstone.core.host import Host
+from loadstone.core.record import CellInfo, RunInfo
 from loadstone.measure.client.protocol import Progress
 from loadstone.measure.simulated_server import TimingServer
 from loadstone.runs.bench import Event
@@ -151,3 +153,26 @@ def test_a_line_of_progress(options: Options, told: str, capsys: pytest.CaptureF
     line = capsys.readouterr().err.splitlines()[-1]
     means = "TTFT ⌀ 30.0 ms, TPOT ⌀ 5.00 ms"
     assert line == f"{told}{means}, 1\u202f500 tokens/s, 75.0 req/s, 3 failed: HTTP 500: Oh"
+
+
+def test_counts_begin_anew_with_each_run_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_of(Options(concurrency=[2], requests=[20], warmup=0))
+    info = RunInfo(
+        run_id="r", source="measured", created="", command=[], loadstone="", host=Host(), plan_id="", seed=0,
+        salt=None, cells=[CellInfo(load=plan.cells[0])],
+    )  # fmt: skip
+    with Display() as display:
+        for ended in (15, 6):
+            display(Event(kind="attached", plan=plan, info=info))
+            display(Event(kind="cell", cell=0, plan=plan))
+            display(
+                Event(
+                    kind="progress",
+                    cell=0,
+                    plan=plan,
+                    progress=Progress(issued=20, ended=ended, failed=0, active=2, tokens=0),
+                )
+            )
+            display(Event(kind="cell_end", cell=0, plan=plan))
+    ends = [line for line in capsys.readouterr().err.splitlines() if " requests in " in line]
+    assert [line.split(" requests")[0] for line in ends] == ["concurrency 2: 15", "concurrency 2: 6"]

@@ -11,7 +11,7 @@ import loadstone
 from loadstone.analyse.stopping import Stopping, Watch, parse_rules
 from loadstone.core.errors import InputError
 from loadstone.core.record import WatchedRequest
-from loadstone.runs.find_max import NEAR, Probe, _search, find_max
+from loadstone.runs.find_max import NEAR, Answer, Probe, _search, _text, find_max
 from loadstone.workload.options import SimulateOptions, options_of
 
 
@@ -80,6 +80,53 @@ def test_a_probe_ends_as_soon_as_it_is_known_on_which_side_the_percentile_lies()
         assert stop is not None
         assert stop.holds is holds
         assert len(requests) < 3000
+
+
+def test_bounds_are_not_said_to_hold_before_a_queue_would_show() -> None:
+    for ttft_s, holds, least_s in ((0.02, True, 10.0), (0.3, False, 0.0)):
+        watch = Watch(Stopping(parse_rules("ttft_p50<100ms"), shows_s=10.0))
+        requests: list[WatchedRequest] = []
+        stop = None
+        while stop is None and len(requests) < 3000:
+            at_s = len(requests) * 0.01
+            requests.append(WatchedRequest(at_s, at_s + ttft_s, ttft_s, 0.01, ttft_s))
+            stop = watch.look(at_s, len(requests), 0, requests)
+        assert stop is not None
+        assert stop.holds is holds
+        assert least_s <= at_s < least_s + 5
+
+
+def test_what_fails_at_less_does_not_hold() -> None:
+    """Two of many loads fail though higher ones hold: a server that is disturbed."""
+    answer = _search(lambda load, *_: Probe(load, load != 4, load != 4, {"cells": []}), 1.0, "rate", 600.0, 4.0)
+    assert answer.high == 4
+    assert answer.low < 4
+
+
+def probe(load: float, holds: bool | None, likely: bool, why: str = "") -> Probe:
+    return Probe(load, holds, likely, {"cells": []}, why)
+
+
+@pytest.mark.parametrize(
+    ("probes", "low", "high", "words"),
+    [
+        ([probe(8, True, True), probe(16, False, False)], 8, 16,
+         "b hold at 8 requests/s, and fail at 16 requests/s (90% sure"),
+        ([probe(8, None, True), probe(16, False, False, "it does not keep up")], 0, 16,
+         "b seem to hold at 8 requests/s, and fail at 16 requests/s, where it does not keep up (90% sure"),
+        ([probe(8, True, True)], 8, None, "b hold at 8 requests/s, and fail at no load that was tried (90% sure"),
+        ([probe(8, True, True), probe(16, None, False)], 8, None,
+         "b hold at 8 requests/s, and seem to fail at 16 requests/s (90% sure"),
+        ([probe(8, None, False)], 0, None,
+         "b hold at no load that was tried, and seem to fail at 8 requests/s (1 probes"),
+    ],
+)  # fmt: skip
+def test_one_sentence_says_the_result(probes: list[Probe], low: float, high: float | None, words: str) -> None:
+    found = {
+        "load": {"kind": "rate", "value": low} if low else None,
+        "fails_at": {"kind": "rate", "value": high} if high else None, "confidence": 0.9, "requests": 100,
+    }  # fmt: skip
+    assert _text(Answer(probes, low, high), found, "b", measured=True).startswith(words)
 
 
 def test_the_simulated_clock_s_capacity_is_met(tmp_path) -> None:  # type: ignore[no-untyped-def]
