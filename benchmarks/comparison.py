@@ -2,6 +2,7 @@
 
     python benchmarks/comparison.py [--pairs 1000] [--quick] [--only TEXT] [--intervals] [--simulated DEPLOYMENT]
     python benchmarks/comparison.py --measured FOLDER [--runs 240]
+    python benchmarks/comparison.py --repeats [--pairs 300]
 
 Pairs of runs come from two laws that share nothing with the product, and whose requests depend on one another as
 those of engines do:
@@ -22,6 +23,8 @@ simulated  `loadstone simulate` with another seed on each side, through run fold
 measured   llama.cpp with the small random model, run after run on one server, kept in FOLDER. Successive runs are A
            or B by the design: one against one; three against three and four against four, interleaved. No run is in
            two pairs of a design
+
+repeats    sides of several whole runs of one setup, by laws of how runs differ; in turn, or one side after the other
 
 Each pair is judged as a comparison is: seven metrics in one family (with 999 relabellings instead of 3,999). `alarms`
 is the share of pairs with any metric called different at 5 %; its 95 % range is binomial. `covered` is the share of
@@ -46,7 +49,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from loadstone import compare
-from loadstone.analyse.compare.cells import bound, take_blocks
+from loadstone.analyse.compare.cells import bound, by_runs, take_blocks
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import DEFAULT, Metric, Stat
 from loadstone.analyse.compare.ratio import Side
@@ -193,8 +196,12 @@ def main() -> None:
     parser.add_argument("--simulated", metavar="DEPLOYMENT", help="pairs of this instead, as llama-3.1-8b@1xh200")
     parser.add_argument("--measured", metavar="FOLDER", type=Path, help="pairs of measured runs instead")
     parser.add_argument("--runs", type=int, default=240, help="runs that FOLDER shall have")
+    parser.add_argument("--repeats", action="store_true", help="pairs of sides of several runs instead")
     parser.add_argument("--intervals", action="store_true", help="of single runs, how often they hold the truth")
     options = parser.parse_args()
+    if options.repeats:
+        repeated(options.pairs)
+        return
     if options.measured:
         take_runs(options.measured, options.runs)
         measured(options.measured)
@@ -405,6 +412,54 @@ def measured(folder: Path) -> None:
             f"{words['better']} | {numbers} |  <!-- {dict(words)} -->",
             flush=True,
         )
+
+
+RunLaw = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def _drift(rng: np.random.Generator, runs: int) -> np.ndarray:
+    steps = rng.normal(size=runs) * np.r_[1.0, np.full(runs - 1, np.sqrt(1 - 0.81))]
+    return np.asarray(lfilter([1.0], [1.0, -0.9], steps))
+
+
+RUN_LAWS: dict[str, tuple[RunLaw, bool]] = {
+    "normal": (lambda rng, runs: rng.normal(size=runs), True),
+    "heavy tails": (lambda rng, runs: rng.standard_t(2, size=runs), True),
+    "two states": (lambda rng, runs: 3.0 * (rng.random(runs) < 0.3) + 0.3 * rng.normal(size=runs), True),
+    "drift": (_drift, True),
+    "drift, one side after the other": (_drift, False),
+    "walk": (lambda rng, runs: np.cumsum(rng.normal(size=runs)), True),
+    "walk, one side after the other": (lambda rng, runs: np.cumsum(rng.normal(size=runs)), False),
+}
+"""What a run is off by, in spreads, and whether A and B take turns."""
+
+
+def repeated(pairs: int) -> None:
+    """Pairs with anything called better, of sides that do not differ: two loads, seven metrics."""
+    print("| law | runs | p ≤ 5 % | better |\n|---|---:|---:|---:|")
+    for name, (law, in_turn) in RUN_LAWS.items():
+        for runs in (2, 3, 4, 6, 8):
+            tests = alarms = 0
+            for pair in range(pairs):
+                rng = np.random.default_rng([pair, runs])
+                on_b = np.resize([False, True], 2 * runs) if in_turn else np.arange(2 * runs) >= runs
+                shared, compared = law(rng, 2 * runs), []
+                for load in (1, 4):
+                    cell = Cell(Load("concurrency", load), [], runs=(runs, runs), one_after_another=not in_turn)
+                    values = {}
+                    for metric in DEFAULT:
+                        own = rng.normal(size=2 * runs) if "drift" in name or "walk" in name else law(rng, 2 * runs)
+                        each = np.exp(0.03 * (0.7 * shared + 0.3 * own))
+                        values[metric] = [each[~on_b].tolist(), each[on_b].tolist()]
+                        a, b = (float(np.exp(np.log(side).mean())) for side in values[metric])
+                        cell.rows.append(Row(metric, a, b, ratio=b / a))
+                    by_runs(cell, values)
+                    compared.append(cell)
+                judge(compared, pair)
+                rows = [row for cell in compared for row in cell.rows]
+                tests += any((row.p_family or 0.0) <= LEVEL for row in rows)
+                alarms += any(row.better for row in rows)
+            print(f"| {name} | {runs} | {tests} | {alarms} |", flush=True)
 
 
 def _trusted(run: Path) -> bool:

@@ -40,12 +40,8 @@ def render(comparison: Comparison) -> RenderableType:
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         runs = ", ".join(side.runs[:4]) + (" …" if len(side.runs) > 4 else "")
         parts.append(Text(f"{name}  {plain(side.label)}  ({plain(runs, 200)})"))
-    same = (
-        "the same"
-        if comparison.flags_known is UNSET
-        else "the same, as far as it is known: how engines were started is not"
-    )
-    parts.append(Text("Setup:" if comparison.setup else f"Setup: {same}"))
+    known = "" if comparison.flags_known is UNSET else ", as far as it is known: how engines were started is not"
+    parts.append(Text("Setup:" if comparison.setup else f"Setup: the same{known}"))
     parts += [Text(f"  {line}") for line in setup_lines(comparison.setup)]
     for cell in comparison.cells:
         table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
