@@ -102,12 +102,13 @@ class Stream:
 
     def output_tokens(self) -> int:
         """Tokens the server says it sent, else the output events seen."""
-        tokens = self.answer.streamed_tokens
+        _, tokens = self.answer.tokens
         return tokens if tokens is not None else self.answer.events - self.answer.voids
 
     def hidden_tokens(self) -> int:
-        """Output tokens that the server counts and did not send; below 0: it sent more than it counts as output."""
-        return (self.answer.output_tokens or 0) - (self.answer.streamed_tokens or 0)
+        """Output tokens that the server counts and did not send; below 0: that it sent and counts beside them."""
+        made, came = self.answer.tokens
+        return (made or 0) - (came or 0) or (self.answer.output_tokens or 0) - (made or 0)
 
     def judge(self, exact_output: bool) -> None:
         """Status of an answer that ended by itself; sets `error` where it is none."""
