@@ -119,9 +119,8 @@ class Stream:
             requested_tokens = self.request.output_tokens * self.answer.choices
             # Where the server ended it at the limit, and nothing tells how many tokens its events held, it is whole.
             full = self.answer.output_tokens is None and self.answer.finish_reason == "length"
-            short = (
-                exact_output and self.output_tokens() + max(0, self.hidden_tokens()) < requested_tokens and not full
-            )
+            made = self.output_tokens() + max(0, self.hidden_tokens())
+            short = exact_output and made < requested_tokens and not full
             self.status = "short" if short else "ok"
 
     def _complaint(self) -> str | None:
