@@ -309,7 +309,7 @@ def test_reasoning_is_counted_as_output_where_it_came(
         *thought, *(delta(content=f"a{i}") for i in range(10)),
         event(choices=[], usage=details | {"completion_tokens_details": {"reasoning_tokens": 10}}),
     )  # fmt: skip
-    assert (answer.output_tokens, answer.streamed_tokens) == (count, streamed)
+    assert (answer.output_tokens, answer.tokens) == (count, (20, streamed))
 
 
 # --- choices and deltas ---------------------------------------------------------------------------------------

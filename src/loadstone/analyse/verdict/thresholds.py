@@ -190,7 +190,7 @@ EARLY_EVENTS = 8
 """Of an answer, from which the later ones have a pace."""
 EARLY_GAPS = 3.0
 """The first gap over the pace of the later ones, from which it is none of them."""
-EARLY_SHARE = 0.9
+EARLY_SHARE = 0.75
 """Of the answers: where prompts of others are computed between the first two tokens it is half of them."""
 
 # --- requests_resent, connections_not_kept --------------------------------------------------------------------------

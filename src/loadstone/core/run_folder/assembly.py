@@ -19,7 +19,7 @@ INTERRUPTED = "interrupted: the run ended before this request did"
 DAMAGED = "a part of this request was lost with a damaged journal"
 
 _LISTS = ("arrival_s", "read", "tokens")
-_NEARLY_ALL = 0.9
+_NEARLY_ALL, _MOST = 0.9, 0.75
 _LONGER = 2.0
 """Of a cell's answers, and of the mean time between later events: see _without_voids()."""
 _GROUP_EVENTS = 2_000_000
@@ -161,7 +161,7 @@ def _joined(row: dict[str, Any]) -> dict[str, Any]:
 
 def _without_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     """The same without first events that were no token: those that the client knows of, and those that the counts
-    tell. These are of a cell in which nearly every answer had one event more than tokens, and the second event came
+    tell. These are of a cell in which nearly every answer had one event more than tokens, and in most the second came
     after a longer time than those after it: the counts alone would fit a last event that is none as well.
     """
     import numpy as np
@@ -182,7 +182,8 @@ def _without_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     later_s = (times[firsts[rows] + events[rows] - 1] - second_s) / (events[rows] - 2)
     fits = one_more[rows] & (second_s - times[firsts[rows]] > _LONGER * later_s)
     for number in np.unique(cell[rows]):
-        if fits[cell[rows] == number].mean() >= _NEARLY_ALL:
+        own = cell[rows] == number
+        if one_more[rows[own]].mean() >= _NEARLY_ALL and fits[own].mean() >= _MOST:
             void[one_more & (cell == number)] = 1
     if not void.any():
         return table

@@ -102,12 +102,13 @@ class Stream:
 
     def output_tokens(self) -> int:
         """Tokens the server says it sent, else the output events seen."""
-        tokens = self.answer.streamed_tokens
+        _, tokens = self.answer.tokens
         return tokens if tokens is not None else self.answer.events - self.answer.voids
 
     def hidden_tokens(self) -> int:
-        """Output tokens that the server counts and did not send; below 0: it sent more than it counts as output."""
-        return (self.answer.output_tokens or 0) - (self.answer.streamed_tokens or 0)
+        """Output tokens that the server counts and did not send; below 0: that it sent and counts beside them."""
+        made, came = self.answer.tokens
+        return (made or 0) - (came or 0) or (self.answer.output_tokens or 0) - (made or 0)
 
     def judge(self, exact_output: bool) -> None:
         """Status of an answer that ended by itself; sets `error` where it is none."""
@@ -118,9 +119,8 @@ class Stream:
             requested_tokens = self.request.output_tokens * self.answer.choices
             # Where the server ended it at the limit, and nothing tells how many tokens its events held, it is whole.
             full = self.answer.output_tokens is None and self.answer.finish_reason == "length"
-            short = (
-                exact_output and self.output_tokens() + max(0, self.hidden_tokens()) < requested_tokens and not full
-            )
+            made = self.output_tokens() + max(0, self.hidden_tokens())
+            short = exact_output and made < requested_tokens and not full
             self.status = "short" if short else "ok"
 
     def _complaint(self) -> str | None:

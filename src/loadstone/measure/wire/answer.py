@@ -118,9 +118,9 @@ class Answer:
         return []
 
     @property
-    def streamed_tokens(self) -> int | None:
-        """Of the output tokens that the server counts those that came; None: it counts none."""
-        return self.output_tokens
+    def tokens(self) -> tuple[int | None, int | None]:
+        """Output tokens that the server made, by its counts, and those of them that came; None: it counts none."""
+        return self.output_tokens, self.output_tokens
 
     @property
     def text(self) -> str:

@@ -19,7 +19,7 @@ from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import REASON_LENGTH, Answer, place_of
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, load, present
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, load_object, present
 from loadstone.measure.wire.unlisted import text_in, usage_in
 
 
@@ -127,16 +127,15 @@ class OpenAIAnswer(Answer):
         return [excerpt(name, _NAME_LENGTH) for name, last in self._fields.items() if last is None]
 
     @property
-    def streamed_tokens(self) -> int | None:
+    def tokens(self) -> tuple[int | None, int | None]:
         """As counts are to be read: whether reasoning is in the server's count or beside it, and whether it came."""
-        tokens, thinking = self.output_tokens, self.reasoning_tokens
-        events = self.events - self.voids
+        tokens, thinking, events = self.output_tokens, self.reasoning_tokens, self.events - self.voids
         if not (tokens and thinking and events and self.streams) or self._counts:
-            return tokens
+            return tokens, tokens
+        came = self._thought or bool(self.unlisted) or (self.running and 0 < self._began_at <= thinking)
         beside = thinking > tokens or self._total == (self.input_tokens or 0) + tokens + thinking
-        if self._thought or self.unlisted or (self.running and 0 < self._began_at <= thinking):
-            return tokens + thinking if beside or events >= tokens + thinking else tokens
-        return tokens if beside or events > tokens - thinking + 1 else max(events, tokens - thinking)
+        made = tokens + thinking if beside or (came and events >= tokens + thinking) else tokens
+        return made, made if came or events > made - thinking + 1 else max(events, made - thinking)
 
     def finish(self) -> int:
         late = super().finish()
@@ -217,7 +216,7 @@ class OpenAIAnswer(Answer):
                     finished = True
         alone = None if output else ""
         if not output or finished or (usage is not None and usage.completion_tokens is None):
-            document = load(payload)
+            document = load_object(payload) or {}
             if not output and (field := self._take_unlisted(document)):
                 output, alone = True, field
             if found := usage_in(document):
