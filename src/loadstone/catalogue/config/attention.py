@@ -69,8 +69,10 @@ def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
         return ["full"] * count
     names = ("sliding_window_pattern", "_sliding_window_pattern")
     pattern = fields.raw(*names)
-    if isinstance(pattern, str):
-        return _by_letters(pattern or "L", count)
+    if isinstance(pattern, str):  # EXAONE 4: `LLLG`, and the last layer sees everything
+        if not pattern or set(pattern) - {"L", "G"}:
+            raise InputError(f"{fields.where}: sliding_window_pattern is {pattern[:40]!r}; known are letters L and G")
+        return _by_letters(pattern + "$", count)
     every = fields.maybe(*names, "global_attn_every_n_layers", least=1)
     if every:
         return _full_at(_every(every, count), count, "window")

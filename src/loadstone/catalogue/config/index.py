@@ -6,7 +6,7 @@ import math
 
 from msgspec.structs import replace
 
-from loadstone.catalogue.architecture.matrix import vector
+from loadstone.catalogue.architecture.matrix import Matrix
 from loadstone.catalogue.architecture.mlp import Experts
 from loadstone.catalogue.architecture.model import Layers, Model
 
@@ -40,7 +40,8 @@ def _widened(model: Model, parameters: int) -> Model | None:
         return None
     wider = replace(model, layers=tuple(_widened_layer(run, factor) for run in model.layers))
     left = parameters - wider.parameters
-    return replace(wider, extra=(*wider.extra, vector("uncounted", left, "other"))) if left >= 0 else None
+    rest = Matrix("uncounted", 1, left, "other", "column", active=0, quantisable=False)
+    return replace(wider, extra=(*wider.extra, rest)) if left >= 0 else None
 
 
 def _widened_layer(run: Layers, factor: float) -> Layers:
@@ -53,6 +54,6 @@ def _widened_layer(run: Layers, factor: float) -> Layers:
 
 
 def _width(width: int, factor: float) -> int:
-    """Return it rounded down to what tensor parallelism divides as it divided before."""
-    part = math.gcd(width, 64)
+    """Return it rounded down to what ranks and blocks of quantised weights divide as they divided it before."""
+    part = math.gcd(width, 128 if width >= 1024 else 8)
     return width and max(part, math.floor(width * factor / part) * part)

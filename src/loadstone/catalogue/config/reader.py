@@ -42,6 +42,7 @@ _HARMLESS = re.compile(
     r"|token_id|token_index)$|^(attention|embedding|residual)_multiplier$|^(summary|vision_feature|vit)_"
 )
 """Names of fields that change no size, by their ends and beginnings."""
+_WIDTHS = ("intermediate_size", "ffn_hidden_size", "moe_intermediate_size")
 _TELLING = {
     "layer_types", "layers_block_type", "hybrid_override_pattern", "attn_layer_indices", "attn_layer_period",
     "full_attn_idxs",
@@ -106,8 +107,8 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     """`beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language model."""
     whole = Fields(config, name)
     fields, kind = text_fields(whole)
-    family = _family(fields, kind)
     fields.spread("attn_config", "ffn_config")
+    family = _family(fields, kind)
     fields.spellings = tables().spellings
     hidden, vocab = fields.count("hidden_size", least=1), fields.count("vocab_size", least=1)
     layers = read_layers(fields, family, hidden)
@@ -166,8 +167,8 @@ def _family(fields: Fields, kind: str) -> Family:
     if family is not None:
         return family
     act = fields.raw("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation")
-    gated = act is None or str(act).lower() in _GATED
-    said = "" if gated else f", its MLPs of two matrices, as with {str(act)[:40]!r} most are"
+    gated = str(act).lower() in _GATED if act else fields.find(*_WIDTHS) is not None
+    said = "" if gated else ", its MLPs of two matrices, as most without a gated activation"
     fields.assume(f"model_type {kind[:40]!r} not known: estimated as a Llama-like model with the fields it has{said}")
     return Family(matrices=3 if gated else 2, mlp_four_times_hidden=not gated)
 
