@@ -488,7 +488,7 @@ def test_windows_by_letters() -> None:
         ({"attn_layer_period": 8, "attn_layer_offset": 4}, "of which kind its layers without a KV cache are"),
         ({"mamba_d_ssm": 64, "mamba_n_heads": 4}, "likely to change sizes: mamba_d_ssm, mamba_n_heads"),
         ({"quantum_heads": 3}, "quantum_heads; where they do not, take them out of a copy"),
-        ({"layer_group_size": 5}, "likely to change sizes: layer_group_size"),
+        ({"layer_group_size": 5}, "of which kind its layers without a KV cache are"),
         ({"layer_types": ["full_attention", "retention"]}, "layer type 'retention' is not known"),
         ({"sliding_window": 8, "sliding_window_pattern": "LLX"}, "known are letters L and G"),
         ({"model_type": "zamba"}, "layers that share one block's weights"),

@@ -58,7 +58,7 @@ def _with_cache(fields: Fields, count: int) -> Container[Any] | None:
         return [index for index in range(count) if index + 1 in placed]
     if linear is not None:
         raise InputError(f"{linear.where}: no full_attn_layers, so which layers have a KV cache is unknown")
-    interval = fields.maybe("full_attention_interval", least=1)
+    interval = fields.maybe("full_attention_interval", "layer_group_size", least=1)
     return _every(interval, count) if interval else None
 
 
@@ -156,7 +156,8 @@ def full_attention(
     fields: Fields, family: Family, window: bool, index: int, count: int, hidden: int
 ) -> FullAttention:
     """Of layer `index` of `count`; `window`: it has a sliding window. Raises InputError."""
-    heads = fields.count(*(("swa_num_attention_heads",) if window else ()), "num_attention_heads", least=1)
+    of_windows = ("swa_num_attention_heads", "num_sliding_attention_heads") if window else ()
+    heads = fields.count(*of_windows, "num_attention_heads", least=1)
     apart = window and family.window_kv_heads_doubled and "swa_num_key_value_heads" not in fields.values
     kv_heads = (_kv_heads(fields, window) or heads) * (2 if apart else 1)
     kv_heads, head_dim, v_head_dim = _head_widths(fields, family, window, heads, kv_heads, hidden)
@@ -214,7 +215,8 @@ def _head_widths(
             fields.assume(f"no head_dim, and {heads} heads do not divide {hidden}: head_dim {head_dim} assumed")
     v_head_dim = fields.maybe(*(("swa_v_head_dim",) if window else ()), "v_head_dim") or head_dim
     wide = fields.maybe("global_head_dim", least=1)
-    wide = wide or family.wide_head_dim
+    if wide is None and not fields.find("per_layer_config"):
+        wide = family.wide_head_dim
     fewer = fields.maybe("num_global_key_value_heads", least=1)
     if window:
         return kv_heads, head_dim, v_head_dim

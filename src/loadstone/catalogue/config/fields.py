@@ -102,6 +102,25 @@ class Fields:
         name, value = self.find(*names) or ("", None)
         return Fields(value, f"{self.where}, {name}") if isinstance(value, dict) else None
 
+    def of_layer(self, index: int) -> Fields:
+        """Return the fields with what `per_layer_config` (transformers 5) says of this layer in place of what holds
+        for all. Raises InputError: it says what has no place among those.
+        """
+        each_layer = self.raw("per_layer_config")
+        if not isinstance(each_layer, dict):
+            return self
+        # Keys are as wide as the largest: "05".
+        own: Any = next((each for key, each in each_layer.items() if (key.lstrip("0") or "0") == str(index)), {})
+        where = f"{self.where}, per_layer_config[{index}]"
+        if not isinstance(own, dict):
+            raise InputError(f"{where}: must be an object")
+        new = sorted(own.keys() - self.values.keys())
+        if new:
+            raise InputError(f"{where}: {new[0][:40]} is not understood of one layer")
+        layer = Fields({**self.values, **own}, where)
+        layer.used, layer.assumed, layer.spellings = self.used, self.assumed, self.spellings
+        return layer
+
     def spread(self, *names: str) -> None:
         """The fields of these objects stand beside the others, which come first (DBRX, MPT)."""
         for name in names:

@@ -40,12 +40,13 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     return [
         Layers(
             1,
-            read_attention(fields, family, kind, index, count, hidden),
-            read_experts(fields, family, index) if experts else read_dense(fields, family, hidden, index, count),
-            beside_halves(fields, family, hidden, experts),
+            read_attention(own, family, kind, index, count, hidden),
+            read_experts(own, family, index) if experts else read_dense(own, family, hidden, index, count),
+            beside_halves(own, family, hidden, experts),
             state=state,
         )
         for index, (kind, experts) in enumerate(zip(kinds, sparse, strict=True))
+        for own in [fields.of_layer(index)]
     ]
 
 

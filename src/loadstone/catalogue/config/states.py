@@ -14,9 +14,7 @@ _MAMBA2_HEADS = ("mamba_num_heads", "mamba_n_heads", "n_mamba_heads", "num_heads
 def linear_attention(fields: Fields, family: Family, hidden: int) -> LinearAttention:
     """Raises InputError: no field says which kind it is."""
     if family.state == "lightning":
-        heads = fields.count("num_attention_heads", least=1)
-        dim = fields.count("head_dim", default=hidden // heads, least=1)
-        return LinearAttention("lightning", heads, heads, dim, dim, 1)
+        return _lightning(fields, hidden)
     if family.state == "short-conv":
         bias, width = fields.flag("conv_bias"), fields.count("conv_L_cache", default=3, least=1)
         return LinearAttention("short-conv", hidden, 0, 0, 1, width, bias, bias=bias, output_bias=bias)
@@ -41,7 +39,16 @@ def linear_attention(fields: Fields, family: Family, hidden: int) -> LinearAtten
             conv_width=fields.count("linear_conv_kernel_dim", default=4, least=1),
             state_dtype=TORCH_DTYPES.get(fields.text("mamba_ssm_dtype")),
         )
+    if not family.source and fields.maybe(*_MAMBA2_HEADS, least=1) is None:
+        fields.assume("no field says of which kind layers without a KV cache are: estimated as lightning attention")
+        return _lightning(fields, hidden)
     return _mamba2(fields, hidden)
+
+
+def _lightning(fields: Fields, hidden: int) -> LinearAttention:
+    heads = fields.count("num_attention_heads", least=1)
+    dim = fields.count("head_dim", default=hidden // heads, least=1)
+    return LinearAttention("lightning", heads, heads, dim, dim, 1)
 
 
 def _kda(heads: int, dim: int, conv_width: int, full_rank_gate: bool = False) -> LinearAttention:
