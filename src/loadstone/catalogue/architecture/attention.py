@@ -20,15 +20,11 @@ class FullAttention(msgspec.Struct, frozen=True):
 
     `window_tokens`: the layer sees at most so many tokens (a sliding window, or a chunk).
     `top_tokens`: sparse attention's budget; an indexer of `index_heads` × `index_dim` picks the tokens.
-    `index_pool`: so many of its keys are weighed into one (Qwen4).
     `gate`: sigmoid gate on the output, one number per element or per head; `gate_in_query`: a part of the queries'
     projection, and so with its bias. `qk_norm`: norms over each head or over
     the whole projection (`layer`: over each head, with biases). `keys_as_values`: no value projection, values are the
-    keys (the cache still holds both). `q_rank`: queries pass so many numbers and a norm first (Step-3, arXiv
-    2507.19427). `value_experts`: so many value projections, of which a router takes `values_per_token`, and sums
-    (K2 Horizon). `stores_kv` is false where the layer reads the cache of an earlier one, and has
-    no projections for it. `input_width`: of what queries, keys and values come from, where it is not the residual
-    stream alone.
+    keys (the cache still holds both). `stores_kv` is false where the layer reads the cache of an earlier one, and has
+    no projections for it.
     """
 
     heads: int
@@ -39,7 +35,6 @@ class FullAttention(msgspec.Struct, frozen=True):
     top_tokens: int | None = None
     index_heads: int = 0
     index_dim: int = 0
-    index_pool: int = 1
     bias: bool = False
     output_bias: bool = False
     qk_norm: Literal["head", "whole", "layer"] | None = None
@@ -48,32 +43,16 @@ class FullAttention(msgspec.Struct, frozen=True):
     sinks: bool = False
     keys_as_values: bool = False
     stores_kv: bool = True
-    input_width: int | None = None
-    q_rank: int | None = None
-    value_experts: int = 0
-    values_per_token: int = 0
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
-        of = self.input_width or hidden
         query, out = self.heads * self.head_dim, self.heads * self.v_head_dim
         kv_heads = self.kv_heads if self.stores_kv else 0
         key, value = kv_heads * self.head_dim, 0 if self.keys_as_values else kv_heads * self.v_head_dim
-        matrices = [Matrix("self_attn.q_proj", self.q_rank or of, query, "attention", "column")]
-        if self.q_rank:
-            matrices += [
-                Matrix("self_attn.q_a_proj", of, self.q_rank, "attention"),
-                vector("self_attn.q_a_layernorm", self.q_rank),
-            ]
+        matrices = [Matrix("self_attn.q_proj", hidden, query, "attention", "column")]
         if key:
-            matrices.append(Matrix("self_attn.k_proj", of, key, "attention", "kv"))
-        if self.value_experts:
-            values = Matrix("self_attn.v_experts", of, value, "attention", "kv")
-            matrices += [
-                msgspec.structs.replace(values, copies=self.value_experts, active=self.values_per_token),
-                Matrix("self_attn.v_router", of, self.value_experts, "router", quantisable=False),
-            ]
-        elif value:
-            matrices.append(Matrix("self_attn.v_proj", of, value, "attention", "kv"))
+            matrices.append(Matrix("self_attn.k_proj", hidden, key, "attention", "kv"))
+        if value:
+            matrices.append(Matrix("self_attn.v_proj", hidden, value, "attention", "kv"))
         matrices.append(Matrix("self_attn.o_proj", out, hidden, "attention", "row"))
         if self.gate:
             width = out if self.gate == "element" else self.heads
@@ -102,7 +81,7 @@ class FullAttention(msgspec.Struct, frozen=True):
         """K and V of all KV heads, and the indexer's keys."""
         if not self.stores_kv:
             return 0.0
-        index = self.index_dim / self.index_pool if self.index_heads else 0.0
+        index = self.index_dim if self.index_heads else 0
         return (self.kv_heads * (self.head_dim + self.v_head_dim) + index) * KV_BYTES[kv_dtype]
 
 
@@ -111,9 +90,7 @@ class LatentAttention(msgspec.Struct, frozen=True):
     `rope_dim` per token, for all heads together.
 
     `top_tokens`: sparse attention's budget (DeepSeek-V3.2); `index_heads` is 0 in a layer that reuses the choice of
-    an earlier one. `index_pool`: so many of the indexer's keys are weighed into one (GLM-5.3). `window_tokens`,
-    `gate`, `sinks`: as in full attention. `bias`: on both compressions and on the output. `rope_norm`: on the RoPE
-    key.
+    an earlier one. `window_tokens`, `gate`: as in full attention. `bias`: on both compressions and on the output.
     """
 
     heads: int
@@ -125,12 +102,9 @@ class LatentAttention(msgspec.Struct, frozen=True):
     top_tokens: int | None = None
     index_heads: int = 0
     index_dim: int = 0
-    index_pool: int | None = None
     gate: Literal["element", "head"] | None = None
     window_tokens: int | None = None
     bias: bool = False
-    sinks: bool = False
-    rope_norm: bool = False
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         query = self.heads * (self.nope_dim + self.rope_dim)
@@ -156,10 +130,6 @@ class LatentAttention(msgspec.Struct, frozen=True):
         if self.bias:
             biases = (self.q_rank or 0) + self.kv_rank + self.rope_dim + hidden
             matrices.append(vector("self_attn.bias", biases, "attention"))
-        if self.sinks:
-            matrices.append(vector("self_attn.sinks", self.heads, "attention"))
-        if self.rope_norm:
-            matrices.append(vector("self_attn.k_rope_norm", self.rope_dim))
         if self.index_heads:
             matrices += [
                 Matrix(
@@ -169,11 +139,6 @@ class LatentAttention(msgspec.Struct, frozen=True):
                 vector("self_attn.indexer.k_norm", 2 * self.index_dim),
                 Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False),
             ]
-            if self.index_pool:
-                matrices += [
-                    Matrix("self_attn.indexer.pool_gate", hidden, self.index_dim, "attention", quantisable=False),
-                    vector("self_attn.indexer.pool_ape", self.index_pool * self.index_dim, "attention"),
-                ]
         return tuple(matrices)
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
@@ -187,8 +152,7 @@ class LatentAttention(msgspec.Struct, frozen=True):
             held = self.kv_rank + 4 * (self.kv_rank // 128) + 2 * self.rope_dim
         else:
             held = (self.kv_rank + self.rope_dim) * KV_BYTES[kv_dtype]
-        index = (self.index_dim + 4 * (self.index_dim // 128)) / (self.index_pool or 1)
-        return held + (index if self.index_heads else 0)
+        return held + (self.index_dim + 4 * (self.index_dim // 128) if self.index_heads else 0)
 
 
 class CompressedAttention(msgspec.Struct, frozen=True):

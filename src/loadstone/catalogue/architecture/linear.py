@@ -23,8 +23,7 @@ class LinearAttention(msgspec.Struct, frozen=True):
 
     `state_dtype`: None where the config does not say, which engines take differently. `bias`, `output_bias`: of the
     projections in and out. `normed`: Mamba-2's norm before the projection out; `inner_norms`: of what the steps come
-    from (Jamba), of queries and keys (Ling 2.5). `full_rank_gate`, `full_rank_decay`: KDA's projections to them are
-    one matrix each, not two of low rank.
+    from (Jamba). `full_rank_gate`: KDA's projection to it is one matrix, not two of low rank.
     """
 
     kind: Literal["mamba1", "mamba2", "gated-delta", "kda", "lightning", "short-conv"]
@@ -36,7 +35,6 @@ class LinearAttention(msgspec.Struct, frozen=True):
     conv_bias: bool = False
     state_dtype: str | None = None
     full_rank_gate: bool = False
-    full_rank_decay: bool = False
     rank: int = 0
     bias: bool = False
     output_bias: bool = False
@@ -77,7 +75,7 @@ class LinearAttention(msgspec.Struct, frozen=True):
             return (
                 Matrix("self_attn.qkv_proj", hidden, 2 * keys + inner, "linear", "column"),
                 Matrix("self_attn.output_gate", hidden, inner, "linear", "column"),
-                vector("self_attn.norm", inner + (2 * self.key_dim if self.inner_norms else 0)),
+                vector("self_attn.norm", inner),
                 Matrix("self_attn.out_proj", inner, hidden, "linear", "row"),
             )
         if self.kind == "short-conv":
@@ -106,7 +104,7 @@ class LinearAttention(msgspec.Struct, frozen=True):
             Matrix("self_attn.q_proj", hidden, keys, "linear", "column"),
             Matrix("self_attn.k_proj", hidden, keys, "linear", "column"),
             Matrix("self_attn.v_proj", hidden, inner, "linear", "column"),
-            *_to_gate("f", hidden, self.key_dim, keys, self.full_rank_decay),
+            *_to_gate("f", hidden, self.key_dim, keys, False),
             Matrix("self_attn.b_proj", hidden, self.heads, "linear", "column", quantisable=False),
             *_to_gate("g", hidden, self.value_dim, inner, self.full_rank_gate),
             vector("self_attn.A_dt", self.heads + keys, "linear"),
@@ -130,25 +128,3 @@ def _to_gate(letter: str, hidden: int, rank: int, width: int, full: bool) -> tup
         Matrix(f"self_attn.{letter}_a_proj", hidden, rank, "linear"),
         Matrix(f"self_attn.{letter}_b_proj", rank, width, "linear", "column"),
     )
-
-
-class ShortStates(msgspec.Struct, frozen=True):
-    """Short convolutions in a layer with attention (ZAYA, Inkling), or with linear attention (Qwen4's per-layer
-    embeddings): `numbers` of their last inputs are kept per sequence, in bf16, on at most `heads` ranks a part each.
-
-    `parameters`: of the convolutions.
-    """
-
-    heads: int
-    numbers: int
-    parameters: int
-
-    kind: Literal["short-conv"] = "short-conv"
-    key_heads: Literal[1] = 1
-
-    def weights(self, hidden: int) -> tuple[Matrix, ...]:
-        return (vector("self_attn.convolutions", self.parameters, "linear"),)
-
-    def state_bytes(self, unsaid: str = "") -> float:
-        """Per sequence and layer."""
-        return self.numbers * KV_BYTES["bf16"]

@@ -26,10 +26,8 @@ class Experts(msgspec.Struct, frozen=True):
 
     `latent`: the routed experts work at this width, between two projections of their own (else at hidden).
     `shared_gate`: the shared part has a gate of one number. `shared_bias`: on the shared part, and around the
-    latent one. `router_width`: the router is an MLP of three matrices at this width. `more_choices`: it weighs so
-    many things beside the experts, such as doing nothing; `per_token` counts the experts alone, on average.
-    `router_bias`: a correction per expert; `choices_biased`: and per other choice.
-    `image_intermediate`: as many experts of this width, with a router of their own, for the tokens of images alone.
+    latent one. `more_choices`: the router weighs so many more, which do nothing; `per_token` counts the
+    experts alone, on average. `router_bias`: a correction for each that it weighs.
     """
 
     experts: int
@@ -42,26 +40,14 @@ class Experts(msgspec.Struct, frozen=True):
     shared_gate: bool = False
     latent: int | None = None
     shared_bias: bool = False
-    router_width: int | None = None
     more_choices: int = 0
-    choices_biased: bool = False
-    image_intermediate: int = 0
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         width = self.latent or hidden
-        choices, narrow = self.experts + self.more_choices, self.router_width
-        if narrow is None:
-            weights = [Matrix("mlp.gate", hidden, choices, "router", quantisable=False)]
-        else:
-            weights = [
-                Matrix("mlp.gate.down_proj", hidden, narrow, "router", quantisable=False),
-                Matrix("mlp.gate.fc1", narrow, narrow, "router", quantisable=False),
-                Matrix("mlp.gate.fc2", narrow, narrow, "router", quantisable=False),
-                Matrix("mlp.gate.out_proj", narrow, choices, "router", quantisable=False),
-                vector("mlp.gate.biases_norm", 4 * narrow, "router"),
-            ]
+        choices = self.experts + self.more_choices
+        weights = [Matrix("mlp.gate", hidden, choices, "router", quantisable=False)]
         if self.router_bias:
-            weights.append(vector("mlp.gate.bias", choices if self.choices_biased else self.experts, "router"))
+            weights.append(vector("mlp.gate.bias", choices, "router"))
         if self.latent:
             weights += [
                 Matrix("mlp.fc1_latent_proj", hidden, self.latent, "mlp"),
@@ -80,21 +66,7 @@ class Experts(msgspec.Struct, frozen=True):
             weights += mlp_weights("mlp.shared_experts", hidden, wide, self.matrices, biased)
         if self.shared_gate:
             weights.append(Matrix("mlp.shared_expert_gate", hidden, 1, "router", quantisable=False))
-        if self.image_intermediate:
-            weights += self._of_images(hidden)
         return tuple(weights)
-
-    def _of_images(self, hidden: int) -> list[Matrix]:
-        """A token of text passes none of them."""
-        numbers = hidden * self.experts + (self.experts if self.router_bias else 0)
-        experts = mlp_weights("mlp.image_experts", hidden, self.image_intermediate, self.matrices, self.bias)
-        return [
-            msgspec.structs.replace(vector("mlp.image_gate", numbers, "vision"), active=0),
-            *(
-                msgspec.structs.replace(each, kind="vision", split="expert", copies=self.experts, active=0)
-                for each in experts
-            ),
-        ]
 
 
 def mlp_weights(name: str, hidden: int, intermediate: int, matrices: int, bias: bool) -> list[Matrix]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from loadstone.catalogue.architecture.attention import Attention, CompressedAttention, FullAttention, LatentAttention
-from loadstone.catalogue.architecture.linear import LinearAttention, ShortStates
+from loadstone.catalogue.architecture.linear import LinearAttention
 from loadstone.catalogue.architecture.matrix import Matrix, vector
 from loadstone.catalogue.architecture.mlp import DenseMlp, Experts, Mlp
 from loadstone.catalogue.architecture.precision import FORMATS, Format
@@ -28,8 +28,7 @@ class Layers(msgspec.Struct, frozen=True):
     """A run of `count` equal layers, in the model's order. A hybrid's layer may have only one of its two halves.
 
     `extra`: weights beside the two halves, norms above all. `state`: kept beside the attention's own in
-    the same layer (Falcon-H1's Mamba-2, short convolutions). `shared`: both halves have the weights
-    of an earlier layer's (Zamba2; models that run all layers several times). `formats`: (matrix name, format) of what
+    the same layer (Falcon-H1's Mamba-2). `formats`: (matrix name, format) of what
     the checkpoint does not keep at the model's full precision.
     """
 
@@ -38,13 +37,11 @@ class Layers(msgspec.Struct, frozen=True):
     mlp: Mlp | None
     extra: tuple[Matrix, ...] = ()
     formats: tuple[tuple[str, Format], ...] = ()
-    state: LinearAttention | ShortStates | None = None
-    shared: bool = False
+    state: LinearAttention | None = None
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
-        """Of one layer: what it has of its own."""
-        halves = () if self.shared else (self.attention, self.mlp)
-        parts = [part.weights(hidden) for part in (*halves, self.state) if part is not None]
+        """Return those of one layer."""
+        parts = [part.weights(hidden) for part in (self.attention, self.mlp, self.state) if part is not None]
         return tuple(matrix for part in parts for matrix in part) + self.extra
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
@@ -52,7 +49,7 @@ class Layers(msgspec.Struct, frozen=True):
         return self.attention.kv_bytes_per_token(kv_dtype) if self.attention is not None else 0.0
 
     @property
-    def states(self) -> tuple[LinearAttention | ShortStates, ...]:
+    def states(self) -> tuple[LinearAttention, ...]:
         """What of one layer has a constant size per sequence."""
         own = (self.attention,) if isinstance(self.attention, LinearAttention) else ()
         return own if self.state is None else (*own, self.state)
@@ -71,7 +68,6 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     kv_dtype            what a KV cache has unless the engine is told otherwise
     vision_parameters   of towers beside the text model, counted where the config says enough; kept at `dtype`
     norms               vectors of hidden size beside the layers
-    embedding_width     of the table and the head, where it is not the residual stream's
     assumed             what the config left open and was assumed, and fields not understood; for the reader
     given               where it is none of the catalogue's: `config` and `quantisation`, its files as they are
     """
@@ -90,7 +86,6 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     embedding_formats: tuple[tuple[str, Format], ...] = ()
     extra: tuple[Matrix, ...] = ()
     norms: int = 1
-    embedding_width: int | None = None
     aliases: tuple[str, ...] = ()
     source: str = ""
     assumed: tuple[str, ...] = ()
@@ -115,10 +110,9 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def embeddings(self) -> tuple[Matrix, ...]:
         """The input table, the output head (tied: one matrix for both), the last norm, and `extra`."""
-        width = self.embedding_width or self.hidden
-        matrices = [Matrix("embed_tokens", self.vocab, width, "embedding", "vocab", quantisable=False)]
+        matrices = [Matrix("embed_tokens", self.vocab, self.hidden, "embedding", "vocab", quantisable=False)]
         if not self.tied_embeddings:
-            matrices.append(Matrix("lm_head", width, self.vocab, "embedding", "vocab", quantisable=False))
+            matrices.append(Matrix("lm_head", self.hidden, self.vocab, "embedding", "vocab", quantisable=False))
         return (*matrices, vector("norm", self.norms * self.hidden), *self.extra)
 
     def weights(self) -> Iterator[tuple[Layers | None, Matrix, int]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Any, Literal
+from collections.abc import Container
+from typing import Any
 
 from loadstone.catalogue.architecture.attention import Attention, CompressedAttention, FullAttention, LatentAttention
 from loadstone.catalogue.config.families import Family, Mixer, tables
@@ -11,17 +11,12 @@ from loadstone.catalogue.config.fields import Fields
 from loadstone.catalogue.config.states import linear_attention
 from loadstone.core.errors import InputError
 
-Gate = Literal["element", "head"] | None
-
 _BY_NUMBER: dict[str, tuple[Mixer, Mixer]] = {
     "hybrid_layer_pattern": ("full", "window"),  # MiMo
     "attn_type_list": ("linear", "full"),  # MiniMax-01
 }
 """Fields with a number for each layer: what 0 is, and what 1 is."""
 _WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size")
-_GATES: dict[str, Gate] = {
-    "": None, "headwise": "head", "elementwise": "element", "head_wise": "head", "element_wise": "element",
-}  # fmt: skip
 
 
 # --- which attention each layer has --------------------------------------------------------------------------------
@@ -37,10 +32,7 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
         numbers = fields.per_layer(count, name)
         if numbers is not None:
             return [kinds[bool(number)] for number in numbers]
-    local = fields.items("local_layer_ids")  # Inkling
-    if local is not None:
-        return ["window" if index in local else "full" for index in range(count)]
-    placed = _with_cache(fields, family, count)
+    placed = _with_cache(fields, count)
     if placed is not None:
         return _full_at(placed, count, "linear")
     chunk = fields.maybe("attention_chunk_size")
@@ -51,23 +43,19 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
     return _window_kinds(fields, family, count)
 
 
-def _with_cache(fields: Fields, family: Family, count: int) -> Container[Any] | None:
+def _with_cache(fields: Fields, count: int) -> Container[Any] | None:
     """The layers with a KV cache, of a model whose others keep a state; None: it has no others."""
     period = fields.maybe("attn_layer_period", least=1)
     if period:  # Jamba
         offset = fields.count("attn_layer_offset", default=0)
         return [index for index in range(count) if index % period == offset]
-    placed = fields.items("attn_layer_indices", "full_attn_idxs", "full_attention_layers")  # Bamba; LFM2; GigaChat
+    placed = fields.items("attn_layer_indices", "full_attn_idxs")  # Bamba; LFM2
     if placed is not None:
         return placed
-    if family.state == "mamba2" and "attn_layer_indices" in fields.values:  # Bamba, of which null says: none
-        return []
     linear = fields.inner("linear_attn_config")
     placed = None if linear is None else linear.items("full_attn_layers")
     if placed is not None:  # counted from 1
         return [index for index in range(count) if index + 1 in placed]
-    if family.full_attention_every:
-        return _every(family.full_attention_every, count)
     if linear is not None:
         raise InputError(f"{linear.where}: no full_attn_layers, so which layers have a KV cache is unknown")
     interval = fields.maybe("full_attention_interval", "layer_group_size", least=1)
@@ -129,12 +117,8 @@ def _full_at(layers: Container[Any], count: int, others: Mixer) -> list[Mixer]:
 
 def _kind(fields: Fields, name: Any) -> Mixer:
     name = str(name)
-    # What is hybrid about a layer, these fields tell: ZAYA's and Inkling's convolutions.
-    vague = name in ("hybrid", "hybrid_sliding") and not {"cca_time0", "d_rel"} & fields.values.keys()
-    kind = next(
-        (kind for kind, names in tables().layer_types.items() if isinstance(name, str) and name in names), None
-    )
-    if kind is None or vague:
+    kind = next((kind for kind, names in tables().layer_types.items() if name in names), None)
+    if kind is None:
         raise InputError(
             f"{fields.where}: layer type {name[:40]!r} is not known, so its weights and its cache per token are "
             "unknown too"
@@ -161,7 +145,7 @@ def read_attention(
     if kind == "linear":
         return linear_attention(fields, family, hidden)
     if fields.flag("use_mla", default=True) and fields.find("kv_lora_rank"):
-        return _latent_attention(fields, family, kind == "window", index)
+        return _latent_attention(fields, kind == "window", index)
     return full_attention(fields, family, kind == "window", index, count, hidden)
 
 
@@ -172,7 +156,8 @@ def full_attention(
     fields: Fields, family: Family, window: bool, index: int, count: int, hidden: int
 ) -> FullAttention:
     """Of layer `index` of `count`; `window`: it has a sliding window. Raises InputError."""
-    heads = _heads(fields, window, index, count)
+    of_windows = ("swa_num_attention_heads", "num_sliding_attention_heads") if window else ()
+    heads = fields.count(*of_windows, "num_attention_heads", least=1)
     apart = window and family.window_kv_heads_doubled and "swa_num_key_value_heads" not in fields.values
     kv_heads = (_kv_heads(fields, window) or heads) * (2 if apart else 1)
     kv_heads, head_dim, v_head_dim = _head_widths(fields, family, window, heads, kv_heads, hidden)
@@ -181,7 +166,7 @@ def full_attention(
     bias, output_bias = _attention_biases(fields, family)
     by_flag = fields.raw("use_qk_norm")
     normed = not family.qk_norm_by_flag if by_flag is None else bool(by_flag)
-    qk_norm = "whole" if fields.text("qk_norm_type") == "olmo" else family.qk_norm if normed else None
+    qk_norm = family.qk_norm if normed else None
     if by_flag and qk_norm is None:
         fields.assume("norms of queries and keys, of a shape that is not known here: not counted")
     gated = fields.flag("attn_output_gate", default=bool(family.gate))
@@ -194,24 +179,15 @@ def full_attention(
         top_tokens=top_tokens,
         index_heads=index_heads,
         index_dim=index_dim,
-        index_pool=fields.count("indexer_compress_ratio", default=1, least=1),
         bias=bias,
         output_bias=output_bias,
         qk_norm=None if qk_norm == "bare" else qk_norm,
-        gate=_gating(fields) or ((family.gate or "element") if gated else None),
+        gate=(family.gate or "element") if gated else None,
         gate_in_query=gated and family.gate_in_query,
         sinks=fields.flag(*(sink_flags or ("add_full_attention_sink_bias",)), default=family.sinks or apart),
         keys_as_values=fields.flag("attention_k_eq_v") and not window,
         stores_kv=index < count - fields.count("num_kv_shared_layers", default=0),
-        q_rank=fields.maybe("share_q_dim", least=1),
     )
-
-
-def _heads(fields: Fields, window: bool, index: int, count: int) -> int:
-    each = fields.per_layer(count, "num_attention_heads_per_layer")  # Laguna
-    of_windows = ("swa_num_attention_heads", "num_sliding_attention_heads") if window else ()
-    of_all = fields.count(*of_windows, "num_attention_heads", least=1)
-    return of_all if each is None else fields.whole("num_attention_heads_per_layer", each[index], least=1)
 
 
 def _kv_heads(fields: Fields, window: bool) -> int | None:
@@ -270,23 +246,8 @@ def _window_tokens(fields: Fields) -> int | None:
     return tokens
 
 
-def _gating(fields: Fields) -> Gate:
-    """Laguna's; None: its field is absent. Raises InputError: any other."""
-    gating = fields.raw("gating")
-    if gating is None:
-        return None
-    if gating is True or gating == "per-head":
-        return "head"
-    if gating == "per-element":
-        return "element"
-    raise InputError(f"{fields.where}: gating is {str(gating)[:40]!r}; known are true, per-head and per-element")
-
-
 def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, int, int]:
     """MiniMax-M3: budget in tokens, heads and width of the index; none where the layer is dense."""
-    budget = fields.maybe("indexer_budget", least=1)  # Qwen4
-    if budget:
-        return budget, fields.count("indexer_n_heads", least=1), fields.count("indexer_head_dim", least=1)
     config = fields.inner("sparse_attention_config")
     blocks = fields.maybe("index_topk_blocks", least=1)
     if config is None and blocks:  # transformers' own form
@@ -311,46 +272,25 @@ def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, i
 # --- compressed caches: a latent for all heads, a vector for many tokens -------------------------------------------
 
 
-def _latent_attention(fields: Fields, family: Family, window: bool, index: int) -> LatentAttention:
-    def number(read: Callable[..., Any], name: str, least: int = 0) -> Any:
-        return read(*([f"swa_{name}"] if window else []), name, least=least)
-
-    top = None if window else fields.maybe("index_topk", least=1)
+def _latent_attention(fields: Fields, window: bool, index: int) -> LatentAttention:
+    top = fields.maybe("index_topk", least=1)
     who = fields.items("indexer_types")  # GLM-5.2: `shared` layers use the choice of the last `full` one
     own = top is not None and (who is None or index >= len(who) or who[index] == "full")
     heads, dim = fields.maybe("index_n_heads"), fields.maybe("index_head_dim")
-    pool = fields.maybe("index_kpool", least=1)
     return LatentAttention(
-        heads=number(fields.count, "num_attention_heads", least=1),
-        q_rank=number(fields.maybe, "q_lora_rank", least=1),
-        kv_rank=number(fields.count, "kv_lora_rank", least=1),
-        nope_dim=number(fields.count, "qk_nope_head_dim"),
-        rope_dim=number(fields.count, "qk_rope_head_dim"),
-        v_dim=number(fields.count, "v_head_dim", least=1),
+        heads=fields.count("num_attention_heads", least=1),
+        q_rank=fields.maybe("q_lora_rank", least=1),
+        kv_rank=fields.count("kv_lora_rank", least=1),
+        nope_dim=fields.count("qk_nope_head_dim"),
+        rope_dim=fields.count("qk_rope_head_dim"),
+        v_dim=fields.count("v_head_dim", least=1),
         top_tokens=top,
         index_heads=(heads or 0) if own else 0,
         index_dim=(dim or 0) if own else 0,
-        index_pool=pool if own else None,
-        gate=_latent_gate(fields, family, window),
+        gate="element" if fields.flag("mla_use_output_gate") else None,
         window_tokens=fields.count("sliding_window", "sliding_window_size", least=1) if window else None,
         bias=fields.flag("attention_bias"),
-        sinks=fields.flag("learnable_sink", default=family.sinks),
-        rope_norm=family.rope_norm,
     )
-
-
-def _latent_gate(fields: Fields, family: Family, window: bool) -> Gate:
-    if fields.flag("mla_use_output_gate"):
-        return "element"
-    names = ("swa_attention_gate_type",) if window else ()
-    named = fields.text(*names, "attention_gate_type", "gating_type", "gated_attention_proj_granularity_type")
-    if named not in _GATES:
-        raise InputError(
-            f"{fields.where}: {named[:40]!r} is not a gate that is known; known are headwise and elementwise"
-        )
-    # Ling's own configs say which gate, or that there is none; transformers' form of them leaves it to its class.
-    default = None if family.state == "kda-full" and "linear_num_heads" not in fields.values else family.gate
-    return (_GATES[named] or default) if fields.flag("gated_mla", default=True) else None
 
 
 def _compressed_attention(fields: Fields, ratio: int, indexed: bool) -> CompressedAttention:

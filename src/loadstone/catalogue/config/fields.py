@@ -103,8 +103,8 @@ class Fields:
         return Fields(value, f"{self.where}, {name}") if isinstance(value, dict) else None
 
     def of_layer(self, index: int) -> Fields:
-        """With what `per_layer_config` (transformers 5) says of this layer in place of what holds for all. Raises
-        InputError: it says what has no place among those.
+        """Return the fields with what `per_layer_config` (transformers 5) says of this layer in place of what holds
+        for all. Raises InputError: it says what has no place among those.
         """
         each_layer = self.raw("per_layer_config")
         if not isinstance(each_layer, dict):
@@ -117,10 +117,6 @@ class Fields:
         new = sorted(own.keys() - self.values.keys())
         if new:
             raise InputError(f"{where}: {new[0][:40]} is not understood of one layer")
-        return self.with_own(own, where) if own else self
-
-    def with_own(self, own: dict[str, Any], where: str) -> Fields:
-        """With these fields of one layer in place of what holds for all; what is understood of them is so here."""
         layer = Fields({**self.values, **own}, where)
         layer.used, layer.assumed, layer.spellings = self.used, self.assumed, self.spellings
         return layer

@@ -11,7 +11,7 @@ from loadstone.catalogue.architecture.matrix import Matrix, vector
 from loadstone.catalogue.architecture.mlp import DenseMlp
 from loadstone.catalogue.architecture.model import Layers
 from loadstone.catalogue.config.attention import attention_kinds, full_attention, read_attention
-from loadstone.catalogue.config.beside import beside_halves, with_states
+from loadstone.catalogue.config.beside import beside_halves
 from loadstone.catalogue.config.families import Family
 from loadstone.catalogue.config.fields import Fields
 from loadstone.catalogue.config.mlp import read_dense, read_experts, sparse_layers
@@ -20,8 +20,6 @@ from loadstone.core.errors import InputError
 
 _MOST_DRAFTS = 16
 _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
-_SHARING = {"linear_attention": False, "mamba": False, "hybrid": True}
-"""What `layers_block_type` calls a layer of Zamba2: whether one of the shared blocks stands before it."""
 
 
 def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
@@ -29,30 +27,27 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     blocks = fields.items("block_configs")
     if blocks is not None:
         fields.layers(len(blocks))
-        if not all(isinstance(block, dict) and "block_type" in block for block in blocks):
-            return _searched(fields, blocks, hidden)
-        return with_states(fields, family, _blocks(fields, family, "block_configs", blocks, hidden), hidden)
-    if family.state == "shared":
-        return _shared_blocks(fields, family, hidden)
+        return _searched(fields, blocks, hidden)
     halves = _halves(fields, family, "hybrid_override_pattern", "layers_block_type")
     if halves is not None:
-        return with_states(fields, family, [_half(fields, family, kind, hidden) for kind in halves], hidden)
+        return [_half(fields, family, kind, hidden) for kind in halves]
     count = fields.layers(fields.count("num_hidden_layers"))
     if fields.find("zero_expert_num"):
         return _shortcut(fields, family, count, hidden)
     kinds = attention_kinds(fields, family, count)
     sparse = sparse_layers(fields, count)
-    each = [fields.of_layer(index) for index in range(count)]
-    layers = [
+    state = linear_attention(fields, family, hidden) if family.state == "beside" else None
+    return [
         Layers(
             1,
-            read_attention(own, family, kinds[index], index, count, hidden),
-            read_experts(own, family, index) if sparse[index] else read_dense(own, family, hidden, index, count),
-            beside_halves(own, family, hidden, sparse[index]),
+            read_attention(own, family, kind, index, count, hidden),
+            read_experts(own, family, index) if experts else read_dense(own, family, hidden, index, count),
+            beside_halves(own, family, hidden, experts),
+            state=state,
         )
-        for index, own in enumerate(each)
+        for index, (kind, experts) in enumerate(zip(kinds, sparse, strict=True))
+        for own in [fields.of_layer(index)]
     ]
-    return with_states(fields, family, layers, hidden)
 
 
 def _shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[Layers]:
@@ -104,19 +99,7 @@ def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
     )
 
 
-def _blocks(fields: Fields, family: Family, name: str, blocks: list[Any], hidden: int) -> list[Layers]:
-    """Nemotron-H Puzzle: halves, each with fields of its own in place of those that hold for all."""
-    layers = []
-    for index, block in enumerate(blocks):
-        own = fields.with_own(block, f"{fields.where}, {name}[{index}]")
-        layers.append(_half(own, family, own.text("block_type"), hidden))
-        new = sorted(block.keys() - own.used - fields.values.keys())
-        if new:
-            raise InputError(f"{own.where}: {new[0][:40]} is not understood of one layer")
-    return layers
-
-
-# --- searched architectures, and blocks that layers share ----------------------------------------------------------
+# --- searched architectures ----------------------------------------------------------------------------------------
 
 
 def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
@@ -125,8 +108,8 @@ def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
     layers = []
     for index, entry in enumerate(blocks):
         where = f"{fields.where}, block_configs[{index}]"
-        if not isinstance(entry, dict):
-            raise InputError(f"{where}: must be an object")
+        if not isinstance(entry, dict) or entry.keys().isdisjoint(("attention", "ffn")):
+            raise InputError(f"{where}: must be an object with attention and ffn")
         block = Fields(entry, where)
         attention, mlp = block.inner("attention"), block.inner("ffn")
         mixer, feed = None, None
@@ -154,53 +137,6 @@ def _searched_width(mlp: Fields, hidden: int) -> int:
     return -(-int(2 * factor * hidden / 3) // 256) * 256
 
 
-def _shared_blocks(fields: Fields, family: Family, hidden: int) -> list[Layers]:
-    """Zamba2 (arXiv 2411.15242): Mamba-2 in each layer; before it, in some, one of `num_mem_blocks` blocks in turn of
-    attention, which sees the embeddings too, and MLP, with adapters and a projection of the layer's own.
-    """
-    kinds = fields.items("layers_block_type")
-    if not kinds:
-        raise InputError(f"{fields.where}: no layers_block_type, so which layers have attention is unknown")
-    fields.layers(len(kinds))
-    state = replace(linear_attention(fields, family, hidden), conv_bias=True)
-    norm = (vector("norms", hidden),)
-    blocks = fields.count("num_mem_blocks", default=1, least=1)
-    attention, mlp, extra = _shared_block(fields, hidden)
-    layers: list[Layers] = []
-    placed = 0
-    for kind in kinds:
-        if not isinstance(kind, str) or kind not in _SHARING:
-            known = ", ".join(_SHARING)
-            raise InputError(f"{fields.where}: layer kind {str(kind)[:40]!r} is not known; known are {known}")
-        if not _SHARING[kind]:
-            layers.append(Layers(1, state, None, norm))
-            continue
-        own = () if placed >= blocks else (vector("block_norms", 3 * hidden),)
-        layers.append(Layers(1, attention, mlp, (*norm, *extra, *own), state=state, shared=placed >= blocks))
-        placed += 1
-    return layers
-
-
-def _shared_block(fields: Fields, hidden: int) -> tuple[FullAttention, DenseMlp, tuple[Matrix, ...]]:
-    """The block's two halves, and what each layer that uses it has of its own."""
-    heads = fields.count("num_attention_heads", least=1)
-    wide = fields.count("attention_hidden_size", default=2 * hidden, least=heads)
-    dim = fields.count("attention_head_dim", "head_dim", default=wide // heads, least=1)
-    kv_heads = fields.count("num_key_value_heads", default=heads, least=1)
-    width = fields.count("intermediate_size", "ffn_hidden_size", default=4 * hidden, least=1)
-    rank = fields.count("adapter_rank", "lora_rank", default=128, least=1)
-    extra = [
-        Matrix("block.linear", hidden, hidden, "other"),
-        Matrix("block.mlp_adapter_a", hidden, rank, "other"),
-        Matrix("block.mlp_adapter_b", rank, 2 * width, "other"),
-    ]
-    if fields.flag("use_shared_attention_adapter"):
-        extra.append(Matrix("block.attention_adapters_a", wide, 3 * rank, "other"))
-        extra += [Matrix(f"block.{name}_adapter_b", rank, wide, "other") for name in "qkv"]
-    attention = FullAttention(heads, kv_heads, dim, dim, input_width=wide)
-    return attention, DenseMlp(width, bias=fields.flag("add_bias_linear")), tuple(extra)
-
-
 # --- draft layers --------------------------------------------------------------------------------------------------
 
 
@@ -214,15 +150,11 @@ def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> l
     if not count:
         return []
     halves = _halves(fields, family, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
-    own = fields.items("mtp_block_configs")
     if family.draft_dense:
         window = fields.maybe("sliding_window") is not None
         attention = full_attention(fields, family, window, 0, 1, hidden)
         last = Layers(1, attention, read_dense(fields, family, hidden), last.extra)
-    if own and all(isinstance(block, dict) for block in own):
-        layers = _blocks(fields, family, "mtp_block_configs", own, hidden)
-    else:
-        layers = [_half(fields, family, kind, hidden) for kind in halves] if halves else [last]
+    layers = [_half(fields, family, kind, hidden) for kind in halves] if halves else [last]
     joining = (Matrix("eh_proj", 2 * hidden, hidden, "other"), vector("enorm_hnorm_norm", 3 * hidden))
     first, *others = layers
     return [replace(first, extra=first.extra + joining), *others] * count

@@ -9,10 +9,6 @@ from loadstone.catalogue.config.families import Family
 from loadstone.catalogue.config.fields import Fields
 from loadstone.core.errors import InputError
 
-_PAIRS = (
-    "moe_num_experts", "moe_intermediate_size", "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval",
-    "moe_k",
-)  # fmt: skip
 _SPARSE = {"sparse": True, "moe": True, "hash_moe": True, "dense": False}
 
 
@@ -21,7 +17,6 @@ _SPARSE = {"sparse": True, "moe": True, "hash_moe": True, "dense": False}
 
 def sparse_layers(fields: Fields, count: int) -> list[bool]:
     """Which layers have experts. Raises InputError: a kind of layer that is not known here."""
-    _split_pairs(fields, count)
     if not fields.maybe("n_routed_experts"):
         return [False] * count
     period = fields.maybe("expert_layer_period", least=1)
@@ -48,10 +43,8 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     dense = {value for value in fields.items("mlp_only_layers") or [] if isinstance(value, int)}
     every = fields.count("decoder_sparse_step", default=1, least=1)
     step = fields.count("interleave_moe_layer_step", default=1, least=1)
-    is_listed = isinstance(fields.raw("moe_layer_freq"), list)
-    listed = fields.per_layer(count, "moe_layer_freq" if is_listed else "is_moe_layer")
-    if listed is not None:
-        return [bool(value) for value in listed]
+    if isinstance(fields.raw("moe_layer_freq"), list):
+        return [bool(value) for value in fields.per_layer(count, "moe_layer_freq") or []]
     frequency = fields.count("moe_layer_freq", default=1, least=1)
     return [
         first <= index <= end
@@ -61,14 +54,6 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
         and (index + 1) % step == 0
         for index in range(count)
     ]
-
-
-def _split_pairs(fields: Fields, count: int) -> None:
-    """ERNIE 4.5 VL says some numbers twice: for its experts, and for those of images."""
-    for name in _PAIRS:
-        value = fields.values.get(name)
-        if isinstance(value, list) and len(value) == 2 != count:
-            fields.values = {**fields.values, name: value[0], f"image_{name}": value[1]}
 
 
 def _enumerated(fields: Fields) -> set[int] | None:
@@ -87,8 +72,8 @@ def _enumerated(fields: Fields) -> set[int] | None:
 
 def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, count: int = 1) -> DenseMlp:
     """Of layer `index` of `count`."""
-    # BLOOM and GPT-2 do not say: four times hidden; MPT says how often.
-    default = int(fields.real("expansion_ratio", 4) * hidden) if family.mlp_four_times_hidden else None
+    # BLOOM does not say: four times hidden.
+    default = 4 * hidden if family.mlp_four_times_hidden else None
     listed = fields.raw("intermediate_size")
     if isinstance(listed, list) and len(listed) == count:  # Gemma 3n
         width: int | None = fields.whole("intermediate_size", listed[index], least=1)
@@ -96,8 +81,8 @@ def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, coun
         # Of Granite 4 the shared one is the MLP where it has no experts; 0 is none.
         shared_size = ("shared_intermediate_size",) if fields.maybe("shared_intermediate_size") else ()
         width = fields.maybe(
-            "dense_intermediate_size", "prefix_dense_intermediate_size", *shared_size, "intermediate_size_mlp",
-            "intermediate_size", "ffn_hidden_size", "ffn_dim", "block_ff_dim", "n_inner", least=1,
+            "dense_intermediate_size", *shared_size, "intermediate_size_mlp", "intermediate_size", "ffn_hidden_size",
+            "ffn_dim", "block_ff_dim", "n_inner", least=1,
         )  # fmt: skip
     width = width or fields.count("intermediate_size", default=default)
     if fields.flag("block_auto_adjust_ff_dim"):  # LFM2: two thirds, to the next multiple
@@ -107,7 +92,7 @@ def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, coun
     if fields.flag("use_double_wide_mlp") and index >= count - shared:
         width *= 2  # Gemma 4: where a layer reads an earlier one's cache
     biased = fields.flag(family.bias_flag, default=family.mlp_bias) if family.bias_flag else family.mlp_bias
-    return DenseMlp(width, family.matrices, not family.mlp_bias_ignored and fields.flag("mlp_bias", default=biased))
+    return DenseMlp(width, family.matrices, fields.flag("mlp_bias", default=biased))
 
 
 # --- experts -------------------------------------------------------------------------------------------------------
@@ -125,9 +110,6 @@ def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
         raise InputError(f"{fields.where}: use_bias is true; which biases there are beside experts is not known here")
     zero = fields.count("zero_expert_num", default=0)
     biased = fields.flag("use_routing_bias", default=family.router_bias)
-    zaya = "router_hidden_size" in fields.values
-    # What the router weighs beside the experts: Inkling's shared ones; no expert at all, with ZAYA and LongCat.
-    sinks = fields.count("n_shared_experts", least=1) if fields.find("shared_expert_sink") else 0
     return Experts(
         experts=count,
         per_token=round(per_token * count / (count + zero)),
@@ -136,13 +118,10 @@ def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
         shared_intermediate=_shared_width(fields, family, width),
         bias=family.expert_bias,
         router_bias=biased and not _hashed(fields, index),
-        choices_biased=zaya or zero > 0,
         shared_gate=family.shared_gate,
         latent=fields.maybe("moe_latent_size", least=1),
-        router_width=fields.maybe("router_hidden_size", least=1),
-        more_choices=zero or sinks or int(zaya),
-        shared_bias=not family.mlp_bias_ignored and fields.flag("mlp_bias"),
-        image_intermediate=_image_width(fields, index, count),
+        more_choices=zero,
+        shared_bias=fields.flag("mlp_bias"),
     )
 
 
@@ -154,29 +133,13 @@ def _hashed(fields: Fields, index: int) -> bool:
     return index < fields.count("num_hash_layers", default=0)
 
 
-def _image_width(fields: Fields, index: int, experts: int) -> int:
-    """Width of the experts of images; 0: none in this layer."""
-    width = fields.maybe("image_moe_intermediate_size", least=1)
-    if not width:
-        return 0
-    if fields.count("image_moe_num_experts", default=experts) != experts:
-        raise InputError(f"{fields.where}: moe_num_experts: only as many experts of images as of text are read")
-    start = fields.count("image_moe_layer_start_index", default=0)
-    end = fields.find("image_moe_layer_end_index")
-    is_before_end = end is None or end[1] == -1 or index <= fields.whole(*end)
-    return width if index >= start and is_before_end else 0
-
-
 def _shared_width(fields: Fields, family: Family, width: int) -> int:
     """Width of the part that all tokens pass beside the routed experts."""
-    # Gemma 4 and Grok 2: the ordinary MLP runs beside the experts. Llama 4 has two widths.
-    if fields.flag("enable_moe_block") or fields.flag("residual_moe") or fields.find("intermediate_size_mlp"):
+    # Gemma 4: the ordinary MLP runs beside the experts. Llama 4 has two widths.
+    if fields.flag("enable_moe_block") or fields.find("intermediate_size_mlp"):
         return fields.count("intermediate_size")
-    if fields.flag("parallel_attn_mlp_res"):
-        return fields.count("hidden_size")  # Arctic: a dense MLP as wide as the residual stream
     shared = fields.maybe("shared_expert_intermediate_size")
-    each = fields.count("shared_experts_intermediate_size", default=width)
     many = fields.maybe("n_shared_experts")
     if many is None and "use_mixed_mlp_moe" not in fields.values:
         many = family.shared_experts
-    return (many or 0) * each if shared is None else shared
+    return (many or 0) * width if shared is None else shared

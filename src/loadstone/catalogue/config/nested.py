@@ -39,7 +39,7 @@ def text_fields(whole: Fields) -> tuple[Fields, str]:
     whole.spread("thinker_config")  # Qwen's Omni models: what reads and writes text
     fields = whole.inner(*TEXT_PARTS)
     if fields is None:
-        return whole, whole.text("model_type")
+        return whole, whole.text("model_type") or str(next(iter(whole.items("architectures") or []), ""))
     kind = fields.text("model_type") or part_kind(whole, fields, "text_config")
     left = filled(fields, kind)
     named = ", ".join(f"{name} {value}" for name, value in left.items() if value and not isinstance(value, str))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -17,11 +18,11 @@ from loadstone.catalogue.architecture.matrix import Matrix, vector
 from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
 from loadstone.catalogue.architecture.model import Layers, Model
 from loadstone.catalogue.architecture.precision import FORMATS, TORCH_DTYPES, Format
-from loadstone.catalogue.config.beside import beside_layers, embedding_width, outer_norms
+from loadstone.catalogue.config.beside import beside_layers
 from loadstone.catalogue.config.families import Family, tables
 from loadstone.catalogue.config.fields import Fields
+from loadstone.catalogue.config.index import held_against
 from loadstone.catalogue.config.layers import draft_layers, read_layers
-from loadstone.catalogue.config.makers import in_common_names, looped, own_kind, own_tables, with_own_parts
 from loadstone.catalogue.config.nested import text_fields, tied_embeddings
 from loadstone.catalogue.config.quantisation import Rules, read_quantisation
 from loadstone.catalogue.config.towers import vision_parameters
@@ -33,7 +34,7 @@ _MOST_STRETCHED = 10_000
 _GATED = ("silu", "swish", "swiglu", "silu_and_mul")
 _SHAPING = re.compile(
     r"layer|block|pattern|period|interval|offset|attn_type|mamba|ssm|state|conv|rwkv|heads|_dim$|_rank$|_size$|width"
-    r"|expert|ffn|mlp|mixer|loop|ut_steps|altup|laurel|lora|cross_attention|shared|group_num|use_cla"
+    r"|expert|ffn|mlp|mixer|loop|ngram|ut_steps|altup|laurel|lora|cross_attention|shared|group_num|use_cla"
 )
 """Names of fields that are likely to change sizes."""
 _HARMLESS = re.compile(
@@ -41,13 +42,14 @@ _HARMLESS = re.compile(
     r"|token_id|token_index)$|^(attention|embedding|residual)_multiplier$|^(summary|vision_feature|vit)_"
 )
 """Names of fields that change no size, by their ends and beginnings."""
+_WIDTHS = ("intermediate_size", "ffn_hidden_size", "moe_intermediate_size")
 _TELLING = {
     "layer_types", "layers_block_type", "hybrid_override_pattern", "attn_layer_indices", "attn_layer_period",
     "full_attn_idxs",
 }  # fmt: skip
 """Fields that tell layers with a state from those without."""
-_AS_WIDE = ("block_dim", "conv_dim", "conv_dim_out")
-"""Widths of LFM2 that say nothing new where they are the residual stream's, as nearly always."""
+_AS_WIDE = ("block_dim", "conv_dim", "conv_dim_out", "word_embed_proj_dim")
+"""Widths of LFM2 and OPT that say nothing new where they are the residual stream's, as nearly always."""
 _PARTS = {
     "text_config", "llm_config", "language_config", "vision_config", "vision_tower_config", "audio_config",
     "attn_config", "ffn_config", "thinker_config",
@@ -55,7 +57,8 @@ _PARTS = {
 
 
 def read_path(path: Path) -> Model:
-    """From a `config.json`, or the folder that holds one; `hf_quant_config.json` beside it is read too.
+    """Read a `config.json`, or the folder that holds one, with `hf_quant_config.json` and the index of the weights
+    beside it.
 
     Raises InputError: no such file, no JSON, no language model.
     """
@@ -64,7 +67,10 @@ def read_path(path: Path) -> Model:
     # Collections keep many models in one folder: `<model>_config.json` beside `<model>_hf_quant_config.json`.
     names = ("hf_quant_config.json", file.name.removesuffix("config.json") + "hf_quant_config.json")
     beside = next((_json(other) for other in map(file.with_name, names) if other != file and other.is_file()), None)
-    return read_given({"name": _name_of(path), "config": config, "quantisation": beside})
+    index = file.with_name("model.safetensors.index.json")
+    metadata = _json(index).get("metadata") if file.name == "config.json" and index.is_file() else None
+    total = metadata.get("total_size") if isinstance(metadata, dict) else None
+    return read_given({"name": _name_of(path), "config": config, "quantisation": beside, "total_size": total})
 
 
 def read_given(description: Mapping[str, Any]) -> Model:
@@ -72,8 +78,13 @@ def read_given(description: Mapping[str, Any]) -> Model:
     name, config, beside = description.get("name"), description.get("config"), description.get("quantisation")
     if not isinstance(name, str) or not isinstance(config, dict) or not isinstance(beside, dict | None):
         raise InputError("a model's description lacks its name or its config; give the path to its config.json")
-    given = {"config": config, "quantisation": beside}
-    return msgspec.structs.replace(read_config(config, name, beside), given=given)
+    model = read_config(config, name, beside)
+    given: dict[str, Any] = {"config": config, "quantisation": beside}
+    total = description.get("total_size")
+    if isinstance(total, int | float) and 0 < total < math.inf:
+        given["total_size"] = total
+        model = held_against(model, total, estimated=tables().find(model.model_type) is None)
+    return msgspec.structs.replace(model, given=given)
 
 
 def _name_of(path: Path) -> str:
@@ -96,17 +107,16 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     """`beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language model."""
     whole = Fields(config, name)
     fields, kind = text_fields(whole)
-    kind = own_kind(fields, whole.values.get("architectures"), kind)
-    family = in_common_names(fields, kind, _family(fields, kind))
     fields.spread("attn_config", "ffn_config")
+    family = _family(fields, kind)
     fields.spellings = tables().spellings
     hidden, vocab = fields.count("hidden_size", least=1), fields.count("vocab_size", least=1)
-    layers = with_own_parts(fields, kind, family, hidden, read_layers(fields, family, hidden))
+    layers = read_layers(fields, family, hidden)
     place = fields if "quantization_config" in fields.values else whole
     rules = read_quantisation(place, beside, experts_apart=kind.startswith("gemma4"))
     dtype = _dtype(fields, whole)
-    tied = tied_embeddings(fields, whole, family, kind in tables().family)
-    runs = looped(fields, kind, family, _runs(layers, rules, 0))
+    tied = tied_embeddings(fields, whole, family, tables().find(kind) is not None)
+    runs = _runs(layers, rules, 0)
     drafts = draft_layers(fields, family, hidden, layers[-1])
     vision, remarks = vision_parameters(whole, hidden)
     for remark in remarks:
@@ -114,8 +124,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     context = _stretched(fields, kind, fields.maybe("max_position_embeddings", least=1))
     if context is None:
         fields.assume("the config states no longest context: no limit assumed")
-    norms = outer_norms(fields, family)
-    extra = beside_layers(fields, family, hidden, vocab, len(layers)) + own_tables(fields, kind, hidden, vocab)
+    extra = beside_layers(fields, family, hidden, vocab, len(layers))
     embeddings: tuple[tuple[str, Format], ...] = ()
     if family.position_rows is not None and context:
         extra += (vector("positions", (context + family.position_rows) * hidden, "embedding"),)
@@ -123,7 +132,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         table = Matrix("embed_tokens", vocab, hidden, "embedding", "vocab", quantisable=False)
         head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
         embeddings = tuple((m.name, form) for m in (table, head) if (form := rules.format(None, m)) is not None)
-    _look_for_unread(fields, whole, family, layers, hidden)
+    _look_for_unread(fields, whole, kind, layers, hidden)
     return Model(
         name=name,
         model_type=kind,
@@ -139,31 +148,29 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         vision_parameters=vision,
         embedding_formats=embeddings,
         extra=extra,
-        norms=norms,
-        embedding_width=embedding_width(fields, hidden),
+        norms=family.model_norms,
         source="config.json",
         assumed=tuple(dict.fromkeys([*fields.assumed, *whole.assumed, *(rules.assumed if rules else ())])),
     )
 
 
 def _family(fields: Fields, kind: str) -> Family:
-    """Raises InputError: a type whose layers cannot be described here, and one that leaves its MLP open."""
+    """Return what holds of a model type: exactly, or as most decoders have it. Raises InputError: of no decoder, and
+    of layers that no estimate is near.
+    """
     if kind in tables().refused:
         reason = tables().refused[kind]
         raise InputError(f"{fields.where}: model_type {kind!r} is not read here, and cannot be sized: {reason}")
     if fields.flag("is_encoder_decoder"):
         raise InputError(f"{fields.where}: an encoder with a decoder; only models of a decoder alone are read here")
-    if kind in tables().family:
-        return tables().family[kind]
-    act = fields.find("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation")
-    if act is not None and str(act[1]).lower() not in _GATED:
-        raise InputError(
-            f"{fields.where}: model_type {kind[:40]!r} is not known, and {act[0]} {str(act[1])[:40]!r} leaves open "
-            "whether its MLPs have two matrices or three; write the model_type of one like it into a copy of the "
-            "file (llama: three, nemotron: two)"
-        )
-    fields.assume(f"model_type {kind[:40]!r} not known: read as a Llama-like model with the fields it has")
-    return Family()
+    family = tables().find(kind)
+    if family is not None:
+        return family
+    act = fields.raw("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation")
+    gated = str(act).lower() in _GATED if act else fields.find(*_WIDTHS) is not None
+    said = "" if gated else ", its MLPs of two matrices, as most without a gated activation"
+    fields.assume(f"model_type {kind[:40]!r} not known: estimated as a Llama-like model with the fields it has{said}")
+    return Family(matrices=3 if gated else 2, mlp_four_times_hidden=not gated)
 
 
 def _stretched(fields: Fields, kind: str, context: int | None) -> int | None:
@@ -218,32 +225,32 @@ def _most_kept(runs: tuple[Layers, ...], hidden: int, dtype: str) -> str:
     return max(counts, key=lambda form: counts[form]).dtype
 
 
-def _look_for_unread(fields: Fields, whole: Fields, family: Family, layers: list[Layers], hidden: int) -> None:
+def _look_for_unread(fields: Fields, whole: Fields, kind: str, layers: list[Layers], hidden: int) -> None:
     """Names what was neither read nor known to change no size. What is null, false, 0 or empty adds nothing.
 
-    Raises InputError: of the text model, fields whose names say that they shape it.
+    Raises InputError: of the text model of a type that is known exactly, fields whose names say that they shape it.
     """
-    ignored = family.ignored | _ignored(fields, layers)
+    ignored = _ignored(fields, kind, layers)
     same = {name for name in _AS_WIDE if fields.values.get(name) == hidden}
     left = _unread(fields, ignored)
     shaping = [name for name in left if _SHAPING.search(name) and name not in same]
+    said = f"not understood, and likely to change sizes: {_listed(shaping)}"
+    if shaping and tables().find(kind) is not None:
+        raise InputError(f"{fields.where}: {said}; where they do not, take them out of a copy of the file")
     if shaping:
-        raise InputError(
-            f"{fields.where}: not understood, and likely to change sizes: {_listed(shaping)}; "
-            "where they do not, take them out of a copy of the file"
-        )
+        fields.assume(f"fields {said}")
     outer = [] if whole is fields else _unread(whole, tables().ignored.always)
-    names = sorted({*left, *outer} - same)
+    names = sorted({*left, *outer} - same - {*shaping})
     if names:
         fields.assume(f"fields not understood, taken to change no size: {_listed(names)}")
 
 
-def _ignored(fields: Fields, layers: list[Layers]) -> frozenset[str]:
+def _ignored(fields: Fields, kind: str, layers: list[Layers]) -> frozenset[str]:
     """Fields that say nothing of a model with these fields and these layers."""
     rules = tables().ignored
     attentions = [each.attention for each in layers if not isinstance(each.attention, LinearAttention | None)]
     # Of a type that is not known, or whose layers are not told apart, fields of states may mean something.
-    told_apart = fields.text("model_type") in tables().family and not fields.used.isdisjoint(_TELLING)
+    told_apart = tables().find(kind) is not None and not fields.used.isdisjoint(_TELLING)
     lacking = {
         "experts": not any(isinstance(each.mlp, Experts) for each in layers),
         "dense_mlps": not any(isinstance(each.mlp, DenseMlp) for each in layers),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from loadstone.catalogue.config.makers import encoder
+from loadstone.catalogue.config.encoder import encoder
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.engine_rules import rules_of

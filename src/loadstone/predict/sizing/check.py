@@ -86,8 +86,6 @@ def _draft(deployment: Deployment) -> Iterator[str]:
 
 def _shape(deployment: Deployment) -> Iterator[str]:
     shape, model = shape_of(deployment), deployment.model
-    if shape.pp > 1 and any(run.shared for run in model.layers):
-        yield f"pp{shape.pp}: layers that share weights cannot be cut into stages; pp1 works"
     if shape.pp > model.layer_count:
         yield f"pp{shape.pp} is more stages than the {model.layer_count} layers; pp up to {model.layer_count} works"
     if uncut := _uncut_parts(model, shape.tp):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.catalogue.architecture.attention import CompressedAttention, FullAttention, LatentAttention
-from loadstone.catalogue.architecture.linear import LinearAttention, ShortStates
+from loadstone.catalogue.architecture.linear import LinearAttention
 from loadstone.catalogue.architecture.matrix import Matrix
 from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
 from loadstone.catalogue.architecture.model import Layers, Model
@@ -343,11 +343,11 @@ class _Counter:
         if attention.index_heads:
             # The indexer looks at every token, in FP8: at twice the 16-bit rate.
             self._small("latent_layers", count, _LAUNCHES["indexer"], _INDEXER_FLOORS)
-            ratio = attention.ratio if isinstance(attention, CompressedAttention) else attention.index_pool or 1
+            ratio = attention.ratio if isinstance(attention, CompressedAttention) else 1
             flops = attention.index_heads * attention.index_dim / ratio
             self._attend(count, attention.index_dim / ratio, flops, flops, None)
 
-    def _state(self, state: LinearAttention | ShortStates, count: float) -> None:
+    def _state(self, state: LinearAttention, count: float) -> None:
         """It is read and written once a step."""
         each = state.state_bytes(self.rules.state_dtype)
         self.sums["state"] += count * 2 * each / min(self.tp, state.heads)
@@ -374,12 +374,11 @@ class _Counter:
             if each.kind != "embedding"
         ]
         self._products(Layers(1, None, None), beside, self.tp, 1, 1)
-        width = model.embedding_width or model.hidden
         self._add(
             kind=HEAD,
             count=1.0,
-            flops=2 * width * model.vocab / self.tp,
-            weights=form.bytes * width * model.vocab / self.tp,
+            flops=2 * model.hidden * model.vocab / self.tp,
+            weights=form.bytes * model.hidden * model.vocab / self.tp,
             activations=model.vocab * LOGIT_BYTES,
             group=1.0,
             **self._precision(form),
