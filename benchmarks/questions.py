@@ -1,4 +1,4 @@
-"""Makes docs/questions.md and benchmarks/results/questions.md: what four documents ask and claim, answered by studies.
+"""Makes docs/questions.md and benchmarks/results/questions.md: what four documents ask, answered by studies.
 
     python benchmarks/questions.py POINTS.csv [--only 1,7] [--out FOLDER]      (simulated: six minutes, two cores)
     python benchmarks/questions.py POINTS.csv --only 10                        (measured: five, on an idle machine)
