@@ -1,4 +1,4 @@
-"""Makes docs/questions.md: what the documents this project started from ask and claim, answered by studies.
+"""Makes docs/questions.md and benchmarks/results/questions.md: what four documents ask, answered by studies.
 
     python benchmarks/questions.py POINTS.csv [--only 1,7] [--out FOLDER]      (simulated: six minutes, two cores)
     python benchmarks/questions.py POINTS.csv --only 10                        (measured: five, on an idle machine)
@@ -45,6 +45,7 @@ from loadstone.studies.supervise import finished, run_study
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES, PAGE = ROOT / "examples" / "questions", ROOT / "docs" / "questions.md"
 PICTURES = ROOT / "docs" / "pictures" / "questions"
+RESULTS = ROOT / "benchmarks" / "results"
 PRICES = Prices(h100=2.1, h200=3.2)
 """Dollars per GPU and hour, as in the other pages; the break-even of their ratio is computed."""
 MEASURED = ("measured-here",)
@@ -62,7 +63,7 @@ class Cell(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A section. `text`: Markdown between the answer and the picture."""
+    """A section of the page; `text` and `made` are the Markdown of its results."""
 
     title: str
     asked: str
@@ -536,7 +537,7 @@ def paged_continuous(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answe
         ),
         bars("05", "Output tok/s, new over old", drawn, "times", BAND),
         "A burst of 1,000 requests of 512 tokens. Paging pays where memory is scarce: on all eight GPUs vLLM's 1,024 "
-        "places run out first, and nothing is gained. A static batch lasts as long as its longest answer: its loss "
+        "slots run out first, and nothing is gained. A static batch lasts as long as its longest answer: its loss "
         "is the "
         "longest of 64 over their mean.",
         "Sized: sequences. Simulated: throughput, the old ways by the same step times (`kv_cache=reserved`, "
@@ -754,7 +755,7 @@ def tensor_or_data(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
         for each in points
         if each["source"].startswith("seed003") and each["gpu"].startswith("H100") and each["output_tok_s"]
     }
-    tables = (ROOT / "docs" / "seeds.md").read_text("utf-8").partition("<!-- 003 -->")[2].partition("\n\n")[0]
+    tables = (RESULTS / "seeds_contexts.md").read_text("utf-8").partition("<!-- 003 -->")[2]
     contexts = re.findall(r" (\d+)/(\d+) ", tables)
     names = {"llama-3.1-8b:fp8": "8B FP8", "mistral-7b": "Mistral 7B"}
     shown, drawn = [], []
@@ -975,7 +976,7 @@ def by_the_hour(traces: Path) -> Answer:
         )
         + "\n\n"
         + wrap(
-            "In brackets: 80 % intervals, those by 5 minutes of the worlds in which 128 GPUs can hold the bounds at "
+            "In brackets: 80 % intervals, those by 5 minutes of the draws in which 128 GPUs can hold the bounds at "
             "all. Each "
             "window was then simulated with its replicas, one of them failed (p99 of TTFT, p90 of TPOT): "
             f"{'; '.join(checked)}. "
@@ -1031,26 +1032,44 @@ QUESTIONS: dict[int, Question] = {
 BY_THE_HOUR = 11
 HEAD = """# The questions that this project started from, answered
 
-`python benchmarks/questions.py POINTS.csv` makes this page and its pictures from the studies in `examples/questions`.
-Numbers in brackets are 80 % intervals of the performance model's error, for machines that no fit has seen
-([accuracy](accuracy.md)), unless a section says otherwise. Ratios of two predictions have those that
-[compare](compare.md#simulated-runs) gives: what both are wrong by together is left out. An interval that holds 1
-means that the sign is not sure. The four documents are described in [seeds](seeds.md).
+Each answer comes from a study in `examples/questions`. `python benchmarks/questions.py POINTS.csv` makes this page,
+its pictures and its [results](../benchmarks/results/questions.md): the tables, and how each was made. Numbers in
+brackets are 80 % intervals of the performance model's error on machines that no fit has seen
+([accuracy](accuracy.md)); those of a ratio leave out what both predictions are wrong by together
+([compare](compare.md#simulated-runs)). An interval that holds 1 means that the sign is not sure. [Seeds](seeds.md)
+describes the four documents, 000 to 003.
+"""
+RESULTS_HEAD = """# The questions, in full
+
+`python benchmarks/questions.py POINTS.csv` makes this page; [questions.md](../../docs/questions.md) has the answers.
+Numbers in brackets are 80 % intervals of the performance model's error, unless a section says otherwise.
 """
 
 
 def section(number_: int, study: Path | None, made: Answer) -> str:
-    picture = f"pictures/questions/{number_:02}.svg"
+    """Writes what docs/questions.md says of a question."""
     source = f" Study: [{study.name}](../examples/questions/{study.name})." if study is not None else ""
     return "\n\n".join((
         f"## {number_}. {made.title}",
         "\n".join(f"> {line}" for line in wrap(made.asked).split("\n")),
         wrap(f"**{made.answer}**"),
-        made.text,
-        f"![{made.picture.title}]({picture})",
-        wrap(f"*Where it holds.* {made.holds}"),
-        wrap(f"*How.* {made.made}{source}"),
+        f"![{made.picture.title}](pictures/questions/{number_:02}.svg)",
+        wrap(f"*Where it holds.* {made.holds}{source}"),
     ))  # fmt: skip
+
+
+def results(number_: int, made: Answer) -> str:
+    """Writes the table behind an answer, and how it was made."""
+    text = re.sub(r"\]\((?=\w+\.md)", "](../../docs/", made.text)
+    return f"## {number_}. {made.title}\n\n{text}\n\n{wrap(f'*How.* {made.made}')}"
+
+
+def put(page: Path, head: str, number_: int, text: str) -> None:
+    """Replaces one section of a page; the others stay as they are."""
+    old = page.read_text("utf-8") if page.exists() else ""
+    sections = {int(each.partition(".")[0]): f"## {each.strip()}" for each in old.split("\n## ")[1:]}
+    sections[number_] = text
+    page.write_text("\n\n".join([head.strip(), *(sections[key] for key in sorted(sections))]) + "\n", "utf-8")
 
 
 def main() -> None:
@@ -1063,14 +1082,12 @@ def main() -> None:
     with given.points.open(encoding="utf-8", newline="") as file:
         points = list(csv.DictReader(file))
     PICTURES.mkdir(parents=True, exist_ok=True)
-    old = PAGE.read_text("utf-8") if PAGE.exists() else ""
-    sections = {int(text.partition(".")[0]): f"## {text.strip()}" for text in old.split("\n## ")[1:]}
     for number_ in map(int, given.only.split(",")):
         study = None if number_ == BY_THE_HOUR else next(STUDIES.glob(f"{number_:02}-*.yaml"))
         made = QUESTIONS[number_](run(study, given.out), points) if study else by_the_hour(given.traces)
         save_picture(made.picture, PICTURES / f"{number_:02}.svg")
-        sections[number_] = section(number_, study, made)
-        PAGE.write_text("\n\n".join([HEAD.strip(), *(sections[key] for key in sorted(sections))]) + "\n", "utf-8")
+        put(PAGE, HEAD, number_, section(number_, study, made))
+        put(RESULTS / "questions.md", RESULTS_HEAD, number_, results(number_, made))
         print(f"question {number_}: {made.answer}")
 
 

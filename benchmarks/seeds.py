@@ -1,6 +1,6 @@
-"""The speed tables of docs/seeds.md: what two of the documents measured, simulated as their servers were started.
+"""Makes benchmarks/results/seeds_speed.md: what 000 and 002 measured, simulated as their servers were started.
 
-    python benchmarks/seeds.py POINTS.csv [--json]
+    python benchmarks/seeds.py POINTS.csv [--json] > benchmarks/results/seeds_speed.md
 
 POINTS.csv: docs/accuracy.md has the columns; rows whose source begins with `seed000` (DeepSeek-V3, H200, SGLang) and
 `seed002` (DeepSeek-R1, MI300X and H200, dstack) are used, those that were excluded from fits included. Each row is
@@ -71,6 +71,13 @@ IMPLIED = {"002, H200, vLLM 0.7.4": 280_000, "002, H200, TensorRT-LLM 0.17": 355
 """KV tokens that the rows with 128 users imply (docs/seeds.md), where sizing finds more."""
 IMPLIED_NIC_BYTES_PER_S = 2.5e9 / 8
 """Per GPU of the network between 000's two nodes, 20 Gbit/s a node, implied likewise; the catalogue has 50e9."""
+
+
+HEAD = """# DeepSeek-V3 and R1 as two documents measured them, beside simulations
+
+`python benchmarks/seeds.py POINTS.csv > benchmarks/results/seeds_speed.md`. Cells are *measured / shipped /
+held out*, and where there is a fourth figure, *held out* with the cache or network that the rows imply. What
+they mean is in [seeds.md](../../docs/seeds.md#speed)."""
 
 
 class Figures(NamedTuple):
@@ -198,7 +205,7 @@ def seconds(values: Sequence[float | None], scale: float = 1.0) -> str:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Markdown, as in docs/seeds.md: measured / simulated as shipped / with the family held out [/ held out, with
+    """Returns the page: measured / simulated as shipped / with the family held out [/ held out, with
     what the rows imply of cache or network]."""
     served = [row for row in rows if row.load != "offline"]
     prefixes = [row for row in served if row.server.endswith(PREFIXES)]
@@ -207,7 +214,7 @@ def tables(rows: Sequence[Row]) -> str:
     by_users = [row for row in others if row.load != "rate"]
     parts = [serving("000 | requests/s", by_rate), serving("002 | users, answer", by_users)]
     parts += [serving("002, shared prefixes | users, answer", prefixes), offline(rows), steps(rows)]
-    return "\n\n".join("\n".join(part) for part in parts)
+    return "\n\n".join([HEAD, *("\n".join(part) for part in parts)])
 
 
 def serving(head: str, rows: Sequence[Row]) -> list[str]:

@@ -5,7 +5,7 @@
 `facts.csv` has, for rows of the points file (counted from 1, without the header), the cells that take the place of
 the row's own: the deployment with the arguments that the source's scripts gave the engine, the lengths and the number
 of requests that were really sent, what statistic the times are, why a row must not be predicted (`exclude`), and why
-it must not be fitted on (`unfitted`). docs/accuracy.md, "What was really sent", has the evidence.
+it must not be fitted on (`unfitted`). facts.md has the evidence.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each section of docs/questions.md has its study, which shows without a complaint, and its picture."""
+"""Each section of docs/questions.md has its study, which shows without a complaint, its picture and its results."""
 
 from __future__ import annotations
 
@@ -41,3 +41,8 @@ def test_every_section_has_one_picture() -> None:
     for section in SECTIONS.values():
         (picture,) = re.findall(r"!\[.+\]\((pictures/questions/.+\.svg)\)", section)
         assert (ROOT / "docs" / picture).is_file()
+
+
+def test_every_section_has_its_results() -> None:
+    results = (ROOT / "benchmarks" / "results" / "questions.md").read_text("utf-8")
+    assert re.findall(r"^## (.*)", results, re.MULTILINE) == re.findall(r"^## (.*)", PAGE, re.MULTILINE)

@@ -13,6 +13,7 @@ import pytest
 from conftest import Loadstone
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULTS = DOCS.parent / "benchmarks" / "results"
 WITHIN = 0.05
 """Coefficients that are fitted anew move a figure by less; another way to start or to count, by more."""
 
@@ -45,7 +46,7 @@ def rows_of(text: str) -> list[list[str]]:
 
 def test_rows_of_others_are_simulated_by_the_commands_above_them(loadstone: Loadstone) -> None:
     """Without warm-up, as those clients began, and over the whole run, as they divided."""
-    rows = rows_of((DOCS / "seeds.md").read_text())
+    rows = rows_of((RESULTS / "seeds_speed.md").read_text())
     quoted = [
         next(row for row in rows if row[:2] == [server, load])
         for server, load in (("MI300X, SGLang 0.4.2", "4, 800"), ("MI300X, SGLang 0.4.2", "32, 800"),
@@ -85,3 +86,12 @@ def test_targets_are_held_against_the_run_that_is_quoted(loadstone: Loadstone) -
     assert [run["ttft_s"]["p50"] for run in runs] == pytest.approx(ttft, rel=WITHIN)
     assert [run["tpot_s"]["p50"] for run in runs] == pytest.approx(tpot, rel=WITHIN)
     assert [run["steady"]["output_tokens_per_s"] for run in runs] == pytest.approx(rate, rel=WITHIN)
+
+
+def test_superseded_methods_give_what_the_page_says(loadstone: Loadstone) -> None:
+    text = section("simulate.md", "## What is simulated")
+    quoted = [[number(cell) for cell in row[1:]] for row in rows_of(text.partition("| | output tok/s")[2])[1:]]
+    runs = cells_of(loadstone, "\n".join(re.findall(r"^loadstone simulate .*/max_.*$", text, re.MULTILINE)))
+    assert len(runs) == len(quoted) == 4
+    for run, figures in zip(runs, quoted, strict=True):
+        assert [run["steady"]["output_tokens_per_s"], run["ttft_s"]["p50"]] == pytest.approx(figures, rel=WITHIN)

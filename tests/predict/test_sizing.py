@@ -19,6 +19,7 @@ from loadstone.predict.sizing.memory import engine_limits, max_context, memory_o
 from loadstone.predict.sizing.size import size
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULTS = DOCS.parent / "benchmarks" / "results"
 PRINTED = re.compile(r"^\| `([^`]+)` \| ([\d.]+) \| ([\d.]+) \| ([+−]?[\d.]+) % \| ", re.MULTILINE)
 
 
@@ -101,7 +102,7 @@ def test_precision_of_weights_leaves_the_embeddings() -> None:
 
 
 def printed() -> list[tuple[str, float, float, float]]:
-    found = PRINTED.findall((DOCS / "sizing.md").read_text())
+    found = PRINTED.findall((RESULTS / "sizing.md").read_text())
     return [(name, float(seen), float(ours), float(off.replace("−", "-"))) for name, seen, ours, off in found]
 
 
@@ -125,7 +126,7 @@ def test_an_rtx_4090_holds_what_vllm_gave_it() -> None:
 
 
 def test_what_failed_to_start_does_not_fit() -> None:
-    # vLLM, one H100: −1.44 GiB were left for KV (docs/sizing.md, B).
+    # vLLM, one H100: −1.44 GiB were left for KV (benchmarks/results/sizing.md, B).
     assert memory_of(parse_deployment("llama-3.1-70b:fp8@1xh100/version=0.15.0")).budget.kv_bytes < 0
 
 

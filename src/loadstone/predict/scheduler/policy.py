@@ -136,7 +136,8 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 ACCEPTANCE = 0.7
 """Of a guessed token: an assumption, for it depends on the draft and on the text. With it the TPOT of 111 published
-runs of DeepSeek with multi-token prediction is met within 11 % (docs/accuracy.md). `--acceptance` overrides it."""
+runs of DeepSeek with multi-token prediction is met within 11 % (research/calibration/facts.md). `--acceptance`
+overrides it."""
 
 
 def policy_of(
