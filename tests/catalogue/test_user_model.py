@@ -12,7 +12,7 @@ import pytest
 
 from conftest import Loadstone
 from loadstone.analyse.run_facts import run_facts
-from loadstone.catalogue.config.makers import encoder
+from loadstone.catalogue.config.encoder import encoder
 from loadstone.core.record import RunInfo
 from summary_documents import summarise
 
