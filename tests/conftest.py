@@ -234,7 +234,9 @@ def answer(ask: Ask, send: Send) -> None:
         send(LAST_CHUNK)
 
 
-BUSY_MACHINE = {"sends_late", "client_read_late", "tpot_understated", "ttft_overstated"}
+BUSY_MACHINE = {
+    "sends_late", "client_read_late", "tpot_understated", "ttft_overstated", "server_writes_late", "ends_late"
+}  # fmt: skip
 """Findings that others who use the processors make true: of the client's sends and reads that came late, and of a
 server that wrote its first tokens together when it got its turn.
 """

@@ -236,7 +236,8 @@ def test_how_late_a_server_of_known_times_wrote() -> None:
     assert known == {"restarts": 0, "write_late_s": pytest.approx(0.002)}
     assert "server_writes_late" not in with_server(ServerFigures(samples=5, restarts=0, write_late_s=1e-6))
     late = with_server(ServerFigures(samples=5, restarts=0, write_late_s=0.5))["server_writes_late"]
-    assert late.severity == "warning" and "500 ms after they were due" in late.evidence
+    assert late.severity == "warning"
+    assert "500 ms after they were due" in late.evidence
 
 
 def test_preemptions_are_told() -> None:

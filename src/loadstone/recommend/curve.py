@@ -146,7 +146,7 @@ def _seen(run: CellRun, cell: Load, load: float, many: int, traffic: Traffic) ->
     tokens = float(done.output_tokens[chosen].sum())
     return Seen(
         load=load,
-        keeps_up=cell.is_closed or pace_in(run, cell).keeps_up is True,
+        keeps_up=cell.is_closed or pace_in(run, cell).keeps_up is not False,
         figures={each.name: quantile(each.metric, each.quantile) for each in traffic.bounds},
         ttft_p50_s=quantile("ttft", 0.5),
         ttft_p99_s=quantile("ttft", 0.99),

@@ -73,7 +73,7 @@ def server_writes_late(cell: Cell) -> Finding | None:
     """Report how late a server of known times wrote, from a tenth of a gap on."""
     late_s = cell.server.write_late_s if cell.server is not None else None
     gap = cell.metrics.tpot_s
-    if late_s is None or gap is None or late_s < thresholds.SPOILT_SHARE * gap.p50:
+    if late_s is None or gap is None or late_s < max(thresholds.SERVER_LATE_S, thresholds.SPOILT_SHARE * gap.p50):
         return None
     return finding(
         "server_writes_late",

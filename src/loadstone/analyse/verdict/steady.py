@@ -126,14 +126,17 @@ def falls_behind(cell: Cell) -> Finding | None:
             f"{show_seconds(why.from_s)} to {show_seconds(why.span_s)}, {why.ended} ended, {why.would} would have if "
             f"each had taken as long as before, and requests under way went from {first} to {last}",
         )
-    name = "overload" if load.process != "trace" and not load.profile else "overload.part"
     lacked = "had not ended" if why.answers else "had no first token"
-    return finding(
-        "queue_grows" if why.answers and cell.streams else name,
+    evidence = (
         f"{of}at the last send, {show_seconds(why.span_s)} after the first, {why.waiting} of {why.sent} requests "
         f"{lacked}, one of them since {show_seconds(why.age_s)}, though it takes {show_seconds(why.own_s)} where the "
-        f"server is not behind; it had last caught up {show_seconds(why.since_s)} after the first send",
+        f"server is not behind; it had last caught up {show_seconds(why.since_s)} after the first send"
     )
+    if why.answers and cell.streams:
+        return finding("queue_grows", evidence)
+    if load.process == "trace" or load.profile:
+        return finding("overload.part", evidence)
+    return finding("overload", evidence)
 
 
 def pace_unknown(cell: Cell) -> Finding | None:

@@ -32,6 +32,11 @@ single one may only be misnamed."""
 START_MOVED_S = 1.0
 """A change of the start time of an engine that is more than rounding."""
 
+# --- server_writes_late ---------------------------------------------------------------------------------------------
+
+SERVER_LATE_S = 1e-3
+"""Writes that are later than this had to wait for a processor; the work of writing itself takes a tenth of it."""
+
 # --- few_samples ----------------------------------------------------------------------------------------------------
 
 P99_REQUESTS = 368
