@@ -284,12 +284,12 @@ def test_calibrate_knows_what_runs_were_measured_on(loadstone: Loadstone, tmp_pa
             for gpu in ("h100", "h100", "h200")
         )
     out = ("--out", tmp_path / "profiles", "--json")
-    found = loadstone("calibrate", first, second, *out).document
-    again = loadstone("calibrate", first, second, *out, "--deployment", "llama-3.1-8b@1xh100").document
+    found = loadstone("calibrate", first, second, "--force", *out).document
+    again = loadstone("calibrate", first, second, "--force", *out, "--deployment", "llama-3.1-8b@1xh100").document
     assert found == again
     assert "one deployment" in loadstone("calibrate", first, other, *out).line()
     # What the user says now goes before what they said then.
-    assert loadstone("calibrate", first, other, *out, "--deployment", "llama-3.1-8b@1xh100").code == 0
+    assert loadstone("calibrate", first, other, "--force", *out, "--deployment", "llama-3.1-8b@1xh100").code == 0
 
 
 def test_hardware_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: TimingServer, tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_hardware_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: Ti
     view = read_run(run.folder)
     assert view.facts.gpu == "own-9"
     assert points_of([view])[0].roofline.tpot_s is not None
-    assert loadstone("calibrate", run.folder, "--out", tmp_path / "profiles").code == 0
+    assert loadstone("calibrate", run.folder, "--force", "--out", tmp_path / "profiles").code == 0
 
 
 def test_a_model_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: TimingServer, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_model_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: Tim
     view = read_run(run.folder)
     assert view.facts.architecture == str(own.parent)
     assert points_of([view])[0].roofline.tpot_s is not None
-    assert loadstone("calibrate", run.folder, "--out", tmp_path / "profiles").code == 0
+    assert loadstone("calibrate", run.folder, "--force", "--out", tmp_path / "profiles").code == 0
 
 
 @pytest.mark.parametrize(

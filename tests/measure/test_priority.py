@@ -84,10 +84,12 @@ def test_a_session_of_others_is_left_as_it_is() -> None:
 
 @pytest.mark.skipif(not MAY, reason="raising priority takes root")
 def test_a_worker_in_a_session_of_its_own_takes_more_weight() -> None:
-    assert tried("priority.rise(); print(os.getpriority(os.PRIO_PROCESS, 0))", start_new_session=True) == "-20"
+    assert tried("priority.rise(); print(os.getpriority(os.PRIO_PROCESS, 0))", start_new_session=True) == str(
+        priority.NICE
+    )
     if AUTOGROUPS:
         group = tried("priority.rise(); print(open('/proc/self/autogroup').read())", start_new_session=True)
-        assert group.endswith("nice -20")
+        assert group.endswith(f"nice {priority.NICE}")
 
 
 def test_what_is_not_permitted_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -117,4 +119,4 @@ def test_a_kernel_that_is_busy_with_another_change_is_asked_again(
     monkeypatch.setattr(priority, "_RETRY_S", 0.0)
     monkeypatch.setattr("pathlib.Path.write_text", write)
     priority.rise()
-    assert written == ["-20"]
+    assert written == [str(priority.NICE)]

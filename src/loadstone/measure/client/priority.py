@@ -13,8 +13,9 @@ import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-NICE = -20
-"""The most there is: 87 times the weight of others. A worker that has nothing to read takes no time."""
+NICE = -5
+"""Three times the weight of others. With 87 times (-20), a hundred streams that start together on two cores kept the
+timing server from writing: TTFT p50 was 15 to 25 ms above the truth; with this 1 to 2 ms."""
 _AUTOGROUP = "/proc/self/autogroup"
 _LISTENING = "0A"
 _TRIES = 20
