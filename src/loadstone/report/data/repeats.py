@@ -26,11 +26,12 @@ def merged(points: Sequence[Point]) -> Point:
     if not others or first.source == "simulated":
         return first
     values: dict[str, Any] = {name: _stat([getattr(point, name) for point in points]) for name in _STATS}
-    values |= {name: _of(median, (getattr(point, name) for point in points)) for name in _MEDIANS}
+    values |= {name: _reduce_known(median, (getattr(point, name) for point in points)) for name in _MEDIANS}
     values |= {
-        name: _of(min, (getattr(point, name) for point in points)) for name in ("slo_met", "p_met", "attainment")
+        name: _reduce_known(min, (getattr(point, name) for point in points))
+        for name in ("slo_met", "p_met", "attainment")
     }
-    values |= {name: _of(sum, (getattr(point, name) for point in points)) for name in ("ok", "sent")}
+    values |= {name: _reduce_known(sum, (getattr(point, name) for point in points)) for name in ("ok", "sent")}
     return msgspec.structs.replace(
         first,
         **values,
@@ -40,7 +41,7 @@ def merged(points: Sequence[Point]) -> Point:
     )
 
 
-def _of(reduce: Any, values: Iterable[Any]) -> Any:
+def _reduce_known(reduce: Any, values: Iterable[Any]) -> Any:
     known = [value for value in values if value is not None]
     return reduce(known) if known else None
 
@@ -60,10 +61,12 @@ def _stat(stats: Sequence[Stat | None]) -> Stat | None:
         between = float(stdtrit(len(values) - 1, 0.975)) * error
         within = pooled([own for stat in known if (own := reach(stat.value, stat.low, stat.high))] or [(0.0, 0.0)])
         drawn = math.hypot(between, within[0]), math.hypot(between, within[1])
-    more = {name: _of(median, (getattr(stat, name) for stat in known)) for name in ("mean", "std", "p90", "p99")}
+    more = {
+        name: _reduce_known(median, (getattr(stat, name) for stat in known)) for name in ("mean", "std", "p90", "p99")
+    }
     return Stat(
         value=median(values), which=known[0].which, low=low, high=high, level=REPEATS, drawn=drawn,
-        n=_of(sum, (stat.n for stat in known)), **more,
+        n=_reduce_known(sum, (stat.n for stat in known)), **more,
     )  # fmt: skip
 
 
