@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loadstone.calibrate.points import deployment_of, read_points
+from loadstone.calibrate.update import SIGMA
+from loadstone.calibrate.validate import Scored, score
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.points import deployment_of, read_points
-from loadstone.predict.calibrate.update import SIGMA
-from loadstone.predict.validate import Scored, score
 from loadstone.recommend.errors import COMMON, TAILS
 
 NEAR = 1.1

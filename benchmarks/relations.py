@@ -33,9 +33,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from loadstone.calibrate.cases import run
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.calibrate.cases import run
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.step_time.step import StepModel, parts_of
 from loadstone.predict.step_time.work import GEMM

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from loadstone.calibrate.points import Point, read_points
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.predict.calibrate.points import Point, read_points
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import fleet_with

@@ -30,12 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fit import Fit, family, solve, values_of, weights_of
+from loadstone.calibrate.cases import Case, CaseTable, case_of, refresh
+from loadstone.calibrate.points import read_points
+from loadstone.calibrate.update import update
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.cases import Case, CaseTable, case_of, refresh
-from loadstone.predict.calibrate.points import read_points
-from loadstone.predict.calibrate.update import update
-from loadstone.predict.engine_rules import OLD_ERAS, rules_of
+from loadstone.engines import OLD_ERAS, rules_of
 from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.profile import Quantity, profile_of, save
 from profiles import (

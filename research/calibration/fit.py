@@ -27,8 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.predict.calibrate.cases import Case, CaseTable, predict, slopes
-from loadstone.predict.engine_rules import ENGINES, OLD_ERAS, rules_of
+from loadstone.calibrate.cases import Case, CaseTable, predict, slopes
+from loadstone.engines import ENGINES, OLD_ERAS, rules_of
 from loadstone.predict.step_time.boards import architecture_of, is_amd
 from loadstone.predict.step_time.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
 

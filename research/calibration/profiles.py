@@ -24,9 +24,9 @@ from fit import (
     values_of,
     weights_of,
 )
+from loadstone.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.cases import Case, CaseTable, refresh, slopes
-from loadstone.predict.engine_rules import rules_of
+from loadstone.engines import rules_of
 from loadstone.predict.step_time.boards import architecture_of, kind_of, shapes_of
 from loadstone.predict.step_time.coefficients import NAMES, Array
 from loadstone.predict.step_time.profile import Profile, Provenance, Quantity

@@ -200,8 +200,8 @@ def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str]
     """Every measurement of a CSV predicted; the document of `loadstone validate --json`. Raises InputError."""
     from msgspec import to_builtins
 
-    from loadstone.predict.calibrate.points import read_points
-    from loadstone.predict.validate import score, validation
+    from loadstone.calibrate.points import read_points
+    from loadstone.calibrate.validate import score, validation
 
     rows = score(read_points(_folder(points)), None if profile is None else str(_folder(profile)))
     document: dict[str, Any] = to_builtins(validation(rows))

@@ -24,8 +24,8 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.find import entries_of
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import ranks
-from loadstone.predict.sharding.rank import CacheLayer
+from loadstone.engines import ranks
+from loadstone.engines.sharding.rank import CacheLayer
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.step_time.work import work_of
 

@@ -12,10 +12,10 @@ import pytest
 
 from engines import tiny_model, triton_server
 from engines.launch import _HOMES, environment
+from loadstone.engines import launch_named
+from loadstone.engines.launch import Site
 from loadstone.measure.engines.launch import LaunchError, RunningEngine
 from loadstone.measure.engines.process import free_port
-from loadstone.predict.engine_rules import launch_named
-from loadstone.predict.engine_rules.launch import Site
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ from engines import tiny_model
 from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone import catalogue
 from loadstone.catalogue import Deployment
+from loadstone.engines import ranks, rules_of
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import free_port
-from loadstone.predict.engine_rules import ranks, rules_of
 
 MIB = 1 << 20
 

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from loadstone.core.errors import TargetError
+from loadstone.engines.launch import Launch, RankCommand
 from loadstone.measure.engines import llama_cpp
 from loadstone.measure.engines.launch import LaunchError, RunningEngine, cause_of, first_error
 from loadstone.measure.engines.process import free_port
-from loadstone.predict.engine_rules.launch import Launch, RankCommand
 
 SERVE = """
 import http.server, sys

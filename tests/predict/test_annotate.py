@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from annotate import FACTS, annotated, numbers_of
-from loadstone.predict.calibrate.cases import case_of
-from loadstone.predict.calibrate.points import deployment_of, read_points
+from loadstone.calibrate.cases import case_of
+from loadstone.calibrate.points import deployment_of, read_points
 
 POINTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "points.csv"
 

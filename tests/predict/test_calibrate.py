@@ -13,13 +13,7 @@ import pytest
 from conftest import Loadstone
 from fit import group, keys_of, solve, values_of, weights_of
 from loadstone import calibrate_profile
-from loadstone.catalogue import parse_deployment
-from loadstone.core import run_folder
-from loadstone.core.errors import InputError
-from loadstone.core.statistics.distribution import Z80
-from loadstone.measure.simulated_server import start
-from loadstone.measure.simulated_server.law import Law
-from loadstone.predict.calibrate.cases import (
+from loadstone.calibrate.cases import (
     CaseTable,
     Outcome,
     case_of,
@@ -29,8 +23,14 @@ from loadstone.predict.calibrate.cases import (
     run,
     slopes,
 )
-from loadstone.predict.calibrate.points import Point, deployment_of
-from loadstone.predict.calibrate.update import _widths, update
+from loadstone.calibrate.points import Point, deployment_of
+from loadstone.calibrate.update import _widths, update
+from loadstone.catalogue import parse_deployment
+from loadstone.core import run_folder
+from loadstone.core.errors import InputError
+from loadstone.core.statistics.distribution import Z80
+from loadstone.measure.simulated_server import start
+from loadstone.measure.simulated_server.law import Law
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.step_time import StepModel

@@ -6,7 +6,7 @@ import pytest
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import rules_of
+from loadstone.engines import rules_of
 from loadstone.predict.step_time.step import StepModel
 
 DENSE, LATENT = "llama-3.1-70b:fp8@4xb200/tp4", "deepseek-r1:fp8@8xb200/tp8"

@@ -13,7 +13,7 @@ import loadstone
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.shorthand import models_of
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import ranks
+from loadstone.engines import ranks
 from loadstone.predict.sizing.memory import memory_of
 from loadstone.predict.sizing.size import size
 from loadstone.predict.step_time import StepModel

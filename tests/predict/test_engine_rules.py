@@ -6,9 +6,9 @@ import pytest
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import rules_of
-from loadstone.predict.engine_rules.sglang import KEEP_FREE
-from loadstone.predict.engine_rules.vllm import Vllm
+from loadstone.engines import rules_of
+from loadstone.engines.sglang import KEEP_FREE
+from loadstone.engines.vllm import Vllm
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 
 

@@ -10,8 +10,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from loadstone.predict.calibrate.cases import CaseTable, case_of, refresh
-from loadstone.predict.calibrate.points import read_points
+from loadstone.calibrate.cases import CaseTable, case_of, refresh
+from loadstone.calibrate.points import read_points
 from loadstone.predict.step_time.profile import profile_of
 
 HERE = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ import pytest
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import ARGUMENTS, CHOICES, ENGINES, OWNERS
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import keywords_named, launch_named, launch_of, rules_of
-from loadstone.predict.engine_rules.launch import SECRETS, Launch, Site
+from loadstone.engines import keywords_named, launch_named, launch_of, rules_of
+from loadstone.engines.launch import SECRETS, Launch, Site
 
 FLAGS = Path(__file__).resolve().parents[3] / "shared" / "research" / "flags"
 NODES = ("192.168.114.10", "192.168.114.11")

@@ -11,8 +11,8 @@ import shlex
 import msgspec
 import pytest
 
-from loadstone.predict.engine_rules import keywords_named, launch_named
-from loadstone.predict.engine_rules.launch import Site
+from loadstone.engines import keywords_named, launch_named
+from loadstone.engines.launch import Site
 
 SHORT = {"--model": "--model-path", "--tp": "--tp-size"}
 """Prefixes and other names that SGLang's and vLLM's parsers take for the same."""

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from loadstone import catalogue
+from loadstone.calibrate.cases import Case, run
+from loadstone.calibrate.points import Point
+from loadstone.calibrate.update import update
 from loadstone.catalogue import Deployment, parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.calibrate.cases import Case, run
-from loadstone.predict.calibrate.points import Point
-from loadstone.predict.calibrate.update import update
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.sizing.memory import engine_limits, memory_of

@@ -9,7 +9,7 @@ import pytest
 
 from loadstone.catalogue import gpu, gpus
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.predict.engine_rules import ENGINES
+from loadstone.engines import ENGINES
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.boards import architecture_of, floor_of, reach_of, ring_of, widened, widening_of
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR

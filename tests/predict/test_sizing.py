@@ -11,10 +11,10 @@ import pytest
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import ranks, rules_of
+from loadstone.engines import ranks, rules_of
+from loadstone.engines.sharding.limits import GIB, MIB, EngineLimits
+from loadstone.engines.sharding.rank import CacheLayer, stage_layers
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.sharding.limits import GIB, MIB, EngineLimits
-from loadstone.predict.sharding.rank import CacheLayer, stage_layers
 from loadstone.predict.sizing.memory import engine_limits, max_context, memory_of
 from loadstone.predict.sizing.size import size
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.predict.sharding.kv_cache import Cache, Group, grouped, pooled
-from loadstone.predict.sharding.rank import CacheLayer
+from loadstone.engines.sharding.kv_cache import Cache, Group, grouped, pooled
+from loadstone.engines.sharding.rank import CacheLayer
 
 GIB = 1 << 30
 

@@ -9,7 +9,7 @@ import pytest
 
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
-from loadstone.predict.engine_rules import rules_of
+from loadstone.engines import rules_of
 from loadstone.predict.sizing.size import size
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ import loadstone.predict.step_time
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import rules_of
+from loadstone.engines import rules_of
 from loadstone.predict.step_time import StepModel, profile_of
 from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR

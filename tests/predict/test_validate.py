@@ -14,12 +14,12 @@ from msgspec import to_builtins
 import loadstone
 from annotate import annotated
 from conftest import Loadstone
+from loadstone.calibrate.cases import CaseTable, case_of, refresh
+from loadstone.calibrate.points import Point, deployment_of, read_points
+from loadstone.calibrate.validate import Scored, errors, footnote, regime, score, summarise, validation
 from loadstone.catalogue import model, parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.calibrate.cases import CaseTable, case_of, refresh
-from loadstone.predict.calibrate.points import Point, deployment_of, read_points
 from loadstone.predict.step_time.profile import family_of, prior_profile, profile_of, save
-from loadstone.predict.validate import Scored, errors, footnote, regime, score, summarise, validation
 
 POINTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "points.csv"
 

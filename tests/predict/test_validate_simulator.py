@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from loadstone.calibrate.cases import CaseTable, Outcome, case_of, predict, refresh, run, simulate, slopes
+from loadstone.calibrate.points import Point
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.predict.calibrate.cases import CaseTable, Outcome, case_of, predict, refresh, run, simulate, slopes
-from loadstone.predict.calibrate.points import Point
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_of

@@ -13,7 +13,7 @@ from loadstone.analyse.compare import compare
 from loadstone.core import run_folder
 from loadstone.core.provenance import GitState, Provenance
 from loadstone.core.secrets import words_without_keys
-from loadstone.predict.engine_rules.launch import Container, Launch, RankCommand
+from loadstone.engines.launch import Container, Launch, RankCommand
 from loadstone.runs import provenance
 from loadstone.runs.bench import bench
 from loadstone.workload.options import Options, options_of

@@ -263,8 +263,8 @@ def test_a_world_of_mpi_is_one_step_with_a_task_for_each_gpu(tmp_path: Path) -> 
     study.path.write_text(study.path.read_text().replace("2xcpu/tp2", "16xh200/tp16"))
     read = read_study(study.path)
     (launch,) = plan_study(read)
-    from loadstone.predict.engine_rules import launch_named
-    from loadstone.predict.engine_rules.launch import Site
+    from loadstone.engines import launch_named
+    from loadstone.engines.launch import Site
     from loadstone.studies.commands import node_addresses
 
     text = "deepseek-v3@16xh200/tp16,nodes=2,engine=tensorrt-llm,prefix_caching=0"

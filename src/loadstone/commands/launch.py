@@ -48,8 +48,8 @@ def launch(
     """Start a deployment on this machine, wait until it serves, and stop it with Ctrl-C; or print the commands that
     start it, on one node or many, as each engine's release spells them.
     """
-    from loadstone.predict.engine_rules import launch_named
-    from loadstone.predict.engine_rules.launch import Site
+    from loadstone.engines import launch_named
+    from loadstone.engines.launch import Site
 
     if json and not dry_run:
         raise InputError("--json: goes with --dry-run")

@@ -48,8 +48,8 @@ def offline(
     """Measure offline throughput: whole batches through the interface that vLLM, SGLang, TensorRT-LLM or transformers
     have in Python, without server and client. Each batch is a cell of an ordinary run.
     """
-    from loadstone.predict.engine_rules import keywords_named
-    from loadstone.predict.engine_rules.launch import Site
+    from loadstone.engines import keywords_named
+    from loadstone.engines.launch import Site
     from loadstone.workload.options import Options, SimulateOptions, options_of
 
     common: dict[str, Any] = {

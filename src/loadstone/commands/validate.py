@@ -18,9 +18,9 @@ def validate(
     json: Annotated[bool, typer.Option("--json", help="print rows and summary as JSON on stdout")] = False,
 ) -> None:
     """Predict every measurement in a file, and show the errors. Nothing is fitted on the file."""
+    from loadstone.calibrate.points import read_points
+    from loadstone.calibrate.validate import footnote, render, score, validation
     from loadstone.commands.output import print_json, print_text
-    from loadstone.predict.calibrate.points import read_points
-    from loadstone.predict.validate import footnote, render, score, validation
 
     rows = score(read_points(points), profile)
     if json:

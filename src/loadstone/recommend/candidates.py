@@ -16,7 +16,7 @@ from loadstone.catalogue.architecture.model import Experts
 from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import rules_of
+from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.sizing.memory import Memory, memory_of

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.calibrate.update import SIGMA
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.update import SIGMA
 from loadstone.predict.steady_state import level_at
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import remaining

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from loadstone.analyse.compare.price import Prices, key, parse_prices
 from loadstone.analyse.compare.price import per_million as usd_per_million
+from loadstone.calibrate.cases import simulate
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan as WorkPlan
 from loadstone.core.statistics.distribution import Z80
 from loadstone.core.units import show_seconds
-from loadstone.predict.calibrate.cases import simulate
-from loadstone.predict.engine_rules import launch_named
-from loadstone.predict.engine_rules.launch import Site
+from loadstone.engines import launch_named
+from loadstone.engines.launch import Site
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.fleet import fleet_with
 from loadstone.predict.steady_state import level_at

@@ -16,14 +16,14 @@ import numpy as np
 from loadstone.analyse import imported_run
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summary_of
+from loadstone.calibrate.cases import MOST_REQUESTS, Case
+from loadstone.calibrate.points import Point
+from loadstone.calibrate.update import update
 from loadstone.catalogue import Deployment, parse_deployment
 from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.summary import CellSummary
-from loadstone.predict.calibrate.cases import MOST_REQUESTS, Case
-from loadstone.predict.calibrate.points import Point
-from loadstone.predict.calibrate.update import update
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.step_time.profile import Quantity, profile_of, save, user_folder
 from loadstone.predict.step_time.work import Work, work_of

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from loadstone.core.errors import InputError, TargetError
+from loadstone.engines import launch_named
+from loadstone.engines.launch import Site
 from loadstone.measure.engines.launch import LaunchError, RunningEngine
 from loadstone.measure.engines.process import free_port
-from loadstone.predict.engine_rules import launch_named
-from loadstone.predict.engine_rules.launch import Site
 from loadstone.workload.options import Options
 
 

@@ -18,9 +18,9 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
 from loadstone.core.signals import Signals
+from loadstone.engines.keywords import Keywords
 from loadstone.measure.engines.launch import LaunchError
 from loadstone.measure.offline.engine import Answer, Batch, Introduction, OfflineEngine, interpreter_of
-from loadstone.predict.engine_rules.keywords import Keywords
 from loadstone.runs import execution, preflight
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of

@@ -29,13 +29,13 @@ from loadstone.core.plan import Plan
 from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, is_of_a_key, keys_in
 from loadstone.core.text import excerpt
+from loadstone.engines.sharding.limits import count
 from loadstone.measure.client.pool import workers_for
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.probe import Requirements, token_counter
 from loadstone.measure.engines.server import HttpServer, check_proxy, shown
 from loadstone.measure.wire.request import RequestBody, body, path
-from loadstone.predict.sharding.limits import count
 from loadstone.runs.launched import launched
 from loadstone.workload.option_values import DEFAULT_SIM, parse_structured
 from loadstone.workload.options import Options

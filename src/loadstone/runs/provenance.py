@@ -14,7 +14,7 @@ import msgspec
 
 from loadstone.core.provenance import GitState, Provenance
 from loadstone.core.secrets import blank, is_of_a_key, words_without_keys
-from loadstone.predict.engine_rules.launch import Launch
+from loadstone.engines.launch import Launch
 
 _PREFIXES = (
     "VLLM_", "SGLANG_", "SGL_", "TRTLLM_", "TLLM_", "LLAMA_ARG_", "GGML_", "MLX_", "HF_HUB_OFFLINE", "HF_HUB_ENABLE_",

@@ -9,10 +9,10 @@ from pathlib import Path
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import engine_key
 from loadstone.core.errors import InputError
+from loadstone.engines import launch_named
+from loadstone.engines.launch import Launch as Commands
+from loadstone.engines.launch import RankCommand, Site, own_words
 from loadstone.measure.engines import llama_cpp
-from loadstone.predict.engine_rules import launch_named
-from loadstone.predict.engine_rules.launch import Launch as Commands
-from loadstone.predict.engine_rules.launch import RankCommand, Site, own_words
 from loadstone.studies.file import Engine
 from loadstone.studies.plan import EMBEDDED_MODEL, Launch
 

@@ -19,8 +19,8 @@ import yaml  # type: ignore[import-untyped]
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import SECRETS
-from loadstone.predict.engine_rules.launch import Launch as Commands
+from loadstone.engines.launch import SECRETS
+from loadstone.engines.launch import Launch as Commands
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word
 from loadstone.studies.file import Engine, Kubernetes, Machine, StudyFile
 from loadstone.studies.machines.slurm import SlurmMachine

@@ -1,6 +1,6 @@
 """Engines started here: their processes, how one knows that they are ready, and why they were not.
 
-The commands come from predict/engine_rules; each rank is a child that cannot outlive this program (process.py). What
+The commands come from engines; each rank is a child that cannot outlive this program (process.py). What
 an engine's log says of a failed start is in failures.toml.
 """
 
@@ -24,8 +24,8 @@ import msgspec
 
 from loadstone.core.errors import TargetError
 from loadstone.core.files import open_regular
+from loadstone.engines.launch import Launch
 from loadstone.measure.engines.process import ServerProcess
-from loadstone.predict.engine_rules.launch import Launch
 
 READY_S = 1800.0
 SILENT_S = 900.0

@@ -14,9 +14,9 @@ from typing import Self, TypeVar
 import msgspec
 
 from loadstone.core.errors import InputError
+from loadstone.engines.keywords import Keywords
 from loadstone.measure.engines.launch import READY_S, LaunchError, cause_in
 from loadstone.measure.engines.process import ServerProcess
-from loadstone.predict.engine_rules.keywords import Keywords
 
 _PROGRAM = Path(__file__).with_name("program.py")
 _POLL_S = 0.2

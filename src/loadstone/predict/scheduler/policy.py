@@ -29,9 +29,9 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import rules_of
-from loadstone.predict.engine_rules.rules import Order, Route, Scheduling
-from loadstone.predict.sharding.limits import switched
+from loadstone.engines import rules_of
+from loadstone.engines.rules import Order, Route, Scheduling
+from loadstone.engines.sharding.limits import switched
 from loadstone.predict.sizing.memory import engine_limits, reserved_tokens
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import heapq
 from dataclasses import replace
 
 from loadstone.core.plan import Plan
-from loadstone.predict.engine_rules.rules import Route
+from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Sequence
 from loadstone.predict.simulator.client import NEVER, CellRequests, Client
 from loadstone.predict.simulator.content import Contents, shares

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
-from loadstone.predict.engine_rules.rules import Route
+from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler, Sequence
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import msgspec
 from loadstone.catalogue.config.encoder import encoder
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import rules_of
+from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.sizing.memory import max_context

@@ -10,9 +10,9 @@ import msgspec
 from loadstone.catalogue.architecture.model import Experts, FullAttention, Layers, LinearAttention, Model
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.find import published_in
-from loadstone.predict.engine_rules import ENGINES, rules_of
-from loadstone.predict.sharding.limits import count
-from loadstone.predict.sharding.rank import shape_of
+from loadstone.engines import ENGINES, rules_of
+from loadstone.engines.sharding.limits import count
+from loadstone.engines.sharding.rank import shape_of
 
 _NOT_IN_GGUF = ("fp8", "nvfp4")
 _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)

@@ -8,10 +8,10 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules import ENGINES, ranks, rules_of
-from loadstone.predict.sharding.kv_cache import Cache, largest
-from loadstone.predict.sharding.limits import Budget, EngineLimits, Limits
-from loadstone.predict.sharding.rank import Rank
+from loadstone.engines import ENGINES, ranks, rules_of
+from loadstone.engines.sharding.kv_cache import Cache, largest
+from loadstone.engines.sharding.limits import Budget, EngineLimits, Limits
+from loadstone.engines.sharding.rank import Rank
 from loadstone.predict.sizing.check import contradictions
 
 NO_LIMIT_TOKENS = 1 << 24

@@ -10,9 +10,9 @@ import msgspec
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.engines import not_simulated
-from loadstone.predict.engine_rules import rules_of
-from loadstone.predict.sharding.limits import is_speculative
-from loadstone.predict.sharding.rank import kv_replication, sequence_bytes
+from loadstone.engines import rules_of
+from loadstone.engines.sharding.limits import is_speculative
+from loadstone.engines.sharding.rank import kv_replication, sequence_bytes
 from loadstone.predict.sizing.check import beyond_context, contradictions
 from loadstone.predict.sizing.memory import (
     NO_LIMIT_TOKENS,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from loadstone.catalogue.architecture.attention import CompressedAttention, LatentAttention
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.hardware import Gpu
-from loadstone.predict.engine_rules.rules import EngineRules
+from loadstone.engines.rules import EngineRules
 
 _CUT = frozenset({"h20"})
 """GPUs that were sold with a seventh of their architecture's products, by the first word of their names."""

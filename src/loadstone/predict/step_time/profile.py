@@ -22,7 +22,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core import host
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
-from loadstone.predict.engine_rules import OLD_ERAS, rules_of
+from loadstone.engines import OLD_ERAS, rules_of
 from loadstone.predict.step_time.boards import architecture_of, is_amd, kind_of, shapes_of
 from loadstone.predict.step_time.coefficients import (
     EXPERT_LAYERS,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.predict.engine_rules import rules_of
+from loadstone.engines import rules_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, INDEX, LIGHT, Array
 from loadstone.predict.step_time.formulas import (
     body_seconds,

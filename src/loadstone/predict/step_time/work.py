@@ -28,7 +28,7 @@ from loadstone.catalogue.architecture.model import Layers, Model
 from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES, Format
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.hardware import Gpu
-from loadstone.predict.engine_rules import rules_of
+from loadstone.engines import rules_of
 from loadstone.predict.step_time.boards import (
     ALIKE,
     Ring,

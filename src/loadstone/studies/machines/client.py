@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from loadstone.core.errors import TargetError
+from loadstone.engines.launch import Launch
 from loadstone.measure.engines.launch import Engine, Rank
-from loadstone.predict.engine_rules.launch import Launch
 
 HERE = "localhost"
 """The name in a study file of the host that runs the study."""

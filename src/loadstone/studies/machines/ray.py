@@ -22,8 +22,8 @@ from typing import Any
 
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.signals import SIGNALS
-from loadstone.predict.engine_rules.launch import SECRETS
-from loadstone.predict.engine_rules.launch import Launch as Commands
+from loadstone.engines.launch import SECRETS
+from loadstone.engines.launch import Launch as Commands
 from loadstone.runs import provenance
 from loadstone.runs.preflight import KEY_VARIABLES
 from loadstone.studies.commands import commands_of, gpus_per_node

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadstone.core.errors import InputError, TargetError
+from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.launch import Engine as Ranks
 from loadstone.measure.engines.launch import LaunchError, first_error
 from loadstone.measure.engines.process import ServerProcess, container_stop, free_port
-from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word, with_address
 from loadstone.studies.file import Engine, Limits, Machine

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from loadstone.core.errors import InputError, TargetError
+from loadstone.engines.launch import SECRETS
+from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.process import container_stop
-from loadstone.predict.engine_rules.launch import SECRETS
-from loadstone.predict.engine_rules.launch import Launch as Commands
 from loadstone.runs import provenance
 from loadstone.runs.preflight import KEY_VARIABLES
 from loadstone.studies.commands import commands_of

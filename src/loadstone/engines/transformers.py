@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import Command, Flags, Site, weights_flags
-from loadstone.predict.engine_rules.rules import EngineRules
-from loadstone.predict.sharding.limits import count
+from loadstone.engines.launch import Command, Flags, Site, weights_flags
+from loadstone.engines.rules import EngineRules
+from loadstone.engines.sharding.limits import count
 
 
 class Transformers(EngineRules):

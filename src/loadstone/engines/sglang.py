@@ -7,11 +7,11 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 from __future__ import annotations
 
 from loadstone.catalogue.architecture.attention import LatentAttention
-from loadstone.predict.engine_rules.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
-from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
-from loadstone.predict.sharding.kv_cache import Cache, pooled
-from loadstone.predict.sharding.limits import GIB, MIB, Budget, Limits, count, fraction, is_speculative, switched
-from loadstone.predict.sharding.rank import Rank
+from loadstone.engines.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
+from loadstone.engines.rules import EngineRules, Era, Scheduling
+from loadstone.engines.sharding.kv_cache import Cache, pooled
+from loadstone.engines.sharding.limits import GIB, MIB, Budget, Limits, count, fraction, is_speculative, switched
+from loadstone.engines.sharding.rank import Rank
 
 CONTEXT_BYTES = 0.51 * GIB
 """What is gone before the weights come, one GPU: the CUDA context (an H100, vLLM 0.19's first snapshot)."""

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from loadstone.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.predict.step_time.coefficients import SPREAD, Array
 from loadstone.predict.step_time.profile import Profile, Provenance, Quantity, spreads
 

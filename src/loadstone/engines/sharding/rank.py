@@ -23,7 +23,7 @@ from loadstone.catalogue.architecture.model import (
 )
 from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.predict.sharding.limits import Limits
+from loadstone.engines.sharding.limits import Limits
 
 LOGIT_BYTES = 14
 """Per logit while sampling: as computed in bf16 (2), as float (4), probabilities (4), random numbers (4)."""

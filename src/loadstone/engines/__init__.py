@@ -6,17 +6,17 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import checkpoint_of, parse_deployment
-from loadstone.predict.engine_rules import triton
-from loadstone.predict.engine_rules.keywords import Keywords, keywords_of
-from loadstone.predict.engine_rules.launch import Launch, Site, launch_command
-from loadstone.predict.engine_rules.llama_cpp import LlamaCpp
-from loadstone.predict.engine_rules.mlx_lm import MlxLm
-from loadstone.predict.engine_rules.rules import EngineRules
-from loadstone.predict.engine_rules.sglang import Sglang
-from loadstone.predict.engine_rules.tensorrt_llm import TensorrtLlm
-from loadstone.predict.engine_rules.transformers import Transformers
-from loadstone.predict.engine_rules.vllm import Vllm
-from loadstone.predict.sharding.rank import Rank, ranks_of, shape_of
+from loadstone.engines import triton
+from loadstone.engines.keywords import Keywords, keywords_of
+from loadstone.engines.launch import Launch, Site, launch_command
+from loadstone.engines.llama_cpp import LlamaCpp
+from loadstone.engines.mlx_lm import MlxLm
+from loadstone.engines.rules import EngineRules
+from loadstone.engines.sglang import Sglang
+from loadstone.engines.sharding.rank import Rank, ranks_of, shape_of
+from loadstone.engines.tensorrt_llm import TensorrtLlm
+from loadstone.engines.transformers import Transformers
+from loadstone.engines.vllm import Vllm
 
 ENGINES: dict[str, type[EngineRules]] = {
     "vllm": Vllm, "sglang": Sglang, "tensorrt-llm": TensorrtLlm, "llama.cpp": LlamaCpp,

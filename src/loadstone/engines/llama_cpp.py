@@ -9,10 +9,10 @@ own type is another.
 from __future__ import annotations
 
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import Command, Flags, Site
-from loadstone.predict.engine_rules.rules import EngineRules
-from loadstone.predict.sharding.limits import Budget, Limits, count, switched
-from loadstone.predict.sharding.rank import Rank
+from loadstone.engines.launch import Command, Flags, Site
+from loadstone.engines.rules import EngineRules
+from loadstone.engines.sharding.limits import Budget, Limits, count, switched
+from loadstone.engines.sharding.rank import Rank
 
 SLOTS = 4
 BATCH_TOKENS = 2048

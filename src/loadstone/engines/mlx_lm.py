@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loadstone.predict.engine_rules.launch import Command, Flags, Site
-from loadstone.predict.engine_rules.rules import EngineRules
-from loadstone.predict.sharding.limits import count, is_speculative
+from loadstone.engines.launch import Command, Flags, Site
+from loadstone.engines.rules import EngineRules
+from loadstone.engines.sharding.limits import count, is_speculative
 
 
 class MlxLm(EngineRules):

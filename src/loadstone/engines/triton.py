@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import Command, Site
+from loadstone.engines.launch import Command, Site
 
 _PORT = 8000
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from loadstone.predict.sharding.rank import CacheLayer
+from loadstone.engines.sharding.rank import CacheLayer
 
 
 class Group(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import Command, Site, launch_flags
+from loadstone.engines.launch import Command, Site, launch_flags
 
 OFFLINE_ENGINES = ("vllm", "sglang", "tensorrt-llm", "transformers")
 _ONE_REPLICA = ("vllm", "transformers")

@@ -17,10 +17,10 @@ from loadstone.catalogue.architecture.model import Layers
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.engines import CHOICES
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import Command, Site
-from loadstone.predict.sharding.kv_cache import Cache, pooled
-from loadstone.predict.sharding.limits import Budget, Limits, Version, count, is_speculative, switched, version_of
-from loadstone.predict.sharding.rank import Rank
+from loadstone.engines.launch import Command, Site
+from loadstone.engines.sharding.kv_cache import Cache, pooled
+from loadstone.engines.sharding.limits import Budget, Limits, Version, count, is_speculative, switched, version_of
+from loadstone.engines.sharding.rank import Rank
 
 Order = Literal["mixed", "prefill-first", "static"]
 Route = Literal["least-busy", "round-robin"]

@@ -21,7 +21,7 @@ from loadstone.catalogue.find import match_gpu, published_in
 from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
 from loadstone.core.files import check_regular
-from loadstone.predict.engine_rules import ENGINES
+from loadstone.engines import ENGINES
 from loadstone.predict.scheduler import policy_of
 
 MOST_ROWS = 200_000

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import Command, Flags, Site, launch_settings, over_one, weights_flags
-from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
-from loadstone.predict.engine_rules.vllm import runtime_bytes
-from loadstone.predict.sharding.limits import Budget, Limits, count, fraction, switched
-from loadstone.predict.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
+from loadstone.engines.launch import Command, Flags, Site, launch_settings, over_one, weights_flags
+from loadstone.engines.rules import EngineRules, Era, Scheduling
+from loadstone.engines.sharding.limits import Budget, Limits, count, fraction, switched
+from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
+from loadstone.engines.vllm import runtime_bytes
 
 _OLD_GPUS = ("Volta", "Turing")
 _AMPERE_SINCE = (0, 18)

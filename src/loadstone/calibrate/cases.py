@@ -20,11 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.calibrate.points import Point, deployment_of
 from loadstone.catalogue import Deployment
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
-from loadstone.predict.calibrate.points import Point, deployment_of
-from loadstone.predict.engine_rules import rules_of
+from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes

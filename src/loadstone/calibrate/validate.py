@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
+from loadstone.calibrate.cases import Case, CaseTable, case_of, refresh, slopes
+from loadstone.calibrate.points import Point
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.calibrate.cases import Case, CaseTable, case_of, refresh, slopes
-from loadstone.predict.calibrate.points import Point
 from loadstone.predict.step_time.profile import (
     OtherArchitecture,
     Profile,

@@ -18,7 +18,7 @@ from loadstone.catalogue.architecture.precision import TORCH_DTYPES
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
-from loadstone.predict.sharding.limits import switched
+from loadstone.engines.sharding.limits import switched
 
 Runtime = Literal["docker", "podman", "enroot"]
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")

@@ -11,11 +11,11 @@ import math
 from loadstone.catalogue.architecture.model import FullAttention, LatentAttention, Layers, LinearAttention, Model
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.engine_rules.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
-from loadstone.predict.engine_rules.rules import EngineRules, Era, Scheduling
-from loadstone.predict.sharding.kv_cache import Cache, grouped
-from loadstone.predict.sharding.limits import GIB, Budget, Limits, count, fraction, switched
-from loadstone.predict.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
+from loadstone.engines.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
+from loadstone.engines.rules import EngineRules, Era, Scheduling
+from loadstone.engines.sharding.kv_cache import Cache, grouped
+from loadstone.engines.sharding.limits import GIB, Budget, Limits, count, fraction, switched
+from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
 
 RUNTIME_BYTES = 0.46 * GIB
 """CUDA context growth and kernels, one GPU. vLLM 0.19 on an H100 printed 0.24 to 0.46 GiB as "non-torch memory",
