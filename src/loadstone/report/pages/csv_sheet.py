@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
-from loadstone.core.text import no_formula
 from loadstone.report.data.points import LATENCIES, Point
 from loadstone.report.pages.document import Report
+from loadstone.report.table import to_csv
 
 _FACTS = (
     "run", "cell", "source", "engine", "version", "model", "gpu", "gpus", "parallel", "precision", "context",
@@ -40,13 +37,8 @@ _PRICES = {
 
 def sheet(report: Report) -> str:
     """CSV with a head. `value` is the median, or the mean where `which` says so; low, high: its interval."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     columns = _COLUMNS | (_PRICES if report.prices else {})
-    writer.writerow(columns)
-    for point in report.points:
-        writer.writerow(no_formula(_value(point, path)) for path in columns.values())
-    return out.getvalue()
+    return to_csv(columns, ([_value(point, path) for path in columns.values()] for point in report.points))
 
 
 def _value(point: Point, path: str) -> object:

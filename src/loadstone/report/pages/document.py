@@ -29,7 +29,7 @@ from loadstone.report.data.wording import clean, joined
 from loadstone.report.findings import Answer, Sentence, answer, levels, observations, silent
 from loadstone.report.pages import tables
 from loadstone.report.pages.study import StudyPart, by_cell, cells_of
-from loadstone.report.pages.tables import Table
+from loadstone.report.table import Table
 
 SECTIONS = {
     "throughput": "Throughput against latency",
@@ -59,7 +59,7 @@ class RunPart(msgspec.Struct, kw_only=True):
 
     number: int
     title: str
-    table: tables.Table
+    table: Table
     figures: list[Figure]
     facts: list[tuple[str, str]]
     repeat: str
@@ -77,12 +77,12 @@ class Report(msgspec.Struct, kw_only=True):
     runs: int
     trusted: tuple[int, int]
     stated: int
-    overview: tables.Table
-    verdicts: tables.Table
+    overview: Table
+    verdicts: Table
     answer: Answer | None
     sentences: list[Sentence]
-    scores: tables.Table
-    tables: list[tables.Table]
+    scores: Table
+    tables: list[Table]
     pictures: Drawn
     parts: list[RunPart]
     passed_over: list[str]

@@ -13,7 +13,7 @@ from loadstone.core.units import show_number, show_seconds
 from loadstone.report.data.points import Point
 from loadstone.report.data.statistic import Stat
 from loadstone.report.data.wording import clean, count
-from loadstone.report.pages.tables import Table, trimmed
+from loadstone.report.table import Table, drop_empty_columns
 
 _MEASURES: tuple[tuple[str, Callable[[Point], Stat | None], Callable[[float], str]], ...] = (
     ("output tok/s", lambda point: point.output, lambda value: show_number(value, 4)),
@@ -110,7 +110,7 @@ def by_cell(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Point]
         within = f" {count(sum(inside))} of {count(len(inside))} measured numbers lie in the 80 % interval predicted."
         notes.append(f"Predictions are off by, in the median: {medians}.{within if inside else ''}")
     title = "Measured and predicted, by cell" if errors else "Repeats, by cell"
-    return trimmed(Table(key="by-cell", title=title, heads=heads, align=align, rows=rows, notes=notes))
+    return drop_empty_columns(Table(key="by-cell", title=title, heads=heads, align=align, rows=rows, notes=notes))
 
 
 def _points(folders: Iterable[Path], numbers: dict[Path, int], points: dict[int, Point]) -> list[Point]:

@@ -30,53 +30,11 @@ from loadstone.report.data.statistic import PREDICTED, Stat
 from loadstone.report.data.wording import clean, count, joined, show_p, show_share
 from loadstone.report.findings.sentence import within_slo
 from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent
+from loadstone.report.table import Table, drop_empty_columns
 
 MAX_ROWS = 400
 FILLED = 0.8
 """Share of a matrix of ratios that has to be known for it to be shown."""
-
-
-class Table(msgspec.Struct, kw_only=True):
-    """`align`: for each column l or r; w is l and wide, n is l and in one line, u is r, and small under the column
-    before it on a page. `notes`: what the numbers mean.
-
-    `words`: its rows are read one by one, not down the columns. `sortable`: a page lets one sort and filter them.
-    """
-
-    key: str
-    title: str
-    heads: list[str]
-    align: str
-    rows: list[list[str]]
-    notes: list[str] = msgspec.field(default_factory=list)
-    words: bool = False
-    sortable: bool = False
-
-    @property
-    def groups(self) -> list[tuple[str, list[int]]]:
-        """The columns of a page: the side of each, and which columns stand in it, one under the other."""
-        groups: list[tuple[str, list[int]]] = []
-        for at, side in enumerate(self.align):
-            if side == "u":
-                groups[-1][1].append(at)
-            else:
-                groups.append((side, [at]))
-        return groups
-
-
-def trimmed(table: Table) -> Table:
-    """Without the columns that have nothing to say in any row."""
-    kept = [at for at in range(len(table.heads)) if not table.rows or any(row[at] != "-" for row in table.rows)]
-    # What stands under a column that is left out takes its place.
-    owners = [len(table.align[: at + 1].rstrip("u")) - 1 for at in range(len(table.align))]
-    first = [at for at in kept if not any(owners[at] <= other < at for other in kept)]
-    align = ["r" if side == "u" and at in first else side for at, side in enumerate(table.align)]
-    return msgspec.structs.replace(
-        table,
-        heads=[table.heads[at] for at in kept],
-        align="".join(align[at] for at in kept),
-        rows=[[row[at] for at in kept] for row in table.rows],
-    )
 
 
 def overview(runs: Sequence[StoredRun], points: Sequence[Point]) -> Table:
@@ -99,7 +57,7 @@ def overview(runs: Sequence[StoredRun], points: Sequence[Point]) -> Table:
             ]
         )
     heads = ["run", "folder", "source", "deployment", "workload", "loads", "trusted", "$ per hour"]
-    return trimmed(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
+    return drop_empty_columns(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
 
 
 def _loads(points: Sequence[Point]) -> str:
@@ -190,7 +148,7 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
         notes.append(f"{len(rows) - MAX_ROWS} more are not shown; `loadstone show --json` has them as `stated`")
     title = "What files state otherwise"
     table = Table(key="stated", title=title, heads=heads, align="rllrrww", rows=rows[:MAX_ROWS], notes=notes)
-    return [trimmed(table)]
+    return [drop_empty_columns(table)]
 
 
 def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
@@ -216,7 +174,7 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are not shown; --format csv has all")
     rows = [list(row) for row in zip(*texts, strict=True)]
-    return trimmed(
+    return drop_empty_columns(
         Table(key=key, title=title, heads=list(heads), align="".join(align), rows=rows, notes=notes, sortable=run)
     )
 
@@ -242,7 +200,7 @@ def scores(points: Sequence[Point]) -> Table:
     if any(point.failed for point in points):
         notes.append("Cells with an error are left out: not all of what was asked for was measured there.")
     made = Table(key="scores", title="Best of each setup", heads=heads, align="w" + "r" * (len(goals) + 1), rows=rows)
-    return trimmed(msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes))
+    return drop_empty_columns(msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes))
 
 
 def _deployments(points: Sequence[Point]) -> list[str]:
@@ -475,7 +433,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
                 *([f"{UNSETTLED}."] if left_out(ratio for own in by_cell.values() for ratio in own) else []),
             ],
         )
-        table = trimmed(table)
+        table = drop_empty_columns(table)
         filled = [text != "-" for row in table.rows for text in row[4:]]
         if sum(filled) >= FILLED * len(filled):
             made.append(table)

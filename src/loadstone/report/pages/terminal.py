@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -24,16 +24,9 @@ from loadstone.core.summary import (
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_load, show_number, show_seconds
 from loadstone.report.data.wording import joined, show_p, show_share
+from loadstone.report.table import Shown, Table, show_verdict, table_of
 
 _PartsOf = Callable[[CellSummary], Sequence[Part]]
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
-
-    Row = Sequence[tuple[str, str | Text]]
-    """The cells of a row, each with the head of its column."""
 
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 _LOAD_NAMES = {"concurrency": "concurrency {}", "rate": "{} req/s", "burst": "burst of {}"}
@@ -51,15 +44,12 @@ UNBOUNDED_NOTE = (
 )
 
 
-def render(summary: Summary) -> RenderableType:
-    """The table with its foot, for a rich console. Everything the engine said is shown as plain text."""
-    from rich.console import Group
-    from rich.text import Text
-
+def render(summary: Summary) -> list[Shown]:
+    """Show a run: its heading, its tables, and what their columns mean. What the engine wrote is plain text."""
     cells = summary.cells
     of_run = [_finding(finding) for finding in summary.findings]
     if not cells:
-        return Group(Text("nothing was sent"), *map(Text, of_run))
+        return ["nothing was sent", *of_run]
     findings: list[Finding] = []
     tables = [_table(cells, findings)]
     tables += [_parts(cells, *named) for named in _PARTS if any(named[0](cell) for cell in cells)]
@@ -67,9 +57,7 @@ def render(summary: Summary) -> RenderableType:
         tables.append(_dialect(cells))
     lines = [*_definitions(cells, summary.source == "simulated"), *_first_token(summary.first_token)]
     lines += [f"({number}) {_finding(finding)}" for number, finding in enumerate(findings, 1)]
-    return Group(
-        Text(joined(heading(summary), *_answer(cells), by="\n")), *tables, *(Text(line) for line in [*lines, *of_run])
-    )
+    return [heading(summary), *_answer(cells), *tables, *lines, *of_run]
 
 
 def _answer(cells: Sequence[CellSummary]) -> list[str]:
@@ -86,15 +74,12 @@ def _answer(cells: Sequence[CellSummary]) -> list[str]:
     return ["; ".join(parts)]
 
 
-def ranked(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Several deployments, the best first; see analyse.ranking."""
-    from rich.console import Group
-    from rich.text import Text
-
+def render_ranking(rows: Sequence[Mapping[str, Any]]) -> list[Shown]:
+    """Show several deployments, the best first; see analyse.ranking."""
     places = msgspec.convert(rows, list[Ranked])
     simulated = [row for row in places if row.load is not None]
     with_bounds = any(row.slo_met is not None for row in simulated)
-    table = of_rows(
+    ranking = table_of(
         [
             [
                 ("rank", str(place)),
@@ -112,8 +97,8 @@ def ranked(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
         ],
         "deployment",
     )
-    lines = [RULE, *(f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None)]
-    return Group(table, *map(Text, lines))
+    left_out = [f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None]
+    return [ranking, RULE, *left_out]
 
 
 def heading(summary: Summary) -> str:
@@ -128,31 +113,11 @@ def heading(summary: Summary) -> str:
     return " · ".join([engine, model, target.endpoint if target else "?", plan])
 
 
-def empty(title: str | None = None) -> Table:
-    """A table without rows, as all of ours look."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    return Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", title=title)
-
-
-def of_rows(rows: Sequence[Row], *left: str) -> Table:
-    """A table of rows that have the same heads; of numbers, but for the columns `left`."""
-    table = empty()
-    for head, _ in rows[0] if rows else ():
-        table.add_column(head, justify="left" if head in left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(shown for _, shown in row))
-    return table
-
-
 def _table(cells: Sequence[CellSummary], findings: list[Finding]) -> Table:
-    from rich.text import Text
-
     has_roofline = bool(_roofline_shares(cells, "tpot_ratio"))
     # Where nothing failed its column is empty, and makes room for one more within 120 characters.
     has_failures = not has_roofline or any(_failed(cell.requests) for cell in cells)
-    rows: list[Row] = []
+    rows = []
     load_head, loads = _loads(cells)
     for cell, load in zip(cells, loads, strict=True):
         metrics = cell.metrics
@@ -173,10 +138,10 @@ def _table(cells: Sequence[CellSummary], findings: list[Finding]) -> Table:
                 ("E2E p50", _p50(e2e)),
                 ("p99", _p99(cell, e2e)),
                 *([("of light", percent(share))] if has_roofline else []),
-                ("trusted", Text(*_trusted(cell, findings))),
+                ("trusted", _trusted(cell, findings)),
             ]
         )
-    return of_rows(rows, "trusted")
+    return table_of(rows, "trusted", style=show_verdict)
 
 
 def _parts(
@@ -189,18 +154,16 @@ def _parts(
 
     What a row is of is one column: where the table is too wide, that is what each piece of it begins with.
     """
-    from rich.text import Text
-
     load_head, loads = _loads(cells)
     first = f"{load_head} · {head}"
-    rows: list[Row] = []
+    rows = []
     for cell, load in zip(cells, loads, strict=True):
         for part in parts_of(cell):
             cached, prompts = part.cached_input_tokens, part.input_tokens
             ttft, e2e = _timed(part, cells)
             rows.append(
                 [
-                    (first, Text(f"{load} · {name(part)}")),
+                    (first, f"{load} · {name(part)}"),
                     ("ok", str(part.requests.completed)),
                     ("failed", _failed(part.requests)),
                     ("in tok", _figure(part.mean_input_tokens)),
@@ -214,7 +177,7 @@ def _parts(
                     ("p99", _p99(cell, e2e)),
                 ]
             )
-    return of_rows(rows, first)
+    return table_of(rows, first)
 
 
 def _piece(part: PiecePart) -> str:
@@ -233,16 +196,13 @@ _PARTS: tuple[tuple[_PartsOf, str, Callable[[Any], str]], ...] = (
 def _dialect(cells: Sequence[CellSummary]) -> Table:
     """Another tool's numbers, a column for each cell, each with its definition."""
     dialects = [cell.dialect for cell in cells if cell.dialect is not None]
-    table = empty()
-    table.add_column(dialects[0].tool, no_wrap=True)
-    for load in _loads(cells)[1]:
-        table.add_column(load, justify="right", no_wrap=True)
-    table.add_column("is")
+    loads = _loads(cells)[1]
+    rows = []
     for key, definition in dialects[0].definitions.items():
         values = [dialect.metrics[key] for dialect in dialects]
         if any(value is not None for value in values):
-            table.add_row(key, *map(_figure, values), definition)
-    return table
+            rows.append([key, *map(_figure, values), definition])
+    return Table(heads=[dialects[0].tool, *loads, "is"], align="n" + "r" * len(loads) + "w", rows=rows)
 
 
 def _figure(value: float | None) -> str:
@@ -340,7 +300,7 @@ def _energy(cells: Sequence[CellSummary]) -> str:
     return text
 
 
-def _trusted(cell: CellSummary, findings: list[Finding]) -> tuple[str, str]:
+def _trusted(cell: CellSummary, findings: list[Finding]) -> str:
     numbers = []
     for finding in cell.verdict.findings:
         if finding.severity != "info":
@@ -348,8 +308,8 @@ def _trusted(cell: CellSummary, findings: list[Finding]) -> tuple[str, str]:
                 findings.append(finding)
             numbers.append(str(findings.index(finding) + 1))
     if not numbers:
-        return ("as stated", "") if cell.is_as_stated else ("yes", "green")
-    return f"NO ({','.join(numbers)})", "bold red"
+        return "as stated" if cell.is_as_stated else "yes"
+    return f"NO ({','.join(numbers)})"
 
 
 def _finding(finding: Finding) -> str:
