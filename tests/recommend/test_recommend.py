@@ -177,7 +177,7 @@ def test_the_study_that_it_writes_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"slo": "tpot_p99<0.1ms"}, "below the speed of light"),
+        ({"slo": "tpot_p99<0.1ms"}, "faster than the hardware allows"),
         ({"rate": 100_000}, "nothing carries this within so many; the nearest,"),
         ({"model": "llama-3.1-405b", "gpus_max": 1}, "do not fit"),
         ({"rate": None}, "--rate: say how much traffic"),

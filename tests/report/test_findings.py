@@ -17,7 +17,7 @@ from loadstone.interop.read.folders import run_folders
 from loadstone.report.charts.bars import ratio_figures
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, TPOT, TTFT
 from loadstone.report.data.pairs import Effect, effect, gpu_ratios
-from loadstone.report.data.points import Point
+from loadstone.report.data.points import CellPoint
 from loadstone.report.data.runs import read_runs
 from loadstone.report.data.series import series_of
 from loadstone.report.findings import answer, observations
@@ -184,7 +184,7 @@ def test_the_bottleneck_is_what_the_server_says(tmp_path: Path, server: Json, wo
 def test_a_predicted_throughput_of_a_closed_loop_is_as_sure_as_its_latency(tmp_path: Path) -> None:
     """Places over mean E2E: of 4.8 times the throughput nobody says that nothing is shown."""
 
-    def simulated(name: str, gpu: str, output: float) -> Point:
+    def simulated(name: str, gpu: str, output: float) -> CellPoint:
         one = cell(16, e2e=16_000 / output, output=output)
         one["metrics"]["interval"] = {"output_tokens_per_s": {"low": output / 4, "high": output * 4}}
         one["metrics"]["e2e_s"] |= {"low": 0.8 * 16_000 / output, "high": 1.25 * 16_000 / output}

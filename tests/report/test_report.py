@@ -25,8 +25,8 @@ from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.csv_sheet import sheet
 from loadstone.report.pages.document import build
 from loadstone.report.pages.html import page, script, vega
-from loadstone.report.pages.markdown import markdown, text
-from loadstone.report.pages.tables import Table, trimmed
+from loadstone.report.pages.markdown import markdown
+from loadstone.report.table import Table, drop_empty_columns, escape
 from loadstone.report.write import report
 from report_folders import Json, cell, length, points, record, run, stat
 from test_import import VLLM
@@ -151,8 +151,8 @@ def test_what_engines_say_is_text(tmp_path: Path) -> None:
 
 
 def test_markdown_is_taken_literally() -> None:
-    assert text("a|b_c*d<e>[f](g)`h`") == r"a\|b\_c\*d\<e\>\[f\](g)\`h\`"
-    assert text("1.5-2 (x)") == "1.5-2 (x)"
+    assert escape("a|b_c*d<e>[f](g)`h`") == r"a\|b\_c\*d\<e\>\[f\](g)\`h\`"
+    assert escape("1.5-2 (x)") == "1.5-2 (x)"
 
 
 def test_formulas_are_no_formulas_in_csv(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_columns_without_a_number_are_left_out(tmp_path: Path) -> None:
     runs, _ = read_runs([tmp_path])
     (table,) = [table for table in build(runs, inside=False).tables if table.key == "cells"]
     assert "E2E" in table.heads
-    assert not {"ITL", "of light", "MBU", "MFU"} & set(table.heads)
+    assert not {"ITL", "roofline", "MBU", "MFU"} & set(table.heads)
     assert all(len(row) == len(table.heads) == len(table.align) for row in table.rows)
 
 
@@ -401,8 +401,8 @@ def test_what_was_used_of_the_hardware_stands_beside_the_share_of_light(tmp_path
     run(tmp_path, "a", [cell(25)], deployment={"model": "llama-3.1-8b", "gpus": 1, "tp": 1})
     report = build(read_runs([tmp_path])[0], inside=False)
     (table,) = [table for table in report.tables if table.key == "cells"]
-    at = table.heads.index("of light")
-    assert table.heads[at : at + 3] == ["of light", "MBU", "MFU"]
+    at = table.heads.index("roofline")
+    assert table.heads[at : at + 3] == ["roofline", "MBU", "MFU"]
     # A step of 25 requests reads 18.6 GB at 4.8 TB/s and takes 20 ms; 10 requests/s of 1,024 in and 128 out are
     # 11,510 tokens/s of 14 GFLOP, a head for each of the answer's, and attention, of 989 TFLOP/s.
     assert table.rows[0][at : at + 3] == ["20 %", "19 %", "17 %"]
@@ -714,9 +714,9 @@ def test_what_a_load_was_is_told_beside_its_number(tmp_path: Path) -> None:
 
 def test_what_stands_under_a_column_that_is_left_out_stands_for_itself() -> None:
     table = Table(key="k", title="t", heads=["x", "a", "b", "c"], align="ruuu", rows=[["-", "1", "-", "2"]])
-    assert (trimmed(table).heads, trimmed(table).align) == (["a", "c"], "ru")
+    assert (drop_empty_columns(table).heads, drop_empty_columns(table).align) == (["a", "c"], "ru")
     table.rows = [["3", "-", "1", "-"]]
-    assert (trimmed(table).heads, trimmed(table).align) == (["x", "b"], "ru")
+    assert (drop_empty_columns(table).heads, drop_empty_columns(table).align) == (["x", "b"], "ru")
 
 
 @needs_chromium

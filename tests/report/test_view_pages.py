@@ -21,7 +21,7 @@ from loadstone.core.plan import Load
 from loadstone.core.record import Target
 from loadstone.report.view import app as view_app
 from loadstone.report.view import connection
-from loadstone.report.view.app import Site
+from loadstone.report.view.app import ViewApp
 from loadstone.report.view.guard import Guard
 from loadstone.report.view.run_list import RunList
 from loadstone.report.view.serve import listen, url_of
@@ -59,7 +59,7 @@ def runs(tmp_path: Path) -> Iterator[Path]:
 
 
 def open_page(root: Path, **door: Any) -> Guard:
-    return Guard(Site(RunList([root])).app(), **door)
+    return Guard(ViewApp(RunList([root])).app(), **door)
 
 
 def listed(answer: httpx.Response) -> set[str]:
@@ -301,7 +301,7 @@ def test_what_nobody_thought_of_is_a_line_and_no_traceback(
 ) -> None:
     assert get(open_page(runs, token=TOKEN), "/?" + "a=1&" * 200).status_code == 400
     assert get(open_page(runs, token=TOKEN), f"/?token={TOKEN}&" + "a=1&" * 200).status_code == 400
-    page = Site(RunList([runs]))
+    page = ViewApp(RunList([runs]))
     monkeypatch.setattr(page, "listing", lambda request: 1 / 0)
     answer = get(Guard(page.app()), "/?q=%1b[31m")
     assert answer.status_code == 500

@@ -75,13 +75,14 @@ def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict
 
 def print_text(*parts: Shown) -> None:
     """Print lines and tables for a person; a table that is wider than the terminal is cut into several."""
+    from loadstone.report.table import print_parts, to_text
+
+    if not sys.stdout.isatty():
+        sys.stdout.write(to_text(parts, _WIDTH))
+        return
     from rich.console import Console
 
-    from loadstone.report.table import print_parts
-
-    is_terminal = sys.stdout.isatty()
-    console = Console(highlight=False) if is_terminal else Console(highlight=False, width=_WIDTH)
-    print_parts(console, parts, console.width, wrap=is_terminal)
+    print_parts(Console(highlight=False), parts)
 
 
 def print_json(document: object) -> None:

@@ -9,7 +9,7 @@ from loadstone.core.files import refusing
 from loadstone.recommend.result import Recommendation
 from loadstone.recommend.text import answer, footer, plan_table, remarks, why_measure
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
-from loadstone.report.pages.html import framed, render
+from loadstone.report.pages.html import frame_page, render
 from loadstone.report.table import Table
 
 
@@ -33,7 +33,7 @@ def write_page(document: Recommendation, path: Path) -> None:
         foot=footer(document),
     )
     with refusing(f"-o {path}: cannot be written", "name another file"):
-        path.write_text(framed(f"What to deploy for {document.model}", content), encoding="utf-8")
+        path.write_text(frame_page(f"What to deploy for {document.model}", content), encoding="utf-8")
 
 
 def _rejected(document: Recommendation) -> Table:

@@ -310,7 +310,7 @@ def _binds(candidate: Candidate, curve: Curve, traffic: Traffic) -> str:
     parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
     whole = sum(part.seconds for part in parts)
     mostly = " and ".join(f"{part.seconds / whole:.0%} {part.name}" for part in parts[:2])
-    return f"{name} binds; a decode step of {batch} requests is {mostly}"
+    return f"{name} is the first limit as the load grows; a decode step of {batch} requests is {mostly}"
 
 
 _AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "arguments")
@@ -439,7 +439,7 @@ def _milliseconds(refused: Refused) -> float:
 
 
 def _light(slow: Sequence[Refused], traffic: Traffic) -> str | None:
-    """Where no engine could be fast enough, whatever it does: below the speed of light."""
+    """Where no engine could be fast enough, whatever it does: faster than the hardware allows."""
     fastest: dict[str, tuple[float, str]] = {}
     for each in slow:
         candidate = parse_deployment(each.deployment)
@@ -454,8 +454,8 @@ def _light(slow: Sequence[Refused], traffic: Traffic) -> str | None:
         value, name = fastest.get(bound.name, (0.0, ""))
         if value > bound.bound_s:
             return (
-                f"--slo: {bound.name} < {show_seconds(bound.bound_s)} is below the speed of light: the memory and "
-                f"products of {name} take {show_seconds(value)} with nothing lost; ask for more than that"
+                f"--slo: {bound.name} < {show_seconds(bound.bound_s)} is faster than the hardware allows: the memory "
+                f"and products of {name} take {show_seconds(value)} with nothing lost; ask for more than that"
             )
     return None
 

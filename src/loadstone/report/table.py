@@ -101,8 +101,17 @@ def drop_empty_columns(table: Table) -> Table:
 # --- a terminal ---------------------------------------------------------------------------------------------------
 
 
-def print_parts(console: Console, parts: Iterable[Shown], width: int, *, wrap: bool = True) -> None:
-    """Print lines and tables. Tables wider than `width` characters are cut into several, so that no number is.
+def to_text(parts: Iterable[Shown], width: int) -> str:
+    """Write lines and tables as plain text: tables `width` characters wide at most, lines unbroken."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    print_parts(Console(file=out, width=width, highlight=False, force_terminal=False), parts, wrap=False)
+    return out.getvalue()
+
+
+def print_parts(console: Console, parts: Iterable[Shown], *, wrap: bool = True) -> None:
+    """Print lines and tables. Tables wider than the console are cut into several, so that no number is.
 
     Nothing that is printed is an order to the terminal. `wrap`: long lines are broken between words, but for
     indented ones, such as commands: these can be copied.
@@ -113,8 +122,8 @@ def print_parts(console: Console, parts: Iterable[Shown], width: int, *, wrap: b
         if isinstance(part, str):
             console.print(Text(printable(part)), soft_wrap=not wrap or part.startswith("  "))
             continue
-        for piece in split(part, width):
-            _print(console, piece, width)
+        for piece in split(part, console.width):
+            _print(console, piece)
 
 
 def split(table: Table, width: int) -> list[Table]:
@@ -156,7 +165,7 @@ def _widths(table: Table) -> list[int]:
     return widths
 
 
-def _print(console: Console, table: Table, width: int) -> None:
+def _print(console: Console, table: Table) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -176,7 +185,7 @@ def _print(console: Console, table: Table, width: int) -> None:
         if table.style is not None and texts:
             texts[-1].stylize(table.style(row[-1]))
         drawn.add_row(*texts)
-    console.print(drawn, width=width)
+    console.print(drawn)
 
 
 # --- files --------------------------------------------------------------------------------------------------------

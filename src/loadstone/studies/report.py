@@ -112,10 +112,10 @@ def _cells(launches: Sequence[Launch], runs: Mapping[str, Path | None], twin: Pa
 
 
 def _found(answer: Mapping[str, Any]) -> str:
-    """What a search found, in a few words."""
+    """Say what a search found, in a few words."""
     low, high = (answer[name] and f"{answer[name]['value']:.4g}" for name in ("load", "fails_at"))
-    held = f"{low or 'no'} {unit_of(answer)} surely {'hold' if low else 'held'}"
-    return f"{held}, {high or 'none'} {'fail' if high else 'failed'}"
+    holds = f"holds at {low} {unit_of(answer)}" if low else "holds at no load tried"
+    return f"{holds}, fails at {high or 'no load tried'}"
 
 
 def _missing(launches: Sequence[Launch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:

@@ -5,20 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
-
-import msgspec
 
 from loadstone.core.record import RunInfo
 from loadstone.core.run_folder.folder import write_info
 
 _MARKED_BYTES = 1 << 20
-
-
-class _Marked(msgspec.Struct):
-    """Of run.json."""
-
-    marks: dict[str, str] = {}
 
 
 def seal(folder: Path, info: RunInfo) -> None:
@@ -27,12 +20,9 @@ def seal(folder: Path, info: RunInfo) -> None:
     write_info(folder, info)
 
 
-def changed(folder: Path) -> list[str]:
-    """The files that are not as they were written; none where nobody kept how that was."""
-    known: dict[str, str] = {}
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        known = msgspec.json.decode((folder / "run.json").read_bytes(), type=_Marked).marks
-    return [name for name, mark in _marks(folder).items() if known.get(name, mark) != mark] if known else []
+def changed(folder: Path, marks: Mapping[str, str]) -> list[str]:
+    """List the files that are not as they were written; none without `marks`, those of run.json."""
+    return [name for name, mark in _marks(folder).items() if marks.get(name, mark) != mark] if marks else []
 
 
 def _marks(folder: Path) -> dict[str, str]:

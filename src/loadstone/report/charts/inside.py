@@ -24,7 +24,7 @@ from loadstone.report.charts.theme import (
     wide,
 )
 from loadstone.report.data.samples import TIME_BINS, Heat, RunSample, Track
-from loadstone.report.data.wording import count, joined, requests_a
+from loadstone.report.data.wording import count, join, requests_a
 
 _SHADES = (INK, INK, GREY, GREY)
 _STROKES = ([1, 0], [3, 3], [1, 0], [3, 3])
@@ -121,7 +121,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
     return figure(
         key,
         "The run over time",
-        [name, joined("under way: sent, not ended", f"means over {TIME_BINS} intervals of the run", dotted, by="; ")],
+        [name, join("under way: sent, not ended", f"means over {TIME_BINS} intervals of the run", dotted, by="; ")],
         chart,
         section="run",
         summary=f"Timeline of {name}: "

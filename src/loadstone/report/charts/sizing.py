@@ -153,7 +153,7 @@ def contexts_picture(rows: Sequence[Row]) -> Figure:
 
 
 def _best_of(boxes: Collection[Sequence[Row]]) -> str:
-    """What differs among the rows of a box, of which it has the longest."""
+    """Say what differs among the rows of a box, which has the longest of them."""
     facts = {"engine": "engines", "weights_dtype": "precisions", "kv_dtype": "KV precisions", "batch": "batches"}
     facts |= dict.fromkeys(("tp", "pp", "dp", "ep"), "splits")
     differing = [

@@ -1,4 +1,4 @@
-"""What all pictures have: looks, data, axes, tooltips, and their files (SVG, PNG, HTML), made offline.
+"""Give all pictures the same looks, data, axes, tooltips, and their files (SVG, PNG, HTML), made offline.
 
 They are small with large letters, so that they can be read at a third of their size. A colour means one thing in all
 pictures of a report: what is compared (data/series.py, hued). The first three are of Okabe and Ito, Color Universal
@@ -58,7 +58,7 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
     """An Altair chart, or charts in layers, made a figure: title, notes and looks added."""
     shown_notes = [note for note in notes if note]
     lines = [line for note in shown_notes for line in textwrap.wrap(note, _LINE_CHARS)]
-    spec = layered(chart) if isinstance(chart, list) else chart
+    spec = stack_layers(chart) if isinstance(chart, list) else chart
     if not isinstance(spec, dict):
         spec = spec.to_dict(validate=schemapi.DEBUG_MODE)
     spec["title"] = {"text": textwrap.wrap(title, 52) or "", "subtitle": lines}
@@ -70,7 +70,7 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
     return Figure(key=key, title=title, notes=shown_notes, summary=summary, section=section, spec=spec)
 
 
-def layered(charts: Sequence[alt.Chart], **more: Any) -> dict[str, Any]:
+def stack_layers(charts: Sequence[alt.Chart], **more: Any) -> dict[str, Any]:
     """The specification of charts over one another. Altair's own way copies all of them for each that is added."""
     parts = [chart.to_dict(validate=schemapi.DEBUG_MODE) for chart in charts]
     datasets = {name: rows for part in parts for name, rows in part.pop("datasets", {}).items()}
@@ -79,7 +79,7 @@ def layered(charts: Sequence[alt.Chart], **more: Any) -> dict[str, Any]:
 
 
 def tooltips(*columns: tuple[str, ...]) -> list[alt.Tooltip]:
-    """Of columns of the data, each with its title and number format where these are not its name and Vega's own."""
+    """Make tooltips of columns, each with its title and number format where these are not its name and Vega's own."""
 
     def tooltip(column: str, title: str = "", format: str = "") -> alt.Tooltip:
         return alt.Tooltip(column, title=title or alt.Undefined, format=format or alt.Undefined)
@@ -104,7 +104,7 @@ def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
 
 
 def wide(values: Sequence[float], times: float) -> bool:
-    """Whether they span more than a factor of `times`, so that a linear axis would press the small ones together."""
+    """Tell whether values span more than a factor of `times`, so that a linear axis would hide the small ones."""
     return min(values) > 0 and max(values) / min(values) > times
 
 
@@ -144,7 +144,7 @@ def to_svg(figure: Figure) -> str:
 
 
 def save_picture(picture: Figure, path: Path) -> None:
-    """As HTML, SVG or PNG, by the name's ending; the HTML needs no network. Raises InputError for any other."""
+    """Write HTML, SVG or PNG, by the name's ending; the HTML needs no network. Raises InputError for any other."""
     kind = path.suffix.lower()
     if kind == ".png":
         path.write_bytes(to_png(picture))

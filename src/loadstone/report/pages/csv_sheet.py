@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadstone.report.data.points import LATENCIES, Point
+from loadstone.report.data.points import LATENCIES, CellPoint
 from loadstone.report.pages.document import Report
 from loadstone.report.table import to_csv
 
@@ -41,7 +41,7 @@ def sheet(report: Report) -> str:
     return to_csv(columns, ([_value(point, path) for path in columns.values()] for point in report.points))
 
 
-def _value(point: Point, path: str) -> object:
+def _value(point: CellPoint, path: str) -> object:
     """None where there is none on the way."""
     value: object = point
     for name in path.split("."):

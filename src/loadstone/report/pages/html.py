@@ -30,10 +30,10 @@ _TELLING = ("price", "peak", "capacity", "ratio", "leader", "scale", "switch", "
 
 def page(report: Report) -> str:
     """The whole report as one file that needs no network."""
-    return framed(report.title, body(report))
+    return frame_page(report.title, body(report))
 
 
-def framed(title: str, content: str) -> str:
+def frame_page(title: str, content: str) -> str:
     """A page of its own around `content`, which is markup already."""
     scripts = [vega(), script()]
     hashes = " ".join(map(_hash, scripts))

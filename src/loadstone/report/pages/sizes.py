@@ -135,7 +135,7 @@ def _pivot(
 
 
 def _also(rows: Sequence[Row], names: Collection[str]) -> list[str]:
-    """In which facts rows differ that are alike in `names`; not those that follow from others, as tp from gpus."""
+    """List the facts in which rows differ that are alike in `names`; none that follows from others, as tp."""
     known, more = list(names), []
     for name in FACTS:
         places = {tuple(getattr(row, each) for each in known) for row in rows}

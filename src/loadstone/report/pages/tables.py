@@ -23,11 +23,19 @@ from loadstone.report.data.frames import (
     best_cells,
     load_label,
 )
-from loadstone.report.data.pairs import UNSETTLED, Ratio, gpu_ratios, heaviest, interval_words, left_out, lightest
-from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
-from loadstone.report.data.series import common, series_of, workload_label
-from loadstone.report.data.statistic import PREDICTED, Stat
-from loadstone.report.data.wording import clean, count, joined, show_p, show_share
+from loadstone.report.data.pairs import (
+    UNSETTLED,
+    Ratio,
+    gpu_ratios,
+    has_unsettled,
+    heaviest,
+    interval_words,
+    lightest,
+)
+from loadstone.report.data.points import LATENCIES, LONG_RUN, CellPoint
+from loadstone.report.data.series import list_common, series_of, workload_label
+from loadstone.report.data.statistic import PREDICTED, Estimate
+from loadstone.report.data.wording import clean, count, join, show_probability, show_share
 from loadstone.report.findings.sentence import within_slo
 from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent
 from loadstone.report.table import Table, drop_empty_columns
@@ -37,7 +45,7 @@ FILLED = 0.8
 """Share of a matrix of ratios that has to be known for it to be shown."""
 
 
-def overview(runs: Sequence[StoredRun], points: Sequence[Point]) -> Table:
+def overview(runs: Sequence[StoredRun], points: Sequence[CellPoint]) -> Table:
     """A row for each run: what it was of, what was asked, whether it can be trusted."""
     rows = []
     for number, run in enumerate(runs, 1):
@@ -49,7 +57,7 @@ def overview(runs: Sequence[StoredRun], points: Sequence[Point]) -> Table:
                 str(number),
                 clean(run.info.run_id),
                 run.info.source,
-                _deployed(run),
+                _name_deployment(run),
                 workload_label(first) if first else "",
                 _loads(own),
                 trust((trusted, cells), stated_cells([run]) > 0),
@@ -60,7 +68,7 @@ def overview(runs: Sequence[StoredRun], points: Sequence[Point]) -> Table:
     return drop_empty_columns(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
 
 
-def _loads(points: Sequence[Point]) -> str:
+def _loads(points: Sequence[CellPoint]) -> str:
     """`rate 1, 2`, of each kind of load."""
     by_kind: dict[str, list[str]] = defaultdict(list)
     for point in points:
@@ -70,8 +78,8 @@ def _loads(points: Sequence[Point]) -> str:
     )
 
 
-def _deployed(run: StoredRun) -> str:
-    """Of a fleet only the first server was asked who it is."""
+def _name_deployment(run: StoredRun) -> str:
+    """Name the deployment; in a fleet only the first server was asked who it is."""
     servers = len(run.info.target.urls) if run.info.target else 0
     return clean(f"first of {servers} servers: {run.facts.label}" if servers > 1 else run.facts.label, 120)
 
@@ -130,7 +138,7 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
                     [
                         str(number),
                         f"{cell.load.kind} {show_load(cell.load.value)}",
-                        joined(name, clean(each.statistic or ""), by=" "),
+                        join(name, clean(each.statistic or ""), by=" "),
                         show(each.stated, digits),
                         show(each.ours, digits),
                         clean(each.definition or "-", 200),
@@ -151,7 +159,7 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
     return [drop_empty_columns(table)]
 
 
-def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
+def cells(points: Sequence[CellPoint], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
     """The columns published tables have: load, prompts, throughput, TTFT, TPOT, ITL, E2E; intervals, prices, bounds.
 
     What is looked for first stands before the edge of a screen.
@@ -159,17 +167,17 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
     shown = points[:MAX_ROWS]
     names = _deployments(shown)
     loads = [
-        joined(load_label(point), point.how, point.prefix if point.prefix not in name else "", by=" · ")
+        join(load_label(point), point.how, point.prefix if point.prefix not in name else "", by=" · ")
         + ("" if point.trusted else f" {WARNED}")
         for point, name in zip(shown, names, strict=True)
     ]
     columns = [("run", "r", [str(point.number) for point in shown]), ("deployment", "w", names)] if run else []
     columns += [("load", "l" if any(point.how for point in shown) else "n", loads)]
     columns += [
-        (_level(shown) if head == _INTERVAL else head, side, list(map(of, shown))) for head, side, of in _NUMBERS
+        (_name_level(shown) if head == _INTERVAL else head, side, list(map(of, shown))) for head, side, of in _NUMBERS
     ]
     heads, align, texts = zip(*columns, strict=True)
-    shared = " · ".join(common(points)) if run and points else ""
+    shared = " · ".join(list_common(points)) if run and points else ""
     notes = [*([f"All rows: {shared}."] if shared else []), *_notes(points)]
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are not shown; --format csv has all")
@@ -179,8 +187,8 @@ def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cell
     )
 
 
-def scores(points: Sequence[Point]) -> Table:
-    """Of each setup of one workload its best cell by each goal, and the load of that; the best of all in front."""
+def scores(points: Sequence[CellPoint]) -> Table:
+    """List each setup's best cell of one workload by each goal, and its load; the best of all is marked."""
     names = _deployments(points)
     goals = [(head, measure, show, best_cells(points, names, measure)) for head, measure, show in _GOALS]
     rows = []
@@ -203,12 +211,12 @@ def scores(points: Sequence[Point]) -> Table:
     return drop_empty_columns(msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes))
 
 
-def _deployments(points: Sequence[Point]) -> list[str]:
-    """What differs among the points: what all have in common would only push the numbers out of sight."""
-    return [_unrepeated(series.setup, point) for series, point in zip(series_of(points), points, strict=True)]
+def _deployments(points: Sequence[CellPoint]) -> list[str]:
+    """Name what differs among the points: what all have in common would only push the numbers out of sight."""
+    return [_shorten(series.setup, point) for series, point in zip(series_of(points), points, strict=True)]
 
 
-def _unrepeated(name: str, point: Point) -> str:
+def _shorten(name: str, point: CellPoint) -> str:
     """`8×H200` for `H200 · 8×`."""
     parts = name.split(" · ")
     if point.gpu in parts and f"{point.gpus}×" in parts:
@@ -221,15 +229,15 @@ def _count(many: int | None) -> str:
     return count(many) if many is not None else "-"
 
 
-def _number(stat: Stat | None) -> str:
+def _number(stat: Estimate | None) -> str:
     return show_number(stat.value) if stat is not None else "-"
 
 
-def _value(stat: Stat | None) -> str:
+def _value(stat: Estimate | None) -> str:
     return "-" if stat is None else show_seconds(stat.value) + (" ⌀" if stat.which == "mean" else "")
 
 
-def _bounds(stat: Stat | None, show: Callable[[float | None], str] = show_seconds) -> str:
+def _bounds(stat: Estimate | None, show: Callable[[float | None], str] = show_seconds) -> str:
     if stat is None or stat.low is None or stat.high is None:
         return "-"
     low, high = show(stat.low), show(stat.high)
@@ -237,31 +245,31 @@ def _bounds(stat: Stat | None, show: Callable[[float | None], str] = show_second
     return f"{number if unit and high.endswith(f' {unit}') else low}–{high}"
 
 
-def _of_light(point: Point) -> str:
+def _show_roofline(point: CellPoint) -> str:
     """The roofline's TPOT over the one there was: 100 % is as fast as the hardware can be."""
     if point.tpot is None or not point.tpot.value or not point.roofline.tpot_s:
         return "-"
     return f"{100 * point.roofline.tpot_s / point.tpot.value:.0f} %"
 
 
-def _p99(stat: Stat | None, point: Point) -> str:
+def _p99(stat: Estimate | None, point: CellPoint) -> str:
     """Marked where its requests cannot bound it from above; of sums nobody has them."""
     if stat is None or stat.p99 is None:
         return "-"
     return (UNBOUNDED if stat.p99_high is None and not point.sums else "") + show_seconds(stat.p99)
 
 
-def _slo(point: Point) -> str:
+def _slo(point: CellPoint) -> str:
     if point.slo_met is None:
         return "-"
-    return joined("met" if point.slo_met else "MISSED", None if point.p_met is None else show_p(point.p_met))
+    return join("met" if point.slo_met else "MISSED", None if point.p_met is None else show_probability(point.p_met))
 
 
-def _attained(point: Point) -> str:
+def _show_attainment(point: CellPoint) -> str:
     return show_share(point.attainment) if point.attainment is not None else "-"
 
 
-def _level(points: Sequence[Point]) -> str:
+def _name_level(points: Sequence[CellPoint]) -> str:
     """The head of a column of intervals."""
     stats = (stat for point in points for stat in (point.ttft, point.tpot, point.output, point.dollars_output))
     levels = {stat.level for stat in stats if stat is not None and stat.level is not None}
@@ -277,7 +285,7 @@ _GOALS: tuple[tuple[str, Measure, Callable[[float | None], str]], ...] = (
 )
 _INTERVAL = "interval"
 WARNED = "†"
-_NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
+_NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     ("in", "r", lambda point: _count(point.input_tokens)),
     ("out", "r", lambda point: _count(point.output_tokens)),
     ("prompts", "r", lambda point: _count(point.ok)),
@@ -296,7 +304,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
     ("TPOT", "r", lambda point: _value(point.tpot)),
     (_INTERVAL, "u", lambda point: _bounds(point.tpot)),
     ("p99", "u", lambda point: _p99(point.tpot, point)),
-    ("of light", "r", _of_light),
+    ("roofline", "r", _show_roofline),
     ("MBU", "r", lambda point: percent(point.roofline.mbu)),
     ("MFU", "r", lambda point: percent(point.roofline.mfu)),
     ("ITL", "r", lambda point: _value(point.itl)),
@@ -304,16 +312,16 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
     ("E2E", "r", lambda point: _value(point.e2e)),
     ("p99", "u", lambda point: _p99(point.e2e, point)),
     ("SLO", "r", _slo),
-    ("attained", "u", _attained),
+    ("attained", "u", _show_attainment),
     ("goodput/s", "u", lambda point: show_number(point.goodput_per_s)),
 )
 """The columns of numbers in their order, each with its side (Table.align)."""
 
 
-_EXPLAINED: tuple[tuple[Callable[[Point], bool], str], ...] = (
+_EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
     (
         lambda point: bool(point.roofline.tpot_s),
-        "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many requests "
+        "Roofline: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many requests "
         "decoding, over the TPOT of the cell.",
     ),
     (
@@ -335,7 +343,7 @@ _EXPLAINED: tuple[tuple[Callable[[Point], bool], str], ...] = (
 """What some columns mean, where a cell has a number in them."""
 
 
-def _notes(points: Sequence[Point]) -> list[str]:
+def _notes(points: Sequence[CellPoint]) -> list[str]:
     if not points:
         return []
     loops = {
@@ -357,7 +365,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
         f"TPOT = (tT − t1)/(T − 1). Throughput{window}; total: input and output."
     ]
     notes += [text for applies, text in _EXPLAINED if any(map(applies, points))]
-    level = _level(points)
+    level = _name_level(points)
     if level != "95 %":
         measured = "95 %; for simulated cells, " if level == _INTERVAL else ""
         notes.append(f"Intervals: {measured}80 %, of the prediction.")
@@ -382,12 +390,12 @@ def _notes(points: Sequence[Point]) -> list[str]:
     return notes
 
 
-def _means(points: Sequence[Point]) -> bool:
-    stats: Iterable[Stat | None] = (getattr(point, name) for point in points for name in LATENCIES)
+def _means(points: Sequence[CellPoint]) -> bool:
+    stats: Iterable[Estimate | None] = (getattr(point, name) for point in points for name in LATENCIES)
     return any(stat is not None and stat.which == "mean" for stat in stats)
 
 
-def ratios(points: Sequence[Point]) -> list[Table]:
+def ratios(points: Sequence[CellPoint]) -> list[Table]:
     """GPU against GPU: throughput and latency ratios, for all that is equal otherwise a row at the lightest load and
     one at the highest.
     """
@@ -405,7 +413,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
             point = own[0].over
             times = {ratio.measure.key: each.times for ratio in own if (each := ratio.effect) is not None}
             improvements = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
-            where = joined(load_label(point), workload_label(point))
+            where = join(load_label(point), workload_label(point))
             where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else f" {WARNED}"
             place = (
                 point.model,
@@ -430,7 +438,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
                 f"times better, with the interval: {interval_words(itertools.chain(*by_cell.values()))}, and how "
                 "much repeats of one configuration differ (TTFT 8.8 %, others 3.4 %)",
                 *_doubtful(rows),
-                *([f"{UNSETTLED}."] if left_out(ratio for own in by_cell.values() for ratio in own) else []),
+                *([f"{UNSETTLED}."] if has_unsettled(ratio for own in by_cell.values() for ratio in own) else []),
             ],
         )
         table = drop_empty_columns(table)

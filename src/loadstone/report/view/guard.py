@@ -84,7 +84,7 @@ class Guard:
                 await PlainTextResponse("This cannot be answered.\n", 500)(scope, receive, with_headers)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """What is said in the page's place; None where the request may pass."""
+        """Answer in the page's place; None if the request may pass."""
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page is read-only.\n", 405, {"allow": "GET, HEAD"})
@@ -137,5 +137,5 @@ class Guard:
 
 
 def _same(sent: str, token: str) -> bool:
-    """In a time that tells nothing of where they differ."""
+    """Compare in a time that tells nothing of where they differ."""
     return secrets.compare_digest(sent.encode("utf-8", "replace"), token.encode())

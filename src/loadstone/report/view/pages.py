@@ -14,13 +14,13 @@ from loadstone.core.version import __version__
 from loadstone.report.data.wording import clean
 from loadstone.report.pages import html
 from loadstone.report.pages.tables import Table
-from loadstone.report.view.run_list import Row
+from loadstone.report.view.run_list import RunRow
 
 PAGE_ROWS = 300
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """What the list is narrowed to; empty: no bound. `start`: rows before this one are on earlier pages."""
+    """Narrows the list; empty: no bound. `start`: rows before this one are on earlier pages."""
 
     text: str = ""
     engine: str = ""
@@ -28,7 +28,7 @@ class Filter(msgspec.Struct, frozen=True):
     trusted: str = ""
     start: int = 0
 
-    def takes(self, row: Row) -> bool:
+    def takes(self, row: RunRow) -> bool:
         good, cells = row.trusted
         is_trusted = cells > 0 and good == cells
         return (
@@ -73,19 +73,19 @@ def opening(url: str) -> str:
     return html.render("opening.html", url=url)
 
 
-def listing(rows: Sequence[Row], chosen: Filter) -> str:
+def listing(rows: Sequence[RunRow], chosen: Filter) -> str:
     engines = sorted({row.engine for row in rows if row.engine}, key=str.casefold)
     return _page(
         "list.html", "Runs", ["list.js"], engines=engines, filter=chosen, version=__version__, **_shown(rows, chosen)
     )
 
 
-def rows_part(rows: Sequence[Row], chosen: Filter) -> str:
+def rows_part(rows: Sequence[RunRow], chosen: Filter) -> str:
     """The table alone, as the list's script fetches it again."""
     return html.render("rows.html", **_shown(rows, chosen))
 
 
-def _shown(rows: Sequence[Row], chosen: Filter) -> dict[str, object]:
+def _shown(rows: Sequence[RunRow], chosen: Filter) -> dict[str, object]:
     matches = [row for row in rows if chosen.takes(row)]
     end = chosen.start + PAGE_ROWS
     return {
@@ -98,7 +98,7 @@ def _shown(rows: Sequence[Row], chosen: Filter) -> dict[str, object]:
     }
 
 
-def live(row: Row) -> str:
+def live(row: RunRow) -> str:
     """The page of a run without records: its script fills it from the run's live.json."""
     return _page("live.html", row.name, ["live.js"], row=row)
 
@@ -108,7 +108,7 @@ def report(content: str, title: str, before: str = "") -> str:
     return _page("frame.html", title, ["vega.js", "page.js"], content=before + content)
 
 
-def comparison(a: Row, b: Row) -> str:
+def comparison(a: RunRow, b: RunRow) -> str:
     """Two runs compared, A the baseline, as a picture of ratios and as the tables that `loadstone compare A B`
     prints; or a line that says why there is none.
     """
