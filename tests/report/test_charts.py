@@ -397,6 +397,9 @@ def test_series_are_named_by_what_differs(tmp_path: Path) -> None:
     assert [series.label for series in series_of(points(tmp_path))] == ["tp8", "tp4 dp2"]
     run(tmp_path, "c", [cell(1)], deployment={"tp": 8})
     assert [series.label for series in series_of(points(tmp_path))] == ["tp8 · run 1", "tp4 dp2", "tp8 · run 3"]
+    run(tmp_path / "both", "a", [cell(4)], deployment={"weights_dtype": "bf16"})
+    run(tmp_path / "both", "b", [cell(4)], deployment={"weights_dtype": "fp8", "gpus": 4})
+    assert [series.label for series in series_of(points(tmp_path / "both"))] == ["8× · bf16", "4× · fp8"]
 
 
 def test_what_was_predicted_is_called_so_wherever_it_stands_beside_measurements(tmp_path: Path) -> None:

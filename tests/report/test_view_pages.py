@@ -172,7 +172,7 @@ def test_what_breaks_the_report_is_told_in_its_place(
     def broken(_: object) -> Never:
         raise ValueError("nobody thought of this")
 
-    monkeypatch.setattr(view_app, "_made", broken)
+    monkeypatch.setattr(view_app, "_make_page", broken)
     answer = get(page, "/runs/two")
     assert answer.status_code == 200
     assert "No report can be made of these files" in answer.text
@@ -319,7 +319,7 @@ def test_the_list_is_there_while_many_wait_for_reports(runs: Path, monkeypatch: 
         making[0] -= 1
         raise InputError("not today")
 
-    monkeypatch.setattr(view_app, "_made", slow)
+    monkeypatch.setattr(view_app, "_make_page", slow)
     app = open_page(runs)
 
     async def visit() -> int:
@@ -338,7 +338,9 @@ def test_the_list_is_there_while_many_wait_for_reports(runs: Path, monkeypatch: 
 def test_a_connection_on_which_nothing_is_asked_for_is_closed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "IDLE_S", 0.2)
     app = open_page(runs)
-    server = uvicorn.Server(uvicorn.Config(app, http=connection.Connection, log_level="critical", lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=connection.BrowserConnection, log_level="critical", lifespan="off")
+    )
 
     async def wait() -> tuple[bytes, bytes]:
         with listen("127.0.0.1", 0) as listener:

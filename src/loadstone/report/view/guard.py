@@ -96,7 +96,7 @@ class Guard:
         site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
         if site in ("cross-site", "same-site") and mode != "navigate":
             return PlainTextResponse("Requests from another site are refused.\n", 403)
-        return None if self._token is None else self._unlocked(scope, headers, self._token)
+        return None if self._token is None else self._unlock(scope, headers, self._token)
 
     def _is_ours(self, host: str) -> bool:
         match = _HOST.fullmatch(host)
@@ -109,7 +109,7 @@ class Guard:
             return name in self._names
         return True
 
-    def _unlocked(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+    def _unlock(self, scope: Scope, headers: Headers, token: str) -> Response | None:
         try:
             query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
         except ValueError:

@@ -113,8 +113,8 @@ def comparison(a: RunRow, b: RunRow) -> str:
     prints; or a line that says why there is none.
     """
     from loadstone.analyse.compare import compare
-    from loadstone.analyse.compare.text import HEADS, cells_of, load_of, plain, unmatched_lines, word
     from loadstone.report.charts.bars import change_figure
+    from loadstone.report.pages.comparison import explain_heads, metric_tables, name_cell, plain, unmatched_lines
 
     swap = f"/compare?{urlencode([('run', b.key), ('run', a.key), ('as', 'given')])}"
 
@@ -126,30 +126,18 @@ def comparison(a: RunRow, b: RunRow) -> str:
     notes = [f"{finding.evidence}. {finding.remedy}" for finding in compared.findings]
     notes += [f"Only {line}." for line in unmatched_lines(compared)]
     differences = [[clean(one.what), plain(one.a, 200), plain(one.b, 200)] for one in compared.setup]
-    heads = ["metric", *HEADS, "says"]
-    cells = [
-        Table(
-            key="cell",
-            title=load_of(cell),
-            heads=heads,
-            align="l" + "r" * len(HEADS) + "l",
-            rows=[[*cells_of(row), word(row)[0]] for row in cell.metrics if (row.a, row.b) != (None, None)],
-        )
-        for cell in compared.cells
-    ]
+    figure = change_figure([(name_cell(cell), cell.metrics) for cell in compared.cells])
     return html.render(
         "comparison.html",
         a=a.name,
         b=b.name,
         swap=swap,
         why=None,
-        figures=[
-            figure for figure in [change_figure([(load_of(cell), cell.metrics) for cell in compared.cells])] if figure
-        ],
+        figures=[figure] if figure is not None else [],
         notes=[clean(note, 400) for note in notes],
         setup=Table(
             key="setup", title="What differs in the setup", heads=["", "A", "B"], align="lll", rows=differences
         ),
-        cells=cells,
-        percent=f"{100 * compared.level:.0f}",
+        cells=metric_tables(compared),
+        heads=explain_heads(compared),
     )
