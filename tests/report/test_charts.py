@@ -420,12 +420,7 @@ def test_bars_of_a_prefix_shared_or_not(tmp_path: Path) -> None:
 
 def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
     for gpu, output, ttft in (("a100", 500.0, 0.4), ("h100", 1000.0, 0.1)):
-        run(
-            tmp_path,
-            gpu,
-            [cell(8, output=output, ttft=ttft), cell(64, output=output, ttft=ttft)],
-            deployment={"gpu": gpu},
-        )
+        run(tmp_path, gpu, [cell(load, output=output, ttft=ttft) for load in (8, 64)], deployment={"gpu": gpu})
     found = pairs.gpu_ratios(points(tmp_path))
     assert {(ratio.over.gpu, ratio.under.gpu) for ratio in found} == {("H100", "A100")}
     (figure,) = bars.ratio_figures(found)
@@ -738,13 +733,8 @@ def test_what_is_left_out_is_said_and_no_kind_is_missing(tmp_path: Path, monkeyp
 
 
 def test_a_distribution_goes_up_in_steps(tmp_path: Path) -> None:
-    folder = run(tmp_path, "a", [cell(1)])
-    run_folder.records_schema()
-    rows = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(5)]) for n in range(4)]
-    names = run_folder.records_schema().names
-    table = [{name: getattr(each, name) for name in names} for each in rows]
-    pq.write_table(pa.Table.from_pylist(table, schema=run_folder.records_schema()), folder / "records.parquet")
-    seen = sample(read_run(folder))
+    records = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(5)]) for n in range(4)]
+    seen = sample(read_run(run(tmp_path, "a", [cell(1)], records=records)))
     assert seen is not None
     figure = drawn(inside.cumulative(seen, "TTFT", "vLLM", "sending", key="k"))
     assert figure.spec["mark"]["interpolate"] == "step-after"

@@ -34,7 +34,7 @@ FAR = 10
 
 
 def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
-    """p50, p90 and p99 of one series over its loads, with the bounds of the p99."""
+    """Draw p50, p90 and p99 of one series over its loads, with the bounds of the p99."""
     unit, scale = unit_of(measure, frame.points)
     rows: list[Row] = []
     for point in frame.points:
@@ -84,7 +84,8 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
 
 
 def pair_predictions(points: Sequence[CellPoint]) -> list[tuple[list[CellPoint], list[CellPoint]]]:
-    """(simulated, measured or imported) points of the same deployment under the same work, where both are there.
+    """Return (simulated, measured or imported) points of the same deployment under the same work, where both are
+    there.
 
     Of several settings each is laid under what was measured with it, and where nobody said with which.
     """
@@ -106,7 +107,7 @@ def pair_predictions(points: Sequence[CellPoint]) -> list[tuple[list[CellPoint],
 
 
 def draw_prediction(pair: tuple[list[CellPoint], list[CellPoint]], measure: Measure) -> Figure | None:
-    """Measurements laid over the prediction with its interval, and over the roofline where it is known."""
+    """Draw measurements laid over the prediction with its interval, and over the roofline where it is known."""
     simulated, measured = pair
     unit, scale = unit_of(measure, [*simulated, *measured])
     lines, dots = _rows(simulated, measure, scale), _rows(measured, measure, scale)
@@ -167,7 +168,7 @@ def draw_prediction(pair: tuple[list[CellPoint], list[CellPoint]], measure: Meas
 
 
 def _times(ratio: float) -> str:
-    """`1.10`, `243`."""
+    """Write `1.10`, `243`."""
     return f"{ratio:.2f}" if ratio < 10 else show_number(ratio, 3)
 
 

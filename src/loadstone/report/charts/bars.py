@@ -103,7 +103,7 @@ def _bars(rows: Sequence[Row], title: str, none: str) -> dict[str, Any]:
 
 
 def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
-    """A picture for each pair of GPUs: a row for each model, number of GPUs and length; a mark for each measure."""
+    """Draw a picture for each pair of GPUs: a row for each model, number of GPUs and length, a mark per measure."""
     pairs: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
     for ratio in heaviest(ratios):
         pairs[ratio.over.gpu, ratio.under.gpu].append(ratio)
@@ -165,7 +165,7 @@ _CHANGED = {"output_tok_s": "output throughput", "total_tok_s": "total throughpu
 
 
 def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | None:
-    """B against A, a row for each load, a mark for each of the metrics that are asked for first; right of 1 B is
+    """Draw B against A, a row for each load, a mark for each of the metrics that are asked for first; right of 1 B is
     better. None where they have no ratio.
     """
     shown: list[Row] = []
@@ -198,8 +198,8 @@ def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | 
 
 
 def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, Any]:
-    """Ratios with their intervals around a line at 1, which is in the middle: as far to the right is as good as to
-    the left is bad.
+    """Draw ratios with their intervals around a line at 1, which is in the middle: as far to the right is as good
+    as to the left is bad.
     """
     measures = list(dict.fromkeys(row["measure"] for row in rows))
     values = [row[name] for row in rows for name in ("times", "low", "high") if row.get(name)]

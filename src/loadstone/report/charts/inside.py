@@ -32,7 +32,7 @@ _STROKES = ([1, 0], [3, 3], [1, 0], [3, 3])
 
 
 def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: str) -> Figure | None:
-    """The share of requests below each latency, a line for each load."""
+    """Draw the share of requests below each latency, a line for each load."""
     cdfs = [cdf for cdf in sample.cdfs if cdf.metric == metric]
     if not cdfs:
         return None
@@ -77,12 +77,12 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
 
 
 def _pairs(many: int) -> list[list[float]]:
-    """A dash for each two lines, of which one is INK and one GREY."""
+    """Return a dash for each two lines, of which one is INK and one GREY."""
     return [list(DASHES[at // 2 % len(DASHES)]) for at in range(many)]
 
 
 def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
-    """The run's course: a panel for each kind of thing that was counted, all over the same seconds."""
+    """Draw the run's course: a panel for each kind of thing that was counted, all over the same seconds."""
     panels: dict[str, list[Track]] = {}
     for track in sample.tracks:
         panels.setdefault(track.panel, []).append(track)
@@ -130,7 +130,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
 
 
 def gaps(heat: Heat, name: str, *, key: str) -> Figure:
-    """ITL over the run: how many tokens came after which gap, when."""
+    """Draw ITL over the run: how many tokens came after which gap, when."""
     used = np.flatnonzero(heat.counts.sum(axis=0))
     low, high = int(used[0]), int(used[-1]) + 1
     total = int(heat.counts.sum())

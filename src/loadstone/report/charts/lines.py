@@ -71,7 +71,7 @@ def row_facts(point: CellPoint, series: ChartSeries) -> Row:
 
 
 def warning(*points: CellPoint) -> Row:
-    """That a cell carries one, where it does."""
+    """Mark a row whose cell carries a warning."""
     return {} if all(point.trusted for point in points) else {"warned": True}
 
 
@@ -112,7 +112,7 @@ def lines(
     bars: Direction = "y",
     order: str = "",
 ) -> list[alt.Chart]:
-    """A line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
+    """Draw a line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
 
     known: as in looks(). order: the column that a line follows, where it is not x.
     """
@@ -136,7 +136,9 @@ def lines(
 
 
 def cross_out(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more: Any) -> list[alt.Chart]:
-    """The marks; those of cells with a warning crossed out. `more`: channels that place the marks beside x and y."""
+    """Cross out the marks of cells with a warning. `more`: channels that place the marks beside x and
+    y.
+    """
     if not any("warned" in row for row in rows):
         return [marks]
     cross = alt.Chart(data(rows)).transform_filter("datum.warned").mark_text(text="×", fontSize=19)
@@ -144,8 +146,8 @@ def cross_out(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more:
 
 
 def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
-    """Encodings of a mark: the colour of whose it is in the whole report; dashes and shapes by the rest where several
-    share a colour, else shapes by colour. All are of one field, so that the legend is one.
+    """Return encodings of a mark: the colour of whose it is in the whole report; dashes and shapes by the rest where
+    several share a colour, else shapes by colour. All are of one field, so that the legend is one.
 
     `known`: variants of the whole report, see Frame.
     """
@@ -173,7 +175,7 @@ def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
 
 
 def _places(rows: Sequence[Row], known: Sequence[str]) -> tuple[dict[str, Row], bool, list[int]]:
-    """A row of each line, whether several share a colour, and the number of the shape, and dash, of each."""
+    """Return a row of each line, whether several share a colour, and the number of the shape, and dash, of each."""
     of = {row["label"]: row for row in rows}
     shared = len({row["hue"] for row in of.values()}) < len(of)
     order = sorted(dict.fromkeys((*known, *(row["variant"] for row in rows))), key=bool)
@@ -196,7 +198,7 @@ def directly(rows: Sequence[Row]) -> bool:
 
 
 def names_beside(rows: Sequence[Row], known: Sequence[str], y: alt.Y, order: str) -> list[alt.Chart]:
-    """The name of each line right of the picture, at the height of its end, none over another."""
+    """Draw the name of each line right of the picture, at the height of its end, none over another."""
     if not directly(rows):
         return []
     last = {row["label"]: row for row in sorted(rows, key=lambda row: float(row[order]))}
@@ -254,7 +256,7 @@ def _domain(channel: alt.X | alt.Y) -> tuple[float, float]:
 
 
 def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Loads, each written beside its point, on that side of it where it lies on nothing else."""
+    """Draw loads, each written beside its point, on that side of it where it lies on nothing else."""
     base = alt.Chart(data(_place_names(rows, x, y))).encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
     return [
         base.transform_filter(f"datum.side == {n}").mark_text(align=align, dx=dx, dy=dy, fontSize=12)
@@ -263,8 +265,8 @@ def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
 
 
 def _place_names(rows: Sequence[Row], x_axis: alt.X, y_axis: alt.Y) -> list[Row]:
-    """The loads that can be written, heaviest first, each with its side: none lies on a line, a point or another; of
-    points that lie together under the same load one says it.
+    """Return the loads that can be written, heaviest first, each with its side: none lies on a line, a point or
+    another; of points that lie together under the same load one says it.
     """
     ends = {"x": _domain(x_axis), "y": _domain(y_axis)}
     at = {id(row): (_part(row["x"], *ends["x"]) * WIDTH, -_part(row["y"], *ends["y"]) * HEIGHT) for row in rows}
@@ -303,7 +305,7 @@ def _part(value: float, low: float, high: float) -> float:
 
 
 def against(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
-    """`measure` over the frame's axis, a line for each series; None where no point has it."""
+    """Draw `measure` over the frame's axis, a line for each series; None where no point has it."""
     unit, scale = unit_of(measure, frame.points)
     rows: list[Row] = []
     for point, series in frame.pairs:
@@ -330,7 +332,7 @@ def against(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
 
 
 def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: str, key: str) -> Figure | None:
-    """Throughput over latency: each line a series, from its lightest load to its heaviest, loads written beside."""
+    """Draw throughput over latency: each line a series, from its lightest load to its heaviest, with loads named."""
     unit, scale = unit_of(latency, frame.points)
     rows: list[Row] = []
     for point, series in frame.pairs:
@@ -372,7 +374,7 @@ _PACE = "Output tok/s per user (1 / median TPOT)"
 
 
 def _knees(frame: Frame, rows: Sequence[Row]) -> list[Row]:
-    """The rows at the knees of their series."""
+    """Return the rows at the knees of their series."""
     of: dict[str, list[CellPoint]] = defaultdict(list)
     for point, series in frame.pairs:
         if point.output_tokens_per_s:
@@ -423,8 +425,8 @@ def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure |
 
 
 def _candidates(frame: Frame) -> Frame:
-    """The points that a front is of: not what was predicted, where anything was measured; none with a warning, where
-    others are there.
+    """Return the points that a front is of: not what was predicted, where anything was measured; none with a warning,
+    where others are there.
     """
     measured = frame.only(lambda point, _: point.source != "simulated")
     measured = measured if measured.points else frame
@@ -459,7 +461,7 @@ def _rows(frame: Frame, measure: Measure) -> list[Row]:
 
 
 def _front(rows: Sequence[Row], better: Literal["higher", "lower"]) -> list[dict[str, Any]]:
-    """The points that none beats in both pace, x, and y; fastest first."""
+    """Return the points that none beats in both pace, x, and y; fastest first."""
     sign = 1 if better == "higher" else -1
     front: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda each: (-each["x"], -sign * each["y"])):
@@ -469,7 +471,7 @@ def _front(rows: Sequence[Row], better: Literal["higher", "lower"]) -> list[dict
 
 
 def _join_points(front: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
-    """The front as a step."""
+    """Draw the front as a step."""
     marks = alt.Chart(data(front)).mark_line(
         interpolate="step-before", color="#777777", strokeDash=[3, 3], strokeWidth=2
     )
@@ -483,14 +485,14 @@ def _tooltips(frame: Frame, *more: tuple[str, ...]) -> list[alt.Tooltip]:
 
 
 def whose(frame: Frame, rows: Sequence[Row]) -> str:
-    """The frame's words, and of which series the rows are where no legend tells: where of several one is left."""
+    """Write the frame's words, and the rows' series where no legend names it, since only one is left."""
     series = dict.fromkeys(row["label"] for row in rows)
     parts = [*frame.words.split(" · "), *next(iter(series)).replace("not stated", "").split(" · ")]
     return join(*dict.fromkeys(parts), by=" · ") if len(series) == 1 else frame.words
 
 
 def unit_of(measure: Measure, points: Sequence[CellPoint]) -> tuple[str, float]:
-    """Milliseconds for latencies below two seconds."""
+    """Return milliseconds for latencies below two seconds."""
     if measure.unit != "s":
         return measure.unit, 1.0
     values = [value for point in points if (value := measure.of(point)) is not None]
@@ -498,7 +500,7 @@ def unit_of(measure: Measure, points: Sequence[CellPoint]) -> tuple[str, float]:
 
 
 def _n(measure: Measure, point: CellPoint) -> int | None:
-    """Requests that a value is of: those of a pooled one are not its gaps."""
+    """Return requests that a value is of: those of a pooled one are not its gaps."""
     stat = None if measure.pooled else measure.stat(point)
     return stat.n if stat is not None and stat.n is not None else point.ok
 
@@ -548,7 +550,7 @@ def sample_words(points: Sequence[CellPoint], measure: Measure) -> str:
 
 
 def _spoken(rows: Sequence[Row], unit: str) -> str:
-    """The lines in words, for those who do not see them."""
+    """Return the lines in words, for those who do not see them."""
     lines = defaultdict(list)
     for row in rows:
         lines[row["label"]].append(row)

@@ -72,8 +72,8 @@ HEROES = ("price-price", "throughput-pareto", "throughput-throughput-e2e", "offl
 
 
 def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Drawn:
-    """The pictures of these points in the order of a report, at most MAX_FIGURES: of each kind in turn those of the
-    most cells, so that no kind is missing. `main`: the cells of the hero.
+    """Return the pictures of these points in the order of a report, at most MAX_FIGURES: of each kind in turn those
+    of the most cells, so that no kind is missing. `main`: the cells of the hero.
     """
     points = assign_hues(points)
     wanted = list(_all(points))
@@ -106,7 +106,7 @@ def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
 def _hero(
     points: Sequence[CellPoint], wanted: Sequence[_Wanted], main: Frame | None
 ) -> tuple[_Wanted | None, Figure | None]:
-    """The picture of the answer's cells, which then stands in no section; of setups with one load each a front."""
+    """Draw the picture of the answer's cells, which then stands in no section; a front for setups with one load each."""
     if main is None:
         return None, None
     places = {(point.number, point.cell) for point in main.points}
@@ -124,7 +124,7 @@ def _hero(
 
 
 def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
-    """Every picture that these points may give; one that has too little in it is None when it is made."""
+    """Return every picture that these points may give; one that has too little in it is None when it is made."""
     sweeps, by_length, by_model = _cut(points)
 
     def of(frame: Frame, kind: str, section: str, make: Callable[..., Figure | None], *given: Any) -> _Wanted:
@@ -178,7 +178,9 @@ def _as_is(figure: Figure) -> Figure:
 
 
 def _cut(points: Sequence[CellPoint]) -> list[list[Frame]]:
-    """All frames: sweeps, by length, by model. They know one another's variants, where there are several to tell."""
+    """Return all frames: sweeps, by length, by model. They know one another's variants, where there are several to
+    tell.
+    """
     framed = [
         [_cut(frame) for frame in group]
         for group in (
@@ -193,7 +195,7 @@ def _cut(points: Sequence[CellPoint]) -> list[list[Frame]]:
 
 
 def _widest(frame: Frame) -> Measure:
-    """Total tokens where every point has them: what offline results are given in."""
+    """Return total tokens where every point has them: what offline results are given in."""
     return TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
 
 

@@ -1,9 +1,9 @@
 """Give all pictures the same looks, data, axes, tooltips, and their files (SVG, PNG, HTML), made offline.
 
 They are small with large letters, so that they can be read at a third of their size. A colour means one thing in all
-pictures of a report: what is compared (data/series.py, hued). The first three are of Okabe and Ito, Color Universal
-Design (2008); all have a contrast of at least 3 on white and on the dark page, are told apart by the colour-blind
-(tests/report/test_charts.py has the measure), and have a shape beside them.
+pictures of a report: what is compared (data/series.py, assign_hues). The first three are of Okabe and Ito, Color
+Universal Design (2008); all have a contrast of at least 3 on white and on the dark page, are told apart by the
+colour-blind (tests/report/test_charts.py has the measure), and have a shape beside them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Figure(msgspec.Struct, kw_only=True):
 
 
 def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: str, summary: str) -> Figure:
-    """An Altair chart, or charts in layers, made a figure: title, notes and looks added."""
+    """Make a figure of an Altair chart, or of charts in layers: add title, notes and looks."""
     shown_notes = [note for note in notes if note]
     lines = [line for note in shown_notes for line in textwrap.wrap(note, _LINE_CHARS)]
     spec = stack_layers(chart) if isinstance(chart, list) else chart
@@ -71,7 +71,9 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
 
 
 def stack_layers(charts: Sequence[alt.Chart], **more: Any) -> dict[str, Any]:
-    """The specification of charts over one another. Altair's own way copies all of them for each that is added."""
+    """Return the specification of charts over one another. Altair's own way copies all of them for each that is
+    added.
+    """
     parts = [chart.to_dict(validate=schemapi.DEBUG_MODE) for chart in charts]
     datasets = {name: rows for part in parts for name, rows in part.pop("datasets", {}).items()}
     layers = [{name: value for name, value in part.items() if name not in ("$schema", "config")} for part in parts]
@@ -95,7 +97,7 @@ class _Rows(alt.InlineData):
 
 
 def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
-    """Rows with floats cut to five digits: a picture shows no more, and a report of 100 runs stays small."""
+    """Make data of rows, floats cut to five digits: a picture shows no more, and a report of 100 runs stays small."""
     rounded = [
         {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
         for row in rows
@@ -111,19 +113,19 @@ def wide(values: Sequence[float], times: float) -> bool:
 def colour_by(
     column: str, names: Sequence[str], shades: Sequence[str] = PALETTE, *, least: int = 1, **options: Any
 ) -> alt.Color:
-    """A colour for each name, in their order. `options`: of its legend, which fewer names than `least` have not."""
+    """Give each name a colour, in their order. `options`: of its legend, which fewer names than `least` have not."""
     scale = alt.Scale(domain=names, range=[shades[at % len(shades)] for at in range(len(names))])
     legend = alt.Legend(title=None, **options) if len(names) >= least else None
     return alt.Color(f"{column}:N", scale=scale, legend=legend)
 
 
 def seconds_unit(longest_s: float) -> tuple[str, float]:
-    """Milliseconds for what is below two seconds; and how many of the unit a second has."""
+    """Return milliseconds for what is below two seconds; and how many of the unit a second has."""
     return ("ms", 1e3) if longest_s < 2 else ("s", 1.0)
 
 
 def load_axis(title: str, values: Sequence[float]) -> alt.X:
-    """Loads double from cell to cell: a log scale where they span a factor of four or more.
+    """Make an axis of loads, which double from cell to cell: a log scale where they span a factor of four or more.
 
     A tick for each load, in full: left to itself, Vega rounds 128 to 1.3e+2 beside 32 and 64.
     """

@@ -50,7 +50,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 def _drop_bunched(stat: Estimate | None) -> Estimate | None:
-    """None where most tokens arrived together: no time between them was seen, and 0 is not the best of all."""
+    """Drop a time where most tokens arrived together: no time between them was seen, and 0 is not the best of all."""
     return stat if stat is not None and stat.value > BUNCHED_S else None
 
 
@@ -171,7 +171,8 @@ class Frame(msgspec.Struct, frozen=True):
 def frames(
     points: Sequence[CellPoint], axis: Axis, *, by: Literal["setup", "model"] = "setup", single: bool = False
 ) -> list[Frame]:
-    """All groups of points that are comparable but for their series and x, where at least one series has two x.
+    """Return all groups of points that are comparable but for their series and x, where at least one series has two
+    x.
 
     by setup: one model, whatever runs it. by model: one engine and hardware, whatever model it runs. `single`: also
     where several series have one x each: no line can be drawn of them, but they can be compared.
@@ -254,8 +255,8 @@ def best_cells(points: Sequence[CellPoint], names: Sequence[str], measure: Measu
 
 
 def knee(points: Sequence[CellPoint]) -> CellPoint | None:
-    """The load of the most throughput for its latency (E2E): Kleinrock's power ("Power and deterministic rules of
-    thumb for probabilistic problems in computer communications", ICC 1979); None at an end of the sweep.
+    """Return the load of the most throughput for its latency (E2E): Kleinrock's power ("Power and deterministic rules
+    of thumb for probabilistic problems in computer communications", ICC 1979); None at an end of the sweep.
     """
     power = {
         at: (point.output_tokens_per_s or 0.0) / e2e for at, point in enumerate(points) if (e2e := E2E.of(point))

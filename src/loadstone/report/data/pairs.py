@@ -29,7 +29,7 @@ Fact = Literal["prefix", "parallel", "context", "settings"]
 
 
 def switches(points: Sequence[CellPoint], fact: Fact) -> list[list[CellPoint]]:
-    """All sets of points that differ in `fact` alone, each of its values once, by their values.
+    """Return all sets of points that differ in `fact` alone, each of its values once, by their values.
 
     Of prefixes, input lengths that nearly are the same are taken to be.
     """
@@ -46,8 +46,8 @@ def switches(points: Sequence[CellPoint], fact: Fact) -> list[list[CellPoint]]:
 
 
 def more_gpus(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint]]:
-    """(fewer, more): cells that differ in their number of GPUs alone and in what follows from it, one kind of split
-    that goes further; the next larger number of each kind.
+    """Return (fewer, more): cells that differ in their number of GPUs alone and in what follows from it, one kind of
+    split that goes further; the next larger number of each kind.
     """
     groups: dict[Any, dict[tuple[int, str], CellPoint]] = defaultdict(dict)
     for point in points:
@@ -66,8 +66,8 @@ def more_gpus(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint]]:
 
 
 def _further(split: str, other: str) -> str | None:
-    """The kind of split in which `other` differs; "" where nothing is told of either, None where they differ in more.
-    Experts are dealt out as the rest is.
+    """Return the kind of split in which `other` differs; "" where nothing is told of either, None where they differ
+    in more. Experts are dealt out as the rest is.
     """
     splits, other_splits = (dict(_SPLIT.findall(text)) for text in (split, other))
     if bool(splits) != bool(other_splits):
@@ -114,8 +114,8 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 def gpu_ratios(points: Sequence[CellPoint]) -> list[Ratio]:
-    """All pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other; without
-    the ratios of queues that may have grown.
+    """Return all pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other;
+    without the ratios of queues that may have grown.
     """
     groups: dict[Any, dict[str, CellPoint]] = defaultdict(dict)
     for point in points:
@@ -153,7 +153,7 @@ def heaviest(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def lightest(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """The lowest such load."""
+    """Return the lowest such load."""
     return _take_end(ratios, -1)
 
 
@@ -223,7 +223,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 def _two(percent: float) -> str:
-    """Two digits, never 1.1e+02."""
+    """Return two digits, never 1.1e+02."""
     return f"{percent:.2g}" if percent < 99.5 else f"{percent:.0f}"
 
 

@@ -107,7 +107,9 @@ def sample(run: StoredRun) -> RunSample | None:
 
 
 def _edges(run: StoredRun) -> Floats | None:
-    """TIME_BINS bins from the first send to the last end; None without a send. These columns cost little to read."""
+    """Return TIME_BINS bins from the first send to the last end; None without a send. These columns cost little to
+    read.
+    """
     columns = ("sent_s", "end_s")
     tables = [run_folder.read_columns(run.folder, columns, cell) for cell in range(len(run.info.cells))]
     sent, end = (np.concatenate([table[name].to_numpy() for table in tables] or [np.empty(0)]) for name in columns)
@@ -121,8 +123,8 @@ def _edges(run: StoredRun) -> Floats | None:
 
 
 def _count(events: arrays.Events, heat: Heat, tokens: NDArray[np.int64], edges: Floats) -> None:
-    """Adds the events to the heat map and to the tokens per time bin. A gap counts once for each token that ended it,
-    divided by them: ITL, as arrays.token_gaps() has it.
+    """Add the events to the heat map and to the tokens per time bin. A gap counts once for each token that
+    ended it, divided by them: ITL, as arrays.token_gaps() has it.
     """
     gained = np.maximum(arrays.gained(events), 0)
     tokens += np.bincount(_bin(events.arrival, edges), weights=gained, minlength=len(tokens)).astype(np.int64)
@@ -143,7 +145,7 @@ def _bin(times: Floats, edges: Floats) -> NDArray[np.int64]:
 
 
 def _reduce(cells: int) -> list[int]:
-    """Cells whose distributions are drawn: all, or some spread evenly over the sweep, its ends among them."""
+    """Return cells whose distributions are drawn: all, or some spread evenly over the sweep, its ends among them."""
     return [int(at) for at in np.linspace(0, cells - 1, min(cells, MAX_CELLS)).round()]
 
 
@@ -175,7 +177,7 @@ def _spans(info: RunInfo, requests: list[NDArray[Any]]) -> list[tuple[str, float
 
 
 def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Iterable[Track]:
-    """Requests under way and those of them without a first token, tokens/s: each the mean over a bin."""
+    """Return requests under way and those of them without a first token, tokens/s: each the mean over a bin."""
     over = np.where(np.isnan(rows["end"]), rows["last"], rows["end"])
     width_s = float(edges[1] - edges[0])
 
@@ -220,7 +222,7 @@ def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
 def _series(
     panel: str, name: str, times: Floats, values: Floats, wanted: NDArray[np.bool_], edges: Floats
 ) -> Iterable[Track]:
-    """Sums over what was said at one time (ranks, GPUs), then means per bin, so that long runs stay small."""
+    """Return sums over what was said at one time (ranks, GPUs), then means per bin, so that long runs stay small."""
     if not wanted.any():
         return
     at, inverse = np.unique(times[wanted], return_inverse=True)

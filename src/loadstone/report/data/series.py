@@ -53,7 +53,8 @@ class ChartSeries(msgspec.Struct, frozen=True):
 
 
 def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[ChartSeries]:
-    """A series for each point, named by what differs among them; by their runs where nothing else tells them apart.
+    """Return a series for each point, named by what differs among them; by their runs where nothing else tells them
+    apart.
 
     `without`: what the chart shows in another way, on an axis or as panels.
     """
@@ -105,8 +106,8 @@ HUES = 8
 
 
 def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
-    """The points, each with whose it is in all pictures of a report, and the number of that one's colour: a setup has
-    one where there are HUES of them at most, else the first thing in which all differ.
+    """Return the points, each with whose it is in all pictures of a report, and the number of that one's colour: a
+    setup has one where there are HUES of them at most, else the first thing in which all differ.
     """
     series = series_of(points)
     for names in ([s.label for s in series], [s.setup for s in series], [s.colour for s in series]):

@@ -12,7 +12,7 @@ def count(many: int) -> str:
 
 
 def requests_a(what: str, counts: Iterable[int | None]) -> str:
-    """`500 requests a point`, or `300 to 500 …`; empty where no count is known."""
+    """Write `500 requests a point`, or `300 to 500 …`; empty where no count is known."""
     known = [many for many in counts if many]
     if not known:
         return ""

@@ -19,8 +19,8 @@ __all__ = ["Headline", "Sentence", "answer", "explain_intervals", "find_silent",
 
 
 def observations(points: Sequence[CellPoint]) -> list[Sentence]:
-    """All findings of these points, those about the most of them first within each kind; of simulated ones apart, and
-    only of those that are not find_silent(), marked as predictions.
+    """Return all findings of these points, those about the most of them first within each kind; of simulated ones
+    apart, and only of those that are not find_silent(), marked as predictions.
     """
     quiet = {id(point) for point in find_silent(points)}
     simulated = [point for point in points if point.source == "simulated" and id(point) not in quiet]
@@ -30,7 +30,7 @@ def observations(points: Sequence[CellPoint]) -> list[Sentence]:
 
 
 def find_silent(points: Sequence[CellPoint]) -> list[CellPoint]:
-    """Simulated points beside which others of the same model and workload stand: nothing is said of these."""
+    """Return simulated points beside which others of the same model and workload stand: nothing is said of these."""
     known = {_question(point) for point in points if point.source != "simulated"}
     return [point for point in points if point.source == "simulated" and _question(point) in known]
 
@@ -65,7 +65,7 @@ def _observe(real: Sequence[CellPoint]) -> list[Sentence]:
 
 
 def _alone(points: Sequence[CellPoint], others: Sequence[Frame]) -> list[Frame]:
-    """Setups that were compared at one load and one length, which are in no other frame."""
+    """Return setups that were compared at one load and one length, which are in no other frame."""
     seen = {id(point) for frame in others for point in frame.points}
     return [
         frame for frame in frames(points, "load", single=True) if not any(id(point) in seen for point in frame.points)

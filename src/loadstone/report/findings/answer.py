@@ -87,7 +87,7 @@ def _sentences(frame: Frame) -> Iterator[str]:
 
 
 def _describe_alone(frame: Frame) -> Iterator[str]:
-    """One setup: what each of its runs carries; the rest is among the findings. Of several that nothing
+    """Return one setup: what each of its runs carries; the rest is among the findings. Of several that nothing
     compares, what each carries.
     """
     lines, alone = defaultdict(list), len(set(_names(frame.points))) == 1
@@ -127,7 +127,7 @@ def _best(points: Sequence[CellPoint], measure: Measure, goal: str) -> Iterator[
 
 
 def _crossover(frame: Frame) -> Iterator[str]:
-    """Who has the most throughput up to which load, where that changes."""
+    """Say who has the most throughput up to which load, where that changes."""
     _, wins = contests(frame, frame.points, OUTPUT, without=())
     held: list[tuple[str, list[float]]] = []
     for win in wins:

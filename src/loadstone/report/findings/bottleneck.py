@@ -209,7 +209,7 @@ def limit(before: CellPoint, after: CellPoint) -> str:
 
 
 def _slope(a: CellPoint, b: CellPoint, measure: Measure) -> float | None:
-    """d log(value) / d log(load)."""
+    """Return d log(value) / d log(load)."""
     of_a, of_b = measure.of(a), measure.of(b)
     if not of_a or not of_b or of_a < 0 or of_b < 0:
         return None

@@ -110,7 +110,7 @@ def _workload_label(point: CellPoint, prefix: str) -> str:
 
 
 def _loads(pairs: Sequence[Pair]) -> str:
-    """`concurrency 1 to 64`."""
+    """Write `concurrency 1 to 64`."""
     return f"{load_word(pairs[0][0])} {spans(sorted({base.load for base, _ in pairs}))}"
 
 
@@ -139,8 +139,9 @@ def _warned(pairs: Iterable[Pair]) -> str:
 
 
 def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
-    """Each pair of GPUs under each engine: geometric mean and range of the ratios, where they point one way, and most
-    of them beyond their intervals; of a measure of which that cannot be said, at which loads of a sweep one is ahead.
+    """Return each pair of GPUs under each engine: geometric mean and range of the ratios, where they point one way,
+    and most of them beyond their intervals; of a measure of which that cannot be said, at which loads of a sweep one
+    is ahead.
     """
     pairs: dict[tuple[str, str, str], list[Ratio]] = defaultdict(list)
     for ratio in ratios:

@@ -106,8 +106,8 @@ def _contest(frame: Frame, group: Sequence[CellPoint], measure: Measure) -> tupl
 def contests(
     frame: Frame, group: Sequence[CellPoint], measure: Measure, without: Collection[str] = ("gpu", "gpus")
 ) -> tuple[list[float], list[Win]]:
-    """The x at which several setups compete, and who is ahead where, beyond the interval. `without`: facts in which
-    the group does not differ.
+    """Return the x at which several setups compete, and who is ahead where, beyond the interval. `without`: facts in
+    which the group does not differ.
     """
     sign = 1 if measure.better == "lower" else -1
     at = {x: each for x, each in sorted(entries(frame, group, measure, without).items()) if len(each) > 1}
@@ -140,7 +140,7 @@ def entries(
 
 
 def _sizes(own: Sequence[Win], measure: Measure, side: str) -> str:
-    """Effect and interval: of the one load, or of the smallest and the largest lead."""
+    """Return effect and interval: of the one load, or of the smallest and the largest lead."""
     ranked = sorted(own, key=lambda win: abs(win.effect.ratio - 1))
     least, most = ranked[0], ranked[-1]
     if least is most:
@@ -150,7 +150,9 @@ def _sizes(own: Sequence[Win], measure: Measure, side: str) -> str:
 
 
 def peaks(frame: Frame) -> Iterable[Sentence]:
-    """The highest throughput of a sweep, on all hardware and on each; by total tokens where all points have them."""
+    """Return the highest throughput of a sweep, on all hardware and on each; by total tokens where all points have
+    them.
+    """
     rank = TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
     met, meets = within_slo(frame.points)
     ranked = list(best_cells(met, setups(met), rank).values())
@@ -258,7 +260,7 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
 
 
 def _price(point: CellPoint) -> str:
-    """`$0.432 (0.41–0.45) a million, or $0.0533 with input counted, 41.2 tok/s per user`."""
+    """Write `$0.432 (0.41–0.45) a million, or $0.0533 with input counted, 41.2 tok/s per user`."""
     cost, pace = point.dollars_output, point.tokens_per_s_per_user
     sure = (
         f" ({show_number(cost.low)}–{show_number(cost.high)})" if cost is not None and cost.reach is not None else ""

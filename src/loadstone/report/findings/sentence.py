@@ -34,13 +34,13 @@ class Sentence(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def setup(point: CellPoint) -> str:
-    """`vLLM on 8×H200`, or what a study calls it."""
+    """Write `vLLM on 8×H200`, or what a study calls it."""
     return point.study or join(point.engine, point.hardware, by=" on ")
 
 
 def setups(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[str]:
-    """`vLLM on 8×H200`, the precision where they differ in it, and what else tells them apart where that does not:
-    `vLLM on 8×H200, fp8`, `vLLM on 8×H200, fp8, tp4`. `without`: what the sentence says in another place.
+    """Write `vLLM on 8×H200`, the precision where they differ in it, and what else tells them apart where that does
+    not: `vLLM on 8×H200, fp8`, `vLLM on 8×H200, fp8, tp4`. `without`: what the sentence says in another place.
     """
     names = [setup(point) for point in points]
     if all(point.study for point in points):
@@ -73,7 +73,7 @@ def value(point: CellPoint, measure: Measure) -> str:
 
 
 def spans(values: Sequence[float]) -> str:
-    """`4 to 64`, `128`, `4 and 16`."""
+    """Write `4 to 64`, `128`, `4 and 16`."""
     if len(values) == 1:
         return f"{values[0]:g}"
     return f"{values[0]:g} {'to' if len(values) > 2 else 'and'} {values[-1]:g}"
@@ -92,7 +92,7 @@ def ranges(xs: Sequence[float], every: Sequence[float]) -> str:
 
 
 def work(point: CellPoint) -> str:
-    """`DeepSeek-R1, 3 200 in, 800 out`."""
+    """Write `DeepSeek-R1, 3 200 in, 800 out`."""
     return join(point.model, workload_label(point))
 
 

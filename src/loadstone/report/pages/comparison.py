@@ -83,7 +83,7 @@ def _style(conclusion: str) -> str:
 
 
 def unmatched_lines(comparison: Comparison) -> list[str]:
-    """`A has concurrency 2, 8`, for each side that has loads which the other has not."""
+    """Write `A has concurrency 2, 8`, for each side that has loads which the other has not."""
     sides = (("A", comparison.unmatched.a), ("B", comparison.unmatched.b))
     return [f"{name} has {name_loads(loads)}" for name, loads in sides if loads]
 

@@ -36,13 +36,13 @@ _PRICES = {
 
 
 def sheet(report: Report) -> str:
-    """CSV with a head. `value` is the median, or the mean where `which` says so; low, high: its interval."""
+    """Write CSV with a head. `value` is the median, or the mean where `which` says so; low, high: its interval."""
     columns = _COLUMNS | (_PRICES if report.prices else {})
     return to_csv(columns, ([_value(point, path) for path in columns.values()] for point in report.points))
 
 
 def _value(point: CellPoint, path: str) -> object:
-    """None where there is none on the way."""
+    """Follow a path of names; None where one is missing."""
     value: object = point
     for name in path.split("."):
         value = getattr(value, name, None)

@@ -185,7 +185,7 @@ class Report(msgspec.Struct, kw_only=True):
         return {"prices": prices | {"without_price": self.unpriced}}
 
     def sections(self) -> list[tuple[str, str, list[Figure]]]:
-        """(key, title, figures) of the sections that have any."""
+        """Return (key, title, figures) of the sections that have any."""
         figures = self.pictures.figures
         every = [(key, title, [f for f in figures if f.section == key]) for key, title in SECTIONS.items()]
         return [section for section in every if section[2]]
@@ -207,9 +207,9 @@ def build(
     prices: Prices | None = None,
     study: StudyPart | None = None,
 ) -> Report:
-    """The report of these runs. `drawn`: with its figures, which take most of the time. `inside`: also those of their
-    records, of what only single requests show. `prices`: of GPUs, for what tokens cost. `study`: they are of it:
-    each of its cells is one in the findings, the figures and the table of the best.
+    """Build the report of these runs. `drawn`: with its figures, which take most of the time. `inside`: also those
+    of their records, of what only single requests show. `prices`: of GPUs, for what tokens cost. `study`: they are of
+    it: each of its cells is one in the findings, the figures and the table of the best.
     """
     from altair.utils.schemapi import debug_mode
 
@@ -327,7 +327,7 @@ def _inside(run: StoredRun, name: str, key: str, points: Sequence[CellPoint]) ->
 
 
 def _environment(run: StoredRun) -> list[tuple[str, str]]:
-    """The environment: what one needs to know, or to have, to repeat it."""
+    """Return the environment: what one needs to know, or to have, to repeat it."""
     info, facts, settings = run.info, run.facts, run.info.settings
     target, cache = info.target, settings.get("prefix_cache")
     kv = f"KV {facts.kv_dtype}" if facts.kv_dtype else None
@@ -367,7 +367,7 @@ def _flat(value: Any) -> str | None:
 
 
 def _repeat(run: StoredRun) -> str:
-    """The command that does it again: the same plan, and the same prompts where it was measured."""
+    """Write the command that does it again: the same plan, and the same prompts where it was measured."""
     if run.info.source == "imported":
         return shlex.join(run.info.command) if run.info.command else ""
     return clean(shlex.join(str(word) for word in run.info.command), 600)

@@ -8,7 +8,7 @@ from loadstone.report.table import escape, to_markdown
 
 
 def markdown(report: Report) -> str:
-    """The report's text. What engines and files said is escaped: it is neither markup nor HTML."""
+    """Write the report's text. What engines and files said is escaped: it is neither markup nor HTML."""
     lines = [f"# {escape(report.title)}", "", f"{report.size} · Loadstone {report.version}", ""]
     study = report.study
     if study is not None and study.missing:
@@ -51,7 +51,7 @@ def markdown(report: Report) -> str:
 
 
 def _repeat(study: StudyPart) -> list[str]:
-    """The study's file, and what its runs were made with."""
+    """Return the study's file, and what its runs were made with."""
     lines = [
         "## Repeat this",
         "",

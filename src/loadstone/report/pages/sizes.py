@@ -112,7 +112,7 @@ def render_pivot(rows: Sequence[Row], by: Sequence[str], shown: str) -> list[Sho
 def _pivot(
     rows: Sequence[Row], by: Sequence[str], shown: str
 ) -> tuple[list[str], list[str], dict[tuple[str, str], Value]]:
-    """Rows' names, columns' names, and the values; see render_pivot(). Raises InputError."""
+    """Return rows' names, columns' names, and the values; see render_pivot(). Raises InputError."""
     names = [name.replace("-", "_") for name in by]
     for name in names:
         if name not in FACTS:

@@ -69,8 +69,9 @@ def map_cells(study: StudyPart, runs: Sequence[StoredRun]) -> dict[int, tuple[st
 
 
 def table_cells(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[CellPoint]) -> Table | None:
-    """A row for each cell: medians over its repeats, how far these lie apart, and what was predicted; None where
-    nothing was repeated, predicted or searched."""
+    """Make a row for each cell: medians over its repeats, how far these lie apart, and what was predicted; None where
+    nothing was repeated, predicted or searched.
+    """
     if all(cell.planned == 1 and cell.simulated is None and not cell.found for cell in study.cells):
         return None
     numbers = {run.folder: number for number, run in enumerate(runs, 1)}

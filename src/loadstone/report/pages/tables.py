@@ -46,7 +46,7 @@ FILLED = 0.8
 
 
 def overview(runs: Sequence[StoredRun], points: Sequence[CellPoint]) -> Table:
-    """A row for each run: what it was of, what was asked, whether it can be trusted."""
+    """Make a row for each run: what it was of, what was asked, whether it can be trusted."""
     rows = []
     for number, run in enumerate(runs, 1):
         own = [point for point in points if point.number == number]
@@ -69,7 +69,7 @@ def overview(runs: Sequence[StoredRun], points: Sequence[CellPoint]) -> Table:
 
 
 def _loads(points: Sequence[CellPoint]) -> str:
-    """`rate 1, 2`, of each kind of load."""
+    """Write `rate 1, 2`, of each kind of load."""
     by_kind: dict[str, list[str]] = defaultdict(list)
     for point in points:
         by_kind["batch" if point.offline else point.kind].append(show_load(point.load))
@@ -93,12 +93,12 @@ def trust(cells: tuple[int, int], stated: bool) -> str:
 
 
 def stated_cells(runs: Sequence[StoredRun]) -> int:
-    """Cells of which there is only what another tool stated: no records to judge by."""
+    """Return cells of which there is only what another tool stated: no records to judge by."""
     return sum(cell.is_as_stated for run in runs for cell in run.summary.cells)
 
 
 def verdicts(runs: Sequence[StoredRun]) -> Table:
-    """Every warning and error of every cell, the same ones together."""
+    """Make a table of every warning and error of every cell, the same ones together."""
     places: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for number, run in enumerate(runs, 1):
         of_cells = [
@@ -126,7 +126,7 @@ _RATE_NAMES = {
 
 
 def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
-    """The numbers that imported files state where those of their requests are others; no table where none are."""
+    """Make a table of the numbers that imported files state otherwise than their requests say; none if there are none."""
     rows = []
     for number, run in enumerate(runs, 1):
         for cell in run.summary.cells:
@@ -160,7 +160,7 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
 
 
 def cells(points: Sequence[CellPoint], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
-    """The columns published tables have: load, prompts, throughput, TTFT, TPOT, ITL, E2E; intervals, prices, bounds.
+    """Make a table with the columns of published tables: load, prompts, throughput, latencies; intervals, prices, bounds.
 
     What is looked for first stands before the edge of a screen.
     """
@@ -217,7 +217,7 @@ def _deployments(points: Sequence[CellPoint]) -> list[str]:
 
 
 def _shorten(name: str, point: CellPoint) -> str:
-    """`8×H200` for `H200 · 8×`."""
+    """Write `8×H200` for `H200 · 8×`."""
     parts = name.split(" · ")
     if point.gpu in parts and f"{point.gpus}×" in parts:
         parts.remove(f"{point.gpus}×")
@@ -246,14 +246,14 @@ def _bounds(stat: Estimate | None, show: Callable[[float | None], str] = show_se
 
 
 def _show_roofline(point: CellPoint) -> str:
-    """The roofline's TPOT over the one there was: 100 % is as fast as the hardware can be."""
+    """Write the roofline's TPOT over the one there was: 100 % is as fast as the hardware can be."""
     if point.tpot is None or not point.tpot.value or not point.roofline.tpot_s:
         return "-"
     return f"{100 * point.roofline.tpot_s / point.tpot.value:.0f} %"
 
 
 def _p99(stat: Estimate | None, point: CellPoint) -> str:
-    """Marked where its requests cannot bound it from above; of sums nobody has them."""
+    """Write a p99, marked where its requests cannot bound it from above; of sums nobody has them."""
     if stat is None or stat.p99 is None:
         return "-"
     return (UNBOUNDED if stat.p99_high is None and not point.sums else "") + show_seconds(stat.p99)
@@ -270,7 +270,7 @@ def _show_attainment(point: CellPoint) -> str:
 
 
 def _name_level(points: Sequence[CellPoint]) -> str:
-    """The head of a column of intervals."""
+    """Write the head of a column of intervals."""
     stats = (stat for point in points for stat in (point.ttft, point.tpot, point.output, point.dollars_output))
     levels = {stat.level for stat in stats if stat is not None and stat.level is not None}
     return "95 %" if levels <= {"95 %"} else "80 %" if levels == {PREDICTED} else _INTERVAL
@@ -396,8 +396,8 @@ def _means(points: Sequence[CellPoint]) -> bool:
 
 
 def ratios(points: Sequence[CellPoint]) -> list[Table]:
-    """GPU against GPU: throughput and latency ratios, for all that is equal otherwise a row at the lightest load and
-    one at the highest.
+    """Make tables of GPU against GPU: ratios of throughput and latency, for all that is equal otherwise, a row at the
+    lightest load and one at the highest.
     """
     pairs: dict[tuple[str, str], dict[Any, list[Ratio]]] = defaultdict(lambda: defaultdict(list))
     every = gpu_ratios(points)

@@ -150,7 +150,7 @@ def _parts(
     head: str,
     name: Callable[[Any], str],
 ) -> Table:
-    """One row for each turn, server or piece of a profile, of each cell; tokens are a request's mean.
+    """Make one row for each turn, server or piece of a profile, of each cell; tokens are a request's mean.
 
     What a row is of is one column: where the table is too wide, that is what each piece of it begins with.
     """
@@ -194,7 +194,7 @@ _PARTS: tuple[tuple[_PartsOf, str, Callable[[Any], str]], ...] = (
 
 
 def _dialect(cells: Sequence[CellSummary]) -> Table:
-    """Another tool's numbers, a column for each cell, each with its definition."""
+    """Make a table of another tool's numbers, a column for each cell, each with its definition."""
     dialects = [cell.dialect for cell in cells if cell.dialect is not None]
     loads = _loads(cells)[1]
     rows = []
@@ -206,14 +206,14 @@ def _dialect(cells: Sequence[CellSummary]) -> Table:
 
 
 def _figure(value: float | None) -> str:
-    """Counts whole, all else to four digits."""
+    """Write counts whole, all else to four digits."""
     if value is not None and float(value).is_integer():
         return show_number(value, len(f"{abs(value):.0f}"))
     return show_number(value, 4)
 
 
 def _loads(cells: Sequence[CellSummary]) -> tuple[str, list[str]]:
-    """The head of a column of loads, and each cell's: a number, and its unit where they are of several kinds."""
+    """Return the head of a column of loads, and each cell's load, with its unit where they are of several kinds."""
     loads = [show_load(cell.load.value) for cell in cells]
     heads = [_LOAD_HEADS[cell.load.kind] for cell in cells]
     if len(set(heads)) > 1:
@@ -222,7 +222,7 @@ def _loads(cells: Sequence[CellSummary]) -> tuple[str, list[str]]:
 
 
 def _name_load(cell: CellSummary) -> str:
-    """Names a cell at the head of a line, which a number alone, as of a finding, would not."""
+    """Name a cell at the head of a line, which a number alone, as of a finding, would not."""
     return _LOAD_NAMES[cell.load.kind].format(show_load(cell.load.value))
 
 
@@ -235,7 +235,7 @@ def _is_intended(cells: Sequence[CellSummary]) -> bool:
 
 
 def _pick_clock(values: Metrics | Part, cells: Sequence[CellSummary]) -> tuple[Latency | None, Latency | None]:
-    """TTFT and E2E by the clock of a table of these cells."""
+    """Return TTFT and E2E by the clock of a table of these cells."""
     return (values.ttft_intended_s, values.e2e_intended_s) if _is_intended(cells) else (values.ttft_s, values.e2e_s)
 
 
@@ -250,7 +250,7 @@ def _p50(values: Latency | None) -> str:
 
 
 def _p99(cell: CellSummary, values: Latency | None) -> str:
-    """The p99, marked where the sample cannot bound it from above."""
+    """Write the p99, marked where the sample cannot bound it from above."""
     if values is None:
         return "-"
     unbounded = values.bounds("p99")[1] is None and not cell.is_as_stated
@@ -272,7 +272,7 @@ def percent(share: float | None) -> str:
 
 
 def _roofline_shares(cells: Sequence[CellSummary], name: str) -> list[float]:
-    """The cells' shares of what the hardware allows, where known."""
+    """Return the cells' shares of what the hardware allows, where known."""
     shares = (getattr(cell.roofline, name) for cell in cells if cell.roofline is not None)
     return [share for share in shares if share is not None]
 
@@ -381,7 +381,7 @@ def _measured_by(cells: Sequence[CellSummary]) -> str:
 
 
 def stated_lines(cells: Sequence[CellSummary]) -> list[str]:
-    """The numbers that imported files state where those shown are others, with the tool's definition."""
+    """Return the numbers that imported files state where those shown are others, with the tool's definition."""
     lines = []
     for cell in cells:
         by_definition: dict[str, list[str]] = {}

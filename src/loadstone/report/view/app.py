@@ -121,7 +121,7 @@ class ViewApp:
             return await run_in_threadpool(self._page_of, rows)
 
     def _page_of(self, rows: Sequence[RunRow]) -> str:
-        """The page of these runs' report, or of why there is none; kept until one of their files changes."""
+        """Return the page of these runs' report, or of why there is none; kept until one of their files changes."""
         files = ("run.json", "summary.json", "records.parquet", "server.parquet")
         key = tuple((row.key, signature(row.folder, files)) for row in rows)
         if key not in self._made:
@@ -152,7 +152,7 @@ def _make_page(rows: Sequence[RunRow]) -> str:
 
 
 def _answer_tagged(request: Request, text: str) -> Response:
-    """A page, or nothing where the browser has this very one."""
+    """Return a page, or nothing where the browser has this very one."""
     tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:20]}"'
     headers = {"etag": tag, "cache-control": "private, no-cache"}
     if request.headers.get("if-none-match") == tag:

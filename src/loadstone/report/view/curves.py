@@ -154,14 +154,14 @@ class Curves:
                     setattr(owner, name, halves)
 
     def complete_until_s(self, running: bool) -> float:
-        """Before this time nothing more will come: see SURE_S. Of a run that is over, all of it."""
+        """Return the time before which nothing more will come, see SURE_S; the end of a run that is over."""
         if not running:
             return self.newest_s
         awaited_s = min((last_s for _, last_s, _, _ in self._open.values()), default=self.newest_s)
         return max(0.0, min(self.newest_s - SURE_S, max(awaited_s, self.newest_s - LATE_S)))
 
     def series(self, running: bool) -> dict[str, list[float | None]]:
-        """A value for each bin that is over; rates per second, percentiles None where nothing was counted."""
+        """Return a value for each bin that is over; rates per second, percentiles None where nothing was counted."""
         until_s = self.complete_until_s(running)
         bins = int(until_s / self.bin_s) if running else min(BINS, math.ceil(until_s / self.bin_s + 1e-9))
         tokens = sum((cell.event_bins * cell.tokens_per_event for cell in self.cells.values()), np.zeros(BINS))
@@ -178,7 +178,9 @@ class Curves:
 
 
 def percentile(counts: Counts, level: float) -> list[float | None]:
-    """The bucket in which the level-quantile of each row lies, its geometric middle; None for a row of nothing."""
+    """Return the bucket in which the level-quantile of each row lies, its geometric middle; None for a row of
+    nothing.
+    """
     if not len(counts):
         return []
     reached = np.cumsum(counts, axis=1)

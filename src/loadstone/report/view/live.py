@@ -39,7 +39,7 @@ class Tail:
         self.broken = ""
 
     def read(self) -> tuple[list[pa.RecordBatch], bool]:
-        """Batches that were appended since, of one window; and whether there is more to read at once.
+        """Return batches that were appended since, of one window; and whether there is more to read at once.
 
         A frame not wholly written is left for the next look. A file that went (its records are made) gives nothing.
         """
@@ -56,7 +56,7 @@ class Tail:
         return batches, len(data) == WINDOW_BYTES and not self.broken
 
     def _frames(self, data: bytes) -> tuple[list[pa.RecordBatch], int]:
-        """The batches of the whole frames in `data`, and how many bytes these take."""
+        """Return the batches of the whole frames in `data`, and how many bytes these take."""
         batches: list[pa.RecordBatch] = []
         used = 0
         try:
@@ -73,7 +73,7 @@ class Tail:
 
 
 def _take(message: bytes, number: int, check: int) -> list[pa.RecordBatch]:
-    """The batch of a frame's message, if it is one. Raises ValueError where it is not what it says."""
+    """Return the batch of a frame's message, if it is one. Raises ValueError where it is not what it says."""
     if zlib.crc32(message) != check:
         raise ValueError("not a journal, or a damaged one")
     schema = run_folder.journal_schema()
@@ -163,7 +163,7 @@ class LiveRun:
 
 
 def _read_planned(folder: Path, cells: int) -> list[int | None]:
-    """Requests of each cell, warm-up included; None where the plan does not say."""
+    """Return requests of each cell, warm-up included; None where the plan does not say."""
     try:
         check_regular(folder / "plan.parquet")
         column = pq.read_table(folder / "plan.parquet", columns=["cell"])["cell"].to_numpy()

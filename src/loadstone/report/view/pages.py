@@ -45,7 +45,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 @cache
 def asset(name: str) -> str | None:
-    """The text of a file that pages load; None where there is none of that name."""
+    """Write the text of a file that pages load; None where there is none of that name."""
     if name == "vega.js":
         return html.vega()
     return html.asset(name) if name in ("page.js", "page.css", "view.css", "list.js", "live.js") else None
@@ -53,7 +53,7 @@ def asset(name: str) -> str | None:
 
 @cache
 def asset_url(name: str) -> str:
-    """Another text has another URL, so that it may be kept for long."""
+    """Give the URL of a file: another text has another URL, so that it may be kept for long."""
     return f"/assets/{name}?v={hashlib.sha256((asset(name) or '').encode()).hexdigest()[:12]}"
 
 
@@ -64,12 +64,12 @@ def _page(template: str, title: str, scripts: Sequence[str] = (), **values: obje
 
 
 def message(title: str, *texts: str) -> str:
-    """A page that has only something to say."""
+    """Write a page that has only something to say."""
     return _page("message.html", title, texts=texts)
 
 
 def opening(url: str) -> str:
-    """The answer to a token: on to the page itself, which then is requested with the cookie."""
+    """Write the answer to a token: on to the page itself, which then is requested with the cookie."""
     return html.render("opening.html", url=url)
 
 
@@ -81,7 +81,7 @@ def listing(rows: Sequence[RunRow], chosen: Filter) -> str:
 
 
 def rows_part(rows: Sequence[RunRow], chosen: Filter) -> str:
-    """The table alone, as the list's script fetches it again."""
+    """Write the table alone, as the list's script fetches it again."""
     return html.render("rows.html", **_shown(rows, chosen))
 
 
@@ -99,17 +99,17 @@ def _shown(rows: Sequence[RunRow], chosen: Filter) -> dict[str, object]:
 
 
 def live(row: RunRow) -> str:
-    """The page of a run without records: its script fills it from the run's live.json."""
+    """Write the page of a run without records: its script fills it from the run's live.json."""
     return _page("live.html", row.name, ["live.js"], row=row)
 
 
 def report(content: str, title: str, before: str = "") -> str:
-    """The page of a report's body."""
+    """Write the page of a report's body."""
     return _page("frame.html", title, ["vega.js", "page.js"], content=before + content)
 
 
 def comparison(a: RunRow, b: RunRow) -> str:
-    """Two runs compared, A the baseline, as a picture of ratios and as the tables that `loadstone compare A B`
+    """Compare two runs, A the baseline, as a picture of ratios and as the tables that `loadstone compare A B`
     prints; or a line that says why there is none.
     """
     from loadstone.analyse.compare import compare

@@ -102,7 +102,7 @@ class RunList:
         self._lock = threading.Lock()
 
     def rows(self) -> list[RunRow]:
-        """All runs, the newest first."""
+        """Return all runs, the newest first."""
         with self._lock:
             rows = [self._look(key, folder, root) for key, folder, root in self._folders()]
             present = {row.key for row in rows}
@@ -110,12 +110,12 @@ class RunList:
         return sorted(rows, key=lambda row: (row.created, row.key), reverse=True)
 
     def find(self, key: str) -> RunRow | None:
-        """The run of this key, as it is now."""
+        """Return the run of this key, as it is now."""
         with self._lock:
             return next((self._look(k, folder, root) for k, folder, root in self._folders() if k == key), None)
 
     def _folders(self) -> Iterator[tuple[str, Path, Path]]:
-        """(key, folder, what its links must stay within)."""
+        """Return (key, folder, what its links must stay within)."""
         seen = set()
         for number, root in enumerate(self._roots):
             for folder in [root] if _is_run(root) else _runs_in(root):
@@ -207,7 +207,7 @@ def _check_size(path: Path, limit: int) -> None:
 
 
 def _loads(info: RunInfo, points: Iterable[CellPoint]) -> str:
-    """`concurrency 1, 4, 16`, of what ran; of what was planned where nothing did."""
+    """Write `concurrency 1, 4, 16`, of what ran; of what was planned where nothing did."""
     loads = [(point.kind, point.load) for point in points] or [
         (cell.load.kind, cell.load.value) for cell in info.cells
     ]
@@ -233,7 +233,9 @@ def _runs_in(root: Path) -> list[Path]:
 
 
 def _key(name: str, root: int) -> str:
-    """A name for URLs: the folder's where that is plain, else a digest; `~2` if it is of the second folder named."""
+    """Return a name for URLs: the folder's where that is plain, else a digest; `~2` if it is of the second folder
+    named.
+    """
     plain = name if _KEY.fullmatch(name) else f"run-{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"
     return plain if root == 0 else f"{plain}~{root + 1}"
 

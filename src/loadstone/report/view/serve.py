@@ -70,7 +70,7 @@ def serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises InputError."""
+    """Return a listening socket. Raises InputError."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = addresses[0]
