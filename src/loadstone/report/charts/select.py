@@ -106,7 +106,7 @@ def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
 def _hero(
     points: Sequence[CellPoint], wanted: Sequence[_Wanted], main: Frame | None
 ) -> tuple[_Wanted | None, Figure | None]:
-    """Draw the picture of the answer's cells, which then stands in no section; a front for setups with one load each."""
+    """Draw the picture of the answer's cells, which stands in no section; for setups with one load each, a front."""
     if main is None:
         return None, None
     places = {(point.number, point.cell) for point in main.points}

@@ -126,7 +126,7 @@ _RATE_NAMES = {
 
 
 def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
-    """Make a table of the numbers that imported files state otherwise than their requests say; none if there are none."""
+    """Make a table of the numbers that imported files state otherwise than their requests do, or no table."""
     rows = []
     for number, run in enumerate(runs, 1):
         for cell in run.summary.cells:
@@ -160,7 +160,7 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
 
 
 def cells(points: Sequence[CellPoint], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
-    """Make a table with the columns of published tables: load, prompts, throughput, latencies; intervals, prices, bounds.
+    """Make a table with the columns of published tables: load, prompts, throughput, latencies, prices, bounds.
 
     What is looked for first stands before the edge of a screen.
     """
