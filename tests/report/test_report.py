@@ -614,9 +614,9 @@ def stated(load: float) -> Json:
         ([cell(1)], "The only cell can be trusted."),
         ([cell(1, verdict=SPOILT)], "The only cell carries a warning."),
         ([cell(1), cell(2), stated(4)],
-         "2 of 3 cells can be trusted; the others are as stated by another tool."),
+         "2 of 3 cells can be trusted; the others are as reported by another tool."),
         ([cell(1), cell(2), stated(4), cell(8, verdict=SPOILT)],
-         "1 of 4 cells carries a warning; 1 is as stated by another tool."),
+         "1 of 4 cells carries a warning; 1 is as reported by another tool."),
     ],
 )  # fmt: skip
 def test_the_verdict_is_a_sentence(tmp_path: Path, cells: list[Json], verdict: str) -> None:
@@ -625,7 +625,7 @@ def test_the_verdict_is_a_sentence(tmp_path: Path, cells: list[Json], verdict: s
     assert report.verdict == verdict
     assert ('class="good"' in page(report)) == (verdict == "The only cell can be trusted.")
     if len(cells) == 3:
-        assert column(report.overview, "trusted") == ["as stated"]
+        assert column(report.overview, "trusted") == ["as reported"]
 
 
 def predicted(load: float) -> Json:

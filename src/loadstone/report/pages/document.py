@@ -138,17 +138,17 @@ class Report(msgspec.Struct, kw_only=True):
         if not cells:
             return "Nothing was measured."
         if cells == 1:
-            conclusion = "is as stated by another tool, without contradictions" if self.stated else "can be trusted"
+            conclusion = "is as reported by another tool, without contradictions" if self.stated else "can be trusted"
             return f"The only cell {'carries a warning' if warned else conclusion}."
         if warned:
-            others = f"; {self.stated} {'is' if self.stated == 1 else 'are'} as stated by another tool"
+            others = f"; {self.stated} {'is' if self.stated == 1 else 'are'} as reported by another tool"
             verb = "carry" if warned > 1 else "carries"
             return f"{warned} of {cells} cells {verb} a warning{others if self.stated else ''}."
         every = "Both" if cells == 2 else f"All {cells}"
         if not ours:
-            return f"{every} cells are as stated by another tool, without contradictions."
+            return f"{every} cells are as reported by another tool, without contradictions."
         if self.stated:
-            return f"{ours} of {cells} cells can be trusted; the others are as stated by another tool."
+            return f"{ours} of {cells} cells can be trusted; the others are as reported by another tool."
         return f"{every} cells can be trusted."
 
     @property
@@ -338,7 +338,7 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
         ("started" if info.source != "imported" or _any_cell(run, "created") else "imported", info.created),
         ("files", ", ".join(_files(run))),
         ("deployment", facts.label),
-        ("stated by the user", facts.stated),
+        ("declared by the user", facts.stated),
         ("endpoint", target.endpoint if target else None),
         ("longest context", f"{target.max_model_tokens} tokens" if target and target.max_model_tokens else None),
         ("precision", join(facts.weights_dtype, kv)),

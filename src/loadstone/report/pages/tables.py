@@ -89,7 +89,7 @@ def trust(cells: tuple[int, int], stated: bool) -> str:
     trusted, every = cells
     if not every:
         return "no cells"
-    return f"{trusted} of {every} cells" if trusted < every else "as stated" if stated else "yes"
+    return f"{trusted} of {every} cells" if trusted < every else "as reported" if stated else "yes"
 
 
 def stated_cells(runs: Sequence[StoredRun]) -> int:
@@ -154,7 +154,7 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
     ]
     if len(rows) > MAX_ROWS:
         notes.append(f"{len(rows) - MAX_ROWS} more are not shown; `loadstone show --json` has them as `stated`")
-    title = "What files state otherwise"
+    title = "What files report otherwise"
     table = Table(key="stated", title=title, heads=heads, align="rllrrww", rows=rows[:MAX_ROWS], notes=notes)
     return [drop_empty_columns(table)]
 

@@ -309,7 +309,7 @@ def _show_trust(cell: CellSummary, findings: list[Finding]) -> str:
                 findings.append(finding)
             numbers.append(str(findings.index(finding) + 1))
     if not numbers:
-        return "as stated" if cell.is_as_stated else "yes"
+        return "as reported" if cell.is_as_stated else "yes"
     return f"NO ({','.join(numbers)})"
 
 
@@ -392,7 +392,7 @@ def stated_lines(cells: Sequence[CellSummary]) -> list[str]:
                 by_definition.setdefault(own, []).append(f"{label} {shown}")
         if by_definition:
             numbers = ", ".join(f"{', '.join(each)}{own}" for own, each in by_definition.items())
-            lines.append(f"{_name_load(cell)}: the file itself states {numbers}")
+            lines.append(f"{_name_load(cell)}: the file itself reports {numbers}")
     return lines
 
 
