@@ -125,7 +125,7 @@ def _hero(
 
 def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
     """Return every picture that these points may give; one that has too little in it is None when it is made."""
-    sweeps, by_length, by_model = _cut(points)
+    sweeps, by_length, by_model = _make_frames(points)
 
     def of(frame: Frame, kind: str, section: str, make: Callable[..., Figure | None], *given: Any) -> _Wanted:
         return _Wanted(f"{section}-{kind}", section, frame.points, partial(make, frame, *given))
@@ -177,7 +177,7 @@ def _as_is(figure: Figure) -> Figure:
     return figure
 
 
-def _cut(points: Sequence[CellPoint]) -> list[list[Frame]]:
+def _make_frames(points: Sequence[CellPoint]) -> list[list[Frame]]:
     """Return all frames: sweeps, by length, by model. They know one another's variants, where there are several to
     tell.
     """

@@ -13,7 +13,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
 from loadstone.report.data.wording import clean
 from loadstone.report.pages import html
-from loadstone.report.pages.tables import Table
+from loadstone.report.table import Table
 from loadstone.report.view.run_list import RunRow
 
 PAGE_ROWS = 300
