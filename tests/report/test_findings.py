@@ -221,13 +221,14 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
         ["^vLLM on 8×H200 with 512 tokens shared, at concurrency 8: output throughput ", ": TTFT a factor of 10 ("],
     ),
     "a switch's cells carry a warning": (
-        "switch", [made(cell(64, verdict=WARNED)), made(cell(64, ttft=0.01), **PREFIX)],
+        "switch", [made(cell(8, ttft=1.0)), made(cell(8, ttft=0.1), **PREFIX), made(cell(64, verdict=WARNED)),
+                   made(cell(64, ttft=0.01), **PREFIX)],
         ["some of these cells carry a warning.$"],
     ),
     **{
         f"runs of other settings are no repeats: {names[0]}": (
             "switch", [made(cell(8, ttft=ttft), **told(n)) for n, ttft in (("8", 1.0), ("64", 0.1))],
-            ["^vLLM on 8×H200 with settings {} instead of {}, at concurrency 8: ".format(*names),
+            ["^vLLM on 8×H200 with settings {1} instead of {0}, at concurrency 8: ".format(*names),
              ": TTFT a factor of 10 ("],
         ) for told, names in (
             (lambda n: {"settings": {"label": f"seqs {n}"}}, ("seqs 64", "seqs 8")),

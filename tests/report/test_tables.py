@@ -81,7 +81,7 @@ def test_where_the_hardware_is_known_the_roofline_has_a_column() -> None:
     assert lines[1].startswith("most throughput: ")
     assert lines[3].split() == heads.split()
     assert [line.split()[-4:] for line in lines[5:7]] == [["78", "%", "NO", "(1)"], ["s", "-", "NO", "(1)"]]
-    assert "roofline: the TPOT that the hardware allows / TPOT p50 · MBU 71 % of memory bandwidth · " in text
+    assert "roofline: TPOT that the hardware allows / TPOT p50 · MBU 71 % of memory bandwidth · " in text
     assert "MFU 0.40 % to 12 % of peak FLOP/s" in text
     assert max(map(len, lines)) <= 120
     first["requests"]["error"] = 1

@@ -204,7 +204,7 @@ def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json
     answers = [f"{launch.deployment}, {cell.workload}: {cell.found}"
                for launch in found.launches for cell in launch.cells if cell.found]  # fmt: skip
     heads = ["launch", "deployment", "repeat", "state", "cells", "why"]
-    print_text(Table(heads=heads, align="nwnnnw", rows=rows), *answers)
+    print_text(Table(heads=heads, align="nnnnnw", rows=rows), *answers)
 
 
 @study.command()

@@ -31,8 +31,8 @@ def clean(text: str, limit: int = 80) -> str:
 
 
 def show_probability(p: float) -> str:
-    """Write `probability 66 %`, to one per cent."""
-    return f"probability {'< 1' if p < 0.01 else '> 99' if p > 0.99 else round(100 * p)} %"
+    """Write a probability as `66 %`, to one per cent."""
+    return f"{'< 1' if p < 0.01 else '> 99' if p > 0.99 else round(100 * p)} %"
 
 
 def show_share(share: float) -> str:

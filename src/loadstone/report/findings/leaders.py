@@ -239,7 +239,7 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
     if least and not is_surely_met(least[0]):
         first = least[0]
         alternatives.append(
-            f"{setup(first)} at {load_label(first)} meets its bounds with {show_probability(first.p_met or 0.0)}"
+            f"{setup(first)} at {load_label(first)} meets its bounds with probability {show_probability(first.p_met or 0.0)}"
         )
         likely = _least(frame, [point for point in frame.points if point.slo_met and is_surely_met(point)])
         alternatives += [
@@ -253,7 +253,7 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
         if top is None or (DOLLARS.of(point) or 0.0) < top:
             alternatives.append(
                 f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars_output)}) would be cheaper, and may "
-                f"meet them after all ({show_probability(point.p_met or 0.0)})"
+                f"meet them after all (probability {show_probability(point.p_met or 0.0)})"
             )
             break
     return "".join(f"; {each}" for each in alternatives)

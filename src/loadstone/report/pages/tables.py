@@ -262,7 +262,8 @@ def _p99(stat: Estimate | None, point: CellPoint) -> str:
 def _slo(point: CellPoint) -> str:
     if point.slo_met is None:
         return "-"
-    return join("met" if point.slo_met else "MISSED", None if point.p_met is None else show_probability(point.p_met))
+    sure = "" if point.p_met is None else f" ({show_probability(point.p_met)})"
+    return f"{'met' if point.slo_met else 'MISSED'}{sure}"
 
 
 def _show_attainment(point: CellPoint) -> str:
@@ -382,6 +383,8 @@ def _notes(points: Sequence[CellPoint]) -> list[str]:
     for slo, runs in bounds.items():
         of = f" of run {', '.join(map(str, sorted(runs)))}" if len(bounds) > 1 else ""
         notes.append(f"SLO{of}: {slo}.")
+    if any(point.p_met is not None for point in points):
+        notes.append("In brackets after an SLO: the probability that it is met.")
     if any(point.attainment is not None for point in points):
         notes.append(
             "Attained: share of the requests sent that meet all bounds; goodput: these requests, per "

@@ -280,7 +280,7 @@ def _roofline_shares(cells: Sequence[CellSummary], name: str) -> list[float]:
 def _roofline(cells: Sequence[CellSummary]) -> str:
     """Say what the roofline column is, and how much of bandwidth and arithmetic was used, from least to most."""
     known = bool(_roofline_shares(cells, "tpot_ratio"))
-    parts = ["roofline: the TPOT that the hardware allows / TPOT p50"] if known else []
+    parts = ["roofline: TPOT that the hardware allows / TPOT p50"] if known else []
     for name, of in (("MBU", "memory bandwidth"), ("MFU", "peak FLOP/s")):
         if shares := _roofline_shares(cells, name.lower()):
             least, most = percent(min(shares)), percent(max(shares))
@@ -414,7 +414,7 @@ def _bounds(cell: CellSummary) -> list[str]:
 
 def _bound(bound: SloBound) -> str:
     value = ("" if "_" in bound.metric else "slowest ") + show_seconds(bound.measured_s)
-    sure = "" if bound.p_met is None else f", {show_probability(bound.p_met)}"
+    sure = "" if bound.p_met is None else f", probability {show_probability(bound.p_met)}"
     return f"{bound.metric} < {show_seconds(bound.limit_s)} {'met' if bound.met else 'MISSED'} ({value}){sure}"
 
 
