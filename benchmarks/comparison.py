@@ -296,7 +296,7 @@ def intervals_of_simulated(deployment: str, runs: int, loads: dict[str, dict[str
         missing = 0
         with tempfile.TemporaryDirectory() as folder:
             for seed in range(runs):
-                options = SimulateOptions(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
+                options = SimulateOptions.read(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
                 document = simulate.simulate(options)
                 metrics = document["cells"][0]["metrics"]
                 for base, statistic in SHOWN:
@@ -354,7 +354,9 @@ def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> 
                 runs = []
                 for side in (0, 1):
                     seed = 2 * pair + side
-                    options = SimulateOptions(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
+                    options = SimulateOptions.read(
+                        deployment=deployment, seed=seed, out=Path(folder), draws=0, **load
+                    )
                     runs.append(Path(simulate.simulate(options)["run_dir"]))
                 document = compare([runs[0]], [runs[1]], seed=pair)
                 rows = [row for cell in document["cells"] for row in cell["metrics"]]
@@ -378,9 +380,9 @@ def take_runs(folder: Path, count: int) -> None:
         tempfile.TemporaryDirectory() as scratch,
         llama_cpp.launch(slots=4, context_tokens=512, log_path=Path(scratch) / "log") as server,
     ):
-        bench.bench(Options(url=server.url, out=Path(scratch), **MEASURED))
+        bench.bench(Options.read(url=server.url, out=Path(scratch), **MEASURED))
         for number in range(len(list(folder.iterdir())), count):
-            bench.bench(Options(url=server.url, out=folder / f"{number:04d}", **MEASURED))
+            bench.bench(Options.read(url=server.url, out=folder / f"{number:04d}", **MEASURED))
 
 
 DESIGNS = {"one against one": "AB", "three against three": "ABBAAB", "four against four": "ABBABAAB"}

@@ -410,10 +410,10 @@ def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
 def test_setups_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
     a, b = make(tmp_path / "a", seed=1), make(tmp_path / "b", seed=1)
     info = run_folder.read_info(b)
-    info.settings |= {"sampling": {"temperature": None, "stop": []}, "structured": None}
+    info.settings.sampling, info.settings.structured = {"temperature": None, "stop": []}, None
     run_folder.write_info(b, info)
     assert "client" not in {one["what"] for one in compare([a], [b])["setup"]}
-    info.settings |= {"sampling": {"temperature": 0.5, "stop": []}}
+    info.settings.sampling = {"temperature": 0.5, "stop": []}
     run_folder.write_info(b, info)
     (one,) = [one for one in compare([a], [b])["setup"] if one["what"] == "client"]
     assert (plain(one["a"]), plain(one["b"])) == ("-", "sampling temperature 0.5")

@@ -28,6 +28,7 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
+from loadstone.core.settings import read_settings
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import SCHEMA, CellSummary, Latency, Metrics, Summary, Verdict
 from loadstone.core.summary import Requests as Requests_
@@ -134,9 +135,9 @@ def test_what_differs_in_the_plan_is_said(tmp_path: Path) -> None:
     setup = compare([a], [by_time(tmp_path / "b", 4, requests=156)])["setup"]
     assert setup_lines(convert(setup)) == ["ends after: 160 requests → 4 s"]
     assert setup_lines(convert(compare([a], [make(tmp_path / "c", plan_seed=3)])["setup"])) == ["seed: 0 → 3"]
-    varied = {"workload": run_folder.read_info(a).settings["workload"] | {"sessions": {"turns": 3}}}
+    varied = {"workload": run_folder.read_info(a).settings.workload | {"sessions": {"turns": 3}}}
     info = run_folder.read_info(make(tmp_path / "d", settings=varied))
-    info.settings["workload"]["output"] |= {"sd": 5.0}
+    info.settings.workload["output"] |= {"sd": 5.0}
     run_folder.write_info(tmp_path / "d", info)
     assert setup_lines(convert(compare([a], [tmp_path / "d"])["setup"])) == ["workload output: sd 0 → sd 5"]
     unexplained = make(tmp_path / "e", plan_id="another")
@@ -283,9 +284,9 @@ SPOILT_SETTINGS: dict[str, Any] = {
 @pytest.mark.parametrize("source", ["simulated", "imported", "measured"])
 def test_settings_of_another_version_or_program_are_left_out(tmp_path: Path, settings: Any, source: str) -> None:
     a, b = make(tmp_path / "a", seed=1, source="simulated"), make(tmp_path / "b", seed=2, source=source)
-    info = run_folder.read_info(b)
-    info.settings |= settings
-    (b / "run.json").write_text(json.dumps(msgspec.to_builtins(info)))
+    papers = msgspec.to_builtins(run_folder.read_info(b))
+    papers["settings"] |= settings
+    (b / "run.json").write_text(json.dumps(papers))
     for sides in ((a, b), (b, a)):
         rows_of = rows(loadstone.compare(*sides, price="h100=2"))
         assert rows_of["tpot_p50"]["ratio"] == pytest.approx(1, abs=0.2)
@@ -405,7 +406,7 @@ def simulated(folder: Path, **fields: Any) -> Path:
         given["intervals"] = [dict.fromkeys(names, ends)]
     made = make(folder, spread=0, **fields)
     info = run_folder.read_info(made)
-    info.settings |= given
+    info.settings = read_settings(msgspec.to_builtins(info.settings) | given)
     run_folder.write_info(made, info)
     return made
 
@@ -448,7 +449,7 @@ def test_how_far_the_model_may_be_off_is_in_the_conclusion(
 def test_other_questions_of_one_deployment_are_not_wrong_by_the_same(tmp_path: Path) -> None:
     a, b = simulated(tmp_path / "a"), simulated(tmp_path / "b", slower=0.95)
     info = run_folder.read_info(b)
-    info.settings["workload"]["input"]["mean"] = 500.0
+    info.settings.workload["input"]["mean"] = 500.0
     run_folder.write_info(b, info)
     assert judged(a, b)[0]["conclusion"] == "within_model"
 

@@ -15,6 +15,7 @@ from loadstone.core import run_folder
 from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
+from loadstone.core.settings import read_settings
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 
@@ -29,11 +30,11 @@ TARGET = Target(url="http://server", endpoint="completions", model="tiny", promp
 Rows = list[dict[str, Any]]
 
 
-def info_of(loads: Sequence[Load] = (), **more: Any) -> RunInfo:
+def info_of(loads: Sequence[Load] = (), settings: dict[str, Any] | None = None, **more: Any) -> RunInfo:
     """run.json of a run of these loads."""
     return RunInfo(
         run_id="run", source="measured", created="", command=[], loadstone="", host=Host(), plan_id="", seed=0,
-        salt=None,
+        salt=None, settings=read_settings(settings),
         cells=[CellInfo(load=load) for load in loads], **more,
     )  # fmt: skip
 

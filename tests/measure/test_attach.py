@@ -701,7 +701,7 @@ def test_how_long_requests_will_take_is_asked_of_the_server() -> None:
         expected = answer_times_s(plan, Server(target, vocabulary, request, [], [], [], []))
         assert len(expected) == 2
         assert expected[0] == expected[1] > LOADED * 500 * 0.02 / 2
-        planner = Planner(Options(rate=[2.0]))
+        planner = Planner(Options.read(rate=[2.0]))
         assert planner.chooses_length
         assert planner.plan(e2e_s=expected[:1]).cells == (Load("rate", 2.0),)
         broken = msgspec.structs.replace(target, url=server.url + "/nowhere")

@@ -1,6 +1,6 @@
 """What an imported run says of itself beside its records, or in their place.
 
-RunInfo.settings["import"] holds {"tool", "files", "cells"}, an ImportedCell for each cell. A run of sums has no
+RunInfo.settings.imported holds tool, files, and an ImportedCell for each cell. A run of sums has no
 records: its summary.json is what the file stated. A run of requests has records, and a summary computed from them.
 """
 
@@ -62,9 +62,10 @@ class ImportedCell(msgspec.Struct, kw_only=True, frozen=True):
 
 def of_cell(info: RunInfo, cell: int) -> ImportedCell | None:
     """What the import found out about a cell; None for runs that were not imported, or where it cannot be read."""
+    imported = info.settings.imported
     try:
-        return msgspec.convert(info.settings["import"]["cells"][cell], ImportedCell)
-    except (KeyError, IndexError, TypeError, msgspec.ValidationError):
+        return msgspec.convert(imported.cells[cell], ImportedCell) if imported is not None else None
+    except (IndexError, msgspec.ValidationError):
         return None
 
 

@@ -51,7 +51,7 @@ def roofline_of(info: RunInfo, facts: RunFacts, cell: CellSummary) -> Roofline |
     mean_s = (finite(metrics.tpot_s.mean) if metrics.tpot_s is not None else None) or tpot_median_s
     # Little's law: so many are decoding, on average over all time.
     decoding = (rate or 0.0) * (mean_s or 0.0) * ((output_tokens or 1.0) - 1)
-    if mean_s and 0 < decoding < math.inf and not _speculates(info.settings):
+    if mean_s and 0 < decoding < math.inf and not _speculates(info.settings.deployment):
         tpot_s, reading_s = roofline.decode(decoding, _places(cell.load), input_tokens + (output_tokens or 0.0) / 2)
         mbu = reading_s / mean_s
     return Roofline(
@@ -181,9 +181,9 @@ def _over(ideal_s: float | None, measured_s: float | None) -> float | None:
     return finite(ideal_s / measured_s) if ideal_s is not None and measured_s else None
 
 
-def _speculates(settings: Mapping[str, Any]) -> bool:
+def _speculates(deployment: Mapping[str, Any]) -> bool:
     """Whether the run says that its engine guesses tokens: a step gives several then, and its time bounds no TPOT."""
-    arguments = mapping(mapping(settings.get("deployment")).get("arguments"))
+    arguments = mapping(deployment.get("arguments"))
     return str(arguments.get("num_speculative_tokens") or 0).strip() != "0"
 
 
@@ -191,7 +191,7 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
     """Of what the run was on: as its papers name it, or put together from what a file told."""
     from loadstone.catalogue.deployment.shorthand import split_deployment
 
-    shorthand = mapping(info.settings.get("deployment")).get("name")
+    shorthand = info.settings.deployment.get("name")
     if isinstance(shorthand, str) and facts.hardware is not None:
         # A node that only a file describes counts itself; its GPUs, which are in the papers, count here.
         model, _, options = split_deployment(shorthand)

@@ -101,13 +101,13 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
 
 def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
     """The facts of a run. `summary` gives lengths where run.json has none."""
-    deployment = mapping(info.settings.get("deployment")) or _watched(info)
-    workload = mapping(info.settings.get("workload"))
-    imported = mapping(info.settings.get("import"))
+    deployment = info.settings.deployment or _watched(info)
+    workload = info.settings.workload
+    imported = info.settings.imported
     target = info.target
     lengths = _lengths(workload)
     stated, arrived = mean_tokens(summary.cells if summary is not None else ())
-    prefix_cache = info.settings.get("prefix_cache")
+    prefix_cache = info.settings.prefix_cache
     hardware = _described(deployment.get("gpu"))
     introduced = engine_name(target.engine) if target else None
     engine = engine_name(_text(deployment.get("engine"))) or introduced
@@ -115,7 +115,7 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
     version = target.engine_version if target and introduced in (None, engine) else None
     return RunFacts(
         source=info.source,
-        tool=_text(imported.get("tool")) or ("Loadstone" if info.source == "measured" else None),
+        tool=_text(imported and imported.tool) or ("Loadstone" if info.source == "measured" else None),
         engine=engine,
         engine_version=_text(deployment.get("engine_version")) or version,
         model=_named(deployment.get("model")) or (target.model if target and target.model else None),
@@ -131,8 +131,8 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
         prefix_tokens=_whole(workload.get("prefix_tokens")),
         prefix_groups=_whole(workload.get("prefix_groups")),
         prefix_cache=prefix_cache if isinstance(prefix_cache, bool) else None,
-        named=_text(info.settings.get("label")),
-        settings=_settings(info.settings.get("label"), mapping(deployment.get("arguments"))),
+        named=_text(info.settings.label),
+        settings=_settings(info.settings.label, mapping(deployment.get("arguments"))),
         architecture=_named(deployment.get("architecture")),
         stated=_text(deployment.get("stated")),
         hardware=hardware,
@@ -147,8 +147,8 @@ def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:
 
 def _watched(info: RunInfo) -> dict[str, Any]:
     """The GPUs beside a measured server: all of one name, or nothing. How many of several it used is not told."""
-    engine, gpus = info.target.engine if info.target else None, info.settings.get("gpus")
-    if engine in _WITHOUT_GPU or not isinstance(gpus, list) or not gpus:
+    engine, gpus = info.target.engine if info.target else None, info.settings.gpus
+    if engine in _WITHOUT_GPU or not gpus:
         return {}
     names = {_named(gpu) for gpu in gpus}
     return {"gpu": names.pop(), "gpus": 1 if len(gpus) == 1 else None} if len(names) == 1 else {}

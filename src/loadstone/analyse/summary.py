@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,7 +31,6 @@ from loadstone.core.summary import (
     SLO_KEYS,
     CellSummary,
     Client,
-    FirstToken,
     Latency,
     Metrics,
     RateInterval,
@@ -52,7 +51,6 @@ _TOTALS = (
     "total_tokens_per_s", "requests_per_s", "steady", "sustained", "achieved_rate_per_s", "goodput_per_s",
     "attainment",
 )  # fmt: skip
-_Factors = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=1)]
 _NOT_SUSTAINED = ("rate_not_reached", "interrupted")
 """Findings on cells whose rate is not what came."""
 
@@ -113,7 +111,7 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
 
 def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) -> Summary:
     """The summary of a run's records, without its roofline. Raises InputError where they are missing."""
-    dialect = dialect or info.settings.get("dialect")
+    dialect = dialect or info.settings.dialect or None
     plan = run_folder.read_plan(folder)
     if len(info.cells) != len(plan.cells):
         raise InputError(
@@ -155,10 +153,6 @@ def run_summary(
     folder: Path, info: RunInfo, cells: list[CellSummary], findings: Sequence[verdict.Finding] = ()
 ) -> Summary:
     """The summary of cells that are summarised; `findings`: of the run."""
-    try:
-        first_token = msgspec.convert(info.settings.get("first_token"), FirstToken | None)
-    except msgspec.ValidationError:
-        first_token = None  # another version's
     return Summary(
         schema=SCHEMA,
         run_id=info.run_id,
@@ -170,7 +164,7 @@ def run_summary(
         seed=info.seed,
         cells=cells,
         findings=list(findings),
-        first_token=first_token if info.source == "simulated" else None,
+        first_token=info.settings.first_token if info.source == "simulated" else None,
     )
 
 
@@ -253,14 +247,14 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     if beyond is not None:
         summary.verdict.findings.append(beyond)
     if info.slo and summary.requests.sent != 0:  # of none, nothing was met or missed
-        off = _of_cell(info, "slo_factors", cell) or {}
+        off = _factors_of_cell(info.settings.slo_factors, cell)
         known = None if run.simulated else (1.0,)
         summary.slo = bounds_of(bounds, load, summary.requests, summary.metrics, lambda name: off.get(name, known))
     if imported is not None:
         imported_run.lay_over(summary, imported)
     if summary.verdict.has(*_NOT_SUSTAINED):
         summary.metrics.sustained = None
-    _add_intervals(summary, _of_cell(info, "intervals", cell))
+    _add_intervals(summary, _factors_of_cell(info.settings.intervals, cell))
     if dialect is not None:
         summary.dialect = _in_dialect(run, cell, dialect)
     return summary
@@ -315,13 +309,8 @@ def _p99(lags: Distribution | None) -> float | None:
     return lags.p99 if lags is not None else None
 
 
-def _of_cell(info: RunInfo, name: str, cell: int) -> Mapping[str, Sequence[float]]:
-    """A setting that has factors for each cell, by metric or bound; none where it is another version's."""
-    try:
-        each = msgspec.convert(info.settings.get(name) or [], list[dict[str, _Factors]])
-    except msgspec.ValidationError:
-        return {}
-    return each[cell] if cell < len(each) else {}
+def _factors_of_cell(factors: Sequence[Mapping[str, Sequence[float]]], cell: int) -> Mapping[str, Sequence[float]]:
+    return factors[cell] if cell < len(factors) else {}
 
 
 def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]]) -> None:

@@ -17,7 +17,7 @@ from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
 from loadstone.measure.client.protocol import NOTHING_YET
 from loadstone.report.data.wording import count
-from loadstone.runs.bench import Event
+from loadstone.runs.cells import Event
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

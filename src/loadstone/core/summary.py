@@ -23,6 +23,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
 from loadstone.core.plan import Load
 from loadstone.core.record import Clock, RunStatus, Source, Stop, Target
+from loadstone.core.settings import FirstToken
 
 if TYPE_CHECKING:
     from loadstone.core.statistics import Distribution
@@ -429,13 +430,6 @@ class StatedNumber(msgspec.Struct, kw_only=True, frozen=True):
     stated: float
     ours: float
     definition: str | None = None
-
-
-class FirstToken(msgspec.Struct, frozen=True):
-    """What the TTFT of so many prompt tokens, alone in an idle engine, consists of; seconds by part."""
-
-    prompt_tokens: int
-    parts_s: dict[str, float]
 
 
 # --- a cell, a run ----------------------------------------------------------------------------------------------

@@ -111,8 +111,8 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
         info = run_folder.read_info(folder)
         if info.source == "simulated":
             raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
-        declared, facts = info.settings.get("deployment"), run_facts(info)
-        name = declared.get("name") if isinstance(declared, dict) and facts.stated else None
+        declared, facts = info.settings.deployment, run_facts(info)
+        name = declared.get("name") if facts.stated else None
         if not isinstance(name, str):
             raise InputError(f"{folder}: does not say what it was measured on; give it with --deployment")
         if facts.engine in _TELLS_NO_ENGINE:

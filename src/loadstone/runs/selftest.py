@@ -93,7 +93,7 @@ def _row(level: Level, contended: bool) -> Row:
     law = Law(ttft_s=itl_s, itl_s=itl_s)
     try:
         with tempfile.TemporaryDirectory(prefix="loadstone-") as out, start(law, keep_truth=True) as server:
-            options = Options(
+            options = Options.read(
                 url=server.url,
                 concurrency=[level.streams],
                 requests=[level.streams * max(1, round(level.seconds / (_OUTPUT_TOKENS * itl_s)))],

@@ -9,7 +9,6 @@ import msgspec
 
 from loadstone.core import run_folder
 from loadstone.core.run_folder.owner import is_owned
-from loadstone.runs.find_max import SETTING
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import entries
 from loadstone.studies.plan import Launch
@@ -62,8 +61,7 @@ def repeats_of(launch: Launch) -> str:
 
 def answer_in(run: Path) -> dict[str, Any] | None:
     """What a search found, of which this is the run that the answer is about."""
-    answer: dict[str, Any] | None = run_folder.read_info(run).settings.get(SETTING)
-    return answer
+    return run_folder.read_info(run).settings.find_max
 
 
 def status_of(read: StudyFile, launches: tuple[Launch, ...], folder: Path) -> StudyStatus:

@@ -27,7 +27,6 @@ from loadstone.core.run_folder.folder import unwritable
 from loadstone.core.run_folder.owner import own
 from loadstone.core.signals import Interrupted
 from loadstone.core.summary import Summary
-from loadstone.runs import find_max
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import Handle, Journal, left
 from loadstone.studies.plan import Cell, Launch
@@ -298,7 +297,7 @@ def finished(folder: Path, cell: Cell) -> Path | None:
             if (run / "summary.json").is_file():
                 with contextlib.suppress(InputError):
                     info = run_folder.read_info(run)
-                    if info.status == "done" and (not cell.is_search or find_max.SETTING in info.settings):
+                    if info.status == "done" and (not cell.is_search or info.settings.find_max is not None):
                         return run
     return None
 

@@ -106,9 +106,9 @@ def basis(info: RunInfo, facts: RunFacts, load: object = None) -> Basis | None:
     """
     if info.source != "simulated":
         return None
-    settings, profile = info.settings, info.settings.get("profile")
-    question = _encoded([load, [settings.get(name) for name in _ONE_ERROR]])
-    draw = _encoded([load, info.seed, settings.get("workload")])
+    settings, profile = info.settings, info.settings.profile
+    question = _encoded([load, [getattr(settings, name) for name in _ONE_ERROR]])
+    draw = _encoded([load, info.seed, settings.workload])
     return Basis(question, draw, _encoded(profile) if profile is not None else None, facts.model)
 
 

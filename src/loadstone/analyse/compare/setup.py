@@ -9,7 +9,6 @@ import msgspec
 
 from loadstone.analyse.compare.result import Difference
 from loadstone.analyse.compare.sides import Place, Run, load_key
-from loadstone.analyse.run_facts import mapping
 from loadstone.core import run_folder
 from loadstone.core.plan import Load
 from loadstone.core.provenance import Provenance
@@ -39,7 +38,9 @@ def _fact(name: str) -> Callable[[Run], Any]:
 
 
 def _client(run: Run) -> Any:
-    return _without_unset({name: run.info.settings.get(name) for name in ("sampling", "structured", "route")})
+    return _without_unset(
+        {name: getattr(run.info.settings, name) or None for name in ("sampling", "structured", "route")}
+    )
 
 
 _COMPARED: dict[str, Callable[[Run], Any]] = {
@@ -51,8 +52,8 @@ _COMPARED: dict[str, Callable[[Run], Any]] = {
     "endpoint": lambda run: run.info.target.endpoint if run.info.target else None,
     _ANSWERS: lambda run: run.info.target.choices if run.info.target else 1,
     "seed": lambda run: run.info.seed if run.has_plan else None,
-    "label": lambda run: run.info.settings.get("label"),
-    "engine arguments": lambda run: mapping(run.info.settings.get("deployment")).get("arguments") or None,
+    "label": lambda run: run.info.settings.label or None,
+    "engine arguments": lambda run: run.info.settings.deployment.get("arguments") or None,
     "client": _client,
     "client host": lambda run: run.info.host.cpu,
     "loadstone": lambda run: run.info.loadstone,
@@ -88,7 +89,7 @@ def _made_with(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
     """What engines were started with, where both sides know it."""
     rows = []
     for what, value in MADE_WITH.items():
-        sides = [_distinct([value(Provenance.of(run.info)) for run in runs]) for runs in (a, b)]
+        sides = [_distinct([value(run.info.settings.provenance) for run in runs]) for runs in (a, b)]
         if all(None not in values for values in sides):
             rows += _row(what, sides, only_differing=True)
     return rows
@@ -96,7 +97,7 @@ def _made_with(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
 
 def _workload(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
     """What both sides say of their workload, besides the facts of it, and say differently."""
-    workloads = [[mapping(run.info.settings.get("workload")) for run in runs] for runs in (a, b)]
+    workloads = [[run.info.settings.workload for run in runs] for runs in (a, b)]
     names = dict.fromkeys(name for side in workloads for each in side for name in each if name not in _IN_FACTS[""])
     rows = []
     for name in names:
@@ -131,7 +132,7 @@ def _plan(a: Sequence[Run], b: Sequence[Run], rows: Sequence[Difference]) -> lis
 
 def flags_known(runs: Sequence[Run]) -> bool:
     """Whether of each run it is known how its engine was started."""
-    return all(run.simulated or Provenance.of(run.info).commands for run in runs)
+    return all(run.simulated or run.info.settings.provenance.commands for run in runs)
 
 
 def common_loads(a: Sequence[Run], b: Sequence[Run]) -> set[Load]:

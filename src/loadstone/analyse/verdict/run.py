@@ -6,15 +6,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding, rule
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Source, Target
+from loadstone.core.settings import PredictionBasis
 from loadstone.core.summary import Finding, Roofline
 
 
@@ -31,53 +31,32 @@ class _File(msgspec.Struct):
     doubted_per_s: float | None = None
 
 
-class _Stated(msgspec.Struct):
-    """What the user stated that a measured server runs on, as far as it is doubted."""
-
-    doubts: list[str] = []
-
-
-class _Basis(msgspec.Struct):
-    """What a prediction was made from; see runs.simulate. `own_draft`: the key of older runs for `draft`."""
-
-    profile: str | None = None
-    unmeasured: str = ""
-    vendor_unmeasured: bool = False
-    engine_unmeasured: bool = False
-    nodes_crossed: int | None = None
-    own_profile: bool = False
-    assumed: list[str] = []
-    not_simulated: list[str] = []
-    not_read: str = ""
-    assumed_acceptance: float | None = None
-    draft: str | UnsetType | None = UNSET
-    own_draft: bool = False
-
-
 _CALLS = re.compile(',"(?:tool_calls|function_call)":[{[]')
 """In messages as JSON: no text has it, whose quotation marks are escaped."""
-_Part = TypeVar("_Part", _File, _Stated, _Basis)
 
 
-def _of(value: object, kind: type[_Part]) -> _Part:
-    """A part of run.json or of a plan; as if nothing were stated where it is another version's or program's."""
+def _read_file(workload: object) -> _File:
+    """Read what a plan says of its file; nothing where it is another version's or program's."""
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(workload, _File)
     except msgspec.ValidationError:
-        return kind()
+        return _File()
+
+
+def _doubts(doubts: object) -> list[str]:
+    return doubts if isinstance(doubts, list) and all(isinstance(each, str) for each in doubts) else []
 
 
 def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> list[Finding]:
     """Findings of one run; `begun`: whether anything of each of its cells was sent."""
-    file = _of(plan.workload, _File)
-    doubts = _of(info.settings.get("deployment"), _Stated).doubts
+    file = _read_file(plan.workload)
     missing = [cell.load for cell, sent in zip(info.cells, begun, strict=True) if not sent]
     findings = [
         _cells_not_begun(missing, len(begun), info.error or f"the run is {info.status}"),
         _journal_damaged(info.journals_damaged),
         _lines_left_out(file),
         _prompts_lengthened(file.lengthened),
-        _deployment_doubted(doubts),
+        _deployment_doubted(_doubts(info.settings.deployment.get("doubts"))),
         _engines_differ(info.target),
     ]
     return [each for each in findings if each is not None]
@@ -138,7 +117,7 @@ def _engines_differ(target: Target | None) -> Finding | None:
 
 def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> list[Finding]:
     """Findings of one cell. `records`: that it has."""
-    file, planned = _of(plan.workload, _File), len(plan.rows(cell))
+    file, planned = _read_file(plan.workload), len(plan.rows(cell))
     damaged = [
         damage
         for damage in info.journals_damaged
@@ -218,13 +197,13 @@ def _stopped(cell: CellInfo) -> Finding | None:
 
 def prediction_findings(info: RunInfo) -> list[Finding]:
     """Findings of each cell of a simulated run."""
-    basis = _of(info.settings.get("basis"), _Basis)
+    basis = info.settings.basis or PredictionBasis()
     rules = (_unmeasured, _network_guessed, _model_assumed, _text_alone, _launch_only, _drafts_assumed)
     findings = [each(basis) for each in rules]
     return [each for each in findings if each is not None]
 
 
-def _unmeasured(basis: _Basis) -> Finding | None:
+def _unmeasured(basis: PredictionBasis) -> Finding | None:
     if not basis.unmeasured:
         return None
     far = ", mostly on other vendors' GPUs" if basis.vendor_unmeasured else ""
@@ -236,25 +215,25 @@ def _unmeasured(basis: _Basis) -> Finding | None:
     )
 
 
-def _model_assumed(basis: _Basis) -> Finding | None:
+def _model_assumed(basis: PredictionBasis) -> Finding | None:
     if not basis.assumed:
         return None
     return finding("model_assumed", f"assumed where the model's config.json is silent: {'; '.join(basis.assumed)}")
 
 
-def _text_alone(basis: _Basis) -> Finding | None:
+def _text_alone(basis: PredictionBasis) -> Finding | None:
     evidence = f"the model takes {basis.not_read} too; its prompts are simulated as text alone"
     return finding("text_alone", evidence) if basis.not_read else None
 
 
-def _launch_only(basis: _Basis) -> Finding | None:
+def _launch_only(basis: PredictionBasis) -> Finding | None:
     if not basis.not_simulated:
         return None
     return finding("launch_only", f"of the deployment's arguments, {'; '.join(basis.not_simulated)}")
 
 
-def _network_guessed(basis: _Basis) -> Finding | None:
-    if basis.nodes_crossed is None or basis.own_profile:
+def _network_guessed(basis: PredictionBasis) -> Finding | None:
+    if not basis.nodes_crossed or basis.own_profile:
         return None
     return finding(
         "network_guessed",
@@ -263,14 +242,14 @@ def _network_guessed(basis: _Basis) -> Finding | None:
     )
 
 
-def _drafts_assumed(basis: _Basis) -> Finding | None:
+def _drafts_assumed(basis: PredictionBasis) -> Finding | None:
     acceptance, draft = basis.assumed_acceptance, basis.draft
     if draft is UNSET and basis.own_draft:
         draft = "the model's own layers"
-    if acceptance is None and (draft is UNSET or draft is not None):
+    if acceptance is UNSET and (draft is UNSET or draft is not None):
         return None
     parts = []
-    if acceptance is not None:
+    if acceptance is not UNSET:
         parts.append(f"each draft token is assumed to be accepted with a probability of {acceptance:.0%}")
     if draft:
         return finding("drafts_assumed", "; ".join([*parts, f"the draft is {draft}"]))
@@ -278,7 +257,7 @@ def _drafts_assumed(basis: _Basis) -> Finding | None:
         "no draft is named and the model has none of its own: drafting is assumed to cost a pass through one "
         "more layer of the model, like an EAGLE head, and no memory"
     )
-    return finding("drafts_assumed.draft" if acceptance is None else "drafts_assumed.both", "; ".join(parts))
+    return finding("drafts_assumed.draft" if acceptance is UNSET else "drafts_assumed.both", "; ".join(parts))
 
 
 # --- beside what hardware allows ------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ def _vllm(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str, list[Any
         "date": _date(info),
         "endpoint_type": info.target.endpoint if info.target else None,
         "backend": info.target.endpoint if info.target else None,
-        "label": info.settings.get("label") or info.run_id,
+        "label": info.settings.label or info.run_id,
         "model_id": facts.model,
         "tokenizer_id": facts.model,
         "num_prompts": len(detail["errors"]),

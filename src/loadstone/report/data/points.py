@@ -225,7 +225,7 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         input_tokens=whole(facts.input_tokens),
         output_tokens=whole(facts.output_tokens),
         prefix=_prefix(facts),
-        work=clean(joined(_work(facts, mapping(run.info.settings.get("workload"))), how, _chat(run))),
+        work=clean(joined(_work(facts, run.info.settings.workload), how, _chat(run))),
         kind=kind,
         load=cell.load.value,
         ok=ok,
@@ -285,7 +285,7 @@ def _fleet(run: StoredRun) -> str:
 
 def _how(run: StoredRun, load: Load) -> str:
     """`sessions of 4 turns`, `ramp 5–40 req/s in 60 s`."""
-    sessions = mapping(mapping(run.info.settings.get("workload")).get("sessions"))
+    sessions = mapping(run.info.settings.workload.get("sessions"))
     turns = number(mapping(sessions.get("turns")).get("mean"))
     conversations = f"sessions of {turns:.3g} turns" if turns else "sessions"
     talks = bool(sessions) or load.unit == "sessions"  # imported loads may count requests of conversations
@@ -304,7 +304,7 @@ def _precision(facts: RunFacts) -> str:
 
 def _context(run: StoredRun) -> str:
     """The longest context the engine was set up for."""
-    deployment = mapping(run.info.settings.get("deployment"))
+    deployment = run.info.settings.deployment
     stated = whole(number(deployment.get("max_model_tokens")))
     tokens = stated or (run.info.target.max_model_tokens if run.info.target else None)
     return f"max {count(tokens)} tokens" if tokens else ""
