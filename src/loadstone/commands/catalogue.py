@@ -1,4 +1,4 @@
-"""What the catalogue holds, and things of a kind side by side."""
+"""`loadstone catalogue`: GPUs, models and nodes, and several of a kind side by side."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def catalogue(
     }
     find, every, rows_of = kinds[kind]
     if compare is not None:
-        names_beside = [name.strip() for name in compare.split(",") if name.strip()]
-        if len(names_beside) < 2 or names:
+        compared = [name.strip() for name in compare.split(",") if name.strip()]
+        if len(compared) < 2 or names:
             raise InputError("--compare: write at least two names with commas, and no other names, e.g. h100,h200")
-        items = [find(name) for name in names_beside]
+        items = [find(name) for name in compared]
         table = [rows_of(item) for item in items]
         if json:
             print_json(_comparison(kind, items, table))
@@ -155,7 +155,7 @@ def _listing(kind: str, items: Sequence[Any], rows_of: Any) -> tuple[list[str], 
 
 
 def _side_by_side(names: list[str], table: list[list[Row]]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """A line per number; after each name but the first its ratio to the first."""
+    """Make a line per number; after each name but the first stands its ratio to the first."""
     heads = ["", "unit", names[0]]
     for name in names[1:]:
         heads += [name, f"÷ {names[0]}"]
@@ -192,7 +192,7 @@ def _comparison(kind: str, items: Sequence[Any], table: list[list[Row]]) -> dict
 
 
 def _document(item: Gpu | Model | Node) -> dict[str, Any]:
-    """Hardware as it is in the catalogue; of a model what follows from its config."""
+    """Return hardware as the catalogue has it; of a model, what follows from its config."""
     import msgspec
 
     from loadstone.catalogue import Model

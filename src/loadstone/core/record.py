@@ -1,4 +1,4 @@
-"""What happened (RequestRecord), and under which circumstances (Target, RunInfo).
+"""Facts of each request (RequestRecord), and of its run (Target, RunInfo).
 
 A record's times count from the run's origin on one monotonic clock.
 """
@@ -24,8 +24,9 @@ StopRule = Literal["precise", "imprecise", "errors", "time"]
 
 
 class WatchedRequest(NamedTuple):
-    """What a worker tells of a measured request that ended well, while the run goes on; seconds, times from the run's
-    origin. `tpot_s`: None of a single token."""
+    """The times that a worker reports of a measured request that ended well, while the run goes on; seconds, times
+    from the run's origin. `tpot_s`: None of a single token.
+    """
 
     sent_s: float
     end_s: float
@@ -35,9 +36,10 @@ class WatchedRequest(NamedTuple):
 
 
 class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What ended a cell before all of it was sent: the precision that was asked for is reached, too many errors, its
-    longest time. imprecise: it ended before that precision was reached. `holds`: whether all bounds that were to be
-    decided hold; None: there were none, or it is not known."""
+    """The reason why a cell ended before all of it was sent: the precision that was asked for is reached, too many
+    errors, its longest time. imprecise: it ended before that precision was reached. `holds`: whether all bounds that
+    were to be decided hold; None: there were none, or it is not known.
+    """
 
     rule: StopRule
     evidence: str
@@ -150,7 +152,7 @@ class CellInfo(msgspec.Struct, kw_only=True):
 
 
 class JournalDamage(msgspec.Struct, kw_only=True):
-    """What of a worker's journal could not be read, and the cells that this may have been of."""
+    """The part of a worker's journal that could not be read, and the cells that this may have been of."""
 
     file: str
     at: int

@@ -7,6 +7,7 @@ of later versions are passed over, and a value that cannot be read is left out, 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from loadstone.core.provenance import Provenance
 
-_Factors = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=1)]
+_Factors = Annotated[Sequence[Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=1)]
 
 
 class WorkerClock(msgspec.Struct, frozen=True):

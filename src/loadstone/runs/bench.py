@@ -25,7 +25,7 @@ from loadstone.measure.engines.observe import Observer, exporter
 from loadstone.measure.engines.server import HttpServer
 from loadstone.runs import deployments, execution, preflight, provenance, worker_jobs
 from loadstone.runs.cells import CellLoop, Event, Listener
-from loadstone.runs.preflight import Ready
+from loadstone.runs.preflight import Prepared
 from loadstone.runs.targets import why_ended
 from loadstone.workload.options import Options
 
@@ -58,7 +58,7 @@ def open_session(
         ready = preflight.prepare(options, stopping, stack, lambda text: on_event(Event(kind="note", text=text)))
         gpus = _watched_gpus(ready, stack)
         info = _describe(ready, gpus, made_with or Provenance())
-        # Journals, then records beside them.
+        # Journals, then records too.
         run = execution.open_run(options.output.out, info, ready.plan, signals, 2 * _EVENT_BYTES)
         yield Session(run, ready, gpus, on_event)
 
@@ -68,7 +68,7 @@ class Session:
     """A run whose servers are there and whose folder is open."""
 
     run: execution.OpenRun
-    ready: Ready
+    ready: Prepared
     gpus: Gpus | None
     on_event: Listener
 
@@ -98,7 +98,7 @@ class Session:
         self.on_event(Event(kind="note", text=text))
 
     def _measure_cells(self) -> str | None:
-        """Measure by workers, with the servers' metrics beside; returns why a worker failed, where one did."""
+        """Measure by workers, and sample the servers' metrics; returns why a worker failed, where one did."""
         folder, info, options, server = self.run.folder, self.run.info, self.ready.options, self.ready.server
         flush = self._flush()
         jobs = worker_jobs.jobs(options, self.run, server)
@@ -150,7 +150,7 @@ class Session:
 # --- what run.json says before the run ------------------------------------------------------------------------
 
 
-def _describe(ready: Ready, gpus: Gpus | None, made_with: Provenance) -> RunInfo:
+def _describe(ready: Prepared, gpus: Gpus | None, made_with: Provenance) -> RunInfo:
     target = ready.server.target
     settings = _settings(ready)
     if gpus is not None:
@@ -176,7 +176,7 @@ def _describe(ready: Ready, gpus: Gpus | None, made_with: Provenance) -> RunInfo
     return info
 
 
-def _settings(ready: Ready) -> RunSettings:
+def _settings(ready: Prepared) -> RunSettings:
     """Return the settings that only a measured run has."""
     client, sampling = ready.options.client, ready.options.sampling.sampling
     return RunSettings(
@@ -192,7 +192,7 @@ def _settings(ready: Ready) -> RunSettings:
     )
 
 
-def _watched_gpus(ready: Ready, stack: contextlib.ExitStack) -> Gpus | None:
+def _watched_gpus(ready: Prepared, stack: contextlib.ExitStack) -> Gpus | None:
     """Open this machine's GPUs, where they are to be watched."""
     target, client = ready.options.target, ready.options.client
     shared = bool(target.urls or target.engine or target.launch) and any(

@@ -21,7 +21,7 @@ from loadstone.runs.execution import OpenRun
 
 
 class Event(msgspec.Struct, kw_only=True):
-    """Something worth showing while a run goes on."""
+    """Something to show while a run goes on."""
 
     kind: Literal["attached", "cell", "progress", "cell_end", "note"]
     text: str = ""
@@ -47,7 +47,7 @@ class CellLoop:
     run: OpenRun
     pool: Pool
     on_event: Listener
-    stopping: Stopping = Stopping()
+    stopping: Stopping = Stopping()  # noqa: RUF009 - immutable
     before_cell: Callable[[], None] = lambda: None
     sample: Callable[[], None] = lambda: None
     engine_ended: Callable[[], str | None] = lambda: None
@@ -91,9 +91,10 @@ class CellLoop:
         ending = _Ending(self.pool, Watch(self.stopping, load.places)) if self.stopping != Stopping() else None
         steps = self.run.plan.steps(cell)
         for first, last in steps:
-            step = self._run_step(cell, first, last, ending if (first, last) == steps[-1] else None)
-            if step is None:
+            done = self._run_step(cell, first, last, ending if (first, last) == steps[-1] else None)
+            if done is None:
                 return None
+            step = done
             resent += step.resent
         return CellInfo(
             load=load,

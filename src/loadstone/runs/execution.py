@@ -146,7 +146,7 @@ def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
 
 
 def recover(folder: Path) -> dict[str, Any]:
-    """Finish a run folder that a crash left: records of what the journals hold, and the summary. Idempotent.
+    """Finish a run folder that a crash left: make records of what the journals hold, and the summary. Idempotent.
 
     Raises InputError, one line, where it cannot be done, as while the run still goes on.
     """

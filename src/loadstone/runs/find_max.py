@@ -53,7 +53,7 @@ _MOST_FAILED = 0.01
 _LEAST_RATE = 1e-3
 _GROWTH, _GROWTH_UNKNOWN = 2.0, 4.0
 """Steps up to a load that fails, from one that is near it and from anywhere."""
-_ASIDES = (1.4, 1.2, 1.08)
+_DISTANCES = (1.4, 1.2, 1.08)
 _NEAR_MEASURED = 1.1
 """A short probe shows no more of where the edge is."""
 _GUIDES, _DECIDES = 0.06, 0.45
@@ -64,7 +64,7 @@ AnyOptions = TypeVar("AnyOptions", bound=RunOptions)
 
 
 class Probe(NamedTuple):
-    """One load that was tried. `holds`: None where the time did not tell; `likely`: what then looks more likely;
+    """A load that was tried. `holds`: None where the time did not tell; `likely`: what then looks more likely;
     `document`: of its run; `why`: it does not, where that is no bound."""
 
     load: float
@@ -90,14 +90,14 @@ def find_max(
 
     Raises InputError, and Interrupted with what was measured.
     """
-    search = asked(options)
+    search = read_search(options)
     if isinstance(options, SimulateOptions):
         first = search.start or _guess(options, options.simulator.deployment, search)
         return _document(_search(_simulated(options, search), first, search.kind, math.inf), search)
     assert isinstance(options, Options)  # noqa: S101 - there is no third kind
     with contextlib.ExitStack() as stack:
         target = options.target
-        draft = Planner(_at(options, search.kind, search.start or 1.0, 1.0)).plan()
+        draft = Planner(_probe_options(options, search.kind, search.start or 1.0, 1.0)).plan()
         servers = find_servers(target, draft, stack, lambda text: on_event(Event(kind="note", text=text)))
         declared = target.launch or target.deployment or (target.sim if "@" in (target.sim or "") else None)
         model = servers.engine.launch.model if servers.engine is not None else target.model
@@ -109,7 +109,7 @@ def find_max(
         return _document(_search(tried, first, search.kind, budget_s, growth, _NEAR_MEASURED), search)
 
 
-class Search(NamedTuple):
+class LoadSearch(NamedTuple):
     """The bounds that shall hold, what load is searched, and where to begin; None: nobody says where."""
 
     bounds: str
@@ -117,7 +117,7 @@ class Search(NamedTuple):
     start: float | None
 
 
-def asked(options: RunOptions) -> Search:
+def read_search(options: RunOptions) -> LoadSearch:
     """Read what is searched. Raises InputError."""
     load, workload = options.load, options.workload
     text = load.find_max or ""
@@ -143,10 +143,10 @@ def asked(options: RunOptions) -> Search:
         raise InputError("--rate inf: sends all at once; give a rate to begin with")
     kind: Kind = "concurrency" if load.concurrency else "rate"
     given: Sequence[float] = load.concurrency or load.rate
-    return Search(text, kind, float(given[0]) if given else None)
+    return LoadSearch(text, kind, float(given[0]) if given else None)
 
 
-def _at(options: AnyOptions, kind: Kind, load: float, seconds: float | None) -> AnyOptions:
+def _probe_options(options: AnyOptions, kind: Kind, load: float, seconds: float | None) -> AnyOptions:
     """Return the options of a probe at one load, for so many seconds."""
     return change(
         options,
@@ -160,11 +160,11 @@ def _at(options: AnyOptions, kind: Kind, load: float, seconds: float | None) -> 
 # --- probes -------------------------------------------------------------------------------------------------------
 
 
-def _measured(options: Options, search: Search, on_event: Listener, made_with: Provenance | None) -> Try:
+def _measured(options: Options, search: LoadSearch, on_event: Listener, made_with: Provenance | None) -> Try:
     def tried(load: float, number: int, longest_s: float, error: float) -> Probe:
         rules = tuple(rule._replace(error=error) for rule in parse_rules(search.bounds))
         probe = change(
-            _at(options, search.kind, load, longest_s),
+            _probe_options(options, search.kind, load, longest_s),
             slo=search.bounds,
             stop_when=search.bounds,
             max_duration_s=None,
@@ -176,41 +176,41 @@ def _measured(options: Options, search: Search, on_event: Listener, made_with: P
         document = bench(probe, on_event, made_with, Stopping(rules, most_errors, 0.0, longest_s, shows_s))
         stopped = run_folder.read_info(Path(document["run_dir"])).cells[0].stopped
         holds, why = stopped.holds if stopped is not None else None, ""
-        found = _found(document)
+        kinds = _findings(document)
         if stopped is not None and stopped.rule == "errors":
             holds, why = False, f"{stopped.evidence.partition(',')[0]}"
-        elif QUEUE_GROWS & found:
+        elif QUEUE_GROWS & kinds:
             holds, why = False, "the server does not keep up with it"
-        elif holds and "pace_unknown" in found:
+        elif holds and "pace_unknown" in kinds:
             holds = None
-        return Probe(load, holds, _within(document) if holds is None else holds, document, why)
+        return Probe(load, holds, _holds(document) if holds is None else holds, document, why)
 
     return tried
 
 
-def _simulated(options: SimulateOptions, search: Search) -> Try:
+def _simulated(options: SimulateOptions, search: LoadSearch) -> Try:
     def tried(load: float, number: int, left_s: float, error: float) -> Probe:
         requests = max(_SIMULATED_REQUESTS, 20 * round(load) if search.kind == "concurrency" else 0)
-        probe = _at(options, search.kind, load, None)
+        probe = _probe_options(options, search.kind, load, None)
         document = simulate(change(probe, requests=(requests,), slo=search.bounds, draws=0))
-        holds = _within(document) and not QUEUE_GROWS & _found(document)
+        holds = _holds(document) and not QUEUE_GROWS & _findings(document)
         return Probe(load, holds, holds, document)
 
     return tried
 
 
-def _found(document: dict[str, Any]) -> set[str]:
-    """The findings of a probe, by their kinds; none where nothing of it was sent."""
+def _findings(document: dict[str, Any]) -> set[str]:
+    """Return the kinds of a probe's findings; none where nothing of it was sent."""
     return {each["kind"] for cell in document["cells"] for each in cell["verdict"]["findings"]}
 
 
-def _within(document: dict[str, Any]) -> bool:
-    """Whether each bounded percentile, as it was seen, is within its bound."""
+def _holds(document: dict[str, Any]) -> bool:
+    """Return True where each bounded percentile, as it was seen, is within its bound."""
     seen = [each for cell in document["cells"] for each in cell.get("slo", ())]
     return bool(seen) and all(each["value"] is not None and each["value"] <= each["limit_s"] for each in seen)
 
 
-def _guess(options: RunOptions, deployed: str, search: Search) -> float:
+def _guess(options: RunOptions, deployed: str, search: LoadSearch) -> float:
     """Estimate by closed form what load a deployment carries; 1 where it is not known."""
     try:
         deployment = parse_deployment(deployed)
@@ -237,7 +237,7 @@ def _guess(options: RunOptions, deployed: str, search: Search) -> float:
 # --- the search ---------------------------------------------------------------------------------------------------
 
 
-class Answer(NamedTuple):
+class SearchAnswer(NamedTuple):
     """The probes in order, the highest load that holds (0: none did) and the lowest that fails (None: none did).
     `cut`: by a signal."""
 
@@ -249,7 +249,7 @@ class Answer(NamedTuple):
 
 def _search(
     tried: Try, start: float, kind: Kind, budget_s: float, growth: float = _GROWTH, near: float = NEAR
-) -> Answer:
+) -> SearchAnswer:
     begun_s = time.monotonic()
     probes: list[Probe] = []
     believed: list[Probe] = []
@@ -274,32 +274,33 @@ def _search(
         believed = [each for each in believed if each.holds is not None or _agree(each, probe)] + [probe]
         low = max((each.load for each in believed if each.likely), default=0.0)
         high = min((each.load for each in believed if not each.likely), default=math.inf)
-        following, share = _following(low, high, kind, growth, near), _GUIDES
+        following, share = _next_load(low, high, kind, growth, near), _GUIDES
         if following is None:
-            following, share = _surer(probes, low, high, kind), _DECIDES
+            following, share = _deciding_load(probes, low, high, kind), _DECIDES
         if following is None:
             break
         load = following
     failed = min((each.load for each in probes if each.holds is False), default=None)
     # What failed at less does not hold: more load is not what would help.
     sure = [each.load for each in probes if each.holds and (failed is None or each.load < failed)]
-    return Answer(probes, max(sure, default=0.0), failed, cut)
+    return SearchAnswer(probes, max(sure, default=0.0), failed, cut)
 
 
 def _agree(one: Probe, other: Probe) -> bool:
-    """Whether more load is not what makes it hold."""
+    """Return True where it is not more load that makes one hold."""
     return one.likely in (other.likely, one.load < other.load)
 
 
-def _surer(probes: Sequence[Probe], low: float, high: float, kind: Kind) -> float | None:
-    """Once it is clear where the edge is: loads below it that surely hold and above it that surely fail, first such
-    as are soon told apart, then nearer ones; None: they are known, or were tried for."""
+def _deciding_load(probes: Sequence[Probe], low: float, high: float, kind: Kind) -> float | None:
+    """Choose a load that decides, once it is clear where the edge is: one below that surely holds or above that
+    surely fails, first one far from it, then nearer ones; None: both are known, or were tried for.
+    """
     loads = [probe.load for probe in probes]
-    for aside in _ASIDES:
+    for distance in _DISTANCES:
         for sure, edge in ((True, low), (False, high)):
             if edge in (0.0, math.inf):
                 continue
-            load = edge / aside if sure else edge * aside
+            load = edge / distance if sure else edge * distance
             if kind == "concurrency":
                 load = float(math.floor(load) if sure else math.ceil(load))
             known = any(each.holds is sure and (each.load >= load if sure else each.load <= load) for each in probes)
@@ -308,8 +309,8 @@ def _surer(probes: Sequence[Probe], low: float, high: float, kind: Kind) -> floa
     return None
 
 
-def _following(low: float, high: float, kind: Kind, growth: float, near: float) -> float | None:
-    """The next load to try between one that seems to hold and one that seems to fail; None: they are near enough."""
+def _next_load(low: float, high: float, kind: Kind, growth: float, near: float) -> float | None:
+    """Choose the next load between one that seems to hold and one that seems to fail; None: they are near enough."""
     if high == math.inf:
         return growth * low
     following = high / growth if low == 0 else math.sqrt(low * high)
@@ -319,7 +320,7 @@ def _following(low: float, high: float, kind: Kind, growth: float, near: float) 
     return following if following > _LEAST_RATE and (low == 0 or high > near * low) else None
 
 
-def _document(answer: Answer, search: Search) -> dict[str, Any]:
+def _document(answer: SearchAnswer, search: LoadSearch) -> dict[str, Any]:
     """Return the document of the run whose load holds and is the highest, or of the last one, with the cells of all.
 
     Raises Interrupted with it where the search was cut off.
@@ -346,13 +347,13 @@ def _document(answer: Answer, search: Search) -> dict[str, Any]:
 
 
 def unit_of(found: Mapping[str, Any]) -> str:
-    """What the loads of an answer are counted in."""
+    """Return the unit of an answer's loads."""
     kind = (found["load"] or found["fails_at"] or {}).get("kind")
     return "under way" if kind == "concurrency" else "requests/s"
 
 
-def _text(answer: Answer, found: dict[str, Any], bounds: str, measured: bool) -> str:
-    """The answer in a sentence: what holds and what fails, surely or as it seems."""
+def _text(answer: SearchAnswer, found: dict[str, Any], bounds: str, measured: bool) -> str:
+    """Write the answer in a sentence: what holds and what fails, surely or as it seems."""
     unit = unit_of(found)
 
     def loads(verb: str, sure: float | None, seem: list[float]) -> str:

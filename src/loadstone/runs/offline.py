@@ -1,4 +1,6 @@
-"""Offline throughput: batches through an engine's own interface, each a cell of an ordinary run folder."""
+"""Offline throughput is measured by batches through an engine's own interface; each is a cell of an ordinary run
+folder.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from loadstone.runs.deployments import declared_deployment
 from loadstone.runs.targets import Servers, Tell, longest_tokens
 from loadstone.workload.option_values import parse_structured
 from loadstone.workload.options import ClientOptions, EarlyEndOptions, Options
-from loadstone.workload.planning import Beyond, Planner
+from loadstone.workload.planning import Beyond, Planner, until_precise
 from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text
 from loadstone.workload.request import RequestSpec
 
@@ -47,7 +47,7 @@ _MARK = "[01234567] "
 """As long as what stands in front of a file's prompt; see PromptWriter."""
 
 
-class Server(NamedTuple):
+class ProbedServer(NamedTuple):
     """A server that was probed, or a fleet of them.
 
     target      what it is
@@ -68,7 +68,7 @@ class Server(NamedTuple):
     notes: list[str]
 
 
-class Ready(NamedTuple):
+class Prepared(NamedTuple):
     """All that a measured run needs to begin.
 
     options     the user's, completed by what follows from them
@@ -83,13 +83,13 @@ class Ready(NamedTuple):
     stopping: Stopping
     declared: Deployment | None
     servers: Servers
-    server: Server
+    server: ProbedServer
     plan: Plan
     expected_s: list[float]
     salt: str | None
 
 
-def prepare(options: Options, stopping: Stopping | None, stack: contextlib.ExitStack, tell: Tell) -> Ready:
+def prepare(options: Options, stopping: Stopping | None, stack: contextlib.ExitStack, tell: Tell) -> Prepared:
     """Check the options, find or start the servers, which end with `stack`, probe them, and make the plan.
 
     `stopping`: in place of what the options say ends a cell. Raises InputError.
@@ -100,14 +100,14 @@ def prepare(options: Options, stopping: Stopping | None, stack: contextlib.ExitS
     check_client(options.client)
     targets.check_target(options.target)
     declared = declared_deployment(options.target)
-    stopping = stopping or stopping_of(planner.options.early_end, options.client)
+    stopping = stopping or stopping_of(until_precise(options).early_end, options.client)
     headers = headers_of(options.client.headers)
     servers = targets.find_servers(options.target, draft, stack, tell)
     server = probe(options, draft, servers, headers)
     plan, expected_s = plan_for(planner, draft, server, options.client)
     salt = salt_of(options.client.salt)
     check_plan(plan, server, salt, options.client.workers)
-    return Ready(options, stopping, declared, servers, server, plan, expected_s, salt)
+    return Prepared(options, stopping, declared, servers, server, plan, expected_s, salt)
 
 
 def stopping_of(options: EarlyEndOptions, client: ClientOptions) -> Stopping:
@@ -118,7 +118,7 @@ def stopping_of(options: EarlyEndOptions, client: ClientOptions) -> Stopping:
     return Stopping(rules, options.max_errors, options.min_duration_s or 0.0, options.max_duration_s or math.inf)
 
 
-def probe(options: Options, plan: Plan, servers: Servers, headers: list[tuple[str, str]]) -> Server:
+def probe(options: Options, plan: Plan, servers: Servers, headers: list[tuple[str, str]]) -> ProbedServer:
     """Probe the first server; the others of a fleet must offer the same. Raises InputError, TargetError."""
     urls, client, structured = servers.urls, options.client, options.workload.structured
     needs = Requirements(
@@ -154,7 +154,7 @@ def probe(options: Options, plan: Plan, servers: Servers, headers: list[tuple[st
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
     target.model = blank(target.model, keys)
     notes = [f"{page}: the connection was cut {times}×; the probe was sent again" for page, times in cuts.items()]
-    return Server(
+    return ProbedServer(
         target, vocabulary, request, headers, addresses, keys, [blank(note, keys) for note in notes + missed]
     )
 
@@ -163,7 +163,7 @@ def _blanked(value: Any, keys: list[str]) -> Any:
     return msgspec.json.decode(blank_bytes(msgspec.json.encode(value), keys))
 
 
-def plan_for(planner: Planner, draft: Plan, server: Server, client: ClientOptions) -> tuple[Plan, list[float]]:
+def plan_for(planner: Planner, draft: Plan, server: ProbedServer, client: ClientOptions) -> tuple[Plan, list[float]]:
     """Make the plan that the server takes; and estimate how long a request of each cell will take there, in seconds,
     where that decides how many there are. `draft`: made without knowing the server. Raises InputError.
     """
@@ -179,7 +179,7 @@ def plan_for(planner: Planner, draft: Plan, server: Server, client: ClientOption
     return planner.plan(e2e_s=expected_s), expected_s
 
 
-def answer_times_s(plan: Plan, server: Server, proxy: str | None = None) -> list[float]:
+def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -> list[float]:
     """Estimate how long a request of each cell will take, in seconds: LOADED times one alone, of the mean length, by
     small requests with prompts of the plan's kind. Nothing where the server does not answer these.
     """
@@ -235,7 +235,7 @@ def _check_ray(address: str) -> None:
 
 
 @contextlib.contextmanager
-def counting(client: ClientOptions, server: Server) -> Iterator[Beyond]:
+def counting(client: ClientOptions, server: ProbedServer) -> Iterator[Beyond]:
     """Count the tokens of prompts that a server may not take; see planning.Beyond. Raises InputError.
 
     No tokenizer makes more tokens of a text than it has bytes: only what might be too long so is counted.
@@ -282,7 +282,7 @@ def salt_of(text: str) -> str | None:
     return os.urandom(6).hex() if text == "auto" else text
 
 
-def check_plan(plan: Plan, server: Server, salt: str | None, workers: int | None) -> None:
+def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int | None) -> None:
     """Refuse before the run what the server, or this host with so many `workers`, would refuse in it. Raises
     InputError.
     """

@@ -45,7 +45,7 @@ _LATE_SHARE = 0.5
 
 
 class Level(msgspec.Struct, frozen=True):
-    """So many streams at once, each at this rate, measured for about so many seconds."""
+    """A load of so many streams at once, each at this rate, measured for about so many seconds."""
 
     streams: int
     tokens_per_s: float
@@ -64,7 +64,7 @@ def run(
     contention: bool = True,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> Selftest:
-    """Measure every level, then with `contention` every level again beside as many busy processes as cores.
+    """Measure every level, then with `contention` every level again with as many busy processes as cores.
 
     `on_event` is told what comes next. A level that this host cannot do is a row with a note. Ctrl-C raises.
     """
@@ -73,8 +73,8 @@ def run(
     for contended in (False, True) if contention else (False,):
         with _busy(described.cores or 1) if contended else contextlib.nullcontext():
             for level in levels:
-                beside = ", beside busy processes" if contended else ""
-                on_event(f"{level.streams} × {level.tokens_per_s:g} tokens/s{beside}")
+                contention_text = ", with busy processes" if contended else ""
+                on_event(f"{level.streams} × {level.tokens_per_s:g} tokens/s{contention_text}")
                 rows.append(_row(level, contended))
     return Selftest(host=described, rows=rows)
 
@@ -109,7 +109,9 @@ def _row(level: Level, contended: bool) -> Row:
 
 
 def _truth(server: TimingServer) -> dict[str, list[int]]:
-    """By X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, then when each token was written."""
+    """Ask the server for its times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, then when each
+    token was written.
+    """
     import httpx
 
     try:
@@ -154,7 +156,9 @@ def _numbers(row: Row, document: Mapping[str, Any], law: Law, truth: Mapping[str
 
 @contextlib.contextmanager
 def _busy(processes: int) -> Iterator[list[int]]:
-    """So many processes that only count, at this one's priority: their ids. They end with the block, or with us."""
+    """Run so many processes that only count, at this one's priority; yields their ids. They end with the block, or
+    with us.
+    """
     program = f"import os\nwhile os.getppid() == {os.getpid()}:\n for _ in range(100_000): pass"
     pids = []
     with contextlib.ExitStack() as stack:
@@ -171,7 +175,7 @@ def _busy(processes: int) -> Iterator[list[int]]:
 def compare(
     records: pa.Table, truth: Mapping[str, Sequence[int]], origin_ns: int, law: Law, load: Load
 ) -> Comparison | None:
-    """Records of one cell against the truth (see `_truth`); None where no measured request is ok and matched.
+    """Compare records of one cell with the truth (see `_truth`); None where no measured request is ok and matched.
 
     `origin_ns`: CLOCK_MONOTONIC at the records' time 0.
     """
@@ -209,7 +213,7 @@ def compare(
 
 
 def _coalesced(records: pa.Table) -> float:
-    """Of all events, the share that shares a read with the event after it."""
+    """Return the share of events that came in one read with the event after them."""
     reads = records["read"].combine_chunks()
     numbers = reads.flatten().to_numpy()
     same = np.flatnonzero(numbers[1:] == numbers[:-1]) + 1
@@ -218,7 +222,7 @@ def _coalesced(records: pa.Table) -> float:
 
 
 def spread(values: NDArray[np.float64]) -> Spread:
-    """The spread of at least one value, in any order."""
+    """Return the spread of at least one value, in any order."""
     ordered = np.sort(values)
     n = len(ordered)
 

@@ -16,7 +16,7 @@ from loadstone.measure.client.protocol import Destination, Job
 from loadstone.measure.engines.server import check_url
 from loadstone.measure.wire.request import body, path
 from loadstone.runs.execution import OpenRun
-from loadstone.runs.preflight import Server
+from loadstone.runs.preflight import ProbedServer
 from loadstone.workload.options import ClientOptions, Options
 from loadstone.workload.request import Route
 
@@ -78,7 +78,7 @@ def _address(name: str, port: int) -> tuple[int, tuple[Any, ...]]:
     return addresses[0]
 
 
-def jobs(options: Options, run: OpenRun, server: Server) -> list[Job]:
+def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
     """Write a job for each worker; times of the run count from now. Raises TargetError."""
     client, plan, info, request = options.client, run.plan, run.info, server.request
     streams = max((load.value for load in plan.cells if not load.is_open), default=1000)

@@ -180,7 +180,7 @@ def _cells(read: StudyFile) -> list[_Cell]:
                     accepted = _acceptance(named.pop(ACCEPTANCE, None))
                     meant = options_of(named, Options)
                     if meant.load.find_max is not None:
-                        find_max.asked(meant)
+                        find_max.read_search(meant)
                     planner = Planner(meant)
                     if not number:  # the others have the same options, and other values of one
                         planner.plan()

@@ -203,7 +203,7 @@ class WorkloadOptions(Flags):
 
 @dataclasses.dataclass(kw_only=True)
 class SamplingOptions(Flags):
-    """How an engine shall draw the tokens of answers."""
+    """The way in which an engine draws the tokens of answers."""
 
     temperature: float | None = flag(WORKLOAD, "sampling temperature [default: the server's]", limits=_TEMPERATURE)
     top_p: float | None = flag(WORKLOAD, "nucleus sampling [default: the server's]", limits=SHARE)
@@ -217,7 +217,7 @@ class SamplingOptions(Flags):
 
 @dataclasses.dataclass(kw_only=True)
 class LoadOptions(Flags):
-    """How requests are offered, and how many of them."""
+    """The load: how requests are offered, and how many of them."""
 
     concurrency: Sequence[int] = flag(
         LOAD, "closed loop: requests under way at a time; a list: a cell each [default: 1,4,16]", (), values.counts
@@ -263,7 +263,7 @@ class LoadOptions(Flags):
 
 @dataclasses.dataclass(kw_only=True)
 class EarlyEndOptions(Flags):
-    """What ends a measured cell before all of its requests are sent."""
+    """Rules that end a measured cell before all of its requests are sent."""
 
     stop_when: str | None = flag(
         LOAD,
@@ -286,7 +286,7 @@ class EarlyEndOptions(Flags):
 
 @dataclasses.dataclass(kw_only=True)
 class ClientOptions(Flags):
-    """How the client sends requests and what it watches."""
+    """The client: how it sends requests, and what it watches."""
 
     endpoint: Endpoint | None = flag(TARGET, "API to use [default: what the server offers, completions first]")
     route: Route | None = flag(
@@ -333,7 +333,7 @@ class ClientOptions(Flags):
 
 @dataclasses.dataclass(kw_only=True)
 class OutputOptions(Flags):
-    """What is computed of a run, and where it is kept."""
+    """The numbers that are computed of a run, and where it is kept."""
 
     slo: str | None = flag(
         RUN,
@@ -484,7 +484,7 @@ def flags_of(kind: type[Flags]) -> dict[str, Flag]:
 
 def hints_of(kind: type[Flags]) -> dict[str, Any]:
     """Return the types of all options by field, those of groups too."""
-    hints = {}
+    hints: dict[str, Any] = {}
     for name, hint in get_type_hints(kind).items():
         hints |= hints_of(hint) if isinstance(hint, type) and issubclass(hint, Flags) else {name: hint}
     return hints
@@ -501,7 +501,7 @@ def values_of(options: Flags) -> dict[str, Any]:
 
 def change(options: Kind, **changes: Any) -> Kind:
     """Return options with other values of some fields, whatever their groups."""
-    own = {}
+    own: dict[str, Any] = {}
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         if isinstance(value, Flags):

@@ -54,7 +54,7 @@ class Planner:
 
     def __init__(self, options: RunOptions) -> None:
         check_limits(options)
-        self.options = options = _until_precise(options) if isinstance(options, Options) else options
+        self.options = options = until_precise(options) if isinstance(options, Options) else options
         self._plan: Plan | None = None
         if options.workload.plan is not None:
             self._plan = _read_given_plan(options, options.workload.plan)
@@ -143,7 +143,7 @@ def _is_counted(load: LoadOptions) -> bool:
     return bool(load.requests) or load.requests_per_rate is not None or load.duration_s is not None
 
 
-def _until_precise(options: Options) -> Options:
+def until_precise(options: Options) -> Options:
     """Let a cell that ends by its precision take its longest time, where no number of requests is given. Raises
     InputError.
     """

@@ -1,4 +1,5 @@
-"""From a workload and loads to a Plan: which requests, how long, when. Everything is drawn here, before the run.
+"""A Plan is drawn from a workload and loads: which requests, how long, when. Everything is drawn here, before the
+run.
 
 Each purpose has its own generator, seeded by (seed, purpose, …), so that one choice never shifts another. Measured
 requests have the same sequence of lengths in every cell of a run: cells then differ by their load alone.
@@ -46,7 +47,7 @@ def make_plan(
     sessions: Sessions | None = None,
     exact: bool = True,
 ) -> Plan:
-    """The plan of a run with one cell per load.
+    """Make the plan of a run with one cell per load.
 
     requests  measured requests per cell; None: `default_requests`, or the duration's worth, or the whole trace
     warmup    requests (sessions) per cell before the measured ones; None: `default_warmup`
@@ -91,7 +92,7 @@ def make_plan(
 
 
 def _blocks(workload: Trace, lines: NDArray[np.int64]) -> Blocks | None:
-    """The blocks of the plan's rows; the warm-up (line −1) has none."""
+    """Return the blocks of the plan's rows; the warm-up (line −1) has none."""
     if not workload.block_tokens:
         return None
     # One row more, without blocks, for the lines that are −1.
@@ -100,7 +101,7 @@ def _blocks(workload: Trace, lines: NDArray[np.int64]) -> Blocks | None:
 
 
 def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
-    """Tokens at the start of each of a cell's prompts that its plan shares with earlier ones on purpose.
+    """Count the tokens at the start of each of a cell's prompts that its plan shares with earlier ones on purpose.
 
     A group's prefix, or the leading blocks that any earlier request of the cell had too: what a prefix cache without
     bounds could give. Later turns of a session share all that was said, which only the answers tell: −1.
@@ -123,7 +124,7 @@ def _by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray
 
 
 def describe(workload: Workload, output: Length | None, sessions: Sessions | None = None) -> dict[str, Any]:
-    """The workload as run.json names it."""
+    """Describe the workload as run.json has it."""
     if isinstance(workload, Synthetic):
         described = msgspec.to_builtins(workload)
     elif isinstance(workload, Trace):
@@ -160,7 +161,7 @@ def _drawn_rows(
     seed: int,
     cell: int,
 ) -> Rows:
-    """The rows of one cell, warm-up first; `warm` counts sessions where there are any, `requested` requests."""
+    """Draw the rows of one cell, warm-up first; `warm` counts sessions where there are any, `requested` requests."""
     mean_turns = 1.0 if sessions is None else _mean_turns(workload, sessions)
     begin = _measured(load, None if requested is None else math.ceil(requested / mean_turns))
     if sessions is None:
@@ -198,7 +199,7 @@ def _drawn_rows(
 
 
 def _measured(load: Load, requested: int | None) -> int:
-    """How many requests (sessions) begin after the warm-up, but for those of later laps."""
+    """Count the requests (sessions) that begin after the warm-up, but for those of later laps."""
     if requested is not None:
         return requested
     if load.is_open and load.profile:
@@ -212,7 +213,7 @@ def _measured(load: Load, requested: int | None) -> int:
 
 
 def _begun(load: Load, warm: int, measured: int, key: list[int]) -> NDArray[np.float64]:
-    """When requests (first turns) are to be sent, seconds from the cell's start; NaN where an answer decides.
+    """Draw when requests (first turns) are to be sent, seconds from the cell's start; NaN where an answer decides.
 
     Of a rate the measured ones fall into the time that so many take at that rate, or the duration, wherever their
     process has them in it: their number is no matter of chance, so the load is the one that was asked for.
@@ -256,15 +257,15 @@ def _dataset(workload: Dataset, count: int, warm: int, output: Length | None, se
 
 
 def _shuffled(items: int, measured: int, warm: int, seed: int) -> NDArray[np.int64]:
-    """Which of a file's items each request or session takes: measured ones, here first, take them shuffled by seed,
-    the warm-up from the end of that.
+    """Choose which of a file's items each request or session takes: measured ones, here first, take them shuffled by
+    seed, the warm-up from the end of that.
     """
     order = np.random.default_rng([seed, _ORDER]).permutation(items)
     return np.concatenate([order[np.arange(measured) % items], order[::-1][np.arange(warm) % items]])
 
 
 def _rows_of_texts(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
-    """Rows whose prompts are given as texts."""
+    """Make rows of prompts that are given as texts."""
     count = len(picks)
     return {
         "input_tokens": np.full(count, -1, np.int32),
@@ -279,7 +280,7 @@ def _rows_of_texts(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
 
 
 def _mean_turns(workload: Synthetic | Dataset, sessions: Sessions) -> float:
-    """About how many turns a session has: to know how many sessions give the requests asked for."""
+    """Estimate how many turns a session has: to know how many sessions give the requests asked for."""
     if isinstance(workload, Dataset):
         return sum(min(len(turns), sessions.turns.mean) for turns in workload.turns) / len(workload.turns)
     return max(1.0, sessions.turns.mean)
@@ -294,8 +295,8 @@ def _session_turns(
     requested: int | None,
     seed: int,
 ) -> NDArray[np.int64]:
-    """How many turns each session has, warm-up first: of `measured` sessions, or of as many as have the turns that
-    are `requested`, if these are said.
+    """Draw how many turns each session has, warm-up first: of `measured` sessions, or of as many as have the turns
+    that are `requested`, if these are said.
     """
     if isinstance(workload, Dataset):
         available = np.minimum([len(turns) for turns in workload.turns], int(sessions.turns.mean))
@@ -318,7 +319,7 @@ def _session_turns(
 
 
 def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, output: Length | None, seed: int) -> Rows:
-    """A row per turn, measured sessions first (`turns` has the warm-up's first)."""
+    """Make a row per turn, measured sessions first (`turns` has the warm-up's first)."""
     if output is None:
         raise InputError("--output: give the length of the answers in a conversation, e.g. --output 256")
     lengths = np.concatenate([turns[warm:], turns[:warm]])
@@ -333,7 +334,8 @@ def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, outpu
 
 
 def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, seed: int, cell: int) -> Rows:
-    """The trace's rows in their order, behind `warm` requests as long as its first but with prompts of their own.
+    """Make the trace's rows in their order, behind `warm` requests as long as its first but with prompts of their
+    own.
 
     `line`: the trace's row of each, −1 for the warm-up. Raises InputError where the load takes more requests than
     the trace has: only a closed loop that runs by time goes round.
@@ -378,7 +380,7 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
 
 
 def _staggered(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
-    """Warm-up answers of a closed loop cut to evenly spread parts of their length.
+    """Cut the warm-up answers of a closed loop to evenly spread parts of their length.
 
     All slots start at once. With whole answers they would also end at once, and prefill bursts would go round the
     loop for the whole cell; with the remaining lives of a loop long under way (uniform, for equal lengths) the
