@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from loadstone.workload.options import RUN, Flag, Flags, SimulateOptions, flags_of, hints_of, options_of
+from loadstone.workload.options import RUN, Flag, Flags, SimulateOptions, fields_of, flags_of, hints_of, options_of
 
 Command = Callable[..., None]
 Kind = TypeVar("Kind", bound=Flags)
@@ -60,7 +60,7 @@ def takes(
 
     def decorate(function: Callable[..., None]) -> Command:
         _, *others = inspect.signature(function, eval_str=True).parameters.values()
-        keeps_words = "command" in hints_of(kind)
+        keeps_words = "command" in fields_of(kind)
 
         def command(**words: Any) -> None:
             own = {each.name: words.pop(each.name) for each in others}

@@ -464,9 +464,13 @@ Kind = TypeVar("Kind", bound=Flags)
 _flags: dict[type[Flags], dict[str, Flag]] = {}
 
 
-def groups_of(kind: type[Flags]) -> dict[str, type[Flags]]:
-    """Return the groups of a class of options, by the fields that hold them."""
-    return {each.name: each.metadata["group"] for each in dataclasses.fields(kind) if "group" in each.metadata}
+def fields_of(kind: type[Flags]) -> dict[str, str]:
+    """Return the group to which each field belongs, by the name that holds it; "" where there is none."""
+    found: dict[str, str] = {}
+    for field in dataclasses.fields(kind):
+        group_kind = field.metadata.get("group")
+        found |= dict.fromkeys(fields_of(group_kind), field.name) if group_kind else {field.name: ""}
+    return found
 
 
 def flags_of(kind: type[Flags]) -> dict[str, Flag]:
@@ -484,34 +488,27 @@ def flags_of(kind: type[Flags]) -> dict[str, Flag]:
 
 def hints_of(kind: type[Flags]) -> dict[str, Any]:
     """Return the types of all options by field, those of groups too."""
-    hints: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind).items():
-        hints |= hints_of(hint) if isinstance(hint, type) and issubclass(hint, Flags) else {name: hint}
-    return hints
+    own, groups = get_type_hints(kind), fields_of(kind)
+    hints = {group: get_type_hints(own[group]) if group else own for group in groups.values()}
+    return {field: hints[group][field] for field, group in groups.items()}
 
 
 def values_of(options: Flags) -> dict[str, Any]:
     """Return the values of all options by field, those of groups too."""
-    found: dict[str, Any] = {}
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        found |= values_of(value) if isinstance(value, Flags) else {field.name: value}
-    return found
+    fields = fields_of(type(options)).items()
+    return {field: getattr(getattr(options, group) if group else options, field) for field, group in fields}
 
 
 def change(options: Kind, **changes: Any) -> Kind:
     """Return options with other values of some fields, whatever their groups."""
-    own: dict[str, Any] = {}
-    for field in dataclasses.fields(options):
-        value = getattr(options, field.name)
-        if isinstance(value, Flags):
-            inner = {
-                name: changes.pop(name)
-                for name in [each.name for each in dataclasses.fields(value)]
-                if name in changes
-            }
-            own |= {field.name: dataclasses.replace(value, **inner)} if inner else {}
-    return dataclasses.replace(options, **own, **changes)
+    groups = set(fields_of(type(options)).values())
+    return dataclasses.replace(
+        options,
+        **{
+            name: dataclasses.replace(getattr(options, name), **part) if name in groups else part
+            for name, part in _in_groups(changes, type(options)).items()
+        },
+    )
 
 
 def changed_flags(options: Flags) -> list[str]:
@@ -541,9 +538,9 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
     Raises InputError, one line, where there is no such option, or a value is none of its kind.
     """
     fields = _read_fields(given, kind)
-    own = hints_of(kind)
+    own = fields_of(kind)
     for each in kind.passed_over:
-        _convert({name: value for name, value in fields.items() if name in hints_of(each) and name not in own}, each)
+        _convert({name: value for name, value in fields.items() if name in fields_of(each) and name not in own}, each)
     return _convert({name: value for name, value in fields.items() if name in own}, kind)
 
 
@@ -552,7 +549,7 @@ def _read_fields(given: Mapping[str, Any], kind: type[Flags]) -> dict[str, Any]:
     kinds = (*kind.passed_over, kind)
     flags = {field: each for one in kinds for field, each in flags_of(one).items()}
     field_of = {each.name: field for field, each in flags.items()}
-    field_of |= {field: field for one in kinds for field in hints_of(one)}
+    field_of |= {field: field for one in kinds for field in fields_of(one)}
     fields: dict[str, Any] = {}
     for name, value in given.items():
         field = field_of.get(name)
@@ -574,12 +571,13 @@ def _read_fields(given: Mapping[str, Any], kind: type[Flags]) -> dict[str, Any]:
     return fields
 
 
-def _in_groups(fields: Mapping[str, Any], kind: type[Flags]) -> dict[str, Any]:
+def _in_groups(values_by_field: Mapping[str, Any], kind: type[Flags]) -> dict[str, Any]:
     """Sort values into the groups to which their fields belong."""
-    groups = groups_of(kind)
-    own = {field.name for field in dataclasses.fields(kind)} - set(groups)
-    sorted_in: dict[str, Any] = {name: _in_groups(fields, inner) for name, inner in groups.items()}
-    return sorted_in | {name: value for name, value in fields.items() if name in own}
+    group_of = fields_of(kind)
+    parts: dict[str, Any] = {group: {} for group in group_of.values() if group}
+    for field, value in values_by_field.items():
+        (parts[group_of[field]] if group_of[field] else parts)[field] = value
+    return parts
 
 
 def _convert(fields: Mapping[str, Any], kind: type[Kind]) -> Kind:
