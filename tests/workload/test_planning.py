@@ -1,7 +1,6 @@
 """planning.py: what a user asks, to the plan; by hand-sized files."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.workload.lengths import Length, Synthetic
-from loadstone.workload.options import Options
+from loadstone.workload.options import Options, change
 from loadstone.workload.planning import Beyond, Planner
 from loadstone.workload.schedule import make_plan
 
@@ -115,12 +114,12 @@ def test_prompts_of_a_file_that_the_server_does_not_take(tmp_path: Path) -> None
 
     with pytest.raises(InputError, match=r"prompts.txt: a prompt of (9|10) tokens \(a a.*\) and an answer of 4: "):
         plan_of(asked, beyond=beyond)
-    plan = plan_of(replace(asked, skip_bad=True), beyond=beyond)
+    plan = plan_of(change(asked, skip_bad=True), beyond=beyond)
     assert sorted({len(text.split()) for text in plan.prompts}) == list(range(1, 9))
     assert (plan.workload["prompts"], plan.workload["too_long"]) == (8, 2)
     assert "too_long" not in plan_of(asked, beyond=lambda prompt, chat, output_tokens: None).workload
     with pytest.raises(InputError, match="every prompt is longer than the server's context"):
-        plan_of(replace(asked, skip_bad=True), beyond=lambda *_: 7)
+        plan_of(change(asked, skip_bad=True), beyond=lambda *_: 7)
     # Only what is sent is looked at.
     some = replace(asked, requests=[1])
     assert any(isinstance(_tried(replace(some, seed=seed), beyond), Plan) for seed in range(5))
