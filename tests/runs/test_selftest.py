@@ -72,7 +72,7 @@ def test_small_levels() -> None:
 
 
 def test_contention_is_there_and_ends() -> None:
-    with selftest._busy(2) as pids:
+    with selftest._keep_busy(2) as pids:
         deadline = time.monotonic() + 10
         while not all(cpu_s(pid) > 0 for pid in pids) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -84,7 +84,7 @@ def test_contention_is_there_and_ends() -> None:
 
 def test_busy_processes_die_with_their_owner() -> None:
     code = "import time; from loadstone.runs import selftest\n"
-    code += "with selftest._busy(1) as pids: print(pids[0], flush=True); time.sleep(60)"
+    code += "with selftest._keep_busy(1) as pids: print(pids[0], flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())

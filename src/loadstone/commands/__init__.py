@@ -85,7 +85,7 @@ def _print_version(requested: bool) -> None:
 
 
 @app.callback()
-def _before(
+def _take_global_options(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,

@@ -83,10 +83,10 @@ class Display:
         label = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
         bar = BarColumn(24, table_column=Column(no_wrap=True))
         self._bar = Bar(label, bar, TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)))
-        self._live = Live(get_renderable=self._shown, console=Console(stderr=True), transient=True)
+        self._live = Live(get_renderable=self._render, console=Console(stderr=True), transient=True)
         self._live.start()
 
-    def _shown(self) -> RenderableType:
+    def _render(self) -> RenderableType:
         """Draw the bar with the time left; below it the figures, on as many lines as they need."""
         from rich.console import Group
         from rich.text import Text

@@ -121,7 +121,7 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
                 f"{folder}: {facts.engine} was measured, but not which engine is behind it; give it with --deployment"
             )
         own = f"{msgspec.json.encode(facts.hardware)!r} {facts.own_model}"
-        deployments.setdefault(f"{name} {own}", (folder, _parsed(folder, name, facts)))
+        deployments.setdefault(f"{name} {own}", (folder, _parse(folder, name, facts)))
     (first, deployment), *others = deployments.values()
     if others:
         raise InputError(
@@ -131,7 +131,7 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
     return deployment
 
 
-def _parsed(folder: Path, name: str, facts: RunFacts) -> Deployment:
+def _parse(folder: Path, name: str, facts: RunFacts) -> Deployment:
     """Read a deployment of the catalogue's, or that the run describes; no file is read for a name in a run."""
     try:
         return parse_named(name, facts.hardware, facts.own_model)

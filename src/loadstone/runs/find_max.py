@@ -93,7 +93,7 @@ def find_max(
     search = read_search(options)
     if isinstance(options, SimulateOptions):
         first = search.start or _guess(options, options.simulator.deployment, search)
-        return _document(_search(_simulated(options, search), first, search.kind, math.inf), search)
+        return _document(_search(_probe_simulation(options, search), first, search.kind, math.inf), search)
     assert isinstance(options, Options)  # noqa: S101 - there is no third kind
     with contextlib.ExitStack() as stack:
         target = options.target
@@ -102,7 +102,7 @@ def find_max(
         declared = target.launch or target.deployment or (target.sim if "@" in (target.sim or "") else None)
         model = servers.engine.launch.model if servers.engine is not None else target.model
         running = TargetOptions(url=servers.urls, model=model, deployment=target.launch or target.deployment)
-        tried = _measured(dataclasses.replace(options, target=running), search, on_event, made_with)
+        tried = _probe_server(dataclasses.replace(options, target=running), search, on_event, made_with)
         first = search.start or (_guess(options, declared, search) if declared else 1.0)
         growth = _GROWTH if search.start or declared else _GROWTH_UNKNOWN
         budget_s = options.early_end.max_duration_s or LONGEST_S
@@ -160,7 +160,7 @@ def _probe_options(options: AnyOptions, kind: Kind, load: float, seconds: float 
 # --- probes -------------------------------------------------------------------------------------------------------
 
 
-def _measured(options: Options, search: LoadSearch, on_event: Listener, made_with: Provenance | None) -> Try:
+def _probe_server(options: Options, search: LoadSearch, on_event: Listener, made_with: Provenance | None) -> Try:
     def tried(load: float, number: int, longest_s: float, error: float) -> Probe:
         rules = tuple(rule._replace(error=error) for rule in parse_rules(search.bounds))
         probe = change(
@@ -188,7 +188,7 @@ def _measured(options: Options, search: LoadSearch, on_event: Listener, made_wit
     return tried
 
 
-def _simulated(options: SimulateOptions, search: LoadSearch) -> Try:
+def _probe_simulation(options: SimulateOptions, search: LoadSearch) -> Try:
     def tried(load: float, number: int, left_s: float, error: float) -> Probe:
         requests = max(_SIMULATED_REQUESTS, 20 * round(load) if search.kind == "concurrency" else 0)
         probe = _probe_options(options, search.kind, load, None)
@@ -271,7 +271,7 @@ def _search(
             cut = True
             break
         probes.append(probe)
-        believed = [each for each in believed if each.holds is not None or _agree(each, probe)] + [probe]
+        believed = [each for each in believed if each.holds is not None or _is_consistent(each, probe)] + [probe]
         low = max((each.load for each in believed if each.likely), default=0.0)
         high = min((each.load for each in believed if not each.likely), default=math.inf)
         following, share = _next_load(low, high, kind, growth, near), _GUIDES
@@ -286,7 +286,7 @@ def _search(
     return SearchAnswer(probes, max(sure, default=0.0), failed, cut)
 
 
-def _agree(one: Probe, other: Probe) -> bool:
+def _is_consistent(one: Probe, other: Probe) -> bool:
     """Return True where it is not more load that makes one hold."""
     return one.likely in (other.likely, one.load < other.load)
 

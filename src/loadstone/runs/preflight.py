@@ -150,7 +150,7 @@ def probe(options: Options, plan: Plan, servers: Servers, headers: list[tuple[st
     model = target.model.lower()
     keys = [key for key in keys_in(headers, client.extra_body) if key in named or key.lower() not in model]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
-    target.models, target.version = _blanked(target.models, keys), _blanked(target.version, keys)
+    target.models, target.version = _blank_keys(target.models, keys), _blank_keys(target.version, keys)
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
     target.model = blank(target.model, keys)
     notes = [f"{page}: the connection was cut {times}×; the probe was sent again" for page, times in cuts.items()]
@@ -159,7 +159,7 @@ def probe(options: Options, plan: Plan, servers: Servers, headers: list[tuple[st
     )
 
 
-def _blanked(value: Any, keys: list[str]) -> Any:
+def _blank_keys(value: Any, keys: list[str]) -> Any:
     return msgspec.json.decode(blank_bytes(msgspec.json.encode(value), keys))
 
 
@@ -171,7 +171,7 @@ def plan_for(planner: Planner, draft: Plan, server: ProbedServer, client: Client
     if workload.trace is not None:
         return planner.plan(most, server.target.overhead_tokens + 1), []
     if workload.dataset is not None and workload.turns is None and most is not None:
-        with counting(client, server) as beyond:
+        with count_long_prompts(client, server) as beyond:
             return planner.plan(most, beyond=beyond), []
     if not planner.chooses_length or workload.dataset is not None:
         return draft, []
@@ -235,7 +235,7 @@ def _check_ray(address: str) -> None:
 
 
 @contextlib.contextmanager
-def counting(client: ClientOptions, server: ProbedServer) -> Iterator[Beyond]:
+def count_long_prompts(client: ClientOptions, server: ProbedServer) -> Iterator[Beyond]:
     """Count the tokens of prompts that a server may not take; see planning.Beyond. Raises InputError.
 
     No tokenizer makes more tokens of a text than it has bytes: only what might be too long so is counted.

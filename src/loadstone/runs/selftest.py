@@ -71,7 +71,7 @@ def run(
     described = host.describe()
     rows = []
     for contended in (False, True) if contention else (False,):
-        with _busy(described.cores or 1) if contended else contextlib.nullcontext():
+        with _keep_busy(described.cores or 1) if contended else contextlib.nullcontext():
             for level in levels:
                 contention_text = ", with busy processes" if contended else ""
                 on_event(f"{level.streams} × {level.tokens_per_s:g} tokens/s{contention_text}")
@@ -103,12 +103,12 @@ def _row(level: Level, contended: bool) -> Row:
                 out=Path(out),
             )
             document = bench.bench(options)
-            return _numbers(row, document, law, _truth(server))
+            return _numbers(row, document, law, _ask_truth(server))
     except LoadstoneError as error:
         return msgspec.structs.replace(row, note=str(error))
 
 
-def _truth(server: TimingServer) -> dict[str, list[int]]:
+def _ask_truth(server: TimingServer) -> dict[str, list[int]]:
     """Ask the server for its times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, then when each
     token was written.
     """
@@ -155,7 +155,7 @@ def _numbers(row: Row, document: Mapping[str, Any], law: Law, truth: Mapping[str
 
 
 @contextlib.contextmanager
-def _busy(processes: int) -> Iterator[list[int]]:
+def _keep_busy(processes: int) -> Iterator[list[int]]:
     """Run so many processes that only count, at this one's priority; yields their ids. They end with the block, or
     with us.
     """
@@ -175,7 +175,8 @@ def _busy(processes: int) -> Iterator[list[int]]:
 def compare(
     records: pa.Table, truth: Mapping[str, Sequence[int]], origin_ns: int, law: Law, load: Load
 ) -> Comparison | None:
-    """Compare records of one cell with the truth (see `_truth`); None where no measured request is ok and matched.
+    """Compare records of one cell with the truth (see `_ask_truth`); None where no measured request is ok and
+    matched.
 
     `origin_ns`: CLOCK_MONOTONIC at the records' time 0.
     """
@@ -207,12 +208,12 @@ def compare(
         itl_s=_shift(by_us.itl_s, by_them.itl_s),
         request_s=spread(np.subtract(received, origin_ns) * 1e-9 - ours["sent_s"].to_numpy()),
         server_late_s=spread(np.concatenate(late)),
-        coalesced=_coalesced(ours),
+        coalesced=_coalesced_share(ours),
         unmatched=len(chosen) - len(matched),
     )
 
 
-def _coalesced(records: pa.Table) -> float:
+def _coalesced_share(records: pa.Table) -> float:
     """Return the share of events that came in one read with the event after them."""
     reads = records["read"].combine_chunks()
     numbers = reads.flatten().to_numpy()

@@ -31,7 +31,7 @@ def arrivals(load: Load, count: int, rng: np.random.Generator, span_s: float | N
     the order statistics of uniforms (Devroye 1986, ch. 5.2). None: gaps have mean 1/rate, and the span is random.
     """
     gaps = _gaps(load, count, rng)
-    return gaps.cumsum()[:count] / load.value if span_s is None else _within(gaps, count, span_s)
+    return gaps.cumsum()[:count] / load.value if span_s is None else _scale_to_span(gaps, count, span_s)
 
 
 def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = None) -> NDArray[np.float64]:
@@ -45,7 +45,7 @@ def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = N
     expected = np.cumsum((starts + ends) / 2 * seconds)
     total = float(expected[-1])
     count = round(total) if count is None else count
-    unit = _within(_gaps(load, count, rng), count, total)
+    unit = _scale_to_span(_gaps(load, count, rng), count, total)
     piece = np.searchsorted(expected, unit, side="right").clip(max=len(expected) - 1)
     within = unit - np.concatenate([[0.0], expected])[piece]
     begin = np.concatenate([[0.0], np.cumsum(seconds)])[piece]
@@ -55,7 +55,7 @@ def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = N
     return np.asarray(begin + 2 * within / np.maximum(a + root, 1e-300))
 
 
-def _within(gaps: NDArray[np.float64], count: int, span: float) -> NDArray[np.float64]:
+def _scale_to_span(gaps: NDArray[np.float64], count: int, span: float) -> NDArray[np.float64]:
     """Return the first `count` arrivals of these gaps, whose sum becomes `span`."""
     sums = np.cumsum(gaps)
     # Very bunched gaps may all be too small for a number.

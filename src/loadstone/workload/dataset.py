@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.workload.files import first_line, lines, opened
+from loadstone.workload.files import first_line, lines, open_bytes
 
 GIVE = "give JSON, JSONL or plain text in UTF-8"
 
@@ -114,7 +114,7 @@ def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> 
     Raises InputError, with the line (of an array: the element), where the file cannot be read, is not text, is
     broken, lacks a field or holds no prompt.
     """
-    with opened(path, GIVE) as (stream, sha256):
+    with open_bytes(path, GIVE) as (stream, sha256):
         return _read(path, stream, sha256, conversations, skip_bad)
 
 
@@ -224,7 +224,7 @@ def _conversation(item: dict[str, Any]) -> str | None:
 
 
 def _messages(item: dict[str, Any], lost: set[str]) -> str | None:
-    sent = _checked(item)
+    sent = _check_messages(item)
     if sent and sent[-1]["role"] == "assistant":
         sent.pop()
     for message in item["messages"][: len(sent)]:
@@ -238,7 +238,7 @@ def _messages(item: dict[str, Any], lost: set[str]) -> str | None:
     return None if kinds else _compact(sent, item)
 
 
-def _checked(item: dict[str, Any]) -> list[dict[str, Any]]:
+def _check_messages(item: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the messages as a server takes them."""
     sent = []
     for message in _list(item, "messages"):
@@ -267,7 +267,7 @@ def turns_of(item: Any, field: str | None, prompt: str, lost: set[str]) -> list[
         messages = [{"role": role or "assistant", "content": text} for role, text in map(_turn, item[field])]
         lost |= {turn["from"] for turn in item[field] if _CHANGES.search(turn["from"]) and turn["from"] not in _ROLES}
     elif field == "messages":
-        messages = _checked(item)
+        messages = _check_messages(item)
     called = any(message["role"] in ("tool", "function") or any(map(message.get, _CALLS)) for message in messages)
     turns: list[str] = []
     adds: list[dict[str, Any]] = []
@@ -385,12 +385,13 @@ def _array(path: Path, stream: BinaryIO, skip_bad: bool) -> Iterator[tuple[int, 
         elements = msgspec.json.decode(data, type=list[msgspec.Raw])
     except (ValueError, RecursionError) as error:
         if skip_bad:
-            yield from enumerate(_salvaged(data.decode("utf-8", "replace")), 1)
+            yield from enumerate(_salvage(data.decode("utf-8", "replace")), 1)
             return
         byte = re.search(r"\(byte (\d+)\)", str(error))
         line = data.count(b"\n", 0, int(byte[1]) if byte else len(data.rstrip())) + 1
         raise InputError(
-            f"{path}, line {line}: {_broken(error)}; correct it, give JSONL, or keep what can be read with --skip-bad"
+            f"{path}, line {line}: {_describe_error(error)}; correct it, give JSONL, or keep what can be read with
+            --skip-bad"
         ) from None
     yield from enumerate(elements, 1)
 
@@ -402,14 +403,14 @@ def value_of(piece: bytes | msgspec.Raw, kind: Kind) -> Any:
     except UnicodeDecodeError:
         raise ItemError(f"invalid UTF-8; {GIVE}") from None
     except (ValueError, RecursionError) as error:
-        raise ItemError(f"{_broken(error)}; JSONL has one whole value on each line") from None
+        raise ItemError(f"{_describe_error(error)}; JSONL has one whole value on each line") from None
 
 
-def _broken(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"broken JSON: {str(error).removeprefix('JSON is malformed: ')}"
 
 
-def _salvaged(text: str) -> Iterator[bytes]:
+def _salvage(text: str) -> Iterator[bytes]:
     """Yield the elements of an array up to where it breaks; what is after that is one that cannot be read.
 
     Half of a surrogate pair breaks the strict decoder, and not this one: its element alone is then found to be bad.
@@ -418,10 +419,10 @@ def _salvaged(text: str) -> Iterator[bytes]:
     at = text.index("[") + 1
     try:
         while True:
-            at = _past_blanks(text, at)
+            at = _skip_blanks(text, at)
             element, at = decode(text, at)
             yield json.dumps(element).encode()
-            at = _past_blanks(text, at)
+            at = _skip_blanks(text, at)
             if text[at : at + 1] != ",":
                 break
             at += 1
@@ -432,6 +433,6 @@ def _salvaged(text: str) -> Iterator[bytes]:
         yield _UNREADABLE
 
 
-def _past_blanks(text: str, at: int) -> int:
+def _skip_blanks(text: str, at: int) -> int:
     match = _INK.search(text, at)
     return match.start() if match else len(text)

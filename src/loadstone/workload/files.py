@@ -53,7 +53,7 @@ class _Unpacked(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def opened(path: Path, give: str) -> Iterator[tuple[BinaryIO, str]]:
+def open_bytes(path: Path, give: str) -> Iterator[tuple[BinaryIO, str]]:
     """Open the bytes of a file, gzip or not, and the SHA-256 of it as it lies on disk, hexadecimal.
 
     `give`: what it should be, for the message. Raises InputError where it cannot be read, here or while it is.

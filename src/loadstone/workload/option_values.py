@@ -83,7 +83,7 @@ def tokens(value: Any, flag: str) -> int:
     return parse_tokens(str(value), flag)
 
 
-def _joined(value: Any) -> str | None:
+def _join(value: Any) -> str | None:
     """Write numbers as a flag's text has them; None where there are none."""
     if isinstance(value, str):
         return value
@@ -91,19 +91,19 @@ def _joined(value: Any) -> str | None:
 
 
 def numbers(value: Any, flag: str) -> list[float]:
-    joined = _joined(value)
+    joined = _join(value)
     return [] if joined is None else parse_list(joined, flag)
 
 
 def counts(value: Any, flag: str) -> list[int]:
-    joined = _joined(value)
+    joined = _join(value)
     return [] if joined is None else parse_counts(joined, flag)
 
 
 def scales(value: Any, flag: str) -> list[float]:
     """Read `0.1` or `1/10`, several with commas."""
     result = []
-    joined = _joined(value)
+    joined = _join(value)
     for part in () if joined is None else joined.split(","):
         number, slash, divisor = part.partition("/")
         values = parse_list(f"{number},{divisor}" if slash else number, flag)

@@ -66,7 +66,7 @@ def make_plan(
             rows = _trace_rows(workload, load, warm, requested, seed, cell)
             traced.append(rows.pop("line"))
         else:
-            rows = _drawn_rows(workload, load, warm, requested, sessions, output, seed, cell)
+            rows = _draw_rows(workload, load, warm, requested, sessions, output, seed, cell)
         count = len(rows["intended_s"])
         columns["cell"].append(np.full(count, cell, np.int32))
         for name, values in rows.items():
@@ -77,7 +77,7 @@ def make_plan(
         texts = workload.prompts
         if sessions is not None and isinstance(workload, Dataset):
             texts = [turn for turns in workload.turns for turn in turns]
-        joined["prompt"], prompts = _by_first_use(joined["prompt"], texts)
+        joined["prompt"], prompts = _sort_by_first_use(joined["prompt"], texts)
     chats = isinstance(workload, Dataset) and (sessions is not None or workload.chat)
     return Plan(
         seed=seed,
@@ -115,7 +115,7 @@ def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
     return np.where(plan.turn[rows.start : rows.stop] > 0, -1, shared).astype(np.int32)
 
 
-def _by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray[np.int32], list[str]]:
+def _sort_by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray[np.int32], list[str]]:
     used, first, inverse = np.unique(picks, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(used), np.int32)
@@ -151,7 +151,7 @@ def describe(workload: Workload, output: Length | None, sessions: Sessions | Non
 # --- drawn workloads ------------------------------------------------------------------------------------------
 
 
-def _drawn_rows(
+def _draw_rows(
     workload: Synthetic | Dataset,
     load: Load,
     warm: int,
@@ -163,12 +163,12 @@ def _drawn_rows(
 ) -> Rows:
     """Draw the rows of one cell, warm-up first; `warm` counts sessions where there are any, `requested` requests."""
     mean_turns = 1.0 if sessions is None else _mean_turns(workload, sessions)
-    begin = _measured(load, None if requested is None else math.ceil(requested / mean_turns))
+    begin = _count_measured(load, None if requested is None else math.ceil(requested / mean_turns))
     if sessions is None:
         turns = np.ones(warm + begin, np.int64)
     else:
         turns = _session_turns(workload, sessions, load, warm, begin, requested, seed)
-    begun = _begun(load, warm, len(turns) - warm, [seed, _ARRIVALS, cell])
+    begun = _draw_starts(load, warm, len(turns) - warm, [seed, _ARRIVALS, cell])
     first = np.cumsum(turns) - turns
     count, warm_rows = int(turns.sum()), int(turns[:warm].sum())
     intended = np.full(count, np.nan)
@@ -194,11 +194,11 @@ def _drawn_rows(
         rows["prefix_tokens"] = np.where(turn == 0, rows["prefix_tokens"], 0).astype(np.int32)
         rows["input_tokens"] = rows["input_tokens"] + rows["prefix_tokens"]
     elif load.is_closed and warm > 1:
-        rows["output_tokens"] = _staggered(rows["output_tokens"], warm)
+        rows["output_tokens"] = _stagger(rows["output_tokens"], warm)
     return {"phase": phase, "intended_s": intended, "turn": turn, "think_s": think, **rows}
 
 
-def _measured(load: Load, requested: int | None) -> int:
+def _count_measured(load: Load, requested: int | None) -> int:
     """Count the requests (sessions) that begin after the warm-up, but for those of later laps."""
     if requested is not None:
         return requested
@@ -212,7 +212,7 @@ def _measured(load: Load, requested: int | None) -> int:
     return default_requests(load) if load.duration_s is None else max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
 
 
-def _begun(load: Load, warm: int, measured: int, key: list[int]) -> NDArray[np.float64]:
+def _draw_starts(load: Load, warm: int, measured: int, key: list[int]) -> NDArray[np.float64]:
     """Draw when requests (first turns) are to be sent, seconds from the cell's start; NaN where an answer decides.
 
     Of a rate the measured ones fall into the time that so many take at that rate, or the duration, wherever their
@@ -246,7 +246,7 @@ def _synthetic(workload: Synthetic, count: int, seed: int) -> Rows:
 
 
 def _dataset(workload: Dataset, count: int, warm: int, output: Length | None, seed: int) -> Rows:
-    picks = _shuffled(len(workload.prompts), count - warm, warm, seed)
+    picks = _pick_items(len(workload.prompts), count - warm, warm, seed)
     lengths = np.array([-1 if n is None else n for n in workload.output_tokens], np.int32)[picks]
     if output is not None:
         drawn = output.draw(np.random.default_rng([seed, _LENGTHS]), count)
@@ -256,7 +256,7 @@ def _dataset(workload: Dataset, count: int, warm: int, output: Length | None, se
     return _rows_of_texts(picks, lengths)
 
 
-def _shuffled(items: int, measured: int, warm: int, seed: int) -> NDArray[np.int64]:
+def _pick_items(items: int, measured: int, warm: int, seed: int) -> NDArray[np.int64]:
     """Choose which of a file's items each request or session takes: measured ones, here first, take them shuffled by
     seed, the warm-up from the end of that.
     """
@@ -300,7 +300,7 @@ def _session_turns(
     """
     if isinstance(workload, Dataset):
         available = np.minimum([len(turns) for turns in workload.turns], int(sessions.turns.mean))
-        turns = available[_shuffled(len(available), measured, warm, seed)]
+        turns = available[_pick_items(len(available), measured, warm, seed)]
     else:
         turns = sessions.turns.draw(np.random.default_rng([seed, _TURNS]), warm + measured).astype(np.int64)
     mine, before = turns[:measured], turns[measured:]
@@ -313,7 +313,7 @@ def _session_turns(
         mine = mine[: last + 1].copy()
         mine[last] -= reached[last] - requested
     if load.is_closed and warm > 1:
-        # Slots that begin in step would meet all their long prompts together; see _staggered().
+        # Slots that begin in step would meet all their long prompts together; see _stagger().
         before = np.maximum(1, np.rint(before * (np.arange(warm) + 1) / warm)).astype(np.int64)
     return np.concatenate([before, mine]).astype(np.int64)
 
@@ -323,7 +323,7 @@ def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, outpu
     if output is None:
         raise InputError("--output: give the length of the answers in a conversation, e.g. --output 256")
     lengths = np.concatenate([turns[warm:], turns[:warm]])
-    order = _shuffled(len(workload.turns), len(turns) - warm, warm, seed)
+    order = _pick_items(len(workload.turns), len(turns) - warm, warm, seed)
     offsets = np.cumsum([0, *map(len, workload.turns)])  # where a conversation's texts begin, all laid end to end
     first = np.cumsum(lengths) - lengths
     picks = np.repeat(offsets[order] - first, lengths) + np.arange(lengths.sum())
@@ -351,8 +351,8 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
             requested = most
         elif requested is None and load.duration_s is None and not load.is_burst and not load.profile:
             requested = min(most, default_requests(load))
-        count = _measured(load, requested)
-        intended = _begun(load, warm, count, [seed, _ARRIVALS, cell])
+        count = _count_measured(load, requested)
+        intended = _draw_starts(load, warm, count, [seed, _ARRIVALS, cell])
     if count > most:
         raise InputError(
             f"{load.label}: {count:,} requests, and the trace has {most:,}; send fewer (--requests, --duration), or "
@@ -362,7 +362,7 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
     source = np.concatenate([np.arange(warm) % most, np.arange(count)])
     output = workload.output_tokens[source].astype(np.int32)
     if load.is_closed and warm > 1:
-        output = _staggered(output, warm)
+        output = _stagger(output, warm)
     phase = np.ones(len(line), np.uint8)
     phase[:warm] = 0
     prompt = source if workload.prompts else np.full(len(line), -1)
@@ -379,7 +379,7 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
     }
 
 
-def _staggered(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
+def _stagger(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
     """Cut the warm-up answers of a closed loop to evenly spread parts of their length.
 
     All slots start at once. With whole answers they would also end at once, and prefill bursts would go round the

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
-from loadstone.workload.files import first_line, lines, opened
+from loadstone.workload.files import first_line, lines, open_bytes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -164,7 +164,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
 
     def without_longer(self, max_tokens: int) -> Trace:
         """Keep the requests that a model takes, input and output together; the others are counted in `skipped`."""
-        keep = self._together() <= max_tokens
+        keep = self._total_tokens() <= max_tokens
         left_out = self.count - int(keep.sum())
         if not left_out:
             return self
@@ -178,7 +178,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
 
     def check_lengths(self, path: Path, max_tokens: int, count: int) -> None:
         """Raise InputError, with the line, where a model does not take one of the first `count` requests."""
-        longer = np.flatnonzero(self._together()[:count] > max_tokens)
+        longer = np.flatnonzero(self._total_tokens()[:count] > max_tokens)
         if len(longer):
             row = longer[0]
             raise InputError(
@@ -187,7 +187,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
                 "out with --skip-bad"
             )
 
-    def _together(self) -> Longs:
+    def _total_tokens(self) -> Longs:
         return np.asarray(self.input_tokens.astype(np.int64) + self.output_tokens)
 
     def scaled_lengths(self, factor: float) -> Trace:
@@ -255,7 +255,7 @@ def read(path: Path, *, skip_bad: bool = False) -> Trace:
     of numbers or of impossible ones, of hash_ids that do not fit its length, earlier than the line before, or a
     repeated line. Whether a model takes them is asked of what is to be sent: without_longer(), check_lengths().
     """
-    with opened(path, GIVE) as (stream, sha256):
+    with open_bytes(path, GIVE) as (stream, sha256):
         format, rows = _rows(path, stream)
         return _read(path, format, rows, sha256, skip_bad)
 
@@ -402,7 +402,7 @@ def _json_rows(lines: Iterator[bytes], format: TraceFormat, has_prompts: bool) -
 
 def _check_plain(item: dict[str, Any], known: set[str], has_prompts: bool) -> None:
     if not known.issuperset(item):
-        raise BadLine("broken line", f"unknown: {_listed(item.keys() - known)}", "leave it out")
+        raise BadLine("broken line", f"unknown: {_list(item.keys() - known)}", "leave it out")
     if (item.get("prompt") is not None) != has_prompts:
         what = "no 'prompt'" if has_prompts else "a 'prompt'"
         raise BadLine("no prompt", f"{what}, other than in the first line", "give all lines one, or none")
@@ -426,30 +426,28 @@ def _format(where: str, names: list[str], optional: tuple[str, ...]) -> TraceFor
         format = _BAILIAN
     missing = [column for column in format.columns if column not in names]
     if len(missing) == len(format.columns):
-        formats = "; ".join(f"{format.name}: {_listed(format.columns)}" for format in _FORMATS)
-        raise InputError(f"{where}: not the columns of a trace, but {_listed(names)}; give one of these: {formats}")
+        formats = "; ".join(f"{format.name}: {_list(format.columns)}" for format in _FORMATS)
+        raise InputError(f"{where}: not the columns of a trace, but {_list(names)}; give one of these: {formats}")
     if missing:
         raise InputError(
-            f"{where}: found {_listed(names)}, but not {_listed(missing)}; a trace of format {format.name} needs it"
+            f"{where}: found {_list(names)}, but not {_list(missing)}; a trace of format {format.name} needs it"
         )
     known = {*format.columns, *optional}
     odd = [column for column in names if column not in known] if format.name == "plain" else []
     if odd:
-        raise InputError(
-            f"{where}: unknown: {_listed(odd)}; leave it out, or name it one of {_listed(sorted(known))}"
-        )
+        raise InputError(f"{where}: unknown: {_list(odd)}; leave it out, or name it one of {_list(sorted(known))}")
     twice = sorted({column for column in known if names.count(column) > 1})
     if twice:
-        raise InputError(f"{where}: more than one {_listed(twice)}; leave one")
+        raise InputError(f"{where}: more than one {_list(twice)}; leave one")
     return format
 
 
-def _listed(names: Iterable[object]) -> str:
-    shown = [_shown(name) for name in names]
+def _list(names: Iterable[object]) -> str:
+    shown = [_show(name) for name in names]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """Show a value of the file, in a line's length."""
     # Of what is nested deeply, not even a repr can be had.
     if isinstance(value, list | dict):
@@ -483,7 +481,7 @@ def _request(row: dict[str, Any] | BadLine, format: TraceFormat, block_tokens: i
 
 def _block_tokens(row: dict[str, Any], ids: Any, format: TraceFormat, input_tokens: int) -> int:
     if not isinstance(ids, list) or not all(type(id) is int for id in ids):
-        raise BadLine("hash_ids do not fit", f"'hash_ids' is {_shown(ids)}, not a list of whole numbers")
+        raise BadLine("hash_ids do not fit", f"'hash_ids' is {_show(ids)}, not a list of whole numbers")
     size = format.block_tokens
     if size is None or row.get("block_tokens") is not None:
         size = _least_1(row, "block_tokens", "hash_ids do not fit")
@@ -496,7 +494,7 @@ def _block_tokens(row: dict[str, Any], ids: Any, format: TraceFormat, input_toke
 
 def _check_prompt(prompt: Any) -> None:
     if not isinstance(prompt, str) or not prompt.strip():
-        raise BadLine("no prompt", f"'prompt' is {_shown(prompt)}", "give it text")
+        raise BadLine("no prompt", f"'prompt' is {_show(prompt)}", "give it text")
     try:
         prompt.encode()
     except UnicodeEncodeError:
@@ -508,9 +506,9 @@ def _date(value: Any, column: str) -> int:
     match = _DATE.fullmatch(value.strip()) if isinstance(value, str) else None
     second = _epoch_s(match[1], match[3] or "Z") if match else None
     if not match or second is None:
-        raise BadLine("not a number", f"{column!r} is {_shown(value)}, not like 2024-05-10 00:00:00.0099300")
+        raise BadLine("not a number", f"{column!r} is {_show(value)}, not like 2024-05-10 00:00:00.0099300")
     if second < 0:
-        raise BadLine("negative number", f"{column!r} is {_shown(value)}, before 1970")
+        raise BadLine("negative number", f"{column!r} is {_show(value)}, before 1970")
     return second * 10**9 + int((match[2] or "").ljust(9, "0"))
 
 
@@ -525,10 +523,10 @@ def _epoch_s(date: str, zone: str) -> int | None:
 def _time(value: Any, column: str) -> float:
     time = _number(value, column)
     if time < 0:
-        raise BadLine("negative number", f"{column!r} is {_shown(value)}, below 0")
+        raise BadLine("negative number", f"{column!r} is {_show(value)}, below 0")
     # So written, NaN fails too.
     if not time < _MAX_TIME:
-        raise BadLine("not a number", f"{column!r} is {_shown(value)}, not a time in the format's unit")
+        raise BadLine("not a number", f"{column!r} is {_show(value)}, not a time in the format's unit")
     return time
 
 
@@ -546,10 +544,10 @@ def _count(value: Any, column: str) -> int:
         return int(value)
     number = _number(value, column)
     if number < 0:
-        raise BadLine("negative number", f"{column!r} is {_shown(value)}, below 0")
+        raise BadLine("negative number", f"{column!r} is {_show(value)}, below 0")
     # Tables that once had gaps write 128.0.
     if not number <= MAX_TOKENS or number != int(number):
-        raise BadLine("not a number", f"{column!r} is {_shown(value)}, not a whole number of tokens")
+        raise BadLine("not a number", f"{column!r} is {_show(value)}, not a whole number of tokens")
     return int(number)
 
 
@@ -566,5 +564,5 @@ def _number(value: Any, column: str) -> float:
                 return float(text)
         except ValueError:
             pass
-    what = f"no {column!r}" if value in (None, "") else f"{column!r} is {_shown(value)}, not a number"
+    what = f"no {column!r}" if value in (None, "") else f"{column!r} is {_show(value)}, not a number"
     raise BadLine("not a number", what)
