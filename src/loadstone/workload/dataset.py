@@ -390,8 +390,8 @@ def _array(path: Path, stream: BinaryIO, skip_bad: bool) -> Iterator[tuple[int, 
         byte = re.search(r"\(byte (\d+)\)", str(error))
         line = data.count(b"\n", 0, int(byte[1]) if byte else len(data.rstrip())) + 1
         raise InputError(
-            f"{path}, line {line}: {_describe_error(error)}; correct it, give JSONL, or keep what can be read with
-            --skip-bad"
+            f"{path}, line {line}: {_describe_error(error)}; correct it, give JSONL, or keep what can be read with "
+            "--skip-bad"
         ) from None
     yield from enumerate(elements, 1)
 
