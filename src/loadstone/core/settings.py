@@ -7,7 +7,7 @@ of later versions are passed over, and a value that cannot be read is left out, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -112,8 +112,8 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     profile: str | None = None
     first_token: FirstToken | None = None
     characters_per_token: float | None = None
-    intervals: list[dict[str, _Factors]] = []
-    slo_factors: list[dict[str, _Factors]] = []
+    intervals: list[Mapping[str, _Factors]] = []
+    slo_factors: list[Mapping[str, _Factors]] = []
     # imported
     imported: ImportedFrom | None = msgspec.field(default=None, name="import")
 
