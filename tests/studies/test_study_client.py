@@ -33,6 +33,6 @@ def test_words_mean_what_the_options_mean(given: dict[str, Any]) -> None:
     app(words_of(given), standalone_mode=False)
     expected = options_of(given, Options)
     read[0].output.command = expected.output.command
-    if isinstance(expected.url, str):
-        expected.url = [expected.url]
+    if isinstance(expected.target.url, str):
+        expected.target.url = [expected.target.url]
     assert read[0] == expected

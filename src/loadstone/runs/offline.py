@@ -72,7 +72,10 @@ def offline(options: OfflineOptions, tell: Callable[[str], None] = lambda note: 
 
 
 def _options_of_runs(options: OfflineOptions) -> list[RunOptions]:
-    """Return the options of each run: one for each length of outputs."""
+    """Return the options of each run, one for each length of outputs. Raises InputError."""
+    lengths = options.output.split(",")
+    if not all(length.strip() for length in lengths):
+        raise InputError(f"--output: a length is missing in {options.output!r}; write e.g. 800,1600")
     load = LoadOptions(rate=(math.inf,), requests=options.batch, warmup=options.warmup)
     output = OutputOptions(label=options.label, out=options.out, command=options.command)
     return [
@@ -83,7 +86,7 @@ def _options_of_runs(options: OfflineOptions) -> list[RunOptions]:
             load=load,
             output=output,
         )
-        for length in options.outputs
+        for length in lengths
     ]
 
 

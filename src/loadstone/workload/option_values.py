@@ -71,14 +71,6 @@ def share(value: Any, flag: str) -> float:
         raise InputError(f"{flag}: {text!r} is no share; write e.g. 5%") from None
 
 
-def lengths(value: Any, flag: str) -> list[str]:
-    """Read lengths in tokens, several with commas. Raises InputError."""
-    parts = value.split(",") if isinstance(value, str) else [str(each) for each in texts(value, flag)]
-    if not all(part.strip() for part in parts):
-        raise InputError(f"{flag}: a length is missing in {value!r}; write e.g. 800,1600")
-    return parts
-
-
 def tokens(value: Any, flag: str) -> int:
     return parse_tokens(str(value), flag)
 

@@ -425,12 +425,8 @@ class OfflineOptions(Flags):
     )
     batch: Sequence[int] = flag(BATCH, "requests given at once; a list: a cell each", "32", values.counts)
     input: str = flag(BATCH, "prompt tokens: 512, 8k, uniform:512:1024", "512", values.text)
-    outputs: Sequence[str] = flag(
-        BATCH,
-        "output tokens, in the same forms; a list, 800,1600: a run folder each",
-        "256",
-        values.lengths,
-        name="output",
+    output: str = flag(
+        BATCH, "output tokens, in the same forms; a list, 800,1600: a run folder each", "256", values.text
     )
     range_ratio: float = flag(BATCH, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=SHARE)
     warmup: int = flag(
