@@ -32,7 +32,7 @@ from loadstone.measure.simulated_server import Law
 from loadstone.report.pages.selftest import render
 from loadstone.runs import bench as measure
 from loadstone.runs import selftest
-from loadstone.runs.selftest import Level, compare, spread
+from loadstone.runs.selftest import StreamLevel, compare, spread
 
 CLOCKS_DIFFER_S = 50e-6  # kernel stamps are CLOCK_REALTIME, mapped by an offset that is sampled
 ORIGIN_NS = 1_000_000_000_000
@@ -51,7 +51,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_small_levels() -> None:
     said: list[str] = []
-    found = selftest.run([Level(1, 100, 0.4), Level(5, 100, 0.4)], False, said.append)
+    found = selftest.run([StreamLevel(1, 100, 0.4), StreamLevel(5, 100, 0.4)], False, said.append)
     assert said == ["1 × 100 tokens/s", "5 × 100 tokens/s"]
     assert [(row.streams, row.contended) for row in found.rows] == [(1, False), (5, False)]
     for row in found.rows:
@@ -112,7 +112,7 @@ def cpu_s(pid: int) -> float:
 
 def test_a_level_the_host_cannot_do_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
-    (row,) = selftest.run([Level(50, 10)], False).rows
+    (row,) = selftest.run([StreamLevel(50, 10)], False).rows
     assert row.comparison is None
     assert row.note == "the limit of open files is 100; raise it with ulimit -n"
 
@@ -122,7 +122,7 @@ def test_a_run_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
         raise InputError("no room")
 
     monkeypatch.setattr(measure, "bench", bench)
-    (row,) = selftest.run([Level(1, 10)], False).rows
+    (row,) = selftest.run([StreamLevel(1, 10)], False).rows
     assert (row.comparison, row.note) == (None, "no room")
 
 

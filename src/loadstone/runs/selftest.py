@@ -44,7 +44,7 @@ _LATE_SHARE = 0.5
 """Of the time between a stream's tokens: a server later than this (p99) does not offer the load that a row names."""
 
 
-class Level(msgspec.Struct, frozen=True):
+class StreamLevel(msgspec.Struct, frozen=True):
     """A load of so many streams at once, each at this rate, measured for about so many seconds."""
 
     streams: int
@@ -52,15 +52,15 @@ class Level(msgspec.Struct, frozen=True):
     seconds: float = 4.0
 
 
-LEVELS = (Level(1, 20), Level(10, 20), Level(100, 20), Level(1000, 20), Level(5000, 10))
-QUICK_LEVELS = (Level(1, 20, 2), Level(10, 20, 2), Level(100, 20, 2))
+LEVELS = (StreamLevel(1, 20), StreamLevel(10, 20), StreamLevel(100, 20), StreamLevel(1000, 20), StreamLevel(5000, 10))
+QUICK_LEVELS = (StreamLevel(1, 20, 2), StreamLevel(10, 20, 2), StreamLevel(100, 20, 2))
 
 
 # --- measuring ------------------------------------------------------------------------------------------------
 
 
 def run(
-    levels: Sequence[Level] = LEVELS,
+    levels: Sequence[StreamLevel] = LEVELS,
     contention: bool = True,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> Selftest:
@@ -79,7 +79,7 @@ def run(
     return Selftest(host=described, rows=rows)
 
 
-def _row(level: Level, contended: bool) -> Row:
+def _row(level: StreamLevel, contended: bool) -> Row:
     row = Row(
         streams=level.streams,
         tokens_per_s=level.tokens_per_s,
