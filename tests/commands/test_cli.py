@@ -432,8 +432,8 @@ def test_another_tool_s_numbers_beside_ours(loadstone: Loadstone, timing: Timing
     assert beside["metrics"].keys() == beside["definitions"].keys()
     again = loadstone("show", outcome.folder, "--json")
     assert again.cell["dialect"] == beside
-    shown = loadstone("show", outcome.folder, "--dialect", "mlperf")
-    assert "MLPerf LoadGen" in shown.out
+    shown = loadstone("show", outcome.folder, "--dialect", "llmperf")
+    assert "token_benchmark_ray.py" in shown.out
     assert "--dialect no-tool: unknown" in loadstone("show", outcome.folder, "--dialect", "no-tool").line()
     assert "--dialect no-tool: unknown" in loadstone("bench", timing.url, "--dialect", "no-tool").line()
 

@@ -3,12 +3,12 @@
 import pytest
 
 from loadstone.core.plan import Load
-from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.run_folders import runs_of
 
 
-def cell(tool: str, load: float, created: str | None) -> Cell:
-    return Cell(where="r.jsonl, line 1", tool=tool, load=Load("concurrency", load), created=created)
+def cell(tool: str, load: float, created: str | None) -> ResultCell:
+    return ResultCell(where="r.jsonl, line 1", tool=tool, load=Load("concurrency", load), created=created)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from loadstone.core.plan import PlannedRequest
 from loadstone.core.run_folder import journal_schema
-from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.clock import RunClock
 from loadstone.measure.client.stream import Fragments, Stream
 
 ORIGIN_NS = 10_000_000_000
@@ -33,7 +33,7 @@ def hear(one: Stream, times: list[float], reads: list[int], running: list[int] |
 
 @pytest.fixture
 def fragments() -> Fragments:
-    return Fragments(7, Clock(ORIGIN_NS))
+    return Fragments(7, RunClock(ORIGIN_NS))
 
 
 def test_nothing_heard_makes_no_batch(fragments: Fragments) -> None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from loadstone.measure.simulated_server.answer import Answer as OpenAIBytes
+from loadstone.measure.simulated_server.answer import CompletionAnswer
 from loadstone.measure.simulated_server.answer import GenerateAnswer
 from loadstone.measure.simulated_server.body import Body
 from loadstone.measure.simulated_server.law import Settings, Usage
@@ -66,12 +66,12 @@ def simulated() -> Iterable[bytes]:
         for usage in usages:
             for tokens_per_event in (1, 4):
                 options = Settings(tokens_per_event=tokens_per_event, usage=usage, max_model_len=4096)
-                answer = OpenAIBytes(ask, options, (2, 9), chat=False, name=b"n", truth=False)
+                answer = CompletionAnswer(ask, options, (2, 9), chat=False, name=b"n", truth=False)
                 yield http(answer, tokens_per_event)
         yield http(GenerateAnswer(ask, options, (2, 9), name=b"n", truth=False), tokens_per_event)
 
 
-def http(answer: OpenAIBytes | GenerateAnswer, tokens_per_event: int) -> bytes:
+def http(answer: CompletionAnswer | GenerateAnswer, tokens_per_event: int) -> bytes:
     if not answer.is_stream:
         return answer.whole()
     begin, parts = 0, [answer.role()]

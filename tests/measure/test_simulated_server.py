@@ -23,7 +23,7 @@ from loadstone import __version__
 from loadstone.core.errors import InputError, LoadstoneError
 from loadstone.measure.simulated_server import Law, TimingServer, start
 from loadstone.measure.simulated_server.http import MOST_BODY_BYTES, MOST_HEAD_BYTES
-from loadstone.measure.simulated_server.stream import Scheduler
+from loadstone.measure.simulated_server.stream import WriteScheduler
 
 LAW = Law(ttft_s=0.02, itl_s=0.002)
 Json = dict[str, Any]
@@ -609,7 +609,7 @@ def test_the_loops_own_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(sys, "platform", "darwin")
-            scheduler = Scheduler(asyncio.get_running_loop())
+            scheduler = WriteScheduler(asyncio.get_running_loop())
         now_ns = time.monotonic_ns()
         scheduler.add(ticks(now_ns + 20_000_000))
         scheduler.add(ticks(now_ns + 3_000_000))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import PlannedRequest
-from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.clock import RunClock
 from loadstone.measure.client.connection import Address
 from loadstone.measure.client.grpc import METHOD, Channels, GrpcConnection, library, metadata, shut
 from loadstone.measure.client.stream import Stream
@@ -324,7 +324,7 @@ class Worker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._wake = loop.create_future()
-        self.clock = Clock(time.monotonic_ns())
+        self.clock = RunClock(time.monotonic_ns())
         self.told: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self.failures: list[Any] = []
         self.loop.set_exception_handler(lambda _, context: self.failures.append(context))

@@ -113,7 +113,7 @@ def lay_over(summary: CellSummary, imported: ImportedCell) -> None:
 
 def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[StatedNumber]:
     """The file's own numbers, of throughputs and latencies, that differ from what is shown of the cell."""
-    from loadstone.analyse.other_tools import definition_in
+    from loadstone.analyse.other_tools import find_definition
 
     shown: list[tuple[str, str | None, float | None, float | None]] = [
         (name, None, imported.stated.totals.get(name), getattr(summary.lasting(), name)) for name in _RATES
@@ -126,7 +126,7 @@ def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[
         stated = finite(number)
         if stated is None or ours is None or abs(stated - ours) <= SHOWN_DIFFERENCE * max(stated, ours):
             continue
-        definition = definition_in(imported.definitions, metric)
+        definition = find_definition(imported.definitions, metric)
         yield StatedNumber(metric=metric, statistic=statistic, stated=stated, ours=ours, definition=definition)
 
 

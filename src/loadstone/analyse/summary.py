@@ -381,8 +381,7 @@ def _in_dialect(run: _Run, cell: int, dialect: str) -> ToolNumbers:
     """The cell's numbers under another tool's names, by its definitions."""
     from loadstone.analyse.other_tools import summarise_as
 
-    load = run.info.cells[cell].load
-    return summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), load, streams=run.info.streams)
+    return summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), streams=run.info.streams)
 
 
 def _add_server(summary: CellSummary, run: _Run, cell: int) -> None:

@@ -1,5 +1,5 @@
-"""What is said of GPUs while a run goes on, by whoever says it: NVML (loadstone.core.nvml), a Prometheus exporter
-beside the servers, or an engine on its own page.
+"""Reads what is reported of GPUs while a run goes on: by NVML (loadstone.core.nvml), a Prometheus exporter beside the
+servers, or an engine on its own page.
 
 Names and units: NVIDIA's DCGM exporter (etc/default-counters.csv), AMD's device-metrics-exporter
 (docs/configuration/metricslist.md; its names come in capitals and with `amd_` before them, too), nvidia_gpu_exporter
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 SOURCES = ("dcgm", "amd", "nvidia-smi", "nvml", "triton")
-"""Where several tell of GPUs the first of these is taken: an exporter was named by the user, and may know of other
+"""The first of these that reports GPUs is taken: an exporter was named by the user, and may know of other
 machines than this one; an engine tells least."""
 LEAST_NEW = 3
 """Readings that an energy needs within its window. Exporters collect by themselves, DCGM's every 30 s by default, and
 say the same in between: with fewer, much of what neighbouring loads drew would be in it."""
 LEAST_COVERED = 0.9
-"""Of a window, by readings of a counter of energy: the rest is taken to be like it."""
+"""Share of a window that readings of an energy counter must cover: the rest is taken to be like it."""
 AGREE = 1.5
 """A counter of energy is believed where it is within this factor of the power that was told."""
 _PLACE = ("hostname", "host", "instance")
@@ -84,12 +84,12 @@ _NAMES = {
 
 
 def meaning(name: str) -> Meaning | None:
-    """What a metric of this name says of a GPU; None where it is none of a GPU's."""
+    """Look up the meaning of a metric by its name; None where it is none of a GPU's."""
     return _NAMES.get(name.lower().removeprefix("amd_"))
 
 
 def labels_of(labels: Iterable[tuple[str, str]]) -> list[tuple[str, str]] | None:
-    """Those labels (name, text) that tell which GPU it is, and no names of pods and users; None where the value is of
+    """Keep the labels (name, text) that identify the GPU, and no names of pods and users; None where the value is of
     another clock than that of the GPU's processors.
     """
     labels = list(labels)
@@ -106,19 +106,19 @@ class Series(NamedTuple):
 
     @property
     def new(self) -> int:
-        """How many of them were new, and not the one before once more."""
+        """The count of readings that differ from the one before."""
         return 1 + int(np.count_nonzero(np.diff(self.value)))
 
 
 class GpuSeries(NamedTuple):
-    """What one GPU told of a quantity."""
+    """One GPU's readings of a quantity."""
 
     gpu: str
     series: Series
 
 
 class Readings:
-    """What one source said of every GPU. `of[name][gpu]`: a Series; names as in Meaning.
+    """The readings of one source of every GPU. `series[name][gpu]`: names as in Meaning.
 
     `samples`: as store.read_server gives them.
     """
@@ -130,7 +130,7 @@ class Readings:
         )
 
     def within(self, name: str, start_s: float, end_s: float) -> list[GpuSeries]:
-        """The readings of each GPU that were taken in this time, of those GPUs that have any."""
+        """Select the readings of each GPU taken in this time, of those GPUs that have any."""
         inside = []
         for gpu, (time_s, value) in self.of.get(name, {}).items():
             chosen = (time_s >= start_s) & (time_s <= end_s)
@@ -139,8 +139,8 @@ class Readings:
         return inside
 
     def together(self, name: str, start_s: float, end_s: float) -> tuple[Floats, Floats]:
-        """(moments at which one of the GPUs was read, GPUs × values at these). No two exporters are read at once:
-        what lies between the readings of a GPU is on a line between them.
+        """Return (moments at which one of the GPUs was read, GPUs × values at these). No two exporters are read at
+        once: what lies between the readings of a GPU is on a line between them.
         """
         inside = self.within(name, start_s, end_s)
         moments = np.unique(np.concatenate([series.time_s for _, series in inside] or [np.empty(0)]))
@@ -148,8 +148,8 @@ class Readings:
         return moments, np.array(rows).reshape(len(rows), len(moments))
 
     def energy_j(self, start_s: float, end_s: float) -> float | None:
-        """Of all GPUs in this time; None where it was read too seldom. By their counters where these agree with the
-        power, else by the power.
+        """Sum the energy of all GPUs in this time; None where it was read too seldom. Counters are used where they
+        agree with the power, else the power is.
         """
         power = dict(self.within("power_w", start_s, end_s))
         total = 0.0
@@ -188,7 +188,7 @@ def _by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]]]:
 
 
 def _gpu(labels: str) -> str:
-    """Which GPU: its own name where it has one, else its number on its machine."""
+    """Name the GPU: by its own name where it has one, else by its number on its machine."""
     texts = {name.lower(): text for name, text in msgspec.json.decode(labels, type=dict[str, Any]).items()}
     name = next((name for name in _SELF if texts.get(name)), None)
     if name in _SELF[:3]:
@@ -197,7 +197,8 @@ def _gpu(labels: str) -> str:
 
 
 def _merged(several: list[Series]) -> Series:
-    """One GPU's, in order; the largest of what was said at once: parts of a GPU that have no meter say 0."""
+    """Merge one GPU's readings in order, the largest of those made at once: parts of a GPU that have no meter report
+    0."""
     time_s = np.concatenate([series.time_s for series in several])
     value = np.concatenate([series.value for series in several])
     order = np.argsort(time_s, kind="stable")
@@ -206,7 +207,7 @@ def _merged(several: list[Series]) -> Series:
 
 
 def _gained(series: Series | None, start_s: float, end_s: float) -> float | None:
-    """What a counter gained, as it lies on lines between the moments at which it moved."""
+    """Compute what a counter gained, on lines between the moments at which it moved."""
     if series is None:
         return None
     moved = np.concatenate([[True], np.diff(series.value) != 0])
@@ -220,5 +221,5 @@ def _gained(series: Series | None, start_s: float, end_s: float) -> float | None
 
 
 def _drawn(series: Series | None, span_s: float) -> float | None:
-    """The mean power over the time; None where it was told, or changed, too seldom."""
+    """Multiply mean power by time; None where it was read, or changed, too seldom."""
     return None if series is None or series.new < LEAST_NEW else float(series.value.mean()) * span_s

@@ -1,4 +1,4 @@
-"""Keys of the user's, kept out of what is written down: a server may repeat them in anything it says. No I/O."""
+"""Keeps the user's keys out of what is written down: a server may repeat them in anything it says. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMED = re.compile(r"key|token$|secret|passw|credential|auth", re.IGNORECASE)
 """Fields of a body whose text is a key."""
 _BLANK = "…"
 _BETWEEN = rb"(?:\s|\\[nrt]|%20){0,4}"
-"""What may stand between two characters of a key that is spaced or broken into lines."""
+"""The bytes that may stand between two characters of a key that is spaced or broken into lines."""
 _WHITESPACE = b" \t\r\n\v\f"
 
 
@@ -27,7 +27,7 @@ def keys_in(headers: Iterable[tuple[str, str]], body: object = None) -> list[str
 
 
 def is_of_a_key(name: str) -> bool:
-    """Whether a field, flag or variable of that name has a key."""
+    """Return True if a field, flag or variable of that name has a key."""
     return bool(_NAMED.search(name))
 
 

@@ -22,7 +22,7 @@ from loadstone.core.plan import Plan
 from loadstone.core.provenance import Provenance
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
-from loadstone.measure.client.pool import Pool
+from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.client.protocol import NOTHING_YET, Progress, StepDone
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.launch import RunningEngine
@@ -154,7 +154,7 @@ def _measure(
         exporters=info.settings.get("gpu_metrics", ()),
     )
     with observer:
-        pool = Pool(jobs, folder / "log.txt")
+        pool = WorkerPool(jobs, folder / "log.txt")
         measure_cells(
             pool,
             plan,
@@ -174,7 +174,7 @@ def _measure(
 
 
 def measure_cells(
-    pool: Pool,
+    pool: WorkerPool,
     plan: Plan,
     info: RunInfo,
     folder: Path,
@@ -218,7 +218,7 @@ def measure_cells(
 
 
 def _cell(
-    pool: Pool,
+    pool: WorkerPool,
     plan: Plan,
     cell: int,
     info: RunInfo,

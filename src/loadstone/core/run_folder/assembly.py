@@ -1,4 +1,4 @@
-"""From journals to records: one way for a run's normal end and for what a crash left."""
+"""Turns journals into records: one way for a run's normal end and for what a crash left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAMAGED = "a part of this request was lost with a damaged journal"
 _LISTS = ("arrival_s", "read", "tokens")
 _NEARLY_ALL, _MOST = 0.9, 0.75
 _LONGER = 2.0
-"""Of a cell's answers, and of the mean time between later events: see _without_voids()."""
+"""Times the mean gap between later events that the second must come after the first: see _drop_voids()."""
 _GROUP_EVENTS = 2_000_000
 """Events per Parquet row group: some 32 MB while it is built."""
 
@@ -79,7 +79,7 @@ def _remove_whole(journals: Iterable[Journal]) -> None:
 
 
 def _whole_requests(journals: Iterable[Journal], voids: Counter[int] | None = None) -> Iterator[pa.Table]:
-    """Tables of complete records, row-group sized."""
+    """Yield tables of complete records, row-group sized."""
     import pyarrow as pa
 
     schema = pa.schema([field for field in journal_schema() if field.name != "earlier_events"])
@@ -113,7 +113,7 @@ def _whole_requests(journals: Iterable[Journal], voids: Counter[int] | None = No
 
 
 def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, Any]]) -> Iterator[pa.Table]:
-    """What of `batch` needs no earlier fragment, as it is; then requests whose last fragment it brings, joined.
+    """Yield what of `batch` needs no earlier fragment, as it is; then requests whose last fragment it brings, joined.
 
     A fragment of a request that has others is told by its status (missing: not the last), or by the events before it.
     `open_requests` keeps copies, so that no batch stays in memory for a single row of it.
@@ -153,15 +153,15 @@ def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, An
 
 
 def _joined(row: dict[str, Any]) -> dict[str, Any]:
-    """A request's row whose lists are still in parts, made whole."""
+    """Join the parts of the lists of a request's row."""
     import numpy as np
 
     return row | {name: np.concatenate(row[name]) for name in _LISTS}
 
 
 def _without_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
-    """The same without first events that were no token: those that the client knows of, and those that the counts
-    tell. These are of a cell in which nearly every answer had one event more than tokens, and in most the second came
+    """Drop first events that were no token: those that the client knows of, and those that the counts tell. These are
+    of a cell in which nearly every answer had one event more than tokens, and in most the second came
     after a longer time than those after it: the counts alone would fit a last event that is none as well.
     """
     import numpy as np

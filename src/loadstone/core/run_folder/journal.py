@@ -1,4 +1,4 @@
-"""What a worker saw, appended as the run goes. What was written survives kill −9, and a full disk ends it in order.
+"""Appends what a worker saw as the run goes. What was written survives kill −9, and a full disk ends it in order.
 
 A journal holds fragments: rows of the records' own schema, and how many events earlier ones held. A request's
 fragments share its cell and id; list columns are continued from one to the next, and the last fragment, the one with
@@ -111,7 +111,8 @@ class JournalWriter:
 
 
 def read_header(data: bytes, at: int = 0, least: int = 0) -> tuple[int, int, int]:
-    """Of the frame at `at`: its number, `least` or more, the length of its message, and the message's CRC-32.
+    """Read the header of the frame at `at`: its number, `least` or more, the length of its message, the message's
+    CRC-32.
 
     Raises ValueError where no such header is. There must be HEADER_BYTES bytes.
     """
@@ -181,7 +182,7 @@ class Journal:
             at, expected = behind, number + 1
 
     def _next_header(self, file: IO[bytes], at: int, size: int) -> int:
-        """Where the next frame begins, from `at` on; the end of the file if none does."""
+        """Find where the next frame begins, from `at` on; the end of the file if none does."""
         while size - at >= HEADER_BYTES:
             file.seek(at)
             data = file.read(_SEARCH_BYTES)
@@ -220,7 +221,8 @@ class Journal:
 
 
 def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
-    """Batches of an Arrow IPC stream as far as they are whole, each with the byte where it ends; None: the schema.
+    """Yield batches of an Arrow IPC stream as far as they are whole, each with the byte where it ends; None: the
+    schema.
 
     Raises OSError where it cannot be opened.
     """
@@ -240,8 +242,7 @@ def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
 
 
 def _with_earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same with the journals' own columns, where they are missing: rows that are whole, or of journals without
-    them.
+    """Add the journals' own columns where they are missing: to rows that are whole, or of journals without them.
     """
     import pyarrow as pa
 
@@ -251,7 +252,7 @@ def _with_earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def damaged_journals(folder: Path) -> list[JournalDamage]:
-    """What could not be read of the journals that assemble() kept. Raises InputError as Journal does."""
+    """List what could not be read of the journals that assemble() kept. Raises InputError as Journal does."""
     damages = []
     for path in sorted(folder.glob("journal-*.arrow")):
         journal = Journal(path)
@@ -277,7 +278,7 @@ def wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether the process that locked it lives: see JournalWriter, own(). Raises OSError where it cannot be read."""
+    """Return True if the process that locked it lives: see JournalWriter, own(). Raises OSError where it cannot be read."""
     with open_regular(path) as file:
         try:
             lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Whether records.parquet and summary.json are as they were written: run.json keeps a mark of each."""
+"""Tells whether records.parquet and summary.json are as they were written: run.json keeps a digest of each."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _MARKED_BYTES = 1 << 20
 
 
 class _Marked(msgspec.Struct):
-    """Of run.json."""
+    """The part of run.json that is read here."""
 
     marks: dict[str, str] = {}
 
 
 def seal(folder: Path, info: RunInfo) -> None:
-    """Writes run.json with what these files are like once they are written; of records as they were at first."""
+    """Write run.json with digests of these files; that of the records is kept from the first time."""
     info.marks = _marks(folder) | {name: each for name, each in info.marks.items() if name == "records.parquet"}
     write_info(folder, info)
 
 
 def changed(folder: Path) -> list[str]:
-    """The files that are not as they were written; none where nobody kept how that was."""
+    """List the files that are not as they were written; none where no digest was kept."""
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, msgspec.DecodeError):
         known = msgspec.json.decode((folder / "run.json").read_bytes(), type=_Marked).marks
@@ -36,7 +36,7 @@ def changed(folder: Path) -> list[str]:
 
 
 def _marks(folder: Path) -> dict[str, str]:
-    """Of large files their end, where Parquet has the place and the size of all columns, stands for all."""
+    """Digest both files: of a large one the end, where Parquet has the place and the size of all columns."""
     marks = {}
     for name in ("summary.json", "records.parquet"):
         with contextlib.suppress(OSError), (folder / name).open("rb") as file:

@@ -1,5 +1,5 @@
-"""Who may work on the folder of a run or a study: one process at a time, told by a lock that ends with its holder,
-however it ends.
+"""Lets one process at a time work on the folder of a run or a study, by a lock that ends with its holder, however that
+ends.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from loadstone.core.text import printable
 OWNER = ".owner"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _LOOK_S = 0.2
-"""Who only looks whether a lock is held holds it for a moment."""
+"""Looking whether a lock is held takes it for a moment: so long is a held one tried again."""
 _held: set[int] = set()
 
 
 def _let_go() -> None:
-    """A process forked off an owner is none, and must not hold the lock for as long as it lives."""
+    """Close the locks in a process forked off an owner: it is none, and must not hold them for as long as it lives."""
     for file in _held:
         os.close(file)
     _held.clear()
@@ -61,7 +61,7 @@ def own(folder: Path, what: str = "this run") -> Iterator[None]:
 
 
 def _locked(path: Path, what: str) -> int:
-    """The lock's file, opened, and nobody else's."""
+    """Open the lock's file and lock it."""
     deadline = time.monotonic() + _LOOK_S
     while True:
         try:
@@ -94,7 +94,7 @@ def _locked(path: Path, what: str) -> int:
 
 
 def _opened(path: Path) -> tuple[int, bool]:
-    """The file, and whether it was made here. What lies there already may be a link of somebody else's making."""
+    """Open the file; True if it was made here. What lies there already may be a link of somebody else's making."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_EXCL, 0o666), True
@@ -122,7 +122,7 @@ def _whose(file: int) -> str:
 
 
 def is_owned(folder: Path) -> bool:
-    """Whether a process works on this folder now."""
+    """Return True if a process works on this folder now."""
     try:
         file = os.open(folder / OWNER, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Plans as Parquet: columns as Plan has them, its description in the schema's metadata."""
+"""Stores plans as Parquet: columns as Plan has them, its description in the schema's metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PLAN_SCHEMA = 3
-"""Of 2, arrivals were drawn otherwise; the file is the same."""
+"""In 2, arrivals were drawn otherwise; the file is the same."""
 _SCHEMAS = (2, PLAN_SCHEMA)
 _LONGEST = 1 << 24
 """Tokens; nothing longer can be asked for (wire.tolerant.MAX_COUNT)."""

@@ -1,4 +1,4 @@
-"""The records as Parquet: one row per request, columns as RequestRecord, read a row group at a time."""
+"""Stores records as Parquet: one row per request, columns as RequestRecord, read a row group at a time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 RECORDS_SCHEMA = 1
 _COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _MOST_TOKENS = 1 << 31
+JOURNAL_COLUMNS = ("earlier_events", "voids")
+"""Events that the request's earlier rows hold; its first events that turned out to be none."""
 _WORDS = {"phase": get_args(Phase), "status": get_args(Status)}
-"""What these columns may say."""
+"""The values that these columns may have."""
 _TEXTS = ("request_id", "phase", "session_id", "token_source", "finish_reason", "status", "error")
 
 
 def records_schema() -> pa.Schema:
-    """Arrow schema of records: the fields of RequestRecord, in order."""
+    """Make the Arrow schema of records: the fields of RequestRecord, in order."""
     import pyarrow as pa
 
     types = {
@@ -48,12 +50,11 @@ def records_schema() -> pa.Schema:
 
 
 def journal_schema() -> pa.Schema:
-    """Arrow schema of journals: records_schema(), how many events the request's earlier rows hold, and how many of
-    its first events turned out to be none.
+    """Make the Arrow schema of journals: records_schema(), and JOURNAL_COLUMNS.
     """
     import pyarrow as pa
 
-    own = (pa.field("earlier_events", pa.int32()), pa.field("voids", pa.int32()))
+    own = [pa.field(name, pa.int32()) for name in JOURNAL_COLUMNS]
     return pa.schema([*records_schema(), *own], metadata=records_schema().metadata)
 
 
@@ -86,7 +87,7 @@ def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
 
 
 def _ahead(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same tables; while one is used, a thread makes the next. Arrow and numpy leave it a core."""
+    """Yield the same tables; while one is used, a thread makes the next. Arrow and numpy leave it a core."""
     coming = iter(tables)
     with ThreadPoolExecutor(1, "tables") as thread:
         following = thread.submit(next, coming, None)
@@ -98,14 +99,14 @@ def _ahead(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def read_records(
     folder: Path, cell: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a run's records, row group by row group, of one cell or of all; whole, or some columns of them."""
+    """Yield batches of a run's records, row group by row group, of one cell or of all; whole, or some columns of them."""
     for table in _ahead(_row_groups(folder, columns, cell)):
         yield from table.to_batches()
 
 
 def check_cells(folder: Path, cells: int) -> None:
-    """Raises InputError where a record is of a cell that the run does not have, of a phase or with an end that nobody
-    knows, or states a number of tokens that cannot be. `cells`: how many it has.
+    """Check that every record is of one of the run's `cells` (their count), of a known phase and status, and has token
+    counts that can be. Raises InputError.
     """
     import pyarrow.compute as pc
 
@@ -124,7 +125,7 @@ def check_cells(folder: Path, cells: int) -> None:
 
 
 def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
-    """Some columns of one cell's records, whole."""
+    """Read some columns of one cell's records."""
     import pyarrow as pa
 
     tables = list(_row_groups(folder, columns, cell))

@@ -1,4 +1,4 @@
-"""Results of other tools as run folders, which report and compare take like any other.
+"""Turns results of other tools into run folders, which report and compare take like any other.
 
 A file with its requests gives records; one with sums alone a run without records, whose summary.json is what the file
 stated. What a file cannot tell stays missing. docs/import.md says which tool tells what.
@@ -18,7 +18,7 @@ from loadstone.analyse.verdict import Finding
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.interop.read import detect, files, plain_csv
-from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.check import check
 from loadstone.interop.read.findings import finding, some
 from loadstone.interop.read.run_folders import runs_of, write
@@ -32,7 +32,7 @@ SETTABLE = (
 
 
 class Imported:
-    """What came of an import: run folders, and findings, each with the run and cell it is about (None: of a file)."""
+    """The result of an import: run folders, and findings, each with the run and cell it is about (None: of a file)."""
 
     def __init__(self) -> None:
         self.runs: list[Path] = []
@@ -54,7 +54,7 @@ def import_files(
     given: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> Imported:
-    """Run folders in `out` of result files, or of all such in a folder.
+    """Write run folders in `out` for result files, or for all such in a folder.
 
     `mapped`: NAME=COLUMN pairs for plain CSV. `given`: NAME=VALUE facts that the files do not tell, of SETTABLE.
     Raises InputError, one line, where a file that was named is of no known kind or broken; in a folder such files are
@@ -62,7 +62,7 @@ def import_files(
     """
     names, facts = plain_csv.parse_map(list(mapped)), _parse_given(given)
     imported = Imported()
-    cells: list[Cell] = []
+    cells: list[ResultCell] = []
     others: list[str] = []
     broken: list[str] = []
     for path, where, named in files.files_of(paths):
@@ -107,11 +107,11 @@ def import_files(
     return imported
 
 
-def _once(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
-    """Each measurement once, with its requests where a file has them: tools write one in several formats, and people
+def _once(cells: Sequence[ResultCell], imported: Imported) -> list[ResultCell]:
+    """Keep each measurement once, with its requests where a file has them: tools write one in several formats, and people
     copy files; a copy is no repeat.
     """
-    first: dict[tuple[str, str, int], Cell] = {}
+    first: dict[tuple[str, str, int], ResultCell] = {}
     alike: Counter[tuple[str, str, str]] = Counter()
     copies = []
     for cell in cells:
@@ -131,8 +131,8 @@ def _once(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
     return [cell for cell in cells if id(cell) not in dropped]
 
 
-def _loaded(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
-    """The cells whose load is told. Raises InputError where none is."""
+def _loaded(cells: Sequence[ResultCell], imported: Imported) -> list[ResultCell]:
+    """Keep the cells whose load is stated. Raises InputError where none is."""
     bare = [cell for cell in cells if cell.load is None]
     if bare:
         evidence = f"{bare[0].where}: does not state the load" + (
@@ -164,8 +164,8 @@ def _parse_given(pairs: Sequence[str]) -> Value:
     return given
 
 
-def _supply(cell: Cell, given: Value) -> None:
-    """Facts that the user gives go before what the file says: it may be wrong, and the user was there."""
+def _supply(cell: ResultCell, given: Value) -> None:
+    """Add the facts that the user gives; they go before what the file says: it may be wrong, and the user was there."""
     cell.deployment |= given.fields(**{name: name for name in (*FACTS, *COUNTS)})
     cell.load = plain_csv.load_named(given) or cell.load
     # One name for one thing, as simulated runs have them: SQL over many runs groups by these.

@@ -1,4 +1,4 @@
-"""Results of AIPerf (profile_export_aiperf.json, profile_export.jsonl) and of genai-perf and perf_analyzer before it
+"""Reads results of AIPerf (profile_export_aiperf.json, profile_export.jsonl) and of genai-perf and perf_analyzer before it
 (profile_export_genai_perf.json, profile_export.json).
 
 Its "inter token latency" is our TPOT: (E2E − TTFT)/(n − 1) per request. Its gaps between chunks stand for ITL.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadstone.interop.read.cell import Cell, Request, failure
+from loadstone.interop.read.cell import ResultCell, ResultRequest, failure
 from loadstone.interop.read.values import Value, ended, lengths, load_of, origin, sessions
 
 # What a document has that is one of these.
@@ -36,7 +36,7 @@ def summary_beside(requests: Path) -> Path:
     return requests.with_name("profile_export_aiperf.json")
 
 
-def summary(document: Value, where: str) -> Cell:
+def summary(document: Value, where: str) -> ResultCell:
     config = document.at("input_config")
     version = document.text("aiperf_version", limit=40)
     prompts = config.at("datasets.0.prompts")
@@ -47,7 +47,7 @@ def summary(document: Value, where: str) -> Cell:
     phase = phases[-1] if phases else config.at("loadgen")
     constant = phase.get("type") == "constant" or phase.get("request_rate_mode") == "constant"
     stimulus = config.at("perf_analyzer.stimulus")  # genai-perf's
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool=f"AIPerf {version}" if version else "genai-perf",
         load=load_of(
@@ -89,8 +89,8 @@ def summary(document: Value, where: str) -> Cell:
 
 
 def _duration_s(document: Value, ok: int | None) -> float | None:
-    """What its rates are over: mostly `benchmark_duration`, from the first send to the last end; in an open loop the
-    whole phase, which begins when the first send begins to be waited for.
+    """Find the duration that its rates are over: mostly `benchmark_duration`, from the first send to the last end; in
+    an open loop the whole phase, which begins when the first send begins to be waited for.
     """
     span_s, per_s = document.positive("benchmark_duration.avg"), document.positive("request_throughput.avg")
     try:
@@ -106,22 +106,22 @@ def _duration_s(document: Value, ok: int | None) -> float | None:
 # --- requests --------------------------------------------------------------------------------------------------
 
 
-def requests(rows: Sequence[Value], where: str) -> Cell:
-    """profile_export.jsonl."""
-    cell = Cell(where=where, tool="AIPerf", load=None, definitions="aiperf")
+def requests(rows: Sequence[Value], where: str) -> ResultCell:
+    """Read profile_export.jsonl."""
+    cell = ResultCell(where=where, tool="AIPerf", load=None, definitions="aiperf")
     each = [_request(row) for row in rows]
     starts = [request.start for request in each if request.start is not None]
     cell.add_requests(each, per_s=1e9, origin=min(starts, default=0))
     return cell
 
 
-def _request(row: Value) -> Request:
+def _request(row: Value) -> ResultRequest:
     metrics = row.at("metrics")
     ttft_ms, latency_ms = (metrics.amount(f"{name}.value") for name in ("time_to_first_token", "request_latency"))
     gaps_ms = [gap.amount() or 0.0 for gap in metrics.items("inter_chunk_latency.value")]
     offsets_ms = accumulate([ttft_ms, *gaps_ms]) if ttft_ms is not None else ()
     cancelled = row.get("metadata.was_cancelled") is True
-    return Request(
+    return ResultRequest(
         start=_start_ns(row.at("metadata")),
         due=row.whole("metadata.credit_issued_ns"),
         offsets_s=[offset_ms / 1e3 for offset_ms in offsets_ms],
@@ -140,7 +140,7 @@ def _request(row: Value) -> Request:
 
 
 def _start_ns(metadata: Value) -> int | None:
-    """When a request was sent. AIPerf 0.13 begins one that it cancels itself when it cancels it, and ends it later by
+    """Find when a request was sent. AIPerf 0.13 begins one that it cancels itself when it cancels it, and ends it later by
     the time that it took: such a begin is put back by as much, where that is not before the request was handed out.
     """
     start, end = metadata.whole("request_start_ns"), metadata.whole("request_end_ns")
@@ -153,12 +153,12 @@ def _start_ns(metadata: Value) -> int | None:
 # --- perf_analyzer ---------------------------------------------------------------------------------------------
 
 
-def profile(document: Value, where: str) -> list[Cell]:
-    """profile_export.json: each request with the times of its responses, which may be chunks or token by token."""
+def profile(document: Value, where: str) -> list[ResultCell]:
+    """Read profile_export.json: each request with the times of its responses, which may be chunks or token by token."""
     cells = []
     for count, experiment in enumerate(document.items("experiments"), 1):
         mode, value = experiment.get("experiment.mode"), experiment.get("experiment.value")
-        cell = Cell(
+        cell = ResultCell(
             where=f"{where}, experiment {count}",
             tool="perf_analyzer",
             load=load_of(
@@ -176,12 +176,12 @@ def profile(document: Value, where: str) -> list[Cell]:
     return cells
 
 
-def _answered(row: Value, start: int) -> Request:
+def _answered(row: Value, start: int) -> ResultRequest:
     times = [time.number() for time in row.items("response_timestamps")]
     outputs = [_output(output) for output in row.items("response_outputs")[: len(times)]]
     outputs += [(True, None)] * (len(times) - len(outputs))
     counts = [tokens for _, tokens in outputs if tokens is not None]
-    return Request(
+    return ResultRequest(
         start=start,
         offsets_s=[
             (time_ns - start) / 1e9
@@ -194,7 +194,7 @@ def _answered(row: Value, start: int) -> Request:
 
 
 def _output(output: Value) -> tuple[bool, int | None]:
-    """Whether a response carries output, and its completion_tokens where stated."""
+    """Tell whether a response carries output, and its completion_tokens where stated."""
     body = output.raw
     if not isinstance(body, str):
         body = output.get("text_output") if output.has("text_output") else output.get("response")

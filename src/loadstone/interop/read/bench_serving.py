@@ -1,5 +1,5 @@
-"""Results of vLLM's clients (`vllm bench serve`, benchmark_serving.py before it, `throughput`, `latency`) and of
-SGLang's (`bench_serving` of any version, `bench_offline_throughput`, `bench_one_batch_server`), and tables made of
+"""Reads results of vLLM's clients (`vllm bench serve`, benchmark_serving.py before it, `throughput`, `latency`) and
+of SGLang's (`bench_serving` of any version, `bench_offline_throughput`, `bench_one_batch_server`), and tables made of
 them, as dstack publishes. SGLang's client began as a copy of vLLM's: most keys of the two are the same.
 
 Keys: vllm/benchmarks/serve.py, throughput.py, latency.py; sglang/benchmark/serving.py. All but the oldest are
@@ -19,7 +19,7 @@ from loadstone.core.plan import Load
 from loadstone.core.statistics import STATISTICS, distribution
 from loadstone.core.units import show_seconds
 from loadstone.interop.read import values
-from loadstone.interop.read.cell import MOST_S, Cell, Request
+from loadstone.interop.read.cell import MOST_S, ResultCell, ResultRequest
 from loadstone.interop.read.check import UNDER_WAY_SHARE
 from loadstone.interop.read.values import Value, burst_of, lengths, present
 
@@ -51,8 +51,8 @@ _METADATA = {
 }
 
 
-def _fill(cell: Cell, document: Value) -> None:
-    """What the serving benchmarks of both state: the sums, and the requests where they are there."""
+def _fill(cell: ResultCell, document: Value) -> None:
+    """Fill in the sums that the serving benchmarks of both state."""
     cell.duration_s = document.positive("duration")
     cell.totals = _totals(document)
     cell.latencies = document.spelled(cell.duration_s, cell.mean_lengths[1])
@@ -74,16 +74,16 @@ def _totals(document: Value) -> dict[str, Any]:
 # --- vLLM --------------------------------------------------------------------------------------------------------
 
 
-def vllm(document: Value, where: str) -> Cell | list[Cell]:
+def vllm(document: Value, where: str) -> ResultCell | list[ResultCell]:
     # A sweep's warm-up is no result.
     return [] if document.number("run_number") == -1 else _vllm_serve(document, where)
 
 
-def _vllm_serve(document: Value, where: str) -> Cell:
+def _vllm_serve(document: Value, where: str) -> ResultCell:
     backend = document.text("backend|endpoint_type")
     engine = engine_name(backend if backend in _VLLM_BACKENDS else None)
     metadata = document.fields(**_METADATA)
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool="vllm bench serve",
         load=_vllm_load(document),
@@ -112,14 +112,14 @@ def _vllm_serve(document: Value, where: str) -> Cell:
 
 
 def _swept(document: Value) -> str | None:
-    """What `vllm bench sweep` set for this run: it writes that behind the run's number."""
+    """Read what `vllm bench sweep` set for this run: it writes that behind the run's number."""
     keys = list(document.mapping())
     behind = keys[keys.index("run_number") + 1 :] if "run_number" in keys else []
     return ", ".join(f"{key}={document.raw[key]}" for key in behind if document.raw[key] is not None) or None
 
 
-def _waits(cell: Cell, times: Sequence[Value]) -> None:
-    """Of sums, which count from sending: how long the requests of an open loop had waited for a place by then."""
+def _waits(cell: ResultCell, times: Sequence[Value]) -> None:
+    """Say how long the requests of an open loop had waited for a slot: sums count from sending."""
     each = [wait for time in times if (wait := time.amount()) is not None]
     e2e_s = cell.mean("e2e_s")
     if cell.is_open and each and e2e_s is not None and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s:
@@ -145,7 +145,8 @@ def _vllm_load(document: Value) -> Load | None:
 
 
 def _ramp(start: float, end: float, prompts: float, exponential: bool) -> Load | None:
-    """Its rate goes from start to end with the requests that were sent, evenly or by equal factors, not with time:
+    """Make the load of a ramp, whose rate goes from start to end with the requests that were sent, evenly or by equal
+    factors, not with time:
     it takes n·∫ dp/r(p) to send n, which is n·ln(e/s)/(e − s), and n·(1/s − 1/e)/ln(e/s).
     """
     ratio = math.log(end) - math.log(start)
@@ -165,15 +166,15 @@ def _spread_of(latencies: Sequence[Value]) -> dict[str, float]:
 
 
 def _vllm_workload(document: Value) -> dict[str, Any]:
-    """Lengths where all requests have the same; the file does not name the data set."""
+    """Read lengths where all requests have the same; the file does not name the data set."""
     ends = [document.items(name) for name in ("input_lens", "output_lens")]
     alike = all(len({str(length.raw) for length in each}) == 1 for each in ends)
     return lengths(ends[0][0].raw, ends[1][0].raw) if alike else {}
 
 
-def vllm_throughput(document: Value, where: str) -> Cell:
-    """Offline: all requests at once, without a server. `tokens_per_second` counts input and output."""
-    return Cell(
+def vllm_throughput(document: Value, where: str) -> ResultCell:
+    """Read an offline run: all requests at once, without a server. `tokens_per_second` counts input and output."""
+    return ResultCell(
         where=where,
         tool="vllm bench throughput",
         load=burst_of(document.whole("num_requests")),
@@ -184,12 +185,12 @@ def vllm_throughput(document: Value, where: str) -> Cell:
     )
 
 
-def vllm_latency(document: Value, where: str) -> Cell:
-    """Offline: one batch after another, each timed as a whole. How large a batch is, the file does not tell."""
+def vllm_latency(document: Value, where: str) -> ResultCell:
+    """Read an offline run: one batch after another, each timed as a whole. How large a batch is, the file does not tell."""
     percentiles = {f"p{key}": value for key, value in document.mapping("percentiles").items()}
     spread = _spread_of(document.items("latencies"))
     spread = spread or values.statistics(percentiles | {"mean": document.get("avg_latency")})
-    return Cell(
+    return ResultCell(
         where=where,
         tool="vllm bench latency",
         load=None,
@@ -201,11 +202,12 @@ def vllm_latency(document: Value, where: str) -> Cell:
 # --- SGLang ------------------------------------------------------------------------------------------------------
 
 
-def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
-    """`all_sent`: an empty rate means an infinite one, as in tables that leave `inf` out."""
+def sglang(document: Value, where: str, *, all_sent: bool = False) -> ResultCell:
+    """Read a line of bench_serving. `all_sent`: an empty rate means an infinite one, as in tables that leave `inf`
+    out."""
     backend = document.text("backend") or ""
     rate = document.get("request_rate")
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool="sglang.bench_serving",
         load=values.load_of(
@@ -237,7 +239,7 @@ def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     return cell
 
 
-def _sglang_workload(cell: Cell, document: Value) -> dict[str, Any]:
+def _sglang_workload(cell: ResultCell, document: Value) -> dict[str, Any]:
     name = document.text("dataset_name", limit=60)
     listed = [document.whole(f"random_{end}_len") for end in ("input", "output")]
     if name in _DRAWN:
@@ -269,8 +271,8 @@ def _sglang_deployment(document: Value, backend: str) -> dict[str, Any]:
     return present({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
 
 
-def sglang_offline(document: Value, where: str) -> Cell:
-    return Cell(
+def sglang_offline(document: Value, where: str) -> ResultCell:
+    return ResultCell(
         where=where,
         tool="sglang.bench_offline_throughput",
         load=burst_of(document.whole("successful_requests")),
@@ -282,11 +284,11 @@ def sglang_offline(document: Value, where: str) -> Cell:
     )
 
 
-def one_batch(document: Value, where: str) -> Cell:
-    """A burst of equal requests. Its `output_throughput` leaves the time to the last TTFT out; ours does not."""
+def one_batch(document: Value, where: str) -> ResultCell:
+    """Read a burst of equal requests. Its `output_throughput` leaves the time to the last TTFT out; ours does not."""
     batch, took_s = document.whole("batch_size"), document.positive("latency")
     inputs, outputs = document.whole("input_len"), document.whole("output_len")
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool="sglang.bench_one_batch_server",
         load=burst_of(batch),
@@ -315,13 +317,13 @@ _LISTS = ("ttfts", "input_lens", "output_lens", "itls", "errors", "start_times",
 
 
 def _last_line(error: Any) -> str | None:
-    """An error's own line: vLLM's client keeps whole tracebacks, whose last line says what went wrong."""
+    """Find an error's own line: vLLM's client keeps whole tracebacks, whose last line says what went wrong."""
     lines = error.strip().splitlines() if isinstance(error, str) and error.startswith("Traceback ") else []
     return values.text(lines[-1] if lines else error)
 
 
-def _add_requests(cell: Cell, document: Value) -> None:
-    """Records of _LISTS, seconds, one entry per request, of which some may be missing.
+def _add_requests(cell: ResultCell, document: Value) -> None:
+    """Add records from _LISTS, seconds, one entry per request, of which some may be missing.
 
     Lists of unlike length are no requests: a finding, and the cell keeps its sums.
     """
@@ -355,7 +357,7 @@ def _add_requests(cell: Cell, document: Value) -> None:
             elif tokens is not None and len(offsets) < tokens:
                 bundled += 1
         requests.append(
-            Request(
+            ResultRequest(
                 start=start_s,
                 due=None if start_s is None or wait_s is None else start_s - wait_s,
                 offsets_s=offsets,
@@ -379,8 +381,8 @@ def _add_requests(cell: Cell, document: Value) -> None:
 # --- tables ------------------------------------------------------------------------------------------------------
 
 
-def row_reader(header: list[str]) -> Callable[[Mapping[str, str], str], Cell] | None:
-    """What reads the lines of a CSV with these columns, if they are of one of the two tools."""
+def row_reader(header: list[str]) -> Callable[[Mapping[str, str], str], ResultCell] | None:
+    """Choose the reader of the lines of a CSV with these columns, if they are of one of the two tools."""
     columns = set(header)
     if {"backend", "max_concurrency", "median_ttft_ms", "mean_e2e_latency_ms", "completed"} <= columns:
         return _sglang_row
@@ -389,13 +391,13 @@ def row_reader(header: list[str]) -> Callable[[Mapping[str, str], str], Cell] | 
     return _vllm_row if {"backend", "elapsed_time", "num_requests", "tokens_per_second"} <= columns else None
 
 
-def _vllm_serve_row(row: Mapping[str, str], where: str) -> Cell:
-    """One line of the table that `vllm bench sweep` makes of its results."""
+def _vllm_serve_row(row: Mapping[str, str], where: str) -> ResultCell:
+    """Read one line of the table that `vllm bench sweep` makes of its results."""
     return _vllm_serve(Value({name: value if value.strip() else None for name, value in row.items()}), where)
 
 
-def _vllm_row(row: Mapping[str, str], where: str) -> Cell:
-    """One line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes."""
+def _vllm_row(row: Mapping[str, str], where: str) -> ResultCell:
+    """Read one line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes."""
     document = Value({name: value for name, value in row.items() if value.strip()})
     cell = vllm_throughput(document, where)
     cell.deployment = present({
@@ -408,8 +410,8 @@ def _vllm_row(row: Mapping[str, str], where: str) -> Cell:
     return cell
 
 
-def _sglang_row(row: Mapping[str, str], where: str) -> Cell:
-    """One line of a CSV of bench_serving's keys with a column `GPU` before them, as dstack publishes.
+def _sglang_row(row: Mapping[str, str], where: str) -> ResultCell:
+    """Read one line of a CSV of bench_serving's keys with a column `GPU` before them, as dstack publishes.
 
     Where the client also wrote p95_itl_ms, for which the table has no column, `p99_itl_ms` holds the p95 and
     `concurrency` the p99; what `concurrency` should be, Little's law tells: requests under way = Σ E2E/duration. It

@@ -1,4 +1,4 @@
-"""Which tool wrote a file, told by what is in it, never by its name."""
+"""Tells which tool wrote a file, by what is in it, never by its name."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from loadstone.interop.read import (
     llmperf,
     mlperf,
     plain_csv,
-    requestlog,
 )
-from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import NoResult
 from loadstone.interop.read.findings import finding, some
 from loadstone.interop.read.values import Value
@@ -28,7 +27,7 @@ KNOWN = (
     "inference-perf, llm-d's benchmark report, InferenceX's aggregates, llmperf, MLPerf's log summary, or CSV"
 )
 # What a document has, and its reader. The first counts.
-_READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], Cell | list[Cell]]], ...] = (
+_READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], ResultCell | list[ResultCell]]], ...] = (
     (guidellm.REPORT, guidellm.report),
     (aiperf.PROFILE, aiperf.profile),
     (bench_serving.SGLANG, bench_serving.sglang),
@@ -44,16 +43,15 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], Cell | list[Cell]]
     (bench_serving.VLLM_LATENCY, bench_serving.vllm_latency),
 )
 # Documents that are a request each and one cell together.
-_REQUESTS: tuple[tuple[tuple[str, ...], Callable[[Sequence[Value], str], Cell]], ...] = (
+_REQUESTS: tuple[tuple[tuple[str, ...], Callable[[Sequence[Value], str], ResultCell]], ...] = (
     (aiperf.REQUEST, aiperf.requests),
-    (requestlog.ROW, requestlog.requests),
     (inference_perf.REQUEST, inference_perf.requests),
     (llmperf.REQUEST, llmperf.requests),
 )
 
 
-def read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
-    """The cells of one file, which they call `where`, with what the file beside it has of the same measurement: its
+def read(path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]:
+    """Read the cells of one file, which they call `where`, with what the file beside it has of the same measurement: its
     requests or its sums. Raises InputError: NoResult where it is of no known kind.
     """
     requests = path.with_name(aiperf.REQUESTS)
@@ -77,8 +75,8 @@ def read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
     return [cell if beside in (None, path) or not beside.is_file() else _joined(cell, beside)]
 
 
-def _joined(cell: Cell, beside: Path) -> Cell:
-    """A measurement's sums and its requests, of which `cell` has one and the file `beside` should have the other."""
+def _joined(cell: ResultCell, beside: Path) -> ResultCell:
+    """Join a measurement's sums and its requests, of which `cell` has one and the file `beside` should have the other."""
     try:
         others = _read(beside, {}, cell.where)
     except InputError as error:
@@ -95,7 +93,7 @@ def _joined(cell: Cell, beside: Path) -> Cell:
     return sums
 
 
-def _read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
+def _read(path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]:
     content = files.read_text(path)
     cells = _cells(content, path, mapped, where)
     if cells and "\ufffd" in content:
@@ -104,7 +102,7 @@ def _read(path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
     return cells
 
 
-def _cells(content: str, path: Path, mapped: Mapping[str, str], where: str) -> list[Cell]:
+def _cells(content: str, path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]:
     what = files.printable(path)
     start = content.lstrip()[:1]
     if start in ("{", "["):
@@ -123,8 +121,8 @@ def _cells(content: str, path: Path, mapped: Mapping[str, str], where: str) -> l
     return [plain_csv.row(row, names, header, f"{where}, line {line}") for line, row in rows]
 
 
-def _json(content: str, what: str, where: str) -> list[Cell]:
-    """A document; or several, in a list or a line each: requests of one cell, or cells, as SGLang's and vLLM's
+def _json(content: str, what: str, where: str) -> list[ResultCell]:
+    """Read a document; or several, in a list or a line each: requests of one cell, or cells, as SGLang's and vLLM's
     clients append them.
     """
     broken: list[int] = []
@@ -155,8 +153,8 @@ def _json(content: str, what: str, where: str) -> list[Cell]:
     return cells
 
 
-def _requests(rows: Sequence[Value], where: str) -> list[Cell]:
-    """The cell that these are the requests of; none where they are no requests."""
+def _requests(rows: Sequence[Value], where: str) -> list[ResultCell]:
+    """Make the cell that these are the requests of; none where they are no requests."""
     for parts, reader in _REQUESTS:
         if all(row.has(*parts) for row in rows):
             cell = reader(rows, where)
@@ -165,7 +163,7 @@ def _requests(rows: Sequence[Value], where: str) -> list[Cell]:
     return []
 
 
-def _document(document: Value, what: str, where: str, form: str = "") -> list[Cell]:
+def _document(document: Value, what: str, where: str, form: str = "") -> list[ResultCell]:
     for parts, reader in _READERS:
         if document.has(*parts):
             read = reader(document, where)

@@ -1,4 +1,4 @@
-"""Reading other people's files: which of them are results, and bounded reading of JSON, JSON lines, YAML and CSV."""
+"""Reads other people's files: chooses those that are results, and reads JSON, JSON lines, YAML and CSV with bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUFFIXES = (".json", ".jsonl", ".csv", ".yaml", ".yml", ".txt")
 
 
 def files_of(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
-    """(file, what to call it, whether it was named itself), each once.
+    """List (file, what to call it, True if it was named itself), each once.
 
     Some tools name all their results alike: what a file is called has its folder, from the one folder that was named
     or that all files are in, else as it was named.
@@ -48,12 +48,13 @@ def files_of(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
 
 
 def _real(path: Path) -> Path:
-    """Without links. Not Path.resolve(), which fails where links go in a circle."""
+    """Follow links. Not Path.resolve(), which fails where links go in a circle."""
     return Path(os.path.realpath(path))
 
 
 def _repeats_others(path: Path) -> bool:
-    """Files of a folder that repeat what others in it say: AIPerf's phases, inference-perf's summary and report."""
+    """Return True for files that repeat what others in the folder say: AIPerf's phases, inference-perf's summary and
+    report."""
     if "phases" in path.parts and path.name.startswith("profile_export"):
         return True
     stages = inference_perf.stages_in(path.parent)
@@ -72,9 +73,9 @@ MOST_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 24
 MOST_LINES = 2_000_000
 MOST_RESULTS = 200_000
-"""Of one file, a cell each."""
+"""The most results in one file, a cell each."""
 _MOST_VALUES = 64_000_000
-"""Of a JSON document: as objects, the smallest take sixty bytes each."""
+"""The most values in a JSON document: as objects, the smallest take sixty bytes each."""
 _YAML_BYTES = 16 << 20
 """YAML is read slowly, and only reports of a few kilobytes come in it."""
 
@@ -91,12 +92,12 @@ _ARCHIVES = {b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f
 
 
 def printable(path: Path | str) -> str:
-    """A path in words. File names are bytes: what of them is no UTF-8 cannot be written to a run's files."""
+    """Write a path in words. File names are bytes: what of them is no UTF-8 cannot be written to a run's files."""
     return "".join(character if character.isprintable() else "\ufffd" for character in str(path))
 
 
 def read_text(path: Path) -> str:
-    """A file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
+    """Read a file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
     content = bytearray()
     what = printable(path)
     with refusing(f"{what}: cannot be read", "check the name"), open_regular(path) as file:
@@ -114,7 +115,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(content: str, what: str) -> Any:
-    """JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are numbers. Raises InputError."""
+    """Parse JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are numbers. Raises InputError."""
     if sum(map(content.count, ",[{")) > _MOST_VALUES:
         raise InputError(f"{what}: more than {_MOST_VALUES:,} values; split it")
     try:
@@ -126,7 +127,7 @@ def parse_json(content: str, what: str) -> Any:
 
 
 def parse_lines(content: str, what: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
-    """(line number, object) of JSON lines, and the numbers of those that are no JSON: a tool that was killed leaves
+    """Parse JSON lines into (line number, object), and the numbers of those that are no JSON: a tool that was killed leaves
     half a line. Raises InputError where a line is JSON, but no object.
     """
     if content.count("\n") > MOST_LINES:
@@ -158,7 +159,7 @@ def parse_yaml(content: str, what: str) -> Any:
 
 
 def _delimiter(content: str) -> str:
-    """Spreadsheets of some countries write semicolons, and what is copied from one has tabs."""
+    """Guess the delimiter: spreadsheets of some countries write semicolons, and what is copied from one has tabs."""
     first = content.partition("\n")[0]
     return "," if "," in first else max(",;\t", key=first.count)
 
@@ -167,7 +168,7 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 def parse_csv(content: str, what: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Header, and (line number, cells) of the rows that have any. Raises InputError."""
+    """Parse CSV into its header and (line number, cells) of the rows that have any. Raises InputError."""
     try:
         rows = csv.reader((line[0] for line in _LINE.finditer(content)), delimiter=_delimiter(content))
         header = [name.strip() for name in next(rows, [])]

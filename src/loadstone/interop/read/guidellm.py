@@ -12,7 +12,7 @@ from typing import Any
 from loadstone.analyse.imported_run import CUT_AT_END
 from loadstone.core.plan import Load
 from loadstone.core.record import Status
-from loadstone.interop.read.cell import Cell, Request, after
+from loadstone.interop.read.cell import ResultCell, ResultRequest, after
 from loadstone.interop.read.values import Value, lengths, load_of, origin, sessions
 
 # What a document has that is one of these.
@@ -23,7 +23,7 @@ MOST_LATE_S = 86_400.0
 _STATUS: dict[str, Status] = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
 
 
-def report(document: Value, where: str) -> list[Cell]:
+def report(document: Value, where: str) -> list[ResultCell]:
     version = document.text("metadata.guidellm_version", limit=40)
     spec = document.at("config.spec") or document.at("args")
     return [
@@ -33,13 +33,13 @@ def report(document: Value, where: str) -> list[Cell]:
     ]
 
 
-def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> Cell:
+def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> ResultCell:
     config = benchmark.at("config") or benchmark.at("args")
     # Until 0.6 `backend` of the arguments is a name, and the rest is beside it.
     backend = Value(spec.mapping("backend") or spec.mapping("backend_kwargs") or config.mapping("backend"))
     metrics = benchmark.at("metrics")
     window = _window(benchmark)
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool=tool,
         load=_load(config.at("strategy"), metrics.get("request_totals.total")),
@@ -82,7 +82,7 @@ def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> Cell:
 
 
 def _latencies(metrics: Value) -> dict[str, dict[str, float]]:
-    """Percentiles stand beside the moments, under a name of their own."""
+    """Read latencies: percentiles stand beside the moments, under a name of their own."""
     flat = {
         name: metrics.mapping(f"{name}.successful") | metrics.mapping(f"{name}.successful.percentiles")
         for name in ("time_to_first_token_ms", "inter_token_latency_ms", "request_latency")
@@ -113,14 +113,14 @@ def _workload(data: Value) -> dict[str, Any]:
 
 
 def _window(benchmark: Value) -> tuple[float, float] | None:
-    """Where what is measured begins and ends, between a warm-up and a cool-down; None where there was neither."""
+    """Find where the measurement begins and ends, between a warm-up and a cool-down; None where there was neither."""
     if benchmark.positive("warmup_duration|cooldown_duration") is None:
         return None
     begin, end = (benchmark.positive(f"scheduler_metrics.measure_{name}_time") for name in ("start", "end"))
     return None if begin is None or end is None else (begin, end)
 
 
-def _add_requests(cell: Cell, groups: Value, window: tuple[float, float] | None) -> None:
+def _add_requests(cell: ResultCell, groups: Value, window: tuple[float, float] | None) -> None:
     rows = [(name, row) for name in _STATUS for row in groups.items(name) if isinstance(row.raw, dict)]
     if len(rows) < (cell.requests.get("sent") or 0) or not rows:
         return  # a sample of them, or none: the sums say more
@@ -139,7 +139,7 @@ def _add_requests(cell: Cell, groups: Value, window: tuple[float, float] | None)
         # As it counts: all that touch the window. What came after is as little measured as what came before.
         measured = window is None or (end is not None and end >= window[0] and start <= window[1])
         requests.append(
-            Request(
+            ResultRequest(
                 start=start,
                 due=due if due is not None and 0 <= start - due <= MOST_LATE_S else None,
                 offsets_s=offsets,

@@ -1,4 +1,4 @@
-"""Results of inference-perf (stage_N_lifecycle_metrics.json, per_request_lifecycle_metrics.json), all in seconds; and
+"""Reads results of inference-perf (stage_N_lifecycle_metrics.json, per_request_lifecycle_metrics.json), all in seconds; and
 llm-d's benchmark report, 0.1 and 0.2: what its harnesses (inference-perf, GuideLLM, vllm bench) measured, converted,
 every figure with its unit beside it, the load and the stack under `scenario`, where it was filled in.
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from loadstone.analyse.run_facts import engine_name
 from loadstone.core.plan import Load
-from loadstone.interop.read.cell import Cell, Request, after, failure
+from loadstone.interop.read.cell import ResultCell, ResultRequest, after, failure
 from loadstone.interop.read.values import Value, infinite, lengths, load_of, present, sum_of
 
 # What a document has that is one of these.
@@ -35,9 +35,9 @@ def stages_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("stage_*_lifecycle_metrics.json"))
 
 
-def stage(document: Value, where: str) -> Cell:
+def stage(document: Value, where: str) -> ResultCell:
     done = document.at("successes")
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool=TOOL,
         # A closed loop's `requested_rate` is its count of requests over one second.
@@ -68,18 +68,18 @@ def stage(document: Value, where: str) -> Cell:
     return cell
 
 
-def requests(rows: Sequence[Value], where: str) -> Cell:
-    """per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it does not tell."""
+def requests(rows: Sequence[Value], where: str) -> ResultCell:
+    """Read per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it does not tell."""
     model = next((name for row in rows if (name := _model(row.get("request")))), None)
-    cell = Cell(where=where, tool=TOOL, load=None, definitions="inference-perf", deployment=present({"model": model}))
+    cell = ResultCell(where=where, tool=TOOL, load=None, definitions="inference-perf", deployment=present({"model": model}))
     cell.add_requests([_request(row, start) for row in rows if (start := row.number("start_time")) is not None])
     return cell
 
 
-def _request(row: Value, start: float) -> Request:
+def _request(row: Value, start: float) -> ResultRequest:
     answer = row.at("info.response_metrics")
     times = answer.items("chunk_times") or answer.items("output_token_times")
-    return Request(
+    return ResultRequest(
         start=start,
         offsets_s=[offset for time in times if (offset := after(start, time.number())) is not None],
         end_s=after(start, row.number("end_time")),
@@ -100,11 +100,11 @@ def _model(request: Any) -> str | None:
 # --- llm-d -------------------------------------------------------------------------------------------------------
 
 
-def llmd(document: Value, where: str) -> Cell:
+def llmd(document: Value, where: str) -> ResultCell:
     results = document.at("results.request_performance.aggregate") or document.at("metrics")
     load = document.at("scenario.load.standardized")
     tool = [load.text("tool", limit=40), load.text("tool_version", limit=40)]
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool=" ".join(filter(None, tool)) or "llm-d benchmark report",
         load=_llmd_load(document.at("scenario.load"), load),
@@ -153,7 +153,7 @@ def _llmd_workload(load: Value) -> dict[str, Any]:
 
 
 def _llmd_deployment(scenario: Value) -> dict[str, Any]:
-    """Of the engines in the stack the first; prefill and decode apart have more than one."""
+    """Read the first of the engines in the stack; prefill and decode apart have more than one."""
     stack = [part.at("standardized") for part in scenario.items("stack")]
     engine = next((part for part in stack if part.get("kind") == "inference_engine"), Value(None))
     accelerator = engine.at("accelerator") or scenario.at("host.accelerator.0|host.accelerator")

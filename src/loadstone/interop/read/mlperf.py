@@ -1,4 +1,4 @@
-"""MLPerf LoadGen's mlperf_log_summary.txt: lines `name : value`, latencies in whole nanoseconds.
+"""Reads MLPerf LoadGen's mlperf_log_summary.txt: lines `name : value`, latencies in whole nanoseconds.
 
 Latencies count from the time a query was scheduled, so they are our `_intended` ones; percentiles are order
 statistics without interpolation (loadgen/results.cc).
@@ -7,7 +7,7 @@ statistics without interpolation (loadgen/results.cc).
 from __future__ import annotations
 
 from loadstone.core.plan import Load
-from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.values import Value, burst_of, load_of, present, text
 
 _TITLE = "MLPerf Results Summary"
@@ -27,7 +27,7 @@ def is_summary(content: str) -> bool:
     return _TITLE in content[:65536]
 
 
-def summary(content: str, where: str) -> Cell:
+def summary(content: str, where: str) -> ResultCell:
     # A client may have said more before it; its own lines begin with the title.
     start = content.index(_TITLE)
     lines = content[start : start + _LENGTH].splitlines()
@@ -48,12 +48,11 @@ def summary(content: str, where: str) -> Cell:
         }
         for ours, theirs in _LATENCIES.items()
     }
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool="MLPerf LoadGen",
         load=_load(scenario, document),
         workload={"mode": "offline"} if scenario == "offline" else {},
-        definitions="mlperf",
         latencies=present(latencies),
         # Server says `completed` before its rates, Offline does not.
         totals=document.fields(

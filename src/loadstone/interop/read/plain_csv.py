@@ -1,4 +1,4 @@
-"""Plain CSV: a row per cell, columns by our names or mapped to them (`--map ttft_p50_ms="Median TTFT"`).
+"""Reads plain CSV: a row per cell, columns by our names or mapped to them (`--map ttft_p50_ms="Median TTFT"`).
 
 Names are `<metric>_<statistic>_<unit>` of ttft, tpot, itl, e2e (mean, std, min, max, p50 … p99; s, ms, us), and those
 of FACTS, LOADS and TOTALS. Columns of the points table that `loadstone validate` reads are known by their own names.
@@ -13,7 +13,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics import STATISTICS
 from loadstone.core.summary import TOTALS
-from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import NoResult
 from loadstone.interop.read.values import COUNTS, FACTS, Value, amount, burst_of, lengths, text
 
@@ -31,7 +31,7 @@ _ARRIVALS = {"concurrency": "concurrency", "rate": "rate", "burst": "burst", "ba
 
 
 def parse_map(pairs: list[str]) -> dict[str, str]:
-    """{our name: column} of `--map NAME=COLUMN`. Raises InputError for a name that is none of ours."""
+    """Parse `--map NAME=COLUMN` into {our name: column}. Raises InputError for a name that is none of ours."""
     names = {}
     for pair in pairs:
         name, sign, column = pair.partition("=")
@@ -49,7 +49,7 @@ def is_name(name: str) -> bool:
 
 
 def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str, int]:
-    """Our names to column numbers. Raises InputError where a mapped column is not there, or nothing is measured."""
+    """Map our names to column numbers. Raises InputError where a mapped column is not there, or nothing is measured."""
     at = {column: index for index, column in enumerate(header)}
     missing = [column for column in mapped.values() if column not in at]
     if missing:
@@ -64,10 +64,10 @@ def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str
     return numbers
 
 
-def row(cells: list[str], names: Mapping[str, int], header: list[str], where: str) -> Cell:
+def row(cells: list[str], names: Mapping[str, int], header: list[str], where: str) -> ResultCell:
     columns = Value({name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()})
     stated = Value({name: cells[at].strip() for name, at in names.items() if at < len(cells) and cells[at].strip()})
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool=stated.text("tool", 80) or "CSV",
         load=_load(stated, columns),
@@ -107,7 +107,7 @@ def _load(stated: Value, columns: Value) -> Load | None:
 
 
 def load_named(values: Value) -> Load | None:
-    """The load under its own name: the first of LOADS that is there."""
+    """Read the load under its own name: the first of LOADS that is there."""
     for kind in LOADS:
         if (value := values.positive(kind)) is not None:
             return Load(kind, value)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Runs for other tools: in vLLM's and SGLang's result files, as CSV with a row per cell, as Parquet per request."""
+"""Writes runs for other tools: as vLLM's and SGLang's result files, as CSV with a row per cell, as Parquet per
+request."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from loadstone.interop.write import bench_json, tables
 __all__ = ["FORMATS", "export_run", "file_name"]
 
 FORMATS = {"vllm": "vllm.json", "sglang": "sglang.jsonl", "csv": "csv", "parquet": "parquet"}
-"""Each with how its files are called."""
+"""The formats, each with the name of its files."""
 
 
 def file_name(folder: Path, form: str) -> str:
-    """What a file of the run in `folder` is called where nobody says. Raises InputError: no such form."""
+    """Name a file of the run in `folder` where nobody does. Raises InputError: no such form."""
     _known(form)
     return f"{folder.resolve().name}.{FORMATS[form]}"
 
@@ -28,7 +29,7 @@ def _known(form: str) -> None:
 
 
 def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None:
-    """The run in `folder` as `form`, of FORMATS: written to `out`, else returned (not Parquet, which needs a file).
+    """Export the run in `folder` as `form`, of FORMATS: to `out`, else as bytes (not Parquet, which needs a file).
 
     Raises InputError, one line, where there is no such form, or the run lacks the requests it needs.
     """

@@ -1,4 +1,4 @@
-"""Result files with the keys of `vllm bench serve --save-result --save-detailed` and `sglang.bench_serving
+"""Writes result files with the keys of `vllm bench serve --save-result --save-detailed` and `sglang.bench_serving
 --output-details`: a JSON object per cell, one a line (as --append-result and SGLang's own file have them).
 
 The numbers are this run's records by those tools' definitions (loadstone.analyse.other_tools).
@@ -36,7 +36,7 @@ _COLUMNS = (
 
 
 def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
-    """`tool`: vllm or sglang. One line per cell that sent anything."""
+    """Write one line per cell that sent anything. `tool`: vllm or sglang."""
     facts = run_facts(info)
     rows = []
     for cell, about in enumerate(info.cells):
@@ -46,7 +46,7 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
         native = info.target is not None and info.target.endpoint == "sglang"
         dialect = tool if tool == "vllm" or native else "sglang-oai"
         read = partial(run_folder.read_records, folder, cell)
-        numbers = summarise_as(dialect, read, about.load, streams=info.streams).metrics
+        numbers = summarise_as(dialect, read, streams=info.streams).metrics
         imported = imported_run.of_cell(info, cell)
         relative = imported is not None and imported.relative_times
         if imported is not None and relative:
@@ -60,7 +60,7 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
 
 
 def _over(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers of requests without a common clock, over the duration that their file stated; None where it did not."""
+    """Take rates of requests without a common clock over the duration that their file stated; None where it did not."""
     seen_s = numbers["duration"]
     factor = seen_s / duration_s if seen_s is not None and duration_s else None
     rates = {
@@ -73,7 +73,7 @@ def _over(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, Any
 
 
 def _detail(table: pa.Table) -> dict[str, list[Any]]:
-    """One entry per measured request, in the records' order; failed ones have lengths and a TTFT of 0, as there.
+    """Make one entry per measured request, in the records' order; failed ones have lengths and a TTFT of 0, as there.
 
     `queue_times`: from when it should have been sent, None where that is not known.
     """
@@ -155,19 +155,19 @@ def _known(**fields: Any) -> dict[str, Any]:
 
 
 def _backend(info: RunInfo, facts: RunFacts) -> str:
-    """As its own flag says who is asked, and how."""
+    """Name the backend as the tool's own flag does."""
     if info.target is not None and info.target.endpoint == "sglang":
         return "sglang"
     return {"vLLM": "vllm", "TensorRT-LLM": "trt", "LMDeploy": "lmdeploy"}.get(facts.engine or "", "sglang-oai")
 
 
 def _top(mean_tokens: float, facts: RunFacts) -> float:
-    """n of lengths uniform in [r·n, n]: the mean is (1 + r)·n/2."""
+    """Compute n of lengths uniform in [r·n, n]: the mean is (1 + r)·n/2."""
     return 2 * mean_tokens / (1 + (facts.range_ratio if facts.range_ratio is not None else 1.0))
 
 
 def _offered(load: Load) -> tuple[float | None, int | None]:
-    """(rate, None: infinite; cap on requests under way)."""
+    """Return (rate, None: infinite; cap on requests under way)."""
     if load.is_open:
         return load.value, load.max_concurrency
     return None, int(load.value) if load.is_closed else load.max_concurrency

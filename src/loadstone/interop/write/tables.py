@@ -1,4 +1,4 @@
-"""Runs as tables: CSV with a row per cell, in names that `loadstone import` reads; Parquet with a row per request."""
+"""Writes runs as tables: CSV with a row per cell, in names that `loadstone import` reads; Parquet with a row per request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EACH = ("ttft_s", "tpot_s", "e2e_s")
 
 
 def cells_csv(folder: Path, info: RunInfo) -> bytes:
-    """One row per cell: what ran, the load, counts, and every statistic as `<metric>_<statistic>_s`.
+    """Write one row per cell: what ran, the load, counts, and every statistic as `<metric>_<statistic>_s`.
 
     Raises InputError.
     """
@@ -42,7 +42,7 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
 
 
 def _harmless(value: object) -> object:
-    """A cell that neither a spreadsheet nor a terminal obeys."""
+    """Make a cell that neither a spreadsheet nor a terminal obeys."""
     return no_formula(printable(value) if isinstance(value, str) else value)
 
 
@@ -71,7 +71,7 @@ def _row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str, Any]
 
 
 def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
-    """The records, each with its cell's load and its TTFT, TPOT and E2E in seconds from its send.
+    """Write the records, each with its cell's load and its TTFT, TPOT and E2E in seconds from its send.
 
     Raises InputError.
     """

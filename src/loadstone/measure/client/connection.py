@@ -1,4 +1,5 @@
-"""One TCP (or TLS) connection, one request on it at a time: write the request, keep what comes back, and when.
+"""Keeps one TCP (or TLS) connection, one request on it at a time: writes the request, keeps what comes back, and
+when.
 
 The hot path is `_on_readable`: one `recvmsg`, whose kernel stamp says when the data arrived, one append, one test.
 HTTP, SSE and JSON are read later (client.http), in `decode`: when the answer ends, when much is held, or at a sweep.
@@ -16,7 +17,7 @@ import time
 from typing import Any, NamedTuple, Protocol
 
 from loadstone.core.text import excerpt
-from loadstone.measure.client.clock import ANCILLARY_BYTES, Clock, ask_for_stamps
+from loadstone.measure.client.clock import ANCILLARY_BYTES, RunClock, ask_for_stamps
 from loadstone.measure.client.http import CHUNKED_END, HttpReader
 from loadstone.measure.client.stream import Stream
 
@@ -27,10 +28,10 @@ _SHORTEST_SURE = 8
 
 
 class Owner(Protocol):
-    """What a connection, of whichever kind, asks of the one that holds it."""
+    """Holds a connection, of whichever kind, and is told what becomes of it."""
 
     loop: asyncio.AbstractEventLoop
-    clock: Clock
+    clock: RunClock
     held_limit_bytes: int
 
     def ended(self, connection: Any, stream: Stream) -> None: ...
@@ -40,7 +41,7 @@ class Owner(Protocol):
 
 
 class Address(NamedTuple):
-    """Where to connect, resolved once: (family, sockaddr), and the name for TLS where there is any.
+    """Says where to connect, resolved once: (family, sockaddr), and the name for TLS where there is any.
 
     `tunnel`: host:port to ask a proxy at that address to connect to first.
     """
@@ -167,7 +168,7 @@ class Connection:
         self._send_request()
 
     def listens(self) -> bool:
-        """Whether an idle connection can be used: not once the server said something that nobody asked for.
+        """Return True if an idle connection can be used: not once the server said something that nobody asked for.
 
         The loop may not have come to it yet, and it would be taken for the answer to the next request.
         """

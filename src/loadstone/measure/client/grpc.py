@@ -46,7 +46,7 @@ _HTTP_ONLY = frozenset((
 
 
 class Library(NamedTuple):
-    """What this package uses of the `triton` extra: two modules."""
+    """The two modules of the `triton` extra that this package uses."""
 
     grpc: Any
     messages: Any

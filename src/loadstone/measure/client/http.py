@@ -1,4 +1,4 @@
-"""What a connection kept of its reads, read as HTTP: fills a stream with the events of its answer.
+"""Reads as HTTP what a connection kept: fills a stream with the events of its answer.
 
 Most reads of an answer are alike, one event in one chunk: a template recognises them many at a time (wire.template).
 What it does not know goes through the HTTP parser, and the bodies that this finds to the stream's Answer.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import httptools
 
 from loadstone.core.text import excerpt
-from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.clock import RunClock
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.wire.coding import Unpacker
 from loadstone.measure.wire.template import Template
@@ -24,11 +24,11 @@ CHUNKED_END = b"\r\n\r\n"
 _ERROR_BODY_BYTES = 8192
 _BOM = b"\xef\xbb\xbf"
 _TELLING_BYTES = len(b"retry:")
-"""Of a body's beginning, by which an event stream is known where the header does not say so."""
+"""The beginning of a body by which an event stream is known where the header does not say so."""
 _INFLATED_BYTES = 4 * 1024 * 1024
-"""Of one piece of a compressed body, which is of one read or less; an event is far shorter."""
+"""The most that one piece of a compressed body may unpack to: it is of one read or less, and an event is far shorter."""
 _BODILESS_BYTES = 256 * 1024
-"""What may come without any of a body in it: headers, interim answers, trailers. Servers send a thousandth."""
+"""The most that may come without any of a body in it: headers, interim answers, trailers. Servers send a thousandth."""
 _WINDOW_READS = 64
 _RETRY_READS = 8
 _LEARNINGS = 4
@@ -44,14 +44,15 @@ class End(NamedTuple):
 
 
 class HttpReader:
-    """Of one connection. Use: `begin` an answer, `read` until it has ended; `close` at the connection's end."""
+    """Reads the answers of one connection. Use: `begin` an answer, `read` until it has ended; `close` at the
+    connection's end."""
 
     __slots__ = (
         "_bodies", "_bodiless", "_clock", "_headers_complete", "_learnings", "_message_complete", "_parser",
         "_stream", "_template", "end_shows", "keep_alive", "on_body",
     )  # fmt: skip
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: RunClock) -> None:
         self.keep_alive = False
         """The connection may be used again after this answer."""
         self.end_shows = False
@@ -161,7 +162,7 @@ class HttpReader:
         return None
 
     def _take_bodies(self, stream: Stream, arrival_ns: int, index: int) -> None:
-        """What the HTTP parser found of the answer's body in one read."""
+        """Take what the HTTP parser found of the answer's body in one read."""
         for body in self._bodies:
             count = stream.answer.feed(body) if stream.plain else self._take_body(stream, body)
             if count:

@@ -1,4 +1,4 @@
-"""The load of a step: which of its requests may be sent at this moment, and when to ask again."""
+"""Keeps to the load of a step: which of its requests may be sent at this moment, and when to ask again."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class StepLoad:
         self._cpu_before_s = time.process_time()
         self._comparing = _COMPARED
         self.wake_ns: int | None = None
-        """When to ask `next` again; None: when a request ends."""
+        """The time to ask `next` again; None: when a request ends."""
         self.duration_s = load.duration_s or 0.0
         """From the first measured request; 0: it ends by count."""
         self.follows_profile = load.is_closed and bool(load.profile)
@@ -175,7 +175,7 @@ class StepLoad:
 
     @property
     def at_once(self) -> int:
-        """What is sent at the very start."""
+        """The number of requests sent at the very start."""
         return 8 if self._load.is_open else self._share(int(self._load.value))
 
     def next(self, freed_ns: int, under_way: int) -> tuple[Due, int] | None:
@@ -225,7 +225,7 @@ class StepLoad:
                 counts[kept] = counts.get(kept, 0) + 1
 
     def keeps_text(self, request: PlannedRequest) -> bool:
-        """Whether the text of its answer is one of those that are compared."""
+        """Return True if the text of its answer is one of those that are compared."""
         if request.phase != "measure" or not self._comparing:
             return False
         self._comparing -= 1

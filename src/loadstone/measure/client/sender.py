@@ -1,4 +1,4 @@
-"""The requests of a step: sent when the load lets them begin, each followed to its end."""
+"""Sends the requests of a step when the load lets them begin, and follows each to its end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.core.record import Status, WatchedRequest
 from loadstone.core.secrets import blank
-from loadstone.measure.client.clock import Clock, Pacer
-from loadstone.measure.client.fleet import AnyConnection, Fleet
+from loadstone.measure.client.clock import RunClock, Pacer
+from loadstone.measure.client.fleet import AnyConnection, ServerFleet
 from loadstone.measure.client.grpc import Channels, shut
 from loadstone.measure.client.load import Due, Feed, StepLoad
 from loadstone.measure.client.protocol import Job, Progress, Step
@@ -24,12 +24,12 @@ from loadstone.workload.prompts import PromptWriter
 _SWEEP_S = 0.02
 _SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS = 1 s, sooner where a timeout is short
 _LATENESS = 0.1
-"""Of the shortest timeout: so late, and _SWEEP_S, a request may be cut."""
+"""Share of the shortest timeout by which, and by _SWEEP_S, a request may be cut late."""
 _RECONNECT_S = 0.05
 _QUIET_NS = 500_000_000
 """A connection of which nothing was heard for so long is asked."""
 _PROFILE_S = 0.01
-"""How often a closed loop that ramps looks how many places it has."""
+"""The interval at which a closed loop that ramps looks how many slots it has."""
 _RACE_NS = 2_000_000_000
 """A server that closes a kept connection while a request is on its way to it cuts it within a round trip; one that
 takes seconds had the request, and dropped it."""
@@ -45,7 +45,7 @@ class Sender:
     """
 
     def __init__(
-        self, job: Job, plan: Plan, loop: asyncio.AbstractEventLoop, clock: Clock, fragments: Fragments,
+        self, job: Job, plan: Plan, loop: asyncio.AbstractEventLoop, clock: RunClock, fragments: Fragments,
         settled: Callable[[StepLoad], None],
     ) -> None:  # fmt: skip
         self.loop = loop
@@ -66,7 +66,7 @@ class Sender:
             if job.endpoint == "triton-grpc"
             else None
         )
-        self._fleet = Fleet(self, job.destinations, job.route, self._grpc)
+        self._fleet = ServerFleet(self, job.destinations, job.route, self._grpc)
         tag = f"X-Request-Id: {job.request_tag}"
         self._heads = [
             "\r\n".join([to.request_line, *(f"{name}: {value}" for name, value in to.headers), tag]).encode("latin-1")
@@ -75,9 +75,9 @@ class Sender:
         self._pacer = Pacer(loop, self._pump)
         self._active: dict[Stream, AnyConnection | None] = {}
         self._sessions: dict[Stream, bytes] = {}
-        """Of streams whose session goes on: the prompt that its next turn begins with."""
+        """Streams whose session goes on, with the prompt that its next turn begins with."""
         self._compared: dict[Stream, bytes] = {}
-        """Of streams whose text is compared: the request's body."""
+        """Streams whose text is compared, with the request's body."""
         self._step: StepLoad | None = None
         self._stopping = False
         self._swept: list[Stream] = []

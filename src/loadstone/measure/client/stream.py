@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from loadstone.core.plan import PlannedRequest
-from loadstone.core.record import Status, TokenSource
+from loadstone.core.record import RequestRecord, Status, TokenSource
 from loadstone.core.run_folder import journal_schema
 from loadstone.core.text import error_text, excerpt
-from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.clock import RunClock
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.coding import Unpacker
 from loadstone.measure.wire.openai import OpenAIAnswer
 from loadstone.workload.request import Timeouts
 
 _AFTER_DONE_NS = 1_000_000_000
-"""How long after [DONE] the HTTP message may still take to end before the answer counts as ended."""
+"""The time after [DONE] that the HTTP message may still take to end before the answer counts as ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +61,7 @@ class Stream:
     error: str | None = None
 
     def overdue(self, limits: Timeouts, now_ns: int) -> str | None:
-        """Why it should end now, if it should. Measured by output: keep-alive comments do not count."""
+        """Say why it should end now, if it should. Measured by output: keep-alive comments do not count."""
         if self.sent_ns is None:
             waited, limit, what = now_ns - self.started_ns, limits.connect_s, "connecting"
         elif self.answer.done:
@@ -72,9 +74,9 @@ class Stream:
             return _waited(limit, what)
         return self._unending(limits, now_ns)
 
-    def exceeded(self, limits: Timeouts, clock: Clock) -> str | None:
-        """Which limit was passed between two looks, by the times of what has arrived since: who had waited no longer
-        would not have had the answer."""
+    def exceeded(self, limits: Timeouts, clock: RunClock) -> str | None:
+        """Say which limit was passed between two looks, by the times of what has arrived since: who had waited no
+        longer would not have had the answer."""
         if self.sent_ns is None:
             return None
         arrival_s, before_s = self.arrival_s, self.journaled_until_s
@@ -145,14 +147,21 @@ def _waited(limit_s: float, what: str) -> str:
     return f"timeout: waited {limit_s:g} s for {what}"
 
 
+class _Fragment(RequestRecord, kw_only=True, gc=False):
+    """One row of a journal, fields as journal_schema(); its lists are arrays, each with what came since the last."""
+
+    earlier_events: int
+    voids: int
+
+
 class Fragments:
     """Rows not yet written. `events` counts the output events of all rows ever added."""
 
-    def __init__(self, worker: int, clock: Clock) -> None:
+    def __init__(self, worker: int, clock: RunClock) -> None:
         self._worker = worker
         self._clock = clock
         self._schema = journal_schema()
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[_Fragment] = []
         self.events = 0
 
     def warm_up(self) -> None:
@@ -165,13 +174,13 @@ class Fragments:
         self.events = 0
 
     def add(self, stream: Stream) -> None:
-        """The last fragment of a stream, which has ended."""
+        """Add the last fragment of a stream, which has ended."""
         answered = stream.http_status == 200 and stream.expected
         source = stream.token_source() if answered else None
         self._add(stream, source, stream.end_ns, stream.output_tokens() if answered else None, stream.status)
 
     def add_part(self, stream: Stream) -> None:
-        """What came since the last fragment of a stream that goes on."""
+        """Add what came since the last fragment of a stream that goes on."""
         self._add(stream, stream.token_source(), None, stream.output_tokens(), None)
 
     def _add(self, stream: Stream, source: str | None, end_ns: int | None, output: int | None, status: Any) -> None:
@@ -179,35 +188,35 @@ class Fragments:
         since = self._clock.since_origin_s
         tokens = array("i", answer.running_tokens if source == "running usage" else ())
         self.events += len(stream.arrival_s)
-        self._rows.append((
-            request.request_id,
-            request.cell,
-            request.phase,
-            request.session_id,
-            request.turn,
-            since(stream.intended_ns),
-            None if stream.sent_ns is None else since(stream.sent_ns),
-            stream.arrival_s,
-            stream.read_index,
-            tokens,
-            source,
-            None if end_ns is None else since(end_ns),
-            answer.input_tokens,
-            output,
-            answer.cached_tokens,
-            answer.reasoning_tokens,
-            answer.finish_reason,
-            status,
-            stream.error,
-            stream.http_status,
-            self._worker,
-            stream.replica,
-            stream.reused,
-            None if stream.worst_lag_ns < 0 else stream.worst_lag_ns * 1e-9,
-            answer.server_prefill_s,
-            answer.server_decode_s,
-            stream.journaled,
-            answer.voids,
+        self._rows.append(_Fragment(
+            request_id=request.request_id,
+            cell=request.cell,
+            phase=request.phase,
+            session_id=request.session_id,
+            turn=request.turn,
+            intended_s=since(stream.intended_ns),
+            sent_s=None if stream.sent_ns is None else since(stream.sent_ns),
+            arrival_s=stream.arrival_s,  # type: ignore[arg-type]
+            read=stream.read_index,  # type: ignore[arg-type]
+            tokens=tokens,  # type: ignore[arg-type]
+            token_source=source,
+            end_s=None if end_ns is None else since(end_ns),
+            input_tokens=answer.input_tokens,
+            output_tokens=output,
+            cached_tokens=answer.cached_tokens,
+            reasoning_tokens=answer.reasoning_tokens,
+            finish_reason=answer.finish_reason,
+            status=status,
+            error=stream.error,
+            http_status=stream.http_status,
+            worker=self._worker,
+            replica=stream.replica,
+            reused_connection=stream.reused,
+            receive_lag_s=None if stream.worst_lag_ns < 0 else stream.worst_lag_ns * 1e-9,
+            server_prefill_s=answer.server_prefill_s,
+            server_decode_s=answer.server_decode_s,
+            earlier_events=stream.journaled,
+            voids=answer.voids,
         ))  # fmt: skip
         stream.journaled += len(stream.arrival_s)
         if stream.arrival_s:
@@ -217,19 +226,19 @@ class Fragments:
         answer.running_tokens = []
 
     def take(self) -> pa.RecordBatch | None:
-        """All rows so far as one batch, forgotten here; None if there are none."""
+        """Return all rows so far as one batch, and forget them; None if there are none."""
         if not self._rows:
             return None
         rows, self._rows = self._rows, []
         columns = [
-            _lists(values, kind) if pa.types.is_list(kind) else pa.array(values, kind)
-            for kind, values in zip(self._schema.types, zip(*rows, strict=True), strict=True)
+            _make_list_column(values, kind) if pa.types.is_list(kind) else pa.array(values, kind)
+            for kind, values in zip(self._schema.types, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-def _lists(values: tuple[array[Any], ...], kind: pa.ListType) -> pa.ListArray:
-    """A list column of arrays, without a Python object per element."""
+def _make_list_column(values: Sequence[array[Any]], kind: pa.ListType) -> pa.ListArray:
+    """Make a column of lists from arrays, without a Python object per element."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value) for value in values], out=offsets[1:])
     flat = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, pa.py_buffer(b"".join(values))])

@@ -50,7 +50,7 @@ _CHAT = _Shape(
 _TAILS = {shape: [word + shape.chunk_after + b"]}\n\n\r\n" for word in WORDS] for shape in (_COMPLETION, _CHAT)}
 
 
-class Answer:
+class CompletionAnswer:
     """One generation: the bytes of its parts."""
 
     def __init__(

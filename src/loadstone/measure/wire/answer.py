@@ -1,4 +1,4 @@
-"""What an answer says, in whatever dialect: the facts that the client keeps, and how bytes become them. No I/O."""
+"""Folds an answer's bytes, in whatever dialect, into the facts that the client keeps. No I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def place_of(index: float | None) -> int:
-    """Which of several answers side by side something is of, from 0, by what an event says."""
+    """Return the number, from 0, of the answer among several side by side that an event is of."""
     return min(count(index) or 0, CHOICES - 1)
 
 
@@ -43,7 +43,7 @@ class Whole:
         self._endless = False
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Nothing yet. Raises SseError from an endless body on."""
+        """Take a piece; gives nothing yet. Raises SseError from an endless body on."""
         if self._endless or len(self._body) + len(piece) > sse.MAX_EVENT_BYTES:
             self._endless = True
             self._body.clear()
@@ -52,7 +52,7 @@ class Whole:
         return []
 
     def finish(self) -> list[bytes]:
-        """The body, if there was any."""
+        """Give the body, if there was any."""
         body, self._body = bytes(self._body), bytearray()
         return [body] if body.strip() else []
 

@@ -1,4 +1,5 @@
-"""The OpenAI dialect, `/v1/completions` and `/v1/chat/completions`: answers, streamed or in one piece. No I/O.
+"""Reads answers of the OpenAI dialect, `/v1/completions` and `/v1/chat/completions`, streamed or in one piece. No
+I/O.
 
 What engines really send differs from the specification; the differences seen (recorded bytes of vLLM, llama.cpp,
 llama-cpp-python, transformers, mlx-lm, MAX) decide what is tolerated here:
@@ -80,7 +81,7 @@ class Chunk(msgspec.Struct):
 
 
 class _WholeChoice(Choice):
-    """What a chunk calls its delta, a whole answer calls its message."""
+    """A choice of a whole answer, whose message is what a chunk calls its delta."""
 
     delta: Delta | None = msgspec.field(default=None, name="message")
 
@@ -128,7 +129,7 @@ class OpenAIAnswer(Answer):
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
-        """As counts are to be read: whether reasoning is in the server's count or beside it, and whether it came."""
+        """The counts as they are to be read: with reasoning in the server's count or beside it, as it came or not."""
         tokens, thinking, events = self.output_tokens, self.reasoning_tokens, self.events - self.voids
         if not (tokens and thinking and events and self.streams) or self._counts:
             return tokens, tokens

@@ -1,4 +1,4 @@
-"""What a run asks of the server: everything that all its requests say beside their prompt and length. No I/O.
+"""Writes what a run asks of the server: everything that all its requests say beside their prompt and length. No I/O.
 
 `body` writes it in the endpoint's own words with markers, which RequestBody replaces by prompts and lengths.
 """
@@ -22,7 +22,7 @@ from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Endpoint, Re
 
 
 def path(spec: RequestSpec) -> str:
-    """Where the requests go, from the server's root on. Raises InputError where the endpoint is not HTTP."""
+    """Return the path of the requests, from the server's root on. Raises InputError where the endpoint is not HTTP."""
     match spec.endpoint:
         case "completions" | "chat":
             return (
@@ -38,7 +38,7 @@ def path(spec: RequestSpec) -> str:
 
 
 def body(spec: RequestSpec) -> dict[str, Any]:
-    """The JSON body of every request, with PROMPT and LENGTH in the places of what differs.
+    """Make the JSON body of every request, with PROMPT and LENGTH where requests differ.
 
     Raises InputError where a model behind gRPC has no input for a field of the user's own.
     """
@@ -74,7 +74,7 @@ def _openai(spec: RequestSpec) -> dict[str, Any]:
 
 
 def _merged(fields: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    """`fields` with those of `extra` laid over them; objects on both sides are merged."""
+    """Merge the fields of `extra` into `fields`, and objects that are on both sides."""
     merged = dict(fields)
     for name, value in extra.items():
         before = merged.get(name)
@@ -93,7 +93,7 @@ class RequestBody:
         )
 
     def render(self, prompt: bytes, output_tokens: int) -> bytes:
-        """The body for a prompt already in JSON (a string, an array of token ids, or an array of messages)."""
+        """Write the body for a prompt already in JSON (a string, an array of token ids, or an array of messages)."""
         pieces = self._pieces.copy()
         for place in self._prompts:
             pieces[place] = prompt
@@ -114,5 +114,5 @@ _ANSWERS: dict[Endpoint, type[Answer]] = {
 
 
 def new_answer(endpoint: Endpoint, *, stream: bool = True, keep_text: bool = False) -> Answer:
-    """An answer about to be heard: of a stream or in one piece, and whether its text is of use."""
+    """Make an answer about to be heard: as a stream or in one piece, with its text kept or not."""
     return _ANSWERS[endpoint](stream=stream, keep_text=keep_text)

@@ -1,4 +1,4 @@
-"""SGLang's own dialect, `POST /generate`: request body out, answers in. No I/O.
+"""Writes requests and reads answers of SGLang's own dialect, `POST /generate`. No I/O.
 
 Source: sgl-project/sglang, python/sglang/srt: entrypoints/http_server.py (`generate_request`), managers/io_struct.py
 (`GenerateReqInput`), managers/tokenizer_manager.py (`_handle_batch_output`), sampling/sampling_params.py.
@@ -22,7 +22,7 @@ from loadstone.workload.request import RequestSpec
 
 
 def fields(spec: RequestSpec, length: str) -> dict[str, Any]:
-    """The body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of tokens."""
+    """Make the body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of tokens."""
     params: dict[str, Any] = {"max_new_tokens": length}
     if spec.min_tokens:
         params["min_new_tokens"] = length
@@ -77,7 +77,7 @@ class SglangAnswer(Answer):
         self._take(event, place_of(event.index), payload)
 
     def _take(self, event: _Event, place: int, payload: bytes) -> None:
-        """What `payload` says of answer number `place`."""
+        """Take what `payload` says of answer number `place`."""
         meta = event.meta_info
         if meta is None:
             if present(event.error):

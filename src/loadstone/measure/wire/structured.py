@@ -1,4 +1,4 @@
-"""Structured output: a shape that answers must have, and how each engine spells the wish for it. No I/O."""
+"""Asks for structured output: a shape that answers must have, in each engine's own fields. No I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _JSON_BEGINNINGS = {
 
 
 def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
-    """What is worth trying at an endpoint, in order of preference."""
+    """List the spellings worth trying at an endpoint, in order of preference."""
     if endpoint == "sglang":
         return ("sampling_params",)
     if endpoint in ("triton", "triton-grpc"):
@@ -35,7 +35,7 @@ def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
 
 
 def shape_fields(spec: RequestSpec) -> dict[str, Any]:
-    """The fields of a request body that ask for its shape, if any; those of `sampling_params` go into that object."""
+    """Make the fields of a request body that ask for its shape, if any; those of `sampling_params` go into that object."""
     if spec.structured is None or spec.spelling is None:
         return {}
     kind, value = spec.structured.kind, spec.structured.value
@@ -58,7 +58,8 @@ def shape_fields(spec: RequestSpec) -> dict[str, Any]:
 
 
 def obeyed(structured: Structured, text: str, *, ended: bool) -> bool | None:
-    """Whether an answer, or its beginning where it has not `ended` by itself, has the shape; None: cannot be told."""
+    """Return True if an answer, or its beginning where it has not `ended` by itself, has the shape; None: cannot be
+    told."""
     begun = text.lstrip()
     if not begun:
         return None

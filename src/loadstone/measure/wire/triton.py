@@ -221,7 +221,7 @@ class GrpcAnswer(TritonAnswer):
         return 0 if self.streams else self.events
 
     def fail(self, message: str) -> None:
-        """What the server, or who reads it, says in place of a response."""
+        """Take an error that the server, or who reads it, gives in place of a response."""
         self._complain(excerpt(message))
 
 
@@ -238,7 +238,7 @@ def encode(messages: Any, rendered: bytes, request_id: str) -> bytes:
 
 
 def may_be_last(data: bytes) -> bool:
-    """Of a response still in bytes: does it say that it is the last, or begin with an error?"""
+    """Return True if a response still in bytes says that it is the last, or begins with an error."""
     return _LAST in data or data[:1] == _ERROR_TAG
 
 

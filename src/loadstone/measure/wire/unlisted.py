@@ -1,4 +1,5 @@
-"""What a chunk of OpenAI's dialect says under names that the specification lacks: counts of tokens, output. No I/O.
+"""Finds what a chunk of OpenAI's dialect says under names that the specification lacks: counts of tokens, output. No
+I/O.
 
 It is looked for where a chunk says nothing that is known, which is twice or three times in an answer.
 """
@@ -24,13 +25,13 @@ _NO_TEXT = re.compile(
     "created|time|timestamp|date|at|url|uri|mime|language|logprobs?|version)$",
     re.IGNORECASE,
 )
-"""How names of fields end whose strings are about the output, and not of it."""
+"""Endings of the names of fields whose strings are about the output, and not of it."""
 _ENCODED = re.compile(r"[A-Za-z0-9+/_=-]{48,}|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|data:\w+/.*", re.DOTALL)
 """Base64 and its like; identifiers."""
 
 
 def usage_in(chunk: Any) -> dict[str, float] | None:
-    """The counts of the first object in a decoded chunk that counts output: input, output, total, cached, reasoning,
+    """Find the counts of the first object in a decoded chunk that counts output: input, output, total, cached, reasoning,
     as far as they are there. None where there is no such object.
     """
     waiting = [(chunk, _LEVELS)]
@@ -46,7 +47,7 @@ def usage_in(chunk: Any) -> dict[str, float] | None:
 
 
 def _counts(usage: dict[str, Any]) -> dict[str, float]:
-    """The largest of each count, of an object and of those in it."""
+    """Take the largest of each count, of an object and of those in it."""
     found: dict[str, float] = {}
     inner = [each for each in usage.values() if isinstance(each, dict)]
     for name, value in ((name, value) for each in (usage, *inner) for name, value in each.items()):
@@ -64,7 +65,7 @@ def _counts(usage: dict[str, Any]) -> dict[str, float]:
 
 
 def text_in(chunk: Any) -> Iterator[tuple[str, str]]:
-    """Names of the unknown fields of a decoded chunk's deltas, each with what it says in words."""
+    """Yield the names of the unknown fields of a decoded chunk's deltas, each with what it says in words."""
     choices = chunk.get("choices") if isinstance(chunk, dict) else None
     for choice in choices if isinstance(choices, list) else ():
         delta = choice.get("delta") if isinstance(choice, dict) else None
