@@ -15,7 +15,7 @@ from conftest import FAST, eventually
 from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.gpu_metrics import Readings, labels_of, meaning
+from loadstone.core.gpu_metrics import Readings, find_meaning, select_gpu_labels
 from loadstone.core.summary import Summary
 from loadstone.core.units import show_number
 from loadstone.measure.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
@@ -103,7 +103,7 @@ def test_other_exporters() -> None:
         "energy_j_total": {"GPU-a": 150.0},
     }
     assert of('vllm:num_requests_running{engine="0"} 3\npower 7\n') == {}
-    assert meaning("DCGM_FI_DEV_POWER_USAGE_OF_SOMETHING") is None
+    assert find_meaning("DCGM_FI_DEV_POWER_USAGE_OF_SOMETHING") is None
 
 
 def test_gpus_of_two_machines_are_four() -> None:
@@ -117,7 +117,7 @@ def test_a_page_without_end_is_cut() -> None:
     assert len(read_gpu_metrics(page)) == GPU_SERIES
     assert read_gpu_metrics('DCGM_FI_DEV_POWER_USAGE{UUID="' + "x" * 5000 + '"} 1\n') == []
     assert read_gpu_metrics('DCGM_FI_DEV_POWER_USAGE{UUID="' + "x" * 600 + '"} 1\n') == []
-    assert labels_of([("clock_type", "GPU_CLOCK_TYPE_VIDEO")]) is None
+    assert select_gpu_labels([("clock_type", "GPU_CLOCK_TYPE_VIDEO")]) is None
 
 
 # --- energy -------------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from loadstone.measure.simulated_server.answer import CompletionAnswer
-from loadstone.measure.simulated_server.answer import GenerateAnswer
+from loadstone.measure.simulated_server.answer import CompletionAnswer, GenerateAnswer
 from loadstone.measure.simulated_server.body import Body
 from loadstone.measure.simulated_server.law import Settings, Usage
 from loadstone.measure.wire.answer import MAX_TEXT, Answer

@@ -88,7 +88,7 @@ def read(folder: Path) -> Summary:
     if not (folder / "summary.json").exists():
         raise InputError(f"{folder}: neither records nor a summary; import the file again")
     summary = summaries.read(folder, "import the file again")
-    if run_folder.changed(folder):
+    if run_folder.find_changed(folder):
         raise InputError(f"{folder / 'summary.json'}: was changed after it was written; import the file again")
     summary.run_dir, summary.run_id = str(folder), folder.name
     return summary

@@ -56,21 +56,22 @@ def events(batch: pa.RecordBatch) -> Events:
     """Read the events of a batch of records. Raises InputError where lists of a request differ in length."""
     import pyarrow.compute as pc
 
-    (arrival, lengths), (tokens, counted) = (flat(batch.column(name)) for name in ("arrival_s", "tokens"))
+    (arrival, lengths), (tokens, counted) = (flatten(batch.column(name)) for name in ("arrival_s", "tokens"))
     if not np.array_equal(lengths, counted):
         names = pc.fill_null(batch.column("request_id"), "?").to_pylist()
         first = int(np.argmax(lengths != counted))
         raise InputError(f"request {names[first]}: arrival_s and tokens differ in length; copy or measure it again")
-    return Events(known_times(arrival), tokens, lengths)
+    return Events(mask_times(arrival), tokens, lengths)
 
 
-def known_times(seconds: Floats) -> Floats:
-    """Put NaN for times that no clock tells: infinite, or so far off that their square is, as in other tools' files."""
+def mask_times(seconds: Floats) -> Floats:
+    """Put NaN for times that no clock tells: infinite, or so far off that their square is, as in other tools' files.
+    """
     far = np.abs(seconds) > _FARTHEST_S
     return np.where(far, np.nan, seconds) if far.any() else seconds
 
 
-def flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def flatten(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Flatten a column of lists: their values end to end, and the count in each row, 0 where a list is missing."""
     import pyarrow.compute as pc
 
@@ -79,7 +80,7 @@ def flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return lists.flatten().to_numpy(zero_copy_only=False), lengths
 
 
-def pieces(whole: Events) -> Iterator[tuple[slice, Events]]:
+def split_pieces(whole: Events) -> Iterator[tuple[slice, Events]]:
     """Cut events into pieces of some _PIECE_EVENTS in whole requests; yields each with its range of requests.
 
     Memory does not depend on how large batches are then, and what is computed of a piece stays in the processor.
@@ -110,7 +111,7 @@ def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
     table["status"] = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
     for name, column in _TAKEN.items():
         values = batch.column(column).to_numpy(zero_copy_only=False)
-        table[name] = known_times(values) if column.endswith("_s") else values
+        table[name] = mask_times(values) if column.endswith("_s") else values
 
     table["first"] = table["last"] = table["tokens"] = np.nan
     any_output = lengths > 0
@@ -119,12 +120,12 @@ def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
     table["last"][any_output] = arrival[ends - 1]
     table["tokens"][any_output] = tokens[ends - 1]
     reported = batch.column("output_tokens").to_numpy(zero_copy_only=False).astype(np.float64)
-    trusted = completed(table) & ~np.isnan(reported)
+    trusted = is_completed(table) & ~np.isnan(reported)
     table["tokens"][trusted] = reported[trusted]
     return table
 
 
-def gained(events: Events) -> NDArray[Any]:
+def count_gained(events: Events) -> NDArray[Any]:
     """Count the tokens that each event brought, from the cumulative counts; each request counts from 0."""
     _, tokens, lengths = events
     brought = tokens.copy()
@@ -166,37 +167,37 @@ def spread_gaps(
     return at_s, np.diff(arrival[kept])[later] / brought, brought
 
 
-def present(values: NDArray[Any]) -> NDArray[Any]:
+def drop_missing(values: NDArray[Any]) -> NDArray[Any]:
     """Drop what is missing."""
     return np.asarray(values[~np.isnan(values)])
 
 
 def total(values: Floats) -> int | None:
     """Sum what was reported; None where nothing was."""
-    reported = present(values)
+    reported = drop_missing(values)
     return int(reported.sum()) if len(reported) else None
 
 
 def span_s(begins: Floats, ends: Floats) -> float | None:
     """Return last end − first begin; None where either is missing."""
-    begins, ends = present(begins), present(ends)
+    begins, ends = drop_missing(begins), drop_missing(ends)
     return float(ends.max() - begins.min()) if len(begins) and len(ends) else None
 
 
-def over(count: float | None, seconds: float | None) -> float | None:
+def divide(count: float | None, seconds: float | None) -> float | None:
     """Divide count by seconds; None where either is missing or no time passed."""
     return count / seconds if count is not None and seconds is not None and seconds > 0 else None
 
 
 def origin_s(rows: NDArray[Any], load: Load) -> Floats:
-    """Return the time from which TTFT and E2E of each ROW count: in a closed loop its sending, else the intended time,
-    since the user waits from then on; sending where that is not known.
+    """Return the time from which TTFT and E2E of each ROW count: in a closed loop its sending, else the intended
+    time, since the user waits from then on; sending where that is not known.
     """
     sent: Floats = rows["sent"]
     return sent if load.is_closed else np.where(np.isnan(rows["intended"]), sent, rows["intended"])
 
 
-def completed(rows: NDArray[Any]) -> Bools:
+def is_completed(rows: NDArray[Any]) -> Bools:
     """Mark the ROWs that are ok or short."""
     return np.isin(rows["status"], _COMPLETED)
 

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 @contextlib.contextmanager
-def refusing(complaint: str, remedy: str) -> Iterator[None]:
+def explain_os_error(complaint: str, remedy: str) -> Iterator[None]:
     """Make an InputError of an OSError within, of one line: `complaint`, why, and `remedy`."""
     try:
         yield
@@ -50,8 +50,9 @@ def check_regular(path: Path) -> None:
 
 
 def read_bytes(path: Path, most_bytes: int, remedy: str) -> bytes:
-    """Read all of a file. Raises InputError, one line that ends with `remedy`, where it cannot be read or is larger."""
-    with refusing(f"{path}: cannot be read", remedy), open_regular(path) as file:
+    """Read all of a file. Raises InputError, one line that ends with `remedy`, where it cannot be read or is larger.
+    """
+    with explain_os_error(f"{path}: cannot be read", remedy), open_regular(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         size = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes >> 10} KiB"

@@ -83,12 +83,12 @@ _NAMES = {
 }
 
 
-def meaning(name: str) -> Meaning | None:
+def find_meaning(name: str) -> Meaning | None:
     """Look up the meaning of a metric by its name; None where it is none of a GPU's."""
     return _NAMES.get(name.lower().removeprefix("amd_"))
 
 
-def labels_of(labels: Iterable[tuple[str, str]]) -> list[tuple[str, str]] | None:
+def select_gpu_labels(labels: Iterable[tuple[str, str]]) -> list[tuple[str, str]] | None:
     """Keep the labels (name, text) that identify the GPU, and no names of pods and users; None where the value is of
     another clock than that of the GPU's processors.
     """
@@ -124,7 +124,7 @@ class Readings:
     """
 
     def __init__(self, samples: pa.Table) -> None:
-        by_source = _by_source(samples)
+        by_source = _group_by_source(samples)
         self.of: Mapping[str, Mapping[str, Series]] = next(
             (by_source[source] for source in SOURCES if source in by_source), {}
         )
@@ -154,8 +154,8 @@ class Readings:
         power = dict(self.within("power_w", start_s, end_s))
         total = 0.0
         for gpu in power.keys() | self.of.get("energy_j_total", {}).keys():
-            counted = _gained(self.of.get("energy_j_total", {}).get(gpu), start_s, end_s)
-            drawn = _drawn(power.get(gpu), end_s - start_s)
+            counted = _count_gain(self.of.get("energy_j_total", {}).get(gpu), start_s, end_s)
+            drawn = _integrate_power(power.get(gpu), end_s - start_s)
             if counted is None or (drawn is not None and not drawn / AGREE <= counted <= drawn * AGREE):
                 counted = drawn
             if counted is None:
@@ -164,11 +164,11 @@ class Readings:
         return total or None
 
 
-def _by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]]]:
+def _group_by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    known = [name for name in pc.unique(samples["name"]).to_pylist() if meaning(name) is not None]
+    known = [name for name in pc.unique(samples["name"]).to_pylist() if find_meaning(name) is not None]
     samples = samples.filter(pc.is_in(samples["name"], value_set=pa.array(known, pa.string())))
     time_s, value = samples["time_s"].to_numpy(), samples["value"].to_numpy()
     keys = [samples[column].combine_chunks().dictionary_encode() for column in ("name", "labels")]
@@ -176,18 +176,18 @@ def _by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]]]:
     each, which = np.unique(np.stack([key.indices.to_numpy() for key in keys]), axis=1, return_inverse=True)
     parts: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
     for nth, (name, label) in enumerate(each.T):
-        metric = meaning(names[name])
+        metric = find_meaning(names[name])
         chosen = (which == nth) & np.isfinite(value) & (value < _BLANK_FROM) & ~np.isin(value, _DCGM_BLANK)
         if metric is not None and chosen.any():
             series = Series(time_s[chosen], value[chosen] * metric.factor)
-            parts[metric.source, metric.name, _gpu(labels[label])].append(series)
+            parts[metric.source, metric.name, _name_gpu(labels[label])].append(series)
     by_source: dict[str, dict[str, dict[str, Series]]] = defaultdict(lambda: defaultdict(dict))
     for (source, quantity, gpu), several in parts.items():
-        by_source[source][quantity][gpu] = _merged(several)
+        by_source[source][quantity][gpu] = _merge(several)
     return by_source
 
 
-def _gpu(labels: str) -> str:
+def _name_gpu(labels: str) -> str:
     """Name the GPU: by its own name where it has one, else by its number on its machine."""
     texts = {name.lower(): text for name, text in msgspec.json.decode(labels, type=dict[str, Any]).items()}
     name = next((name for name in _SELF if texts.get(name)), None)
@@ -196,7 +196,7 @@ def _gpu(labels: str) -> str:
     return " ".join(str(texts[each]) for each in (*_PLACE, name) if each and texts.get(each))
 
 
-def _merged(several: list[Series]) -> Series:
+def _merge(several: list[Series]) -> Series:
     """Merge one GPU's readings in order, the largest of those made at once: parts of a GPU that have no meter report
     0."""
     time_s = np.concatenate([series.time_s for series in several])
@@ -206,7 +206,7 @@ def _merged(several: list[Series]) -> Series:
     return Series(moments, np.maximum.reduceat(value[order], first))
 
 
-def _gained(series: Series | None, start_s: float, end_s: float) -> float | None:
+def _count_gain(series: Series | None, start_s: float, end_s: float) -> float | None:
     """Compute what a counter gained, on lines between the moments at which it moved."""
     if series is None:
         return None
@@ -220,6 +220,6 @@ def _gained(series: Series | None, start_s: float, end_s: float) -> float | None
     return float(last - first) * (end_s - start_s) / covered_s
 
 
-def _drawn(series: Series | None, span_s: float) -> float | None:
+def _integrate_power(series: Series | None, span_s: float) -> float | None:
     """Multiply mean power by time; None where it was read, or changed, too seldom."""
     return None if series is None or series.new < LEAST_NEW else float(series.value.mean()) * span_s

@@ -37,7 +37,7 @@ def describe() -> Host:
     """Describe this machine as it is now."""
     return Host(
         cpu=_cpu(),
-        cores=processors(),
+        cores=count_processors(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
@@ -47,15 +47,18 @@ def describe() -> Host:
     )
 
 
-def processors() -> int:
-    """Count the processors that this process may use: its affinity's, and no more than its container's quota comes to."""
+def count_processors() -> int:
+    """Count the processors that this process may use: its affinity's, and no more than its container's quota comes
+    to.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(allowed, _quota(_CGROUPS))))
 
 
 def _quota(groups: Path) -> float:
-    """Read how many processors the control group at `groups` may use, v2 or v1: quota / period; infinite where none is
-    set."""
+    """Read how many processors the control group at `groups` may use, v2 or v1: quota / period; infinite where none
+    is set.
+    """
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             quota, period = (int(word) for name in names for word in (groups / name).read_text("ascii").split())
@@ -66,7 +69,7 @@ def _quota(groups: Path) -> float:
     return math.inf
 
 
-def path_of(text: str | os.PathLike[str]) -> Path:
+def make_path(text: str | os.PathLike[str]) -> Path:
     """Make a path, a leading ~ as the home folder: pyarrow takes it for that, and no shell has done so before Python.
     Where there is no such home it stays as it is, as does what no file can be called.
 

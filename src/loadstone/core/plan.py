@@ -1,4 +1,6 @@
-"""Defines what is requested, and when: Load, PlannedRequest, Plan. A plan's `intended_s` counts from the start of its cell."""
+"""Defines what is requested, and when: Load, PlannedRequest, Plan. A plan's `intended_s` counts from the start of its
+cell.
+"""
 
 from __future__ import annotations
 
@@ -253,7 +255,8 @@ class Plan:
         return bool((self.turn >= 0).any())
 
     def row(self, cell: int, index: int) -> int:
-        """Find the row of request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps repeat the measured rows.
+        """Find the row of request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps repeat the measured
+        rows.
 
         Raises IndexError where there is no such request.
         """

@@ -27,7 +27,7 @@ class Interrupted(KeyboardInterrupt):
         self.document = document
 
 
-def is_without(number: signal.Signals) -> bool:
+def ignores_hangup(number: signal.Signals) -> bool:
     """Return True for SIGHUP if the program was started with nohup: a terminal's end does not end it."""
     return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
@@ -43,7 +43,7 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                if not is_without(number):
+                if not ignores_hangup(number):
                     self._before[number] = signal.signal(number, self._on_signal)
         return self
 

@@ -12,7 +12,8 @@ _MARKUP = re.compile(rb"<(title|style|script)\b[^<]*</[^<>]*>|<[^<>]*>", re.IGNO
 
 
 def error_text(body: bytes) -> str:
-    """Make one printable line of an error body: its message where it is an OpenAI error object, else its beginning."""
+    """Make one printable line of an error body: its message where it is an OpenAI error object, else its beginning.
+    """
     try:
         error = json.loads(body.decode("utf-8-sig", "replace"))
         for _ in range(2):
@@ -27,8 +28,9 @@ def error_text(body: bytes) -> str:
     return excerpt(text) or _WORDLESS
 
 
-def no_formula(value: object) -> object:
-    """Make a cell of CSV: text that a spreadsheet takes for a formula gets an apostrophe, what is missing is empty."""
+def escape_formula(value: object) -> object:
+    """Make a cell of CSV: text that a spreadsheet takes for a formula gets an apostrophe, what is missing is empty.
+    """
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
     return "" if value is None else value

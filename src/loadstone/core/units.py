@@ -54,7 +54,8 @@ def parse_counts(text: str, what: str) -> list[int]:
 
 
 def show_seconds(value: float | None, digits: int = 3) -> str:
-    """Write a duration for people, to `digits` significant digits: `412 µs`, `11.2 ms`, `1.13 s`, `-` when missing."""
+    """Write a duration for people, to `digits` significant digits: `412 µs`, `11.2 ms`, `1.13 s`, `-` when missing.
+    """
     if value is None or not math.isfinite(value):
         return show_number(value)
     magnitude = abs(value)
@@ -72,7 +73,9 @@ def show_load(value: float) -> str:
 
 
 def show_number(value: float | None, digits: int = 3) -> str:
-    """Write a number for people, to `digits` significant digits but never without a whole one: `7 413`, `181`, `0.370`."""
+    """Write a number for people, to `digits` significant digits but never without a whole one: `7 413`, `181`,
+    `0.370`.
+    """
     if value is None or math.isnan(value):
         return "-"
     if math.isinf(value):

@@ -20,7 +20,7 @@ from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
 from loadstone.core.signals import Signals
 from loadstone.engines.keywords import Keywords
 from loadstone.measure.engines.launch import LaunchError
-from loadstone.measure.offline.engine import OfflineAnswer, OfflineBatch, LoadedEngine, OfflineEngine, interpreter_of
+from loadstone.measure.offline.engine import LoadedEngine, OfflineAnswer, OfflineBatch, OfflineEngine, interpreter_of
 from loadstone.runs import execution, preflight
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
@@ -169,7 +169,9 @@ def _cells(
     return None
 
 
-def _record(name: str, cell: int, phase: Any, answer: OfflineAnswer, batch: OfflineBatch, origin_s: float) -> RequestRecord:
+def _record(
+    name: str, cell: int, phase: Any, answer: OfflineAnswer, batch: OfflineBatch, origin_s: float
+) -> RequestRecord:
     """Of one request of a batch: its first and last token where the engine says when these were, else the end."""
     timed = answer.first_s is not None and answer.last_s is not None and answer.output_tokens > 1
     times = [answer.first_s, answer.last_s] if timed else [answer.last_s or batch.end_s]

@@ -27,7 +27,7 @@ from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.record import Target
-from loadstone.core.secrets import blank, blank_bytes, is_of_a_key, keys_in
+from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
 from loadstone.core.text import excerpt
 from loadstone.engines.sharding.limits import count
 from loadstone.measure.client.pool import workers_for
@@ -170,7 +170,7 @@ def probe(options: Options, plan: Plan, measured: Measured, headers: list[tuple[
             missed += server.missed
     target.engines = engines if len(set(engines)) > 1 else []
     # A header may name the model, too, which is no key.
-    named = keys_in([header for header in headers if is_of_a_key(header[0])], options.extra_body)
+    named = keys_in([header for header in headers if names_key(header[0])], options.extra_body)
     model = target.model.lower()
     keys = [key for key in keys_in(headers, options.extra_body) if key in named or key.lower() not in model]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadstone.analyse.other_tools.dialect import Dialect, ToolSample, Total, linear
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
-from loadstone.core.arrays import Floats, over, present, span_s, total
+from loadstone.core.arrays import Floats, divide, drop_missing, span_s, total
 
 # --- vLLM and SGLang -------------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ def sglang(*, native: bool) -> Dialect:
             "total_throughput": _ALL_THROUGHPUT,
             "concurrency": Total(
                 "Σ(te − t0) of completed requests/duration",
-                lambda f: f.per_s(float(present(f.span("sent", "end")).sum())),
+                lambda f: f.per_s(float(drop_missing(f.span("sent", "end")).sum())),
             ),
             "accept_length": Total("not told by a record: the server states it after the run", lambda f: None),
             "max_output_tokens_per_s": Total(
@@ -94,7 +94,9 @@ def sglang(*, native: bool) -> Dialect:
             ),
         },
         samples={
-            "e2e_latency": ToolSample("te − t0, to the last line of the stream", lambda f: f.span("sent", "end") * 1e3),
+            "e2e_latency": ToolSample(
+                "te − t0, to the last line of the stream", lambda f: f.span("sent", "end") * 1e3
+            ),
             "ttft": ToolSample("t1 − t0", lambda f: f.ttft_s * 1e3),
             "tpot": ToolSample(
                 "(te − t1)/(n − 1) per request, n ≥ 2",
@@ -158,7 +160,7 @@ AIPERF = Dialect(
             "requests neither ok, short nor cancelled; the tool leaves it out where it is 0", lambda f: f.errors
         ),
         "request_error_rate": Total(
-            "errors/(errors + request_count), %", lambda f: over(100 * f.errors, f.errors + f.ok)
+            "errors/(errors + request_count), %", lambda f: divide(100 * f.errors, f.errors + f.ok)
         ),
         "benchmark_duration": Total(
             "last tT − first send of ok and short requests, s", lambda f: span_s(f.done["sent"], f.done["last"])
@@ -182,7 +184,9 @@ AIPERF = Dialect(
     samples={
         "request_latency": ToolSample("tT − t0; ms", lambda f: f.span("sent", "last") * 1e3),
         "time_to_first_token": ToolSample("t1 − t0; ms", lambda f: f.ttft_s * 1e3),
-        "time_to_second_token": ToolSample("second event − first event; ms", lambda f: f.span("first", "second") * 1e3),
+        "time_to_second_token": ToolSample(
+            "second event − first event; ms", lambda f: f.span("first", "second") * 1e3
+        ),
         "time_to_first_output_token": ToolSample(
             "first text that is no reasoning − t0: not told by a record; ms", lambda f: np.empty(0)
         ),
@@ -258,7 +262,7 @@ INFERENCE_PERF = Dialect(
         "load_summary.count": Total("requests, whatever became of them", lambda f: len(f.measured)),
         "load_summary.send_duration": Total("last send − first send, s", _sending_s),
         "load_summary.achieved_rate": Total(
-            "requests/send_duration, 1/s", lambda f: over(len(f.measured), _sending_s(f))
+            "requests/send_duration, 1/s", lambda f: divide(len(f.measured), _sending_s(f))
         ),
         "successes.count": Total("requests ok or short", lambda f: f.ok),
         "successes.throughput.input_tokens_per_sec": Total(
@@ -319,7 +323,7 @@ LLMPERF = Dialect(
         "num_completed_requests": Total("requests ok or short", lambda f: f.ok),
         "num_completed_requests_per_min": Total("60·completed/(last end − first send)", lambda f: f.per_s(60 * f.ok)),
         "number_errors": Total("requests neither ok nor short", lambda f: len(f.failed)),
-        "error_rate": Total("errors/requests started", lambda f: over(len(f.failed), len(f.measured)) or 0),
+        "error_rate": Total("errors/requests started", lambda f: divide(len(f.failed), len(f.measured)) or 0),
         "mean_output_throughput_token_per_s": Total(
             "Σ n of completed requests/(last end − first send)", lambda f: f.per_s(f.output_tokens)
         ),

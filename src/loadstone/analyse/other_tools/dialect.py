@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadstone.analyse.other_tools.facts import Facts
-from loadstone.core.arrays import Floats, present
+from loadstone.core.arrays import Floats, drop_missing
 
 Number = float | int | None
 
@@ -23,7 +23,8 @@ class Total(NamedTuple):
 
 
 class Statistic(NamedTuple):
-    """One number of a distribution: its name in the tool's keys, its definition, its formula of what `prepare` gives."""
+    """One number of a distribution: its name in the tool's keys, its definition, its formula of what `prepare` gives.
+    """
 
     name: str
     definition: str
@@ -60,7 +61,7 @@ def linear(*moments: str, percentiles: Sequence[float], prefix: str = "p") -> tu
 
 
 def _present(values: Floats) -> Floats | None:
-    known = present(values)
+    known = drop_missing(values)
     return known if len(known) else None
 
 
@@ -92,7 +93,7 @@ class Dialect(NamedTuple):
             yield self.keys[0].replace("*", name), total.definition
         for name, sample in self.samples.items():
             for statistic in self.statistics:
-                definition = f"{statistic.definition} of {distribution.definition}{self.suffix}"
+                definition = f"{statistic.definition} of {sample.definition}{self.suffix}"
                 yield self._key(name, statistic), definition
 
     def numbers(self, facts: Facts) -> Iterator[tuple[str, Number]]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core import arrays
-from loadstone.core.arrays import Floats, over, total
+from loadstone.core.arrays import Floats, divide, total
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,11 +41,11 @@ class Facts:
     @cached_property
     def done(self) -> NDArray[Any]:
         """The measured requests that are ok or short, which is what tools call successful."""
-        return np.asarray(self.measured[arrays.completed(self.measured)])
+        return np.asarray(self.measured[arrays.is_completed(self.measured)])
 
     @cached_property
     def failed(self) -> NDArray[Any]:
-        return np.asarray(self.measured[~arrays.completed(self.measured)])
+        return np.asarray(self.measured[~arrays.is_completed(self.measured)])
 
     @property
     def ok(self) -> int:
@@ -66,7 +66,7 @@ class Facts:
 
     def per_s(self, count: float | None) -> float | None:
         """`count` over the duration."""
-        return over(count, self.duration_s)
+        return divide(count, self.duration_s)
 
     @property
     def input_tokens(self) -> int | None:
@@ -118,7 +118,8 @@ class Facts:
 
 
 def gather(read: Callable[[], Iterable[pa.RecordBatch]], *, streams: bool = True) -> Facts:
-    """Gather the facts of the records that `read` yields. Without `streams` only the last event of each is kept, as `last`.
+    """Gather the facts of the records that `read` yields. Without `streams` only the last event of each is kept, as
+    `last`.
 
     Raises InputError where arrival_s and tokens of a request differ in length.
     """
@@ -146,8 +147,8 @@ def _read_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Flo
     rows["events"] = events
     two = events > 1
     rows["second"][two] = arrival[(np.cumsum(events) - events)[two] + 1]
-    kept = np.repeat(measured & arrays.completed(rows), events)
-    return rows[measured], arrival[kept], arrays.gained(whole)[kept].astype(np.int64)
+    kept = np.repeat(measured & arrays.is_completed(rows), events)
+    return rows[measured], arrival[kept], arrays.count_gained(whole)[kept].astype(np.int64)
 
 
 def mean_gap_s(span_s: Floats, tokens: Floats, less: int = 1) -> Floats:

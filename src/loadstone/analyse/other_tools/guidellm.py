@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadstone.analyse.other_tools.dialect import Dialect, ToolSample, Statistic, Total
+from loadstone.analyse.other_tools.dialect import Dialect, Statistic, ToolSample, Total
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
 from loadstone.core.arrays import Floats
 

@@ -149,7 +149,7 @@ def pace_unknown(cell: Cell) -> Finding | None:
             f"each request took {pace.growth[0]:.0%} ± {pace.growth[1]:.0%} longer per second that it was due later"
         )
     else:
-        span_s = float(np.ptp(arrays.present(cell.measured.due_s)))
+        span_s = float(np.ptp(arrays.drop_missing(cell.measured.due_s)))
         evidence = (
             f"{e2e.n} requests in {show_seconds(span_s)}, each of which took {show_seconds(e2e.mean)} on average"
         )

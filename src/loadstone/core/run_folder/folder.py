@@ -29,7 +29,9 @@ def run_id(created: datetime, *parts: str | None) -> str:
 
 
 def create(parent: Path, run_id: str) -> Path:
-    """Make a new run folder `parent/run_id`, with a number behind it where that is taken. Raises InputError, one line."""
+    """Make a new run folder `parent/run_id`, with a number behind it where that is taken. Raises InputError, one
+    line.
+    """
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, 1000):
@@ -40,11 +42,11 @@ def create(parent: Path, run_id: str) -> Path:
                 continue
             return folder
     except OSError as error:
-        raise unwritable(error, parent) from error
+        raise explain_unwritable(error, parent) from error
     raise InputError(f"{parent}: a thousand runs named {run_id}; give another folder with --out")
 
 
-def unwritable(error: OSError, path: Path) -> InputError:
+def explain_unwritable(error: OSError, path: Path) -> InputError:
     """Make the error that says why a file could not be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{path}: disk full; free some space, or give another folder with --out")
@@ -52,7 +54,7 @@ def unwritable(error: OSError, path: Path) -> InputError:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replace_file(path: Path) -> Iterator[Path]:
     """Yield a path to write to, which becomes `path` once all of it is there; until then `path` stays as it was.
 
     Raises InputError, one line, where it cannot be written; DiskFullError where there is no room.
@@ -65,13 +67,13 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException as error:
         partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise unwritable(error, path) from error
+            raise explain_unwritable(error, path) from error
         raise
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace `path` by `value` as JSON. Raises InputError as replacing() does."""
-    with replacing(path) as partial:
+    """Replace `path` by `value` as JSON. Raises InputError as replace_file() does."""
+    with replace_file(path) as partial:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
 
 

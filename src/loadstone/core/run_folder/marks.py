@@ -23,19 +23,21 @@ class _Marked(msgspec.Struct):
 
 def seal(folder: Path, info: RunInfo) -> None:
     """Write run.json with digests of these files; that of the records is kept from the first time."""
-    info.marks = _marks(folder) | {name: each for name, each in info.marks.items() if name == "records.parquet"}
+    info.marks = _digest_files(folder) | {
+        name: each for name, each in info.marks.items() if name == "records.parquet"
+    }
     write_info(folder, info)
 
 
-def changed(folder: Path) -> list[str]:
+def find_changed(folder: Path) -> list[str]:
     """List the files that are not as they were written; none where no digest was kept."""
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, msgspec.DecodeError):
         known = msgspec.json.decode((folder / "run.json").read_bytes(), type=_Marked).marks
-    return [name for name, mark in _marks(folder).items() if known.get(name, mark) != mark] if known else []
+    return [name for name, mark in _digest_files(folder).items() if known.get(name, mark) != mark] if known else []
 
 
-def _marks(folder: Path) -> dict[str, str]:
+def _digest_files(folder: Path) -> dict[str, str]:
     """Digest both files: of a large one the end, where Parquet has the place and the size of all columns."""
     marks = {}
     for name in ("summary.json", "records.parquet"):

@@ -32,7 +32,8 @@ SETTABLE = (
 
 
 class Imported:
-    """The result of an import: run folders, and findings, each with the run and cell it is about (None: of a file)."""
+    """The result of an import: run folders, and findings, each with the run and cell it is about (None: of a file).
+    """
 
     def __init__(self) -> None:
         self.runs: list[Path] = []
@@ -108,8 +109,8 @@ def import_files(
 
 
 def _once(cells: Sequence[ResultCell], imported: Imported) -> list[ResultCell]:
-    """Keep each measurement once, with its requests where a file has them: tools write one in several formats, and people
-    copy files; a copy is no repeat.
+    """Keep each measurement once, with its requests where a file has them: tools write one in several formats, and
+    people copy files; a copy is no repeat.
     """
     first: dict[tuple[str, str, int], ResultCell] = {}
     alike: Counter[tuple[str, str, str]] = Counter()
@@ -165,7 +166,8 @@ def _parse_given(pairs: Sequence[str]) -> Value:
 
 
 def _supply(cell: ResultCell, given: Value) -> None:
-    """Add the facts that the user gives; they go before what the file says: it may be wrong, and the user was there."""
+    """Add the facts that the user gives; they go before what the file says: it may be wrong, and the user was there.
+    """
     cell.deployment |= given.fields(**{name: name for name in (*FACTS, *COUNTS)})
     cell.load = plain_csv.load_named(given) or cell.load
     # One name for one thing, as simulated runs have them: SQL over many runs groups by these.

@@ -1,5 +1,5 @@
-"""Reads results of AIPerf (profile_export_aiperf.json, profile_export.jsonl) and of genai-perf and perf_analyzer before it
-(profile_export_genai_perf.json, profile_export.json).
+"""Reads results of AIPerf (profile_export_aiperf.json, profile_export.jsonl) and of genai-perf and perf_analyzer
+before it (profile_export_genai_perf.json, profile_export.json).
 
 Its "inter token latency" is our TPOT: (E2E − TTFT)/(n − 1) per request. Its gaps between chunks stand for ITL.
 """
@@ -140,8 +140,9 @@ def _request(row: Value) -> ResultRequest:
 
 
 def _start_ns(metadata: Value) -> int | None:
-    """Find when a request was sent. AIPerf 0.13 begins one that it cancels itself when it cancels it, and ends it later by
-    the time that it took: such a begin is put back by as much, where that is not before the request was handed out.
+    """Find when a request was sent. AIPerf 0.13 begins one that it cancels itself when it cancels it, and ends it
+    later by the time that it took: such a begin is put back by as much, where that is not before the request was
+    handed out.
     """
     start, end = metadata.whole("request_start_ns"), metadata.whole("request_end_ns")
     issued = metadata.whole("credit_issued_ns")
@@ -154,7 +155,8 @@ def _start_ns(metadata: Value) -> int | None:
 
 
 def profile(document: Value, where: str) -> list[ResultCell]:
-    """Read profile_export.json: each request with the times of its responses, which may be chunks or token by token."""
+    """Read profile_export.json: each request with the times of its responses, which may be chunks or token by token.
+    """
     cells = []
     for count, experiment in enumerate(document.items("experiments"), 1):
         mode, value = experiment.get("experiment.mode"), experiment.get("experiment.value")

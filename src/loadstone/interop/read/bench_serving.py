@@ -186,7 +186,9 @@ def vllm_throughput(document: Value, where: str) -> ResultCell:
 
 
 def vllm_latency(document: Value, where: str) -> ResultCell:
-    """Read an offline run: one batch after another, each timed as a whole. How large a batch is, the file does not tell."""
+    """Read an offline run: one batch after another, each timed as a whole. How large a batch is, the file does not
+    tell.
+    """
     percentiles = {f"p{key}": value for key, value in document.mapping("percentiles").items()}
     spread = _spread_of(document.items("latencies"))
     spread = spread or values.statistics(percentiles | {"mean": document.get("avg_latency")})
@@ -397,7 +399,8 @@ def _vllm_serve_row(row: Mapping[str, str], where: str) -> ResultCell:
 
 
 def _vllm_row(row: Mapping[str, str], where: str) -> ResultCell:
-    """Read one line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes."""
+    """Read one line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes.
+    """
     document = Value({name: value for name, value in row.items() if value.strip()})
     cell = vllm_throughput(document, where)
     cell.deployment = present({

@@ -180,7 +180,9 @@ class ResultCell:
             evidence = f"for {recounted} of {of} requests the server's count of output tokens is not the client's"
             self.say("counts_differ", f"{evidence}, which counts the text anew", remedy=remedy)
 
-    def add_requests(self, requests: Sequence[ResultRequest], *, per_s: float = 1.0, origin: float | None = None) -> None:
+    def add_requests(
+        self, requests: Sequence[ResultRequest], *, per_s: float = 1.0, origin: float | None = None
+    ) -> None:
         """Add their records, from `origin` on (None: the first send, or when the first was due), in 1/`per_s`
         seconds.
 
@@ -212,7 +214,8 @@ class ResultCell:
 
 
 def _record(request: ResultRequest, sent_s: float | None, intended_s: float | None) -> RequestRecord:
-    """Make a record. `sent_s` None: that moment is time 0. A request without any output is an error, whatever the tool says of it.
+    """Make a record. `sent_s` None: that moment is time 0. A request without any output is an error, whatever the
+    tool says of it.
 
     Its id and its cell it gets when it is written.
     """

@@ -16,7 +16,8 @@ QUOTIENT_SHARE = 0.02
 UNDER_WAY_SHARE = 0.05
 """The share by which requests under way and Σ E2E/duration may differ (Little's law)."""
 UNFILLED_SHARE = 0.5
-"""The share of a closed loop's slots that are filled in the mean: below it the load was another one. Ramps take some."""
+"""The share of a closed loop's slots that are filled in the mean: below it the load was another one. Ramps take some.
+"""
 RATE_SHARE = 0.1
 """The share by which requests sent per second and the stated rate may differ, beyond RATE_SPREADS standard deviations
 of chance."""
@@ -63,8 +64,8 @@ def _impossible(cell: ResultCell) -> None:
 
 
 def _unmeasured(cell: ResultCell) -> None:
-    """Leave out latencies that are 0 throughout: vLLM's and SGLang's clients write 0 for the mean and all else of no sample: where every request failed, or none
-    had a second token. A measured latency is never 0 throughout.
+    """Leave out latencies that are 0 throughout: vLLM's and SGLang's clients write 0 for the mean and all else of no
+    sample: where every request failed, or none had a second token. A measured latency is never 0 throughout.
     """
     cell.latencies = {name: stated for name, stated in cell.latencies.items() if not stated or any(stated.values())}
     if cell.completed == 0:
@@ -102,8 +103,9 @@ def _order(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
 
 
 def _spread(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
-    """Check each quantile against Cantelli's bounds: for any sample with mean μ and standard deviation σ (over n), a quantile q lies within
-    μ − σ√((1 − q)/q) and μ + σ√(q/(1 − q)) (Cantelli 1928); so mean and median are at most σ apart.
+    """Check each quantile against Cantelli's bounds: for any sample with mean μ and standard deviation σ (over n), a
+    quantile q lies within μ − σ√((1 − q)/q) and μ + σ√(q/(1 − q)) (Cantelli 1928); so mean and median are at most σ
+    apart.
     """
     if "mean" not in stated or "std" not in stated:
         return
@@ -175,8 +177,9 @@ def _under_way(cell: ResultCell) -> None:
 
 
 def _rate(cell: ResultCell) -> None:
-    """Check that requests of an open loop were sent as often as asked for: (n − 1)/(last − first send), which of n arrivals at random is
-    off by 1/√n as a standard deviation. Later turns follow their answers, and a cap holds sends back.
+    """Check that requests of an open loop were sent as often as asked for: (n − 1)/(last − first send), which of n
+    arrivals at random is off by 1/√n as a standard deviation. Later turns follow their answers, and a cap holds sends
+    back.
     """
     load = cell.load
     if load is None or not load.is_open or load.profile or load.max_concurrency is not None:

@@ -51,8 +51,8 @@ _REQUESTS: tuple[tuple[tuple[str, ...], Callable[[Sequence[Value], str], ResultC
 
 
 def read(path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]:
-    """Read the cells of one file, which they call `where`, with what the file beside it has of the same measurement: its
-    requests or its sums. Raises InputError: NoResult where it is of no known kind.
+    """Read the cells of one file, which they call `where`, with what the file beside it has of the same measurement:
+    its requests or its sums. Raises InputError: NoResult where it is of no known kind.
     """
     requests = path.with_name(aiperf.REQUESTS)
     try:
@@ -76,7 +76,9 @@ def read(path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]:
 
 
 def _joined(cell: ResultCell, beside: Path) -> ResultCell:
-    """Join a measurement's sums and its requests, of which `cell` has one and the file `beside` should have the other."""
+    """Join a measurement's sums and its requests, of which `cell` has one and the file `beside` should have the
+    other.
+    """
     try:
         others = _read(beside, {}, cell.where)
     except InputError as error:

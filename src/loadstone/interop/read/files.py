@@ -1,4 +1,5 @@
-"""Reads other people's files: chooses those that are results, and reads JSON, JSON lines, YAML and CSV with bounds."""
+"""Reads other people's files: chooses those that are results, and reads JSON, JSON lines, YAML and CSV with bounds.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.core.errors import InputError
-from loadstone.core.files import open_regular, refusing
+from loadstone.core.files import explain_os_error, open_regular
 from loadstone.core.yaml_text import decode_yaml
 from loadstone.interop.read import aiperf, inference_perf
 
@@ -100,7 +101,7 @@ def read_text(path: Path) -> str:
     """Read a file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
     content = bytearray()
     what = printable(path)
-    with refusing(f"{what}: cannot be read", "check the name"), open_regular(path) as file:
+    with explain_os_error(f"{what}: cannot be read", "check the name"), open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             content += chunk
             if len(content) > MOST_BYTES:
@@ -115,7 +116,9 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(content: str, what: str) -> Any:
-    """Parse JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are numbers. Raises InputError."""
+    """Parse JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are numbers. Raises
+    InputError.
+    """
     if sum(map(content.count, ",[{")) > _MOST_VALUES:
         raise InputError(f"{what}: more than {_MOST_VALUES:,} values; split it")
     try:
@@ -127,8 +130,8 @@ def parse_json(content: str, what: str) -> Any:
 
 
 def parse_lines(content: str, what: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
-    """Parse JSON lines into (line number, object), and the numbers of those that are no JSON: a tool that was killed leaves
-    half a line. Raises InputError where a line is JSON, but no object.
+    """Parse JSON lines into (line number, object), and the numbers of those that are no JSON: a tool that was killed
+    leaves half a line. Raises InputError where a line is JSON, but no object.
     """
     if content.count("\n") > MOST_LINES:
         raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")

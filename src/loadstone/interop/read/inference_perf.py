@@ -1,6 +1,7 @@
-"""Reads results of inference-perf (stage_N_lifecycle_metrics.json, per_request_lifecycle_metrics.json), all in seconds; and
-llm-d's benchmark report, 0.1 and 0.2: what its harnesses (inference-perf, GuideLLM, vllm bench) measured, converted,
-every figure with its unit beside it, the load and the stack under `scenario`, where it was filled in.
+"""Reads results of inference-perf (stage_N_lifecycle_metrics.json, per_request_lifecycle_metrics.json), all in
+seconds; and llm-d's benchmark report, 0.1 and 0.2: what its harnesses (inference-perf, GuideLLM, vllm bench)
+measured, converted, every figure with its unit beside it, the load and the stack under `scenario`, where it was
+filled in.
 
 `time_per_output_token` is our TPOT; `normalized_time_per_output_token`, E2E/n, has no counterpart.
 """
@@ -71,7 +72,9 @@ def stage(document: Value, where: str) -> ResultCell:
 def requests(rows: Sequence[Value], where: str) -> ResultCell:
     """Read per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it does not tell."""
     model = next((name for row in rows if (name := _model(row.get("request")))), None)
-    cell = ResultCell(where=where, tool=TOOL, load=None, definitions="inference-perf", deployment=present({"model": model}))
+    cell = ResultCell(
+        where=where, tool=TOOL, load=None, definitions="inference-perf", deployment=present({"model": model})
+    )
     cell.add_requests([_request(row, start) for row in rows if (start := row.number("start_time")) is not None])
     return cell
 

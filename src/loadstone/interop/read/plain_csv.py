@@ -49,7 +49,8 @@ def is_name(name: str) -> bool:
 
 
 def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str, int]:
-    """Map our names to column numbers. Raises InputError where a mapped column is not there, or nothing is measured."""
+    """Map our names to column numbers. Raises InputError where a mapped column is not there, or nothing is measured.
+    """
     at = {column: index for index, column in enumerate(header)}
     missing = [column for column in mapped.values() if column not in at]
     if missing:

@@ -226,7 +226,8 @@ class Value:
         return present(spans)
 
     def spelled(self, duration_s: float | None = None, answer_tokens: float | None = None) -> dict[str, Any]:
-        """Read latencies in seconds by keys such as `mean_ttft_ms`, `p99_e2el` or `TPOT p50 (s)`: the words in any order.
+        """Read latencies in seconds by keys such as `mean_ttft_ms`, `p99_e2el` or `TPOT p50 (s)`: the words in any
+        order.
 
         Without a unit they are seconds; milliseconds where one request would then outlast the run.
         """
@@ -312,7 +313,8 @@ def lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **mo
 
 
 def sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any]:
-    """Make the part of Plan.workload that says how many turns conversations had, in the mean; {} of single requests."""
+    """Make the part of Plan.workload that says how many turns conversations had, in the mean; {} of single requests.
+    """
     if turns is None or turns <= 1:
         return {}
     return {"sessions": {"turns": {"kind": "fixed", "mean": turns}, "think": {"mean_s": pause_s or 0.0}}}

@@ -8,7 +8,7 @@ from pathlib import Path
 from loadstone.analyse import imported_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.files import refusing
+from loadstone.core.files import explain_os_error
 from loadstone.interop.write import bench_json, tables
 
 __all__ = ["FORMATS", "export_run", "file_name"]
@@ -45,6 +45,6 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
     body = tables.cells_csv(folder, info) if form == "csv" else bench_json.lines(folder, info, form)
     if out is None:
         return body
-    with refusing(f"{out}: cannot be written", "give another file with -o"):
+    with explain_os_error(f"{out}: cannot be written", "give another file with -o"):
         out.write_bytes(body)
     return None

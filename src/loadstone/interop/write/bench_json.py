@@ -60,7 +60,8 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
 
 
 def _over(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Take rates of requests without a common clock over the duration that their file stated; None where it did not."""
+    """Take rates of requests without a common clock over the duration that their file stated; None where it did not.
+    """
     seen_s = numbers["duration"]
     factor = seen_s / duration_s if seen_s is not None and duration_s else None
     rates = {

@@ -1,4 +1,6 @@
-"""Writes runs as tables: CSV with a row per cell, in names that `loadstone import` reads; Parquet with a row per request."""
+"""Writes runs as tables: CSV with a row per cell, in names that `loadstone import` reads; Parquet with a row per
+request.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
 from loadstone.core.statistics import STATISTICS
 from loadstone.core.summary import LATENCIES, TOTALS, CellSummary, Latency, Summary
-from loadstone.core.text import no_formula, printable
+from loadstone.core.text import escape_formula, printable
 
 _FACTS = (
     "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep", "weights_dtype",
@@ -43,7 +45,7 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
 
 def _harmless(value: object) -> object:
     """Make a cell that neither a spreadsheet nor a terminal obeys."""
-    return no_formula(printable(value) if isinstance(value, str) else value)
+    return escape_formula(printable(value) if isinstance(value, str) else value)
 
 
 def _row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str, Any]:

@@ -26,9 +26,11 @@ _BOM = b"\xef\xbb\xbf"
 _TELLING_BYTES = len(b"retry:")
 """The beginning of a body by which an event stream is known where the header does not say so."""
 _INFLATED_BYTES = 4 * 1024 * 1024
-"""The most that one piece of a compressed body may unpack to: it is of one read or less, and an event is far shorter."""
+"""The most that one piece of a compressed body may unpack to: it is of one read or less, and an event is far shorter.
+"""
 _BODILESS_BYTES = 256 * 1024
-"""The most that may come without any of a body in it: headers, interim answers, trailers. Servers send a thousandth."""
+"""The most that may come without any of a body in it: headers, interim answers, trailers. Servers send a thousandth.
+"""
 _WINDOW_READS = 64
 _RETRY_READS = 8
 _LEARNINGS = 4

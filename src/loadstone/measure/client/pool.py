@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from loadstone.core.errors import DiskFullError, LoadstoneError
-from loadstone.core.host import processors
+from loadstone.core.host import count_processors
 from loadstone.core.plan import Load
 from loadstone.core.record import WatchedRequest
 from loadstone.measure.client.priority import needs_own_session
@@ -52,7 +52,7 @@ def workers_for(loads: tuple[Load, ...]) -> int:
     def needed(load: Load) -> float:
         return load.value / (1000 if load.is_open else 4000)
 
-    return max(1, min(processors(), math.ceil(max(map(needed, loads)))))
+    return max(1, min(count_processors(), math.ceil(max(map(needed, loads)))))
 
 
 class WorkerPool:

@@ -1,8 +1,10 @@
 """Defines the messages between the run's owner and its workers: one JSON object a line, over the workers' pipes.
 
-owner → worker (stdin)    Job once, then Step after Step, EndStep or StopRun to end early; Leave or the pipe's end: save
+owner → worker (stdin)    Job once, then Step after Step, EndStep or StopRun to end early; Leave or the pipe's end:
+save
                           and exit
-worker → owner (stdout)   Ready once, Progress (and EndedRequests) four times a second, StepDone per step, Failed if it cannot
+worker → owner (stdout)   Ready once, Progress (and EndedRequests) four times a second, StepDone per step, Failed if
+it cannot
                           go on
 """
 

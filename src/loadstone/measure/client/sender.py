@@ -12,7 +12,7 @@ import msgspec
 from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.core.record import Status, WatchedRequest
 from loadstone.core.secrets import blank
-from loadstone.measure.client.clock import RunClock, Pacer
+from loadstone.measure.client.clock import Pacer, RunClock
 from loadstone.measure.client.fleet import AnyConnection, ServerFleet
 from loadstone.measure.client.grpc import Channels, shut
 from loadstone.measure.client.load import Due, Feed, StepLoad

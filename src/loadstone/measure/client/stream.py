@@ -232,7 +232,9 @@ class Fragments:
         rows, self._rows = self._rows, []
         columns = [
             _make_list_column(values, kind) if pa.types.is_list(kind) else pa.array(values, kind)
-            for kind, values in zip(self._schema.types, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True)
+            for kind, values in zip(
+                self._schema.types, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True
+            )
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 

@@ -61,7 +61,9 @@ async def _serve(settings: Settings, fleet: Fleet | None) -> None:
     server = ServerState(settings, WriteScheduler(loop), ServerCounters(settings.model), {}, engine)
     where = f"{settings.host}:{settings.port}"
     try:
-        listener = await loop.create_server(lambda: ServerConnection(server), settings.host, settings.port, backlog=4096)
+        listener = await loop.create_server(
+            lambda: ServerConnection(server), settings.host, settings.port, backlog=4096
+        )
     except (OSError, UnicodeError) as error:
         raise InputError(f"cannot listen on {where}: {error}; give another --host or --port") from error
     bound = listener.sockets[0].getsockname()

@@ -10,7 +10,8 @@ from loadstone.measure.simulated_server.law import MODEL, Usage
 
 COMPLETIONS, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
 _DEFAULT_TOKENS = {COMPLETIONS: 16, GENERATE: 128}
-"""The default length of an answer: the OpenAI API's, kept by vLLM, and SGLang's; a conversation's goes on to the end."""
+"""The default length of an answer: the OpenAI API's, kept by vLLM, and SGLang's; a conversation's goes on to the end.
+"""
 _CHAT_TOKENS, _MESSAGE_TOKENS = 3, 4  # what the pretended chat template adds: in all, and per message
 
 

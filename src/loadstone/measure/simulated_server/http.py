@@ -30,7 +30,7 @@ from loadstone.measure.simulated_server.body import (
     prompt_tokens,
 )
 from loadstone.measure.simulated_server.law import Law, Settings
-from loadstone.measure.simulated_server.stream import Keys, HttpRequest, WriteScheduler, AnswerWriter
+from loadstone.measure.simulated_server.stream import AnswerWriter, HttpRequest, Keys, WriteScheduler
 
 if TYPE_CHECKING:
     from loadstone.measure.simulated_server.engine import RealTimeEngine

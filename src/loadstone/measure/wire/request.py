@@ -22,7 +22,8 @@ from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Endpoint, Re
 
 
 def path(spec: RequestSpec) -> str:
-    """Return the path of the requests, from the server's root on. Raises InputError where the endpoint is not HTTP."""
+    """Return the path of the requests, from the server's root on. Raises InputError where the endpoint is not HTTP.
+    """
     match spec.endpoint:
         case "completions" | "chat":
             return (

@@ -22,7 +22,8 @@ from loadstone.workload.request import RequestSpec
 
 
 def fields(spec: RequestSpec, length: str) -> dict[str, Any]:
-    """Make the body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of tokens."""
+    """Make the body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of tokens.
+    """
     params: dict[str, Any] = {"max_new_tokens": length}
     if spec.min_tokens:
         params["min_new_tokens"] = length

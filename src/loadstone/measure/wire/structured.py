@@ -35,7 +35,9 @@ def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
 
 
 def shape_fields(spec: RequestSpec) -> dict[str, Any]:
-    """Make the fields of a request body that ask for its shape, if any; those of `sampling_params` go into that object."""
+    """Make the fields of a request body that ask for its shape, if any; those of `sampling_params` go into that
+    object.
+    """
     if spec.structured is None or spec.spelling is None:
         return {}
     kind, value = spec.structured.kind, spec.structured.value

@@ -34,7 +34,9 @@ def present(field: msgspec.Raw) -> bool:
 
 
 def count(value: float | None) -> int | None:
-    """Read a count of tokens; None for what cannot be one (negative, huge, a fraction, NaN, which compares to nothing)."""
+    """Read a count of tokens; None for what cannot be one (negative, huge, a fraction, NaN, which compares to
+    nothing).
+    """
     return int(value) if value is not None and 0 <= value <= MAX_COUNT and value == int(value) else None
 
 
@@ -69,8 +71,8 @@ def raw(value: Any) -> msgspec.Raw:
 
 
 def storable(value: Any, levels: int = MAX_LEVELS) -> Any:
-    """Make a decoded value one that every reader of JSON takes: what is nested deeper is null, and so is a number beyond
-    float64; half a UTF-16 pair is a replacement character.
+    """Make a decoded value one that every reader of JSON takes: what is nested deeper is null, and so is a number
+    beyond float64; half a UTF-16 pair is a replacement character.
     """
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode() if not value.isascii() else value

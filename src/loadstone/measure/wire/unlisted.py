@@ -31,8 +31,8 @@ _ENCODED = re.compile(r"[A-Za-z0-9+/_=-]{48,}|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|da
 
 
 def usage_in(chunk: Any) -> dict[str, float] | None:
-    """Find the counts of the first object in a decoded chunk that counts output: input, output, total, cached, reasoning,
-    as far as they are there. None where there is no such object.
+    """Find the counts of the first object in a decoded chunk that counts output: input, output, total, cached,
+    reasoning, as far as they are there. None where there is no such object.
     """
     waiting = [(chunk, _LEVELS)]
     for value, levels in waiting:  # which grows: those that are further in come later
