@@ -16,7 +16,7 @@ from loadstone.core.record import Target
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.probe import Requirements
 from loadstone.measure.simulated_server import Law, TimingServer, start
-from loadstone.measure.wire.request import body, path
+from loadstone.measure.wire.request import make_body, make_path
 from loadstone.runs.preflight import LOADED, Server, answer_times_s
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
@@ -132,7 +132,7 @@ def test_answers_in_one_piece_need_no_stream_options(timing: TimingServer) -> No
     target, vocabulary, ask = probe(timing.url, stream=False)
     assert target.accepts == {"ignore_eos": True, "min_tokens": True}
     assert (target.streams, ask.stream, ask.usage, vocabulary.kind) == (False, False, "none", "token ids")
-    assert "stream_options" not in body(ask)
+    assert "stream_options" not in make_body(ask)
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "400 Bad Request"])
@@ -152,7 +152,7 @@ def test_what_the_user_asks_for_is_in_every_request_of_the_run(timing: TimingSer
     sampling = Sampling(temperature=0.5, top_p=0.9, seed=3, stop=("x",))
     _, _, ask = probe(timing.url, sampling=sampling, extra={"top_k": 5})
     assert (ask.sampling, ask.extra) == (sampling, {"top_k": 5})
-    assert {"temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["x"], "top_k": 5}.items() <= body(ask).items()
+    assert {"temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["x"], "top_k": 5}.items() <= make_body(ask).items()
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_the_length_is_asked_for_as_the_server_takes_it(name: str, least: int) -
         target, _, ask = probe(server.url)
         same(server.url, target, ask)
     assert ask.length == name
-    assert name in body(ask)
+    assert name in make_body(ask)
     assert target.accepts["ignore_eos"]
 
 
@@ -247,7 +247,7 @@ def test_a_server_that_wants_its_version_in_every_url() -> None:
         for below in ("", "/chat/completions"):
             url = f"{server.url}/openai/deployments/tiny{below}?api-version=2024-10-21"
             target, _, ask = probe(url, endpoint="chat")
-            assert (target.model, path(ask)) == ("tiny", "/chat/completions?api-version=2024-10-21")
+            assert (target.model, make_path(ask)) == ("tiny", "/chat/completions?api-version=2024-10-21")
         assert "leave out what begins with ?" in refused(f"{server.url}?key=secret")
 
 
@@ -470,7 +470,7 @@ def test_the_first_spelling_that_is_not_ignored_is_kept(
     with ScriptedServer(shaped(field, shape=shape), meets=True) as server:
         _, _, ask = probe(server.url, structured=structured)
     assert (ask.structured, ask.spelling) == (structured, spelling)
-    assert field in body(ask)
+    assert field in make_body(ask)
     # A constrained answer ends where its shape does.
     assert (ask.ignore_eos, ask.min_tokens) == (False, False)
 
@@ -565,7 +565,7 @@ def test_the_timing_server_over_sglangs_endpoint(timing: TimingServer) -> None:
     target, vocabulary, ask = probe(timing.url, endpoint="sglang", sampling=Sampling(temperature=0.0))
     assert (target.endpoint, target.model, target.engine) == ("sglang", "timing", "timing server")
     assert vocabulary.kind == "token ids"
-    assert body(ask)["sampling_params"]["temperature"] == 0.0
+    assert make_body(ask)["sampling_params"]["temperature"] == 0.0
     assert probe(timing.url, endpoint="sglang", stream=False)[1].kind == "token ids"
 
 
@@ -624,7 +624,7 @@ def test_a_triton_server_is_found_with_its_model(models: tuple[str, ...], chosen
     # Nothing that the model has no input for, lest it be taken for a parameter and ignored.
     assert {name for fields in asked for name in fields} <= set(INPUTS)
     assert (ask.min_tokens, ask.usage, ask.ignore_eos) == (True, "none", False)
-    assert "min_length" in body(ask)
+    assert "min_length" in make_body(ask)
     assert (vocabulary.kind, vocabulary.overhead_tokens) == ("text", 0)
 
 

@@ -33,18 +33,18 @@ class Owner:
         self.clock = RunClock(time.monotonic_ns())
         self.told: list[str] = []
 
-    def ended(self, connection: Connection, stream: Stream) -> None:
+    def on_ended(self, connection: Connection, stream: Stream) -> None:
         self.told.append("ended")
         self.loop.stop()
 
-    def broke(self, connection: Connection, stream: Stream, reason: str, *, retry: bool) -> None:
+    def on_broke(self, connection: Connection, stream: Stream, reason: str, *, retry: bool) -> None:
         self.told.append(reason)
         self.loop.stop()
 
-    def opened(self, connection: Connection) -> None:
+    def on_opened(self, connection: Connection) -> None:
         self.told.append("opened")
 
-    def dropped(self, connection: Connection) -> None:
+    def on_dropped(self, connection: Connection) -> None:
         self.told.append("dropped")
 
 

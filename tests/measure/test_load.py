@@ -31,10 +31,10 @@ class StandInFeed:
         request = self._plan.request(0, order % len(self._plan))
         return Due(time.monotonic_ns() + round(hours * HOUR_NS), order, request, b"", b"", None)
 
-    def starter(self) -> Due | None:
+    def next_starter(self) -> Due | None:
         return self._starters[0] if self._starters else None
 
-    def later(self) -> Due | None:
+    def next_later(self) -> Due | None:
         return self._later[0] if self._later else None
 
     def take_starter(self) -> Due:
@@ -115,16 +115,16 @@ def test_a_ramp_of_places_starts_with_the_first_measured_request() -> None:
     load, feed = step_of(Load("concurrency", 8, profile=((2, 8, 1e-6), (8, 8, 3600))), [-1] * 10)
     assert load.follows_profile
     assert orders(load) == [0, 1]
-    assert load.sent(feed._plan.request(0, 0), time.monotonic_ns() - 1_000_000)
-    assert not load.sent(feed._plan.request(0, 1), time.monotonic_ns())
+    assert load.note_sent(feed._plan.request(0, 0), time.monotonic_ns() - 1_000_000)
+    assert not load.note_sent(feed._plan.request(0, 1), time.monotonic_ns())
     assert len(orders(load, 2)) == 6
 
 
 def test_a_closed_loop_by_time_ends_when_it_is_over() -> None:
     load, feed = step_of(Load("concurrency", 2, duration_s=60), [-1] * 5)
     assert orders(load) == [0, 1]
-    load.sent(feed._plan.request(0, 0), time.monotonic_ns() - 59_000_000_000)
-    assert not load.over()
+    load.note_sent(feed._plan.request(0, 0), time.monotonic_ns() - 59_000_000_000)
+    assert not load.is_over()
     other, feed = step_of(Load("concurrency", 2, duration_s=60), [-1] * 5)
     other.sent(feed._plan.request(0, 0), time.monotonic_ns() - 60_000_000_000)
     assert other.over()

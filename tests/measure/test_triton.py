@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadstone.measure.wire import answer as base
 from loadstone.measure.wire.tolerant import MAX_COUNT
-from loadstone.measure.wire.triton import TritonAnswer, inputs, spelled
+from loadstone.measure.wire.triton import TritonAnswer, make_inputs, spell_input
 from loadstone.workload.request import RequestSpec, Structured
 
 
@@ -120,11 +120,11 @@ def test_odd_fields_and_invalid_utf8_do_not_spoil_the_others() -> None:
 
 
 def test_inputs_are_named_as_the_models_release_does() -> None:
-    assert spelled("min_tokens", ()) == "min_tokens"
-    assert spelled("min_tokens", ("min_length",)) == "min_length"
-    assert spelled("min_tokens", ("min_length", "min_tokens")) == "min_tokens"
-    assert spelled("seed", ("random_seed",)) == "random_seed"
-    assert spelled("top_p", ("min_length",)) == "top_p"
+    assert spell_input("min_tokens", ()) == "min_tokens"
+    assert spell_input("min_tokens", ("min_length",)) == "min_length"
+    assert spell_input("min_tokens", ("min_length", "min_tokens")) == "min_tokens"
+    assert spell_input("seed", ("random_seed",)) == "random_seed"
+    assert spell_input("top_p", ("min_length",)) == "top_p"
 
 
 def test_a_shape_is_asked_for_beside_the_prompt() -> None:
@@ -133,7 +133,7 @@ def test_a_shape_is_asked_for_beside_the_prompt() -> None:
         endpoint="triton", model="ensemble", structured=Structured("regex", "a+"), spelling="guided_decoding"
     )
     guide = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a+"}
-    assert inputs(shaped, "p", "9") == inputs(plain, "p", "9") | guide
+    assert make_inputs(shaped, "p", "9") == make_inputs(plain, "p", "9") | guide
 
 
 @given(st.data())

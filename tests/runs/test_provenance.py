@@ -141,6 +141,6 @@ def test_another_version_s_provenance_is_none(tmp_path: Path) -> None:
     given = {"sim": "ttft=2ms,itl=1ms", "input": 8, "output": 4, "concurrency": 1, "requests": 4, "out": tmp_path}
     folder = Path(bench(options_of(given, Options))["run_dir"])
     info = run_folder.read_info(folder)
-    assert Provenance.of(info).commands == ()
+    assert Provenance.read(info).commands == ()
     info.settings["provenance"] = {"commands": 3}
-    assert Provenance.of(info) == Provenance()
+    assert Provenance.read(info) == Provenance()

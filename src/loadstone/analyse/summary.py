@@ -358,7 +358,7 @@ def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
     """
 
     def joules(tokens_per_s: float | None, begin_s: float, over_s: float) -> float | None:
-        energy_j = readings.energy_j(begin_s, over_s)
+        energy_j = readings.sum_energy_j(begin_s, over_s)
         return energy_j / (tokens_per_s * (over_s - begin_s)) if energy_j is not None and tokens_per_s else None
 
     metrics = summary.metrics

@@ -65,7 +65,8 @@ def events(batch: pa.RecordBatch) -> Events:
 
 
 def mask_times(seconds: Floats) -> Floats:
-    """Put NaN for times that no clock tells: infinite, or so far off that their square is, as in other tools' files.
+    """Put NaN for times that no clock tells: infinite, or so far off that their square is, as in other tools'
+    files.
     """
     far = np.abs(seconds) > _FARTHEST_S
     return np.where(far, np.nan, seconds) if far.any() else seconds

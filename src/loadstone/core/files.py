@@ -50,7 +50,8 @@ def check_regular(path: Path) -> None:
 
 
 def read_bytes(path: Path, most_bytes: int, remedy: str) -> bytes:
-    """Read all of a file. Raises InputError, one line that ends with `remedy`, where it cannot be read or is larger.
+    """Read all of a file. Raises InputError, one line that ends with `remedy`, where it cannot be read or is
+    larger.
     """
     with explain_os_error(f"{path}: cannot be read", remedy), open_regular(path) as file:
         content = file.read(most_bytes + 1)

@@ -125,36 +125,36 @@ class Readings:
 
     def __init__(self, samples: pa.Table) -> None:
         by_source = _group_by_source(samples)
-        self.of: Mapping[str, Mapping[str, Series]] = next(
+        self.series: Mapping[str, Mapping[str, Series]] = next(
             (by_source[source] for source in SOURCES if source in by_source), {}
         )
 
-    def within(self, name: str, start_s: float, end_s: float) -> list[GpuSeries]:
+    def select(self, name: str, start_s: float, end_s: float) -> list[GpuSeries]:
         """Select the readings of each GPU taken in this time, of those GPUs that have any."""
         inside = []
-        for gpu, (time_s, value) in self.of.get(name, {}).items():
+        for gpu, (time_s, value) in self.series.get(name, {}).items():
             chosen = (time_s >= start_s) & (time_s <= end_s)
             if chosen.any():
                 inside.append(GpuSeries(gpu, Series(time_s[chosen], value[chosen])))
         return inside
 
-    def together(self, name: str, start_s: float, end_s: float) -> tuple[Floats, Floats]:
+    def interpolate(self, name: str, start_s: float, end_s: float) -> tuple[Floats, Floats]:
         """Return (moments at which one of the GPUs was read, GPUs × values at these). No two exporters are read at
         once: what lies between the readings of a GPU is on a line between them.
         """
-        inside = self.within(name, start_s, end_s)
+        inside = self.select(name, start_s, end_s)
         moments = np.unique(np.concatenate([series.time_s for _, series in inside] or [np.empty(0)]))
         rows = [np.interp(moments, *series) for _, series in inside]
         return moments, np.array(rows).reshape(len(rows), len(moments))
 
-    def energy_j(self, start_s: float, end_s: float) -> float | None:
+    def sum_energy_j(self, start_s: float, end_s: float) -> float | None:
         """Sum the energy of all GPUs in this time; None where it was read too seldom. Counters are used where they
         agree with the power, else the power is.
         """
-        power = dict(self.within("power_w", start_s, end_s))
+        power = dict(self.select("power_w", start_s, end_s))
         total = 0.0
-        for gpu in power.keys() | self.of.get("energy_j_total", {}).keys():
-            counted = _count_gain(self.of.get("energy_j_total", {}).get(gpu), start_s, end_s)
+        for gpu in power.keys() | self.series.get("energy_j_total", {}).keys():
+            counted = _count_gain(self.series.get("energy_j_total", {}).get(gpu), start_s, end_s)
             drawn = _integrate_power(power.get(gpu), end_s - start_s)
             if counted is None or (drawn is not None and not drawn / AGREE <= counted <= drawn * AGREE):
                 counted = drawn

@@ -145,7 +145,7 @@ class Blocks:
     offsets: NDArray[np.int64]
     ids: NDArray[np.int32]
 
-    def of(self, row: int) -> NDArray[np.int32]:
+    def take_row(self, row: int) -> NDArray[np.int32]:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def take(self, rows: NDArray[np.int64]) -> Blocks:
@@ -299,7 +299,7 @@ class Plan:
             chat=self.chat and text >= 0,
             turn=None if turn < 0 else turn,
             think_s=float(self.think_s[row]),
-            blocks=() if blocks is None else tuple(blocks.of(row).tolist()),
+            blocks=() if blocks is None else tuple(blocks.take_row(row).tolist()),
             block_tokens=0 if blocks is None else blocks.tokens,
         )
 

@@ -39,7 +39,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     git: GitState | None = None
 
     @classmethod
-    def of(cls, info: RunInfo) -> Provenance:
+    def read(cls, info: RunInfo) -> Provenance:
         """Read it from run.json; empty where it has none, or another version's."""
         try:
             return msgspec.convert(info.settings.get("provenance") or {}, cls)

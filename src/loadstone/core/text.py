@@ -12,7 +12,8 @@ _MARKUP = re.compile(rb"<(title|style|script)\b[^<]*</[^<>]*>|<[^<>]*>", re.IGNO
 
 
 def error_text(body: bytes) -> str:
-    """Make one printable line of an error body: its message where it is an OpenAI error object, else its beginning.
+    """Make one printable line of an error body: its message where it is an OpenAI error object, else its
+    beginning.
     """
     try:
         error = json.loads(body.decode("utf-8-sig", "replace"))
@@ -29,7 +30,8 @@ def error_text(body: bytes) -> str:
 
 
 def escape_formula(value: object) -> object:
-    """Make a cell of CSV: text that a spreadsheet takes for a formula gets an apostrophe, what is missing is empty.
+    """Make a cell of CSV: text that a spreadsheet takes for a formula gets an apostrophe, what is missing is
+    empty.
     """
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"

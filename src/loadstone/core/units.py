@@ -54,7 +54,8 @@ def parse_counts(text: str, what: str) -> list[int]:
 
 
 def show_seconds(value: float | None, digits: int = 3) -> str:
-    """Write a duration for people, to `digits` significant digits: `412 µs`, `11.2 ms`, `1.13 s`, `-` when missing.
+    """Write a duration for people, to `digits` significant digits: `412 µs`, `11.2 ms`, `1.13 s`, `-` when
+    missing.
     """
     if value is None or not math.isfinite(value):
         return show_number(value)

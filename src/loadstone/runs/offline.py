@@ -20,7 +20,13 @@ from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
 from loadstone.core.signals import Signals
 from loadstone.engines.keywords import Keywords
 from loadstone.measure.engines.launch import LaunchError
-from loadstone.measure.offline.engine import LoadedEngine, OfflineAnswer, OfflineBatch, OfflineEngine, interpreter_of
+from loadstone.measure.offline.engine import (
+    LoadedEngine,
+    OfflineAnswer,
+    OfflineBatch,
+    OfflineEngine,
+    find_interpreter,
+)
 from loadstone.runs import execution, preflight
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
@@ -48,7 +54,7 @@ def offline(
     engine that ends during a later batch leaves a failed run with the cells before.
     """
     plans = [_plan(options) for options in runs]
-    interpreter = interpreter_of(keywords, python)
+    interpreter = find_interpreter(keywords, python)
     with Signals() as signals:
 
         def look() -> None:

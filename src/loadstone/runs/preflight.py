@@ -30,12 +30,12 @@ from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
 from loadstone.core.text import excerpt
 from loadstone.engines.sharding.limits import count
-from loadstone.measure.client.pool import workers_for
+from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.probe import Requirements, token_counter
 from loadstone.measure.engines.server import HttpServer, check_proxy, shown
-from loadstone.measure.wire.request import RequestBody, body, path
+from loadstone.measure.wire.request import RequestBody, make_body, make_path
 from loadstone.runs.launched import launched
 from loadstone.workload.option_values import DEFAULT_SIM, parse_structured
 from loadstone.workload.options import Options
@@ -211,7 +211,7 @@ def answer_times_s(plan: Plan, server: Server, proxy: str | None = None) -> list
     if target.endpoint == "triton-grpc":
         return []
     writer = PromptWriter(server.vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat")
-    requests = RequestBody(body(server.request))
+    requests = RequestBody(make_body(server.request))
     with HttpServer(target.url, server.headers, proxy) as connection:
         # The first may find the server cold, and does not count.
         took_s = {}
@@ -219,7 +219,7 @@ def answer_times_s(plan: Plan, server: Server, proxy: str | None = None) -> list
             prompt = writer.write(plan.request(0, min(index, len(plan.rows(0)) - 1)))
             start_s = time.monotonic()
             try:
-                answer = connection.post(path(server.request), requests.render(prompt, tokens))
+                answer = connection.post(make_path(server.request), requests.render(prompt, tokens))
             except TargetError:
                 return []
             if answer.status_code != 200:
@@ -434,7 +434,7 @@ def check_plan(plan: Plan, server: Server, salt: str | None, workers: int | None
             f"{what} beyond the server's context of {target.max_model_tokens} tokens; "
             "ask for less, or start the server with a longer context"
         )
-    check_open_files(plan, workers or workers_for(plan.cells))
+    check_open_files(plan, workers or choose_workers(plan.cells))
 
 
 def check_open_files(plan: Plan, workers: int) -> None:

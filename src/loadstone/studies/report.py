@@ -68,7 +68,7 @@ def study_runs(read: StudyFile, launches: Sequence[Launch], folder: Path, twin: 
     for launch in launches:
         for run in filter(None, (runs[cell.id] for cell in launch.cells)):
             info = run_folder.read_info(run)
-            done.append(_Done(launch, info, Provenance.of(info)))
+            done.append(_Done(launch, info, Provenance.read(info)))
     cells = _cells(launches, runs, twin)
     shared, apart = _made_with(done)
     part = StudyPart(

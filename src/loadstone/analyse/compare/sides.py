@@ -250,5 +250,5 @@ def shared_requests(a: Place, b: Place) -> int | None:
 def _texts(plan: Plan, rows: NDArray[np.intp]) -> list[object]:
     """What each row asks that is no number: its text, or which shared blocks it is made of."""
     if plan.blocks is not None:
-        return [plan.blocks.of(row).tobytes() for row in rows]
+        return [plan.blocks.take_row(row).tobytes() for row in rows]
     return [plan.prompts[at] if at >= 0 else None for at in plan.prompt[rows]]

@@ -23,7 +23,8 @@ class Total(NamedTuple):
 
 
 class Statistic(NamedTuple):
-    """One number of a distribution: its name in the tool's keys, its definition, its formula of what `prepare` gives.
+    """One number of a distribution: its name in the tool's keys, its definition, its formula of what `prepare`
+    gives.
     """
 
     name: str

@@ -26,7 +26,8 @@ _held: set[int] = set()
 
 
 def _let_go() -> None:
-    """Close the locks in a process forked off an owner: it is none, and must not hold them for as long as it lives.
+    """Close the locks in a process forked off an owner: it is none, and must not hold them for as long as it
+    lives.
     """
     for file in _held:
         os.close(file)

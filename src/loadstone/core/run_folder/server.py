@@ -1,4 +1,5 @@
-"""Stores what the servers report of themselves, as samples: server.arrow while the run goes on, server.parquet after.
+"""Stores what the servers report of themselves, as samples: server.arrow while the run goes on, server.parquet
+after.
 """
 
 from __future__ import annotations

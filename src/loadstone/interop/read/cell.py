@@ -14,7 +14,7 @@ import msgspec
 from loadstone.analyse.verdict import Finding
 from loadstone.core.plan import Load, Phase
 from loadstone.core.record import RequestRecord, Status
-from loadstone.interop.read.findings import finding, some
+from loadstone.interop.read.findings import finding, list_some
 from loadstone.interop.read.values import Value
 from loadstone.workload.lengths import MAX_TOKENS
 
@@ -171,7 +171,7 @@ class ResultCell:
     def say_odd(self, odd: Mapping[str, str]) -> None:
         """Add a finding about numbers of the file that were left out, see Value."""
         if odd:
-            numbers = some([f"{name} is {value}" for name, value in odd.items()])
+            numbers = list_some([f"{name} is {value}" for name, value in odd.items()])
             self.say("impossible_number", f"{numbers}, and cannot be below 0; left out")
 
     def say_recounted(self, recounted: int, of: int | None, remedy: str | None = None) -> None:
@@ -203,7 +203,7 @@ class ResultCell:
             counts = request.output_tokens, request.counted_tokens
             recounted += None not in counts and counts[0] != counts[1]
             too_long += max(request.input_tokens or 0, counts[0] or counts[1] or 0) > MAX_TOKENS
-            record = _record(request, seconds(request.start), seconds(request.due))
+            record = _make_record(request, seconds(request.start), seconds(request.due))
             if several:
                 record.session_id, record.turn = request.session_id, request.turn
             self.records.append(record)
@@ -213,7 +213,7 @@ class ResultCell:
             self.say("impossible_number", evidence)
 
 
-def _record(request: ResultRequest, sent_s: float | None, intended_s: float | None) -> RequestRecord:
+def _make_record(request: ResultRequest, sent_s: float | None, intended_s: float | None) -> RequestRecord:
     """Make a record. `sent_s` None: that moment is time 0. A request without any output is an error, whatever the
     tool says of it.
 
@@ -248,11 +248,11 @@ def _record(request: ResultRequest, sent_s: float | None, intended_s: float | No
     )
 
 
-def after(start: float, moment: float | None) -> float | None:
+def offset_from(start: float, moment: float | None) -> float | None:
     """Return `moment` as an offset from `start`; None where it is not told or before."""
     return moment - start if moment is not None and moment >= start else None
 
 
-def failure(error: Value, key: str) -> str | None:
+def read_failure(error: Value, key: str) -> str | None:
     """Read a request's `error`, itself or under `key`; None where there is none."""
     return (error.text(f"{key}|") or "an error without a message") if error else None

@@ -40,21 +40,21 @@ _NOUNS = {
 
 def check(cell: ResultCell) -> None:
     """Add findings to `cell`; take out what cannot be (negative times)."""
-    _impossible(cell)
-    _unmeasured(cell)
-    _failed(cell)
-    _fewer(cell)
+    _check_impossible(cell)
+    _check_unmeasured(cell)
+    _check_failed(cell)
+    _check_fewer(cell)
     for name, stated in cell.latencies.items():
-        _order(cell, name, stated)
-        _spread(cell, name, stated)
-    _sum(cell)
-    _quotients(cell)
-    _under_way(cell)
-    _rate(cell)
-    _empty(cell)
+        _check_order(cell, name, stated)
+        _check_spread(cell, name, stated)
+    _check_sum(cell)
+    _check_quotients(cell)
+    _check_under_way(cell)
+    _check_rate(cell)
+    _check_empty(cell)
 
 
-def _impossible(cell: ResultCell) -> None:
+def _check_impossible(cell: ResultCell) -> None:
     for name, stated in cell.latencies.items():
         below = sorted(statistic for statistic, value in stated.items() if value < 0)
         if below:
@@ -63,7 +63,7 @@ def _impossible(cell: ResultCell) -> None:
                 del stated[statistic]
 
 
-def _unmeasured(cell: ResultCell) -> None:
+def _check_unmeasured(cell: ResultCell) -> None:
     """Leave out latencies that are 0 throughout: vLLM's and SGLang's clients write 0 for the mean and all else of no
     sample: where every request failed, or none had a second token. A measured latency is never 0 throughout.
     """
@@ -79,7 +79,7 @@ def _unmeasured(cell: ResultCell) -> None:
             cell.say("no_latencies", "states no latency", "info", "Only its throughput can be compared.")
 
 
-def _failed(cell: ResultCell) -> None:
+def _check_failed(cell: ResultCell) -> None:
     """Say what failed, of sums; of requests the verdict says it."""
     failed = sum(cell.requests.get(name) or 0 for name in ("error", "timeout"))
     if failed and not cell.records:
@@ -87,14 +87,14 @@ def _failed(cell: ResultCell) -> None:
         cell.say("request_errors", f"{failed} of {sent} requests failed")
 
 
-def _fewer(cell: ResultCell) -> None:
+def _check_fewer(cell: ResultCell) -> None:
     """Find a file of requests that ends early, beside sums of all of them."""
     done = sum(record.phase == "measure" for record in cell.records)
     if cell.records and cell.completed is not None and done < cell.completed:
         cell.say("requests_missing", f"{cell.completed} requests completed by its totals, but the file holds {done}")
 
 
-def _order(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
+def _check_order(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
     shown = [(statistic, stated[statistic]) for statistic in _ORDER if statistic in stated]
     for (low, smaller), (high, larger) in pairwise(shown):
         if smaller > larger * (1 + ROUNDING):
@@ -102,7 +102,7 @@ def _order(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
             cell.say("percentiles_disordered", evidence)
 
 
-def _spread(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
+def _check_spread(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
     """Check each quantile against Cantelli's bounds: for any sample with mean μ and standard deviation σ (over n), a
     quantile q lies within μ − σ√((1 − q)/q) and μ + σ√(q/(1 − q)) (Cantelli 1928); so mean and median are at most σ
     apart.
@@ -121,7 +121,7 @@ def _spread(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
             )
 
 
-def _sum(cell: ResultCell) -> None:
+def _check_sum(cell: ResultCell) -> None:
     """Check that mean E2E = mean TTFT + mean TPOT·(n − 1), where all answers have n tokens.
 
     Where lengths differ, TPOT and n − 1 may go together, which moves the sum by at most σ(TPOT)·σ(n)
@@ -142,7 +142,7 @@ def _sum(cell: ResultCell) -> None:
         )
 
 
-def _quotients(cell: ResultCell) -> None:
+def _check_quotients(cell: ResultCell) -> None:
     for name, count in cell.counts.items():
         rate = cell.totals.get(name)
         if rate is None or count is None or cell.duration_s is None:
@@ -156,7 +156,7 @@ def _quotients(cell: ResultCell) -> None:
             )
 
 
-def _under_way(cell: ResultCell) -> None:
+def _check_under_way(cell: ResultCell) -> None:
     """Check Little's law: mean requests under way = Σ E2E/duration; and no more than the cap."""
     little, stated, load = cell.mean_under_way, cell.under_way, cell.load
     if little is None:
@@ -176,7 +176,7 @@ def _under_way(cell: ResultCell) -> None:
         cell.say("concurrency_inconsistent", evidence)
 
 
-def _rate(cell: ResultCell) -> None:
+def _check_rate(cell: ResultCell) -> None:
     """Check that requests of an open loop were sent as often as asked for: (n − 1)/(last − first send), which of n
     arrivals at random is off by 1/√n as a standard deviation. Later turns follow their answers, and a cap holds sends
     back.
@@ -193,7 +193,7 @@ def _rate(cell: ResultCell) -> None:
         cell.say("rate_differs", f"{sent_per_s:.4g} requests/s were sent, {load.value:.4g} are stated")
 
 
-def _empty(cell: ResultCell) -> None:
+def _check_empty(cell: ResultCell) -> None:
     """Find completed requests without a token, which are failures that were counted as successes."""
     empty = sum(record.error == NO_TOKENS for record in cell.records)
     done = cell.completed or len(cell.records)

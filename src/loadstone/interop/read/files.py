@@ -1,4 +1,5 @@
-"""Reads other people's files: chooses those that are results, and reads JSON, JSON lines, YAML and CSV with bounds.
+"""Reads other people's files: chooses those that are results, and reads JSON, JSON lines, YAML and CSV with
+bounds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MOST_FILES = 10_000
 _SUFFIXES = (".json", ".jsonl", ".csv", ".yaml", ".yml", ".txt")
 
 
-def files_of(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
+def list_files(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
     """List (file, what to call it, True if it was named itself), each once.
 
     Some tools name all their results alike: what a file is called has its folder, from the one folder that was named
@@ -31,24 +32,24 @@ def files_of(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
     apart = len({path if path.is_dir() else path.parent for path in paths}) > 1
     for path in paths:
         if not path.is_dir():
-            files[_real(path)] = (path, printable(path if apart else path.name), True)
+            files[_follow_links(path)] = (path, printable(path if apart else path.name), True)
             continue
         inside = sorted(one for one in path.rglob("*") if one.suffix in _SUFFIXES and one.is_file())
         if len(inside) > _MOST_FILES:
             raise InputError(f"{path}: {len(inside):,} files; name at most {_MOST_FILES:,}")
         for one in inside:
             if not _repeats_others(one):
-                files.setdefault(_real(one), (one, printable(one if apart else one.relative_to(path)), False))
+                files.setdefault(_follow_links(one), (one, printable(one if apart else one.relative_to(path)), False))
 
     def is_second(resolved: Path, named: bool) -> bool:
         """AIPerf's summary and its requests are one result: reading either reads both."""
-        summary = files.get(aiperf.summary_beside(resolved)) if resolved.name == aiperf.REQUESTS else None
+        summary = files.get(aiperf.summary_path(resolved)) if resolved.name == aiperf.REQUESTS else None
         return summary is not None and not (named and not summary[2])
 
     return [entry for resolved, entry in files.items() if not is_second(resolved, entry[2])]
 
 
-def _real(path: Path) -> Path:
+def _follow_links(path: Path) -> Path:
     """Follow links. Not Path.resolve(), which fails where links go in a circle."""
     return Path(os.path.realpath(path))
 
@@ -58,7 +59,7 @@ def _repeats_others(path: Path) -> bool:
     report."""
     if "phases" in path.parts and path.name.startswith("profile_export"):
         return True
-    stages = inference_perf.stages_in(path.parent)
+    stages = inference_perf.list_stages(path.parent)
     requests = path.parent / inference_perf.REQUESTS
     if path.name == "summary_lifecycle_metrics.json" or path.name.startswith("inference-perf."):
         return bool(stages)
@@ -161,7 +162,7 @@ def parse_yaml(content: str, what: str) -> Any:
         raise InputError(f"{what}: no YAML ({error}); was it cut off?") from None
 
 
-def _delimiter(content: str) -> str:
+def _guess_delimiter(content: str) -> str:
     """Guess the delimiter: spreadsheets of some countries write semicolons, and what is copied from one has tabs."""
     first = content.partition("\n")[0]
     return "," if "," in first else max(",;\t", key=first.count)
@@ -173,7 +174,7 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 def parse_csv(content: str, what: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Parse CSV into its header and (line number, cells) of the rows that have any. Raises InputError."""
     try:
-        rows = csv.reader((line[0] for line in _LINE.finditer(content)), delimiter=_delimiter(content))
+        rows = csv.reader((line[0] for line in _LINE.finditer(content)), delimiter=_guess_delimiter(content))
         header = [name.strip() for name in next(rows, [])]
         lines: list[tuple[int, list[str]]] = []
         for row in rows:

@@ -59,7 +59,7 @@ _REMEDIES = {
 """All others share one: numbers that cannot all be true."""
 
 
-def some(items: Sequence[object], between: str = ", ") -> str:
+def list_some(items: Sequence[object], between: str = ", ") -> str:
     """List the first few of what may be many."""
     more = f"{between}and {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else ""
     return between.join(map(str, items[:_SHOWN])) + more

@@ -49,6 +49,6 @@ def _is_results(path: Path) -> bool:
     """Return True if it is another tool's: a file, or a folder of files without a run."""
     if not path.is_dir() or next(path.rglob("run.json"), None) is not None:
         return path.is_file()
-    from loadstone.interop.read.files import files_of
+    from loadstone.interop.read.files import list_files
 
-    return bool(files_of([path]))
+    return bool(list_files([path]))

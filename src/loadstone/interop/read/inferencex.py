@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from loadstone.core.plan import Load
 from loadstone.interop.read.cell import ResultCell
-from loadstone.interop.read.values import Value, lengths, present
+from loadstone.interop.read.values import Value, drop_missing, make_lengths
 
 # What a document has that is one of these.
 AGGREGATE = ("conc", "hw|hardware", "tput_per_gpu|metrics.tput_per_gpu")
@@ -36,12 +36,12 @@ def aggregate(document: Value, where: str) -> ResultCell:
         tool="InferenceX",
         load=Load("concurrency", places) if places else None,
         created=document.when("date"),
-        deployment=present({"engine_version": image.rpartition(":")[2] or None, "gpus": gpus})
+        deployment=drop_missing({"engine_version": image.rpartition(":")[2] or None, "gpus": gpus})
         | document.fields(engine="framework", model="model", gpu="hw|hardware", weights_dtype="precision")
         | ({} if apart else document.fields(tp="tp|decode_tp", ep="ep|decode_ep")),
-        workload=lengths(document.get("isl"), document.get("osl"), _RANGE_RATIO),
+        workload=make_lengths(document.get("isl"), document.get("osl"), _RANGE_RATIO),
         label=", ".join(filter(None, setup)) or None,
         definitions="vllm",
-        latencies=metrics.spelled(),
+        latencies=metrics.read_spelled(),
         totals={name: rate * count for name, rate in per_gpu.items() if (count := each[name])},
     )

@@ -15,7 +15,7 @@ from loadstone.core.statistics import STATISTICS
 from loadstone.core.summary import TOTALS
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import NoResult
-from loadstone.interop.read.values import COUNTS, FACTS, Value, amount, burst_of, lengths, text
+from loadstone.interop.read.values import COUNTS, FACTS, Value, amount, make_burst, make_lengths, text
 
 LOADS = ("concurrency", "rate", "burst")
 OTHERS = ("input", "output", "range_ratio", "prefix", "requests", "failed", "duration_s", "mode", "tool")
@@ -49,7 +49,8 @@ def is_name(name: str) -> bool:
 
 
 def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str, int]:
-    """Map our names to column numbers. Raises InputError where a mapped column is not there, or nothing is measured.
+    """Map our names to column numbers. Raises InputError where a mapped column is not there, or nothing is
+    measured.
     """
     at = {column: index for index, column in enumerate(header)}
     missing = [column for column in mapped.values() if column not in at]
@@ -71,9 +72,9 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
     cell = ResultCell(
         where=where,
         tool=stated.text("tool", 80) or "CSV",
-        load=_load(stated, columns),
+        load=_read_load(stated, columns),
         deployment=stated.fields(**{name: name for name in (*FACTS, *COUNTS)}),
-        workload=lengths(
+        workload=make_lengths(
             stated.get("input"),
             stated.get("output"),
             stated.get("range_ratio"),
@@ -97,17 +98,17 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
     return cell
 
 
-def _load(stated: Value, columns: Value) -> Load | None:
-    if (load := load_named(stated)) is not None:
+def _read_load(stated: Value, columns: Value) -> Load | None:
+    if (load := read_load(stated)) is not None:
         return load
     arrival = _ARRIVALS.get((columns.get("arrival") or "").lower())
     value = columns.positive("arrival_value")
     if value is None and (arrival == "burst" or (columns.get("arrival_value") or "").lower() == "inf"):
-        return burst_of(stated.positive("requests"))  # all at once
+        return make_burst(stated.positive("requests"))  # all at once
     return Load(arrival, value) if arrival is not None and value is not None else None  # type: ignore[arg-type]
 
 
-def load_named(values: Value) -> Load | None:
+def read_load(values: Value) -> Load | None:
     """Read the load under its own name: the first of LOADS that is there."""
     for kind in LOADS:
         if (value := values.positive(kind)) is not None:

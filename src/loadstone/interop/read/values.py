@@ -124,7 +124,7 @@ def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float
 
 
 @lru_cache(maxsize=1024)
-def _alternatives(path: str) -> tuple[tuple[str, ...], ...]:
+def _split_path(path: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(filter(None, one.split("."))) for one in path.split("|"))
 
 
@@ -146,7 +146,7 @@ class Value:
     def __bool__(self) -> bool:
         return bool(self.raw)
 
-    def _part(self, steps: tuple[str, ...]) -> Any:
+    def _find(self, steps: tuple[str, ...]) -> Any:
         value = self.raw
         for step in steps:
             if isinstance(value, dict):
@@ -159,12 +159,12 @@ class Value:
 
     def has(self, *paths: str) -> bool:
         """Return True if there is something at each of these, be it null."""
-        return all(any(self._part(steps) is not _MISSING for steps in _alternatives(path)) for path in paths)
+        return all(any(self._find(steps) is not _MISSING for steps in _split_path(path)) for path in paths)
 
     def first(self, convert: Callable[[Any], T | None], path: str) -> T | None:
         """Return the first alternative that `convert` takes."""
-        for steps in _alternatives(path):
-            value = self._part(steps)
+        for steps in _split_path(path):
+            value = self._find(steps)
             if value is _MISSING:
                 continue
             if (converted := convert(value)) is not None:
@@ -214,7 +214,7 @@ class Value:
         for name, path in paths.items():
             counted = name in COUNTS or name in _REQUESTS or name.endswith("_tokens")
             values[name] = (self.text if name in FACTS else self.whole if counted else self.amount)(path)
-        return present(values)
+        return drop_missing(values)
 
     def latencies(self, paths: Mapping[str, str], scale: float | None = None) -> dict[str, dict[str, float]]:
         """Read statistics of our metrics in seconds; without `scale` each has its unit beside it."""
@@ -223,9 +223,9 @@ class Value:
             part = self.at(path)
             if factor := scale or _SECONDS.get(part.text("unit|units") or ""):
                 spans[name] = statistics(part.mapping(), factor)
-        return present(spans)
+        return drop_missing(spans)
 
-    def spelled(self, duration_s: float | None = None, answer_tokens: float | None = None) -> dict[str, Any]:
+    def read_spelled(self, duration_s: float | None = None, answer_tokens: float | None = None) -> dict[str, Any]:
         """Read latencies in seconds by keys such as `mean_ttft_ms`, `p99_e2el` or `TPOT p50 (s)`: the words in any
         order.
 
@@ -234,7 +234,7 @@ class Value:
         named = [
             (*place, time)
             for key, value in self.mapping().items()
-            if (place := _spelling(key)) is not None and (time := number(value)) is not None
+            if (place := _parse_key(key)) is not None and (time := number(value)) is not None
         ]
         gaps = max(1.0, (answer_tokens or 0.0) - 1)
         bare = [time * (gaps if metric in ("tpot_s", "itl_s") else 1) for metric, _, unit, time in named if not unit]
@@ -246,7 +246,7 @@ class Value:
 
 
 @lru_cache(maxsize=4096)
-def _spelling(key: str) -> tuple[str, str, str | None] | None:
+def _parse_key(key: str) -> tuple[str, str, str | None] | None:
     """Parse a key into the metric, statistic and unit that it names; None where it names no latency, or something
     besides."""
     words = [word for word in re.split(r"[^a-z0-9]+", key.lower()[:80]) if word]
@@ -264,11 +264,11 @@ def model_name(model: str) -> str:
     return model if hub is None else hub[1].replace("--", "/")
 
 
-def infinite(value: Any) -> bool:
+def is_infinite(value: Any) -> bool:
     return value in ("inf", "Infinity") or (isinstance(value, float) and math.isinf(value) and value > 0)
 
 
-def load_of(
+def make_load(
     *,
     rate: Any = None,
     concurrency: Any = None,
@@ -292,15 +292,15 @@ def load_of(
         )
     if cap is not None:
         return Load("concurrency", cap)
-    return burst_of(positive(prompts)) if infinite(rate) else None
+    return make_burst(positive(prompts)) if is_infinite(rate) else None
 
 
-def burst_of(count: float | None) -> Load | None:
+def make_burst(count: float | None) -> Load | None:
     """Make the load of so many requests all at once."""
     return Load("burst", count) if count else None
 
 
-def lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **more: Any) -> dict[str, Any]:
+def make_lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **more: Any) -> dict[str, Any]:
     """Make a synthetic workload as Plan.workload has it, of the lengths that are told (tokens per request)."""
     ratio = amount(range_ratio)
     spans: dict[str, Any] = {}
@@ -309,28 +309,29 @@ def lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **mo
         if tokens is not None and 1 <= tokens <= MAX_TOKENS:
             length = parse_length(str(tokens), 1.0 if ratio is None else min(1.0, ratio), name)
             spans[name] = msgspec.to_builtins(length)
-    return ({"kind": "synthetic", **spans} if spans else {}) | present(more)
+    return ({"kind": "synthetic", **spans} if spans else {}) | drop_missing(more)
 
 
-def sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any]:
-    """Make the part of Plan.workload that says how many turns conversations had, in the mean; {} of single requests.
+def make_sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any]:
+    """Make the part of Plan.workload that says how many turns conversations had, in the mean; {} of single
+    requests.
     """
     if turns is None or turns <= 1:
         return {}
     return {"sessions": {"turns": {"kind": "fixed", "mean": turns}, "think": {"mean_s": pause_s or 0.0}}}
 
 
-def present(pairs: Mapping[str, Any]) -> dict[str, Any]:
+def drop_missing(pairs: Mapping[str, Any]) -> dict[str, Any]:
     """Drop what is missing: None, and statistics of which none is told."""
     return {key: value for key, value in pairs.items() if value is not None and value != {}}
 
 
-def sum_of(mean: float | None, count: int | None) -> int | None:
+def multiply(mean: float | None, count: int | None) -> int | None:
     return round(mean * count) if mean is not None and count is not None else None
 
 
-def ended(ok: int | None, failed: int | None) -> dict[str, int | None]:
+def count_ended(ok: int | None, failed: int | None) -> dict[str, int | None]:
     """Make counts of requests that completed and failed, as far as they are stated."""
-    return present(
+    return drop_missing(
         {"ok": ok, "error": failed, "sent": ok + failed if ok is not None and failed is not None else None}
     )

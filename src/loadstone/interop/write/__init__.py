@@ -19,11 +19,11 @@ FORMATS = {"vllm": "vllm.json", "sglang": "sglang.jsonl", "csv": "csv", "parquet
 
 def file_name(folder: Path, form: str) -> str:
     """Name a file of the run in `folder` where nobody does. Raises InputError: no such form."""
-    _known(form)
+    _check_format(form)
     return f"{folder.resolve().name}.{FORMATS[form]}"
 
 
-def _known(form: str) -> None:
+def _check_format(form: str) -> None:
     if form not in FORMATS:
         raise InputError(f"--format {form}: unknown; choose one of {', '.join(FORMATS)}")
 
@@ -33,7 +33,7 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
 
     Raises InputError, one line, where there is no such form, or the run lacks the requests it needs.
     """
-    _known(form)
+    _check_format(form)
     info = run_folder.read_info(folder)
     if form != "csv" and imported_run.is_summary_only(folder, info):
         raise InputError(f"{folder}: imported without its requests, which {form} needs; use --format csv")

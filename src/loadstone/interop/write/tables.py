@@ -32,23 +32,23 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
     """
     summary = summary_of(folder)
     facts = run_facts(info, summary)
-    rows = [_row(summary, facts, cell) for cell in summary.cells]
+    rows = [_make_row(summary, facts, cell) for cell in summary.cells]
     if not rows:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to export")
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows[0])
     for row in rows:
-        writer.writerow(map(_harmless, row.values()))
+        writer.writerow(map(_escape, row.values()))
     return text.getvalue().encode("utf-8", "replace")
 
 
-def _harmless(value: object) -> object:
+def _escape(value: object) -> object:
     """Make a cell that neither a spreadsheet nor a terminal obeys."""
     return escape_formula(printable(value) if isinstance(value, str) else value)
 
 
-def _row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str, Any]:
+def _make_row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str, Any]:
     requests, metrics, load = cell.requests, cell.metrics, cell.load
     done = None if requests.ok is None else requests.completed
     row: dict[str, Any] = {

@@ -96,11 +96,11 @@ class ServerFleet:
         """The request under way at a replica has ended, however it did."""
         self._busy[stream.replica] -= 1
 
-    def failed(self, stream: Stream) -> None:
+    def note_failure(self, stream: Stream) -> None:
         """A connection could not be made, or was cut."""
         self._avoid_until_ns[stream.replica] = time.monotonic_ns() + _AVOID_NS
 
-    def cut(self, stream: Stream) -> None:
+    def note_cut(self, stream: Stream) -> None:
         """A kept connection was closed under its request, unanswered."""
         self._cut[stream.replica] += 1
 

@@ -107,7 +107,7 @@ class HttpReader:
                     # A late client finds several events in a read: it must not fall further behind over them.
                     cut = True
                     rest = reads[at:], stamps[at:], reads_ns[at:], indices[at:]
-                    reads, stamps, reads_ns, indices = _pieces(*rest)
+                    reads, stamps, reads_ns, indices = _split_reads(*rest)
                     at = retry_at = 0
                     continue
             at += 1
@@ -256,7 +256,7 @@ class HttpReader:
         self.keep_alive = self._parser.should_keep_alive()
         stream.http_status = status
         self.end_shows = b"content-length" not in stream.headers
-        stream.unpacker = Unpacker.of(stream.headers.get(b"content-encoding", b"").decode("latin-1"))
+        stream.unpacker = Unpacker.choose(stream.headers.get(b"content-encoding", b"").decode("latin-1"))
         is_sse = status == 200 and b"event-stream" in stream.headers.get(b"content-type", b"")
         if stream.unpacker is None and is_sse and stream.answer.streams:
             stream.expected = stream.plain = True
@@ -266,7 +266,7 @@ class HttpReader:
             self._message_complete = True
 
 
-def _pieces(
+def _split_reads(
     reads: list[bytes], stamps: list[bytes], reads_ns: list[int], indices: Sequence[int]
 ) -> tuple[list[bytes], list[bytes], list[int], list[int]]:
     """Reads of several events cut into one piece an event; each piece keeps its read's stamp, time and index."""

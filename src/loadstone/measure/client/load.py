@@ -79,15 +79,15 @@ class Feed:
 
     @property
     def ended(self) -> bool:
-        return not self._later and self.starter() is None
+        return not self._later and self.next_starter() is None
 
-    def starter(self) -> Due | None:
+    def next_starter(self) -> Due | None:
         """The next request (first turn) of the plan."""
         if not self._ready:
             self._prepare(1)
         return self._ready[0] if self._ready else None
 
-    def later(self) -> Due | None:
+    def next_later(self) -> Due | None:
         """The next later turn."""
         return self._later[0] if self._later else None
 
@@ -104,9 +104,9 @@ class Feed:
         """Make the turn after an answer, due `think_s` after its end."""
         history = self._prompts.answered(opened, stream.answer.text, following)
         due_ns = (stream.end_ns or 0) + round(following.think_s * 1e9)
-        heapq.heappush(self._later, self._written(following, history, due_ns, replica))
+        heapq.heappush(self._later, self._write(following, history, due_ns, replica))
 
-    def _written(self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None) -> Due:
+    def _write(self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None) -> Due:
         opened = self._prompts.opened(request, history)
         body = self._body.render(self._prompts.closed(opened, request), request.output_tokens)
         goes_on = request.turn is not None and self._plan.next_turn(request) is not None
@@ -118,7 +118,7 @@ class Feed:
         for index in itertools.islice(self._indices, count):
             request = self._plan.request(self._cell, index)
             due_ns = self._start_ns + round((request.intended_s or 0.0) * 1e9)
-            due = self._written(request, b"", due_ns, None)
+            due = self._write(request, b"", due_ns, None)
             self._ready.append(due)
             self._ready_bytes += len(due.body)
             made += 1
@@ -184,13 +184,13 @@ class StepLoad:
         `freed_ns`: when a place of a closed loop came free, which is when its next request should begin.
         """
         self.wake_ns = None
-        if self._cyclic and self.over():
+        if self._cyclic and self.is_over():
             self._feed.end()
             return None
         if under_way >= self._cap:
             return None  # the end of a request makes room
         now_ns = time.monotonic_ns()
-        later, starter = self._feed.later(), self._feed.starter()
+        later, starter = self._feed.next_later(), self._feed.next_starter()
         if later is not None and later.due_ns <= now_ns:
             return self._feed.take_later(), later.due_ns
         if self._load.is_closed:
@@ -206,7 +206,7 @@ class StepLoad:
             self.wake_ns = min(later.due_ns, self.wake_ns or later.due_ns)
         return None
 
-    def sent(self, request: PlannedRequest, now_ns: int) -> bool:
+    def note_sent(self, request: PlannedRequest, now_ns: int) -> bool:
         """Keep that a request was sent; True if it is the first that is measured."""
         self.result.issue_end_ns = now_ns
         if request.phase != "measure" or self._measure_start_ns is not None:
@@ -214,7 +214,7 @@ class StepLoad:
         self._measure_start_ns = now_ns
         return True
 
-    def answered(self, stream: Stream, keys: list[str]) -> None:
+    def note_answer(self, stream: Stream, keys: list[str]) -> None:
         """Keep what a whole answer tells of the server; of names without end, those after the first few are one."""
         result = self.result
         result.hidden_tokens += stream.hidden_tokens()
@@ -231,7 +231,7 @@ class StepLoad:
         self._comparing -= 1
         return True
 
-    def answered_with(self, text: str, body: bytes, tokens: int) -> None:
+    def note_text(self, text: str, body: bytes, tokens: int) -> None:
         """Keep that a request of this body was answered so."""
         if text and tokens >= _COMPARED_TOKENS:
             self.result.texts[_digest(body)] = _digest(text.encode(errors="surrogatepass"))
@@ -245,7 +245,7 @@ class StepLoad:
     def free_place(self) -> None:
         self._places -= 1
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """The cell's time is up."""
         if self.cut:
             return True

@@ -45,7 +45,7 @@ _CONNECT_S = 150e-6
 """Time allowed per connection to be opened before a step starts."""
 
 
-def workers_for(loads: tuple[Load, ...]) -> int:
+def choose_workers(loads: tuple[Load, ...]) -> int:
     """Choose how many workers the heaviest cell needs, within the processors it may use; one carries some 80,000
     events/s."""
 

@@ -60,7 +60,7 @@ class Stream:
     status: Status | None = None
     error: str | None = None
 
-    def overdue(self, limits: Timeouts, now_ns: int) -> str | None:
+    def find_overdue(self, limits: Timeouts, now_ns: int) -> str | None:
         """Say why it should end now, if it should. Measured by output: keep-alive comments do not count."""
         if self.sent_ns is None:
             waited, limit, what = now_ns - self.started_ns, limits.connect_s, "connecting"
@@ -71,10 +71,10 @@ class Stream:
         else:
             waited, limit, what = now_ns - self.last_output_ns, limits.idle_s, "the next output"
         if waited > limit * 1e9:
-            return _waited(limit, what)
-        return self._unending(limits, now_ns)
+            return _describe_wait(limit, what)
+        return self._check_total(limits, now_ns)
 
-    def exceeded(self, limits: Timeouts, clock: RunClock) -> str | None:
+    def find_exceeded(self, limits: Timeouts, clock: RunClock) -> str | None:
         """Say which limit was passed between two looks, by the times of what has arrived since: who had waited no
         longer would not have had the answer."""
         if self.sent_ns is None:
@@ -84,14 +84,14 @@ class Stream:
             if before_s is None:
                 before_s = arrival_s[0]
                 if before_s - clock.since_origin_s(self.sent_ns) > limits.first_s:
-                    return _waited(limits.first_s, "the first output")
+                    return _describe_wait(limits.first_s, "the first output")
             # One subtraction tells for nearly all that no gap can be so long.
             may_exceed = arrival_s[-1] - before_s > limits.idle_s
             if may_exceed and np.diff(arrival_s, prepend=before_s).max() > limits.idle_s:
-                return _waited(limits.idle_s, "the next output")
-        return None if self.end_ns is None else self._unending(limits, self.end_ns)
+                return _describe_wait(limits.idle_s, "the next output")
+        return None if self.end_ns is None else self._check_total(limits, self.end_ns)
 
-    def _unending(self, limits: Timeouts, now_ns: int) -> str | None:
+    def _check_total(self, limits: Timeouts, now_ns: int) -> str | None:
         if self.sent_ns is not None and now_ns - self.sent_ns > limits.total_s * 1e9:
             return f"timeout: not ended {limits.total_s:g} s after sending"
         return None
@@ -114,7 +114,7 @@ class Stream:
 
     def judge(self, exact_output: bool) -> None:
         """Status of an answer that ended by itself; sets `error` where it is none."""
-        self.error = self.error or self._complaint()
+        self.error = self.error or self._find_complaint()
         if self.error is not None:
             self.status = "error"
         else:
@@ -125,7 +125,7 @@ class Stream:
             short = exact_output and made < requested_tokens and not full
             self.status = "short" if short else "ok"
 
-    def _complaint(self) -> str | None:
+    def _find_complaint(self) -> str | None:
         answer = self.answer
         if self.http_status != 200:
             return f"HTTP {self.http_status}: {error_text(self.body)}"
@@ -143,7 +143,7 @@ class Stream:
         return None
 
 
-def _waited(limit_s: float, what: str) -> str:
+def _describe_wait(limit_s: float, what: str) -> str:
     return f"timeout: waited {limit_s:g} s for {what}"
 
 

@@ -53,7 +53,7 @@ class OfflineBatch(msgspec.Struct, frozen=True):
 Message = TypeVar("Message", LoadedEngine, OfflineBatch)
 
 
-def interpreter_of(keywords: Keywords, given: str | None) -> str:
+def find_interpreter(keywords: Keywords, given: str | None) -> str:
     """Find the interpreter that has the engine: `given`, else that beside the engine's program on PATH. Raises
     InputError."""
     if given is not None:

@@ -83,7 +83,7 @@ def parse_body(data: bytes, model: str = MODEL) -> Body:
     return body
 
 
-def prompt_tokens(prompt: object) -> list[Any]:
+def split_prompt(prompt: object) -> list[Any]:
     """Split a prompt into one token per word of a text; token ids stay as they are. A list of one prompt is that
     prompt.
 
@@ -101,16 +101,16 @@ def prompt_tokens(prompt: object) -> list[Any]:
     raise RefusalError(400, "prompt must be one string or one list of token ids")
 
 
-def content_of(body: Body, path: str) -> list[Any]:
+def read_content(body: Body, path: str) -> list[Any]:
     """Return the prompt's tokens at this endpoint, for what they have in common with other prompts'. Raises
     RefusalError.
 
     Of a conversation, texts with roles; parts of a message that are no text count nothing.
     """
     if path == GENERATE:
-        return prompt_tokens(body.text if body.input_ids is None else body.input_ids)
+        return split_prompt(body.text if body.input_ids is None else body.input_ids)
     if path != CHAT:
-        return prompt_tokens(body.prompt)
+        return split_prompt(body.prompt)
     if not body.messages:
         raise RefusalError(400, "messages must be a list of at least one message")
     tokens: list[Any] = []
@@ -123,7 +123,7 @@ def content_of(body: Body, path: str) -> list[Any]:
     return tokens
 
 
-def lengths(body: Body, path: str, content_tokens: int, max_model_len: int) -> tuple[int, int]:
+def count_tokens(body: Body, path: str, content_tokens: int, max_model_len: int) -> tuple[int, int]:
     """Count input and output tokens of a request whose content has so many. Raises RefusalError if they are more than
     `max_model_len` together.
     """
@@ -143,7 +143,7 @@ def lengths(body: Body, path: str, content_tokens: int, max_model_len: int) -> t
     return input_tokens, output_tokens
 
 
-def requested_usage(body: Body) -> Usage:
+def read_usage(body: Body) -> Usage:
     """Return the usage that `stream_options` asks for; an answer in one piece always has it."""
     options = body.stream_options or _StreamOptions()
     if body.stream and not options.include_usage:

@@ -24,10 +24,10 @@ from loadstone.measure.simulated_server.body import (
     GENERATE,
     Body,
     RefusalError,
-    content_of,
-    lengths,
+    count_tokens,
     parse_body,
-    prompt_tokens,
+    read_content,
+    split_prompt,
 )
 from loadstone.measure.simulated_server.law import Law, Settings
 from loadstone.measure.simulated_server.stream import AnswerWriter, HttpRequest, Keys, WriteScheduler
@@ -78,7 +78,7 @@ class ServerCounters:
             families.insert(0, ("num_requests_running", "gauge", {model: self.running}))
             families.insert(1, ("num_requests_waiting", "gauge", {model: 0}))
         else:
-            families += self._of_engine(engine)
+            families += self._list_engine_metrics(engine)
         lines = []
         for name, kind, samples in families:
             lines.append(f"# TYPE vllm:{name} {kind}\n")
@@ -89,7 +89,7 @@ class ServerCounters:
             lines.append(f"loadstone:write_late_seconds_total {scheduler.late_ns / 1e9!r}\n")
         return "".join(lines).encode()
 
-    def _of_engine(self, engine: RealTimeEngine) -> list[tuple[str, str, dict[str, float]]]:
+    def _list_engine_metrics(self, engine: RealTimeEngine) -> list[tuple[str, str, dict[str, float]]]:
         states = engine.states()
 
         def each(of: Callable[[State], float]) -> dict[str, float]:
@@ -290,7 +290,7 @@ class ServerConnection(asyncio.Protocol):
                 self._generate(request, parse_body(request.body, self._server.settings.model))
 
     def _tokenize(self, request: HttpRequest, body: Body) -> None:
-        tokens = prompt_tokens(body.content if body.prompt is None else body.prompt)
+        tokens = split_prompt(body.content if body.prompt is None else body.prompt)
         ids = [zlib.crc32(token.encode()) % _VOCABULARY if isinstance(token, str) else token for token in tokens]
         document = {"tokens": ids, "count": len(ids), "max_model_len": self._server.settings.max_model_len}
         self.respond(request, msgspec.json.encode(document))
@@ -298,8 +298,8 @@ class ServerConnection(asyncio.Protocol):
     def _generate(self, request: HttpRequest, body: Body) -> None:
         name = request.id or next(_names)
         settings, truth = self._server.settings, request.truth
-        content = content_of(body, request.path)
-        tokens = lengths(body, request.path, len(content), settings.max_model_len)
+        content = read_content(body, request.path)
+        tokens = count_tokens(body, request.path, len(content), settings.max_model_len)
         answer: CompletionAnswer | GenerateAnswer
         if request.path == GENERATE:
             answer = GenerateAnswer(body, settings, tokens, name=name, truth=truth)
@@ -316,13 +316,13 @@ class ServerConnection(asyncio.Protocol):
         self._stream = stream
         self._server.metrics.running += 1
         if answer.is_stream:  # like vLLM's, long before the first token
-            self.write(_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
+            self.write(_make_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
         if times is not None:
             self._server.truth[name.decode("latin-1")] = times
         if self._server.engine is None:
-            self._server.scheduler.add(self._by_law(settings.law, stream))
+            self._server.scheduler.add(self._write_on_time(settings.law, stream))
 
-    def _by_law(self, law: Law, stream: AnswerWriter) -> Iterator[int]:
+    def _write_on_time(self, law: Law, stream: AnswerWriter) -> Iterator[int]:
         """Have an answer written as the law has it. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
         for end in stream.ends():
             yield stream.request.arrival_ns + law.due_ns(stream.input_tokens, end - 1)
@@ -352,7 +352,7 @@ class ServerConnection(asyncio.Protocol):
         self, request: HttpRequest, body: bytes, *more: str, status: int = 200, content_type: str = "application/json"
     ) -> None:
         """A response in one piece; `more` are header lines."""
-        head = _head(status, request, content_type, f"content-length: {len(body)}", *more)
+        head = _make_head(status, request, content_type, f"content-length: {len(body)}", *more)
         self.write(head if request.method == "HEAD" else head + body)
 
     def _refuse(self, refusal: RefusalError, request: HttpRequest) -> None:
@@ -378,7 +378,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.write(data[written:])
 
 
-def _head(status: int, request: HttpRequest, content_type: str, *more: str) -> bytes:
+def _make_head(status: int, request: HttpRequest, content_type: str, *more: str) -> bytes:
     """The head of a response; `more` are header lines."""
     lines = [f"HTTP/1.1 {status} {_REASONS[status]}", "server: loadstone", f"content-type: {content_type}", *more]
     if request.id:

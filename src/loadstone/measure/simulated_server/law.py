@@ -15,7 +15,8 @@ MODEL = "timing"
 
 
 class Law(msgspec.Struct, frozen=True):
-    """A latency model of fixed times, in seconds from the arrival of the request: TTFT = a + b·input_tokens, ITL = c.
+    """A latency model of fixed times, in seconds from the arrival of the request: TTFT = a + b·input_tokens, ITL
+    = c.
     """
 
     ttft_s: float = 0.05

@@ -1,4 +1,5 @@
-"""Writes answers over connections when they are due, and makes the keys by which a prefix cache knows their tokens.
+"""Writes answers over connections when they are due, and makes the keys by which a prefix cache knows their
+tokens.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _DONE = b"[DONE]"
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-def place_of(index: float | None) -> int:
+def read_index(index: float | None) -> int:
     """Return the number, from 0, of the answer among several side by side that an event is of."""
     return min(count(index) or 0, CHOICES - 1)
 
@@ -183,13 +183,13 @@ class Answer:
         if (tokens := count(reasoning)) is not None:
             self.reasoning_tokens = tokens
 
-    def _lenient(self, payload: bytes, kind: type[_T]) -> _T | None:
+    def _read_leniently(self, payload: bytes, kind: type[_T]) -> _T | None:
         """A payload that the strict decoder of its dialect refused, as far as its fields can be read: one has an odd
         type, or the text is no valid UTF-8. None where it is no object.
         """
-        return convert(self._unread(payload), kind)
+        return convert(self._read_object(payload), kind)
 
-    def _unread(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
+    def _read_object(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
         """Such a payload as an object; None where it is none.
 
         It may be `done`, which says that the answer is complete, or nothing, which keeps a connection alive.

@@ -21,7 +21,7 @@ class Unpacker:
         self.overflowed = False
 
     @staticmethod
-    def of(coding: str) -> Unpacker | None:
+    def choose(coding: str) -> Unpacker | None:
         """Make one for a Content-Encoding header; None where it is no coding that is read."""
         name = coding.strip().lower()
         return Unpacker(name) if name in _WINDOWS else None

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 
 from loadstone.core.text import error_text, excerpt
-from loadstone.measure.wire.answer import REASON_LENGTH, Answer, place_of
+from loadstone.measure.wire.answer import REASON_LENGTH, Answer, read_index
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, load_object, present
-from loadstone.measure.wire.unlisted import text_in, usage_in
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, is_present, load_object
+from loadstone.measure.wire.unlisted import find_text, find_usage
 
 
 class CachedDetails(msgspec.Struct):
@@ -54,8 +54,8 @@ class Delta(msgspec.Struct):
             or self.reasoning_content
             or self.reasoning
             or self.refusal
-            or present(self.tool_calls)
-            or present(self.function_call)
+            or is_present(self.tool_calls)
+            or is_present(self.function_call)
         )
 
 
@@ -169,7 +169,7 @@ class OpenAIAnswer(Answer):
         template = learn(body, text, counted=counted, sse=self._sse)
         if template is not None:
             self._plain_usage = usage
-            self._plain_place = place_of(choices[0].index)
+            self._plain_place = read_index(choices[0].index)
         return template
 
     def take_plain(self, events: int, counts: list[int]) -> None:
@@ -178,7 +178,7 @@ class OpenAIAnswer(Answer):
             # What an event between said of the rest of usage, these say again as the template has it.
             self._take_details(self._plain_usage)
             if self._counts:
-                counts = [self._of_all(tokens, self._plain_place) for tokens in counts]
+                counts = [self._sum_answers(tokens, self._plain_place) for tokens in counts]
             self.output_tokens = counts[-1] or self.output_tokens
             if counts[0] < self._last_running or counts != sorted(counts):
                 counts = list(accumulate(counts, max, initial=self._last_running))[1:]
@@ -194,7 +194,7 @@ class OpenAIAnswer(Answer):
         try:
             chunk = self._decode(payload)
         except UNREADABLE:
-            lenient = self._lenient(payload, Chunk if self.streams else _WholeChunk)
+            lenient = self._read_leniently(payload, Chunk if self.streams else _WholeChunk)
             if lenient is None:
                 return
             chunk = lenient
@@ -213,19 +213,19 @@ class OpenAIAnswer(Answer):
                         self._thought = True
                 if choice.finish_reason:
                     self.finish_reason = excerpt(choice.finish_reason, REASON_LENGTH)
-                    self._ended |= {place_of(choice.index)}
+                    self._ended |= {read_index(choice.index)}
                     finished = True
         alone = None if output else ""
         if not output or finished or (usage is not None and usage.completion_tokens is None):
             document = load_object(payload) or {}
             if not output and (field := self._take_unlisted(document)):
                 output, alone = True, field
-            if found := usage_in(document):
+            if found := find_usage(document):
                 self._total = count(found.get("total"))
                 details = CachedDetails(found.get("cached")), ReasoningDetails(found.get("reasoning"))
                 usage = Usage(found.get("input"), found["output"], *details)
         if usage is not None:
-            output = self._take_usage(usage, output, place_of(choices[0].index) if choices else None)
+            output = self._take_usage(usage, output, read_index(choices[0].index) if choices else None)
         elif output:
             self.running = False
         if output:
@@ -238,9 +238,9 @@ class OpenAIAnswer(Answer):
                 self._keep(first.text or (first.delta.content if first.delta is not None else None))
         if chunk.timings is not None:
             self._take_timings(chunk.timings)
-        if chunk.error is not NO_RAW and present(chunk.error):
+        if chunk.error is not NO_RAW and is_present(chunk.error):
             self._complain(error_text(bytes(chunk.error)))
-        elif not choices and present(chunk.message):
+        elif not choices and is_present(chunk.message):
             self._complain(error_text(payload))
         elif self.finish_reason in _GIVEN_UP:
             self._complain(f"the server gave up the request (finish reason {self.finish_reason})")
@@ -250,7 +250,7 @@ class OpenAIAnswer(Answer):
         to say anything, of which the next output tells.
         """
         found = None
-        for name, said in text_in(document):
+        for name, said in find_text(document):
             if name not in self._fields:
                 if len(self._fields) == _FIELDS:
                     continue
@@ -292,7 +292,7 @@ class OpenAIAnswer(Answer):
             return output
         tokens = int(reported)
         if self._counts:
-            tokens = self._of_all(tokens, place)
+            tokens = self._sum_answers(tokens, place)
         self.output_tokens = tokens or self.output_tokens  # output came: 0 is not counted yet, or never
         grew = tokens > self._last_running
         if grew:
@@ -302,7 +302,7 @@ class OpenAIAnswer(Answer):
             output = self.events > 0 or tokens == 1
         return output
 
-    def _of_all(self, tokens: int, place: int | None) -> int:
+    def _sum_answers(self, tokens: int, place: int | None) -> int:
         """The tokens of all answers side by side, where an event states those of answer `place`; None: it has no
         choices, and states those of all (vLLM, SGLang), or of the one that ended (llama.cpp's chat).
         """

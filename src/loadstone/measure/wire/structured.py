@@ -25,7 +25,7 @@ _JSON_BEGINNINGS = {
 }
 
 
-def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
+def list_spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
     """List the spellings worth trying at an endpoint, in order of preference."""
     if endpoint == "sglang":
         return ("sampling_params",)
@@ -34,7 +34,7 @@ def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
     return _OPENAI[kind]
 
 
-def shape_fields(spec: RequestSpec) -> dict[str, Any]:
+def make_shape_fields(spec: RequestSpec) -> dict[str, Any]:
     """Make the fields of a request body that ask for its shape, if any; those of `sampling_params` go into that
     object.
     """
@@ -59,7 +59,7 @@ def shape_fields(spec: RequestSpec) -> dict[str, Any]:
             return {"ebnf" if kind == "grammar" else kind: as_text}
 
 
-def obeyed(structured: Structured, text: str, *, ended: bool) -> bool | None:
+def has_shape(structured: Structured, text: str, *, ended: bool) -> bool | None:
     """Return True if an answer, or its beginning where it has not `ended` by itself, has the shape; None: cannot be
     told."""
     begun = text.lstrip()

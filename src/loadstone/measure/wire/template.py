@@ -64,7 +64,7 @@ class Template:
 
     def _all(self, reads: Sequence[bytes]) -> list[int] | None:
         """Return the counts if every one of `reads` is plain, else None."""
-        rests = _unframed(reads)
+        rests = _unframe(reads)
         if rests is None:
             return None
         left = sum(map(len, rests)) - len(self._head) * len(reads)
@@ -97,7 +97,7 @@ class Template:
         return counts
 
 
-def _unframed(reads: Sequence[bytes]) -> list[bytes] | None:
+def _unframe(reads: Sequence[bytes]) -> list[bytes] | None:
     """Cut off the chunk size of each read; None if one is not as long as it says."""
     digits = reads[0].find(b"\r")
     if [read[:digits] for read in reads] == [b"%x" % (len(read) - digits - 4) for read in reads]:

@@ -28,7 +28,7 @@ _NULLISH = (b"null", b'""', b"[]", b"{}", b"false", b"0")
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-def present(field: msgspec.Raw) -> bool:
+def is_present(field: msgspec.Raw) -> bool:
     """Return True if the field was sent and says something."""
     return field is not NO_RAW and bytes(field) not in _NULLISH
 
@@ -52,12 +52,12 @@ def load(payload: bytes) -> Any:
     Numbers of any length are read, and so are NaN and Infinity, which some engines print.
     """
     try:
-        return json.loads(payload.decode("utf-8-sig", "replace"), parse_int=_number)
+        return json.loads(payload.decode("utf-8-sig", "replace"), parse_int=_parse_number)
     except (ValueError, RecursionError):
         return None
 
 
-def _number(digits: str) -> float:
+def _parse_number(digits: str) -> float:
     """Read an integer; Python refuses those of thousands of digits, which are as good as infinite."""
     return int(digits) if len(digits) < 400 else float(digits)
 

@@ -213,7 +213,7 @@ def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
         if plain is not None:
             panel, spoken, scale = shown[key]
             yield from _series(panel, spoken, times, values * scale, fine & (names == plain), edges)
-    moments, power = Readings(table).together("power_w", edges[0], edges[-1])
+    moments, power = Readings(table).interpolate("power_w", edges[0], edges[-1])
     yield from _series("power (W)", "all GPUs", moments, power.sum(axis=0), np.isfinite(moments), edges)
 
 
