@@ -617,7 +617,7 @@ def test_whole_requests_come_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     journal(tmp_path, 0, *([row(f"0-{i}", arrival=[1.0] * 4)] for i in range(9)))
     sizes = [
         table.num_rows
-        for table in run_folder.assembly._whole_requests([run_folder.Journal(tmp_path / "journal-0.arrow")])
+        for table in run_folder.assembly._join_requests([run_folder.Journal(tmp_path / "journal-0.arrow")])
     ]
     assert sizes == [3, 3, 3]
 

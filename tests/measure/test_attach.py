@@ -50,6 +50,18 @@ def streamed(send: Send, *events: bytes) -> None:
     send(SSE + b"".join(map(chunk, events)) + LAST_CHUNK)
 
 
+def refusing(when: Callable[[Json], object], said: str, status: str = "400 Bad Request") -> ScriptedServer:
+    """A server that answers every request but those with such fields."""
+
+    def reply(request: Request, send: Send) -> None:
+        if request.body and when(request.json):
+            send(whole(status, json.dumps({"error": {"message": said}}).encode()))
+        else:
+            answer(request, send)
+
+    return ScriptedServer(reply, meets=True)
+
+
 # --- the OpenAI endpoints -----------------------------------------------------------------------------------------
 
 
@@ -169,26 +181,18 @@ def test_what_the_user_asks_for_is_in_every_request_of_the_run(timing: TimingSer
     ],
 )
 def test_a_field_that_is_refused_is_named_by_its_flag(field: str, sampling: Sampling, said: str) -> None:
-    def strict(request: Request, send: Send) -> None:
-        if request.body and field in request.json:
-            send(whole("422 Unprocessable Entity", b'{"detail": "unknown field"}'))
-        else:
-            answer(request, send)
-
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(lambda sent: field in sent, "unknown field", "422 Unprocessable Entity") as server:
         line = refused(server.url, sampling=sampling)
         assert line.startswith(said)
         assert line.isprintable()
 
 
 def test_helpful_fields_that_are_refused_are_left_out() -> None:
-    def strict(request: Request, send: Send) -> None:
-        if request.body and {"ignore_eos", "min_tokens", "stream_options"} & request.json.keys():
-            send(whole("422 Unprocessable Entity", b'{"detail": "unknown field"}'))
-        else:
-            answer(request, send)
-
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(
+        lambda sent: {"ignore_eos", "min_tokens", "stream_options"} & sent.keys(),
+        "unknown field",
+        "422 Unprocessable Entity",
+    ) as server:
         target, _, ask = probe(server.url)
     assert set(target.accepts.values()) == {False}
     assert (ask.usage, ask.ignore_eos, ask.min_tokens) == ("none", False, False)
@@ -199,15 +203,9 @@ def test_helpful_fields_that_are_refused_are_left_out() -> None:
     [("max_tokens", 16), ("max_tokens", 100), ("max_completion_tokens", 1), ("max_completion_tokens", 16)],
 )
 def test_the_length_is_asked_for_as_the_server_takes_it(name: str, least: int) -> None:
-    def strict(request: Request, send: Send) -> None:
-        if request.body and (
-            request.json.get(name, 0) < least or len({"max_tokens", name} & request.json.keys()) > 1
-        ):
-            send(whole("400 Bad Request", b'{"error": {"message": "Invalid max_tokens"}}'))
-        else:
-            answer(request, send)
-
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(
+        lambda sent: sent.get(name, 0) < least or len({"max_tokens", name} & sent.keys()) > 1, "Invalid max_tokens"
+    ) as server:
         target, _, ask = probe(server.url)
         same(server.url, target, ask)
     assert ask.length == name
@@ -252,13 +250,7 @@ def test_a_server_that_wants_its_version_in_every_url() -> None:
 
 
 def test_the_users_own_field_that_is_refused_is_named() -> None:
-    def strict(request: Request, send: Send) -> None:
-        if request.body and "odd" in request.json:
-            send(whole("400 Bad Request", b'{"error": {"message": "odd is odd"}}'))
-        else:
-            answer(request, send)
-
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(lambda sent: "odd" in sent, "odd is odd") as server:
         assert refused(server.url, extra={"odd": 1}) == (
             "--extra-body: the server does not take it (HTTP 400: odd is odd); correct it"
         )
@@ -268,13 +260,10 @@ def test_the_users_own_field_that_is_refused_is_named() -> None:
 def test_the_users_own_least_length_is_tried_with_room_for_it(extra: dict[str, Any]) -> None:
     """vLLM and SGLang refuse a limit below it, which no request of the run has."""
 
-    def strict(request: Request, send: Send) -> None:
-        if request.body and extra.items() <= request.json.items() and request.json.get("max_tokens", 5) < 5:
-            send(whole("400 Bad Request", b'{"error": {"message": "min_tokens must be at most max_tokens"}}'))
-        else:
-            answer(request, send)
-
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(
+        lambda sent: extra.items() <= sent.items() and sent.get("max_tokens", 5) < 5,
+        "min_tokens must be at most max_tokens",
+    ) as server:
         assert probe(server.url, extra=extra)[2].extra == extra
 
 
@@ -302,14 +291,10 @@ def test_the_answers_to_a_request_are_counted(stream: bool) -> None:
 def test_the_users_options_of_a_stream_do_not_hinder_counting_prompts() -> None:
     """Counted is in one piece, where vLLM refuses them."""
 
-    def strict(request: Request, send: Send) -> None:
-        if request.body and "stream_options" in request.json and not request.json.get("stream"):
-            send(whole("400 Bad Request", b'{"error": {"message": "only set this with stream"}}'))
-        else:
-            answer(request, send)
-
     own = {"stream_options": {"continuous_usage_stats": False}}
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(
+        lambda sent: "stream_options" in sent and not sent.get("stream"), "only set this with stream"
+    ) as server:
         plain, _, _ = probe(server.url)
         target, _, ask = probe(server.url, extra=own)
     assert ask.extra == own

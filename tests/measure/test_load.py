@@ -126,8 +126,8 @@ def test_a_closed_loop_by_time_ends_when_it_is_over() -> None:
     load.note_sent(feed._plan.request(0, 0), time.monotonic_ns() - 59_000_000_000)
     assert not load.is_over()
     other, feed = step_of(Load("concurrency", 2, duration_s=60), [-1] * 5)
-    other.sent(feed._plan.request(0, 0), time.monotonic_ns() - 60_000_000_000)
-    assert other.over()
+    other.note_sent(feed._plan.request(0, 0), time.monotonic_ns() - 60_000_000_000)
+    assert other.is_over()
     assert orders(other) == []
     assert feed.ended
 
