@@ -15,7 +15,7 @@ from loadstone.core.plan import Load
 from loadstone.core.record import Target
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.probe import Requirements
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.measure.wire.request import make_body, make_path
 from loadstone.runs.preflight import LOADED, Server, answer_times_s
 from loadstone.workload.lengths import Length, Synthetic
@@ -681,7 +681,7 @@ def test_how_long_requests_will_take_is_asked_of_the_server() -> None:
     """Probes of a few tokens, for plans of many: 20 ms each, twice that among others."""
     cells = [Load("rate", 2.0), Load("rate", 4.0)]
     plan = make_plan(Synthetic(Length("fixed", 64), Length("fixed", 500)), cells, requests=[3, 3])
-    with start(Law(0.03, 0.02)) as server:
+    with start(FixedLatency(0.03, 0.02)) as server:
         target, vocabulary, request = probe(server.url)
         expected = answer_times_s(plan, Server(target, vocabulary, request, [], [], [], []))
         assert len(expected) == 2

@@ -19,7 +19,7 @@ import pytest
 
 from loadstone.measure.simulated_server.answer import CompletionAnswer, GenerateAnswer
 from loadstone.measure.simulated_server.body import Body
-from loadstone.measure.simulated_server.law import Settings, Usage
+from loadstone.measure.simulated_server.settings import Settings, Usage
 from loadstone.measure.wire.answer import MAX_TEXT, Answer
 from loadstone.measure.wire.request import new_answer
 from loadstone.measure.wire.tolerant import MAX_COUNT

@@ -144,6 +144,6 @@ def test_answers_to_the_same_request_are_compared_once_and_a_yes_never() -> None
         (b"a", "one text", 8), (b"b", "one text", 8), (b"b", "one text", 9), (b"c", "\ud800", 8),
         (b"d", "yes", 7), (b"e", "", 8),
     ):  # fmt: skip
-        load.answered_with(text, body, tokens)
+        load.note_text(text, body, tokens)
     assert len(load.result.texts) == 3
     assert len(set(load.result.texts.values())) == 2

@@ -14,11 +14,11 @@ def test_small_loads_have_one_worker() -> None:
 
 
 def test_the_heaviest_cell_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "processors", lambda: 16)
+    monkeypatch.setattr(pool, "count_processors", lambda: 16)
     assert choose_workers((Load("concurrency", 1), Load("concurrency", 10_000))) == 3
     assert choose_workers((Load("rate", 2500.0),)) == 3
 
 
 def test_there_are_never_more_workers_than_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "processors", lambda: 2)
+    monkeypatch.setattr(pool, "count_processors", lambda: 2)
     assert choose_workers((Load("burst", 1_000_000),)) == 2

@@ -17,7 +17,7 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.measure.client.clock import new_event_loop
 from loadstone.measure.simulated_server.http import ServerConnection, ServerCounters, ServerState
-from loadstone.measure.simulated_server.law import Settings
+from loadstone.measure.simulated_server.settings import Settings
 from loadstone.measure.simulated_server.stream import WriteScheduler
 
 if TYPE_CHECKING:

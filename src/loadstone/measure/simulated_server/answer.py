@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.measure.simulated_server.body import Body, read_usage
-from loadstone.measure.simulated_server.law import Settings
+from loadstone.measure.simulated_server.settings import Settings
 
 WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.measure.simulated_server.law import MODEL, Usage
+from loadstone.measure.simulated_server.settings import MODEL, Usage
 
 COMPLETIONS, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
 _DEFAULT_TOKENS = {COMPLETIONS: 16, GENERATE: 128}

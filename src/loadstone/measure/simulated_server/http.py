@@ -29,7 +29,7 @@ from loadstone.measure.simulated_server.body import (
     read_content,
     split_prompt,
 )
-from loadstone.measure.simulated_server.law import Law, Settings
+from loadstone.measure.simulated_server.settings import FixedLatency, Settings
 from loadstone.measure.simulated_server.stream import AnswerWriter, HttpRequest, Keys, WriteScheduler
 
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ class ServerCounters:
 class ServerState(NamedTuple):
     """The state that all connections share.
 
-    scheduler  writes tokens by the settings' law
-    engine     writes them as a deployment's scheduler has it; None: there is none, and the law holds
+    scheduler  writes tokens by the settings' fixed latency
+    engine     writes them as a deployment's scheduler has it; None: there is none, and the fixed latency holds
     """
 
     settings: Settings
@@ -320,12 +320,12 @@ class ServerConnection(asyncio.Protocol):
         if times is not None:
             self._server.truth[name.decode("latin-1")] = times
         if self._server.engine is None:
-            self._server.scheduler.add(self._write_on_time(settings.law, stream))
+            self._server.scheduler.add(self._write_on_time(settings.latency, stream))
 
-    def _write_on_time(self, law: Law, stream: AnswerWriter) -> Iterator[int]:
-        """Have an answer written as the law has it. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
+    def _write_on_time(self, latency: FixedLatency, stream: AnswerWriter) -> Iterator[int]:
+        """Have an answer written at fixed times. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
         for end in stream.ends():
-            yield stream.request.arrival_ns + law.due_ns(stream.input_tokens, end - 1)
+            yield stream.request.arrival_ns + latency.due_ns(stream.input_tokens, end - 1)
             if not stream.write(end):
                 return
 
