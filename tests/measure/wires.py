@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from loadstone.measure.wire.answer import Answer
+from loadstone.measure.wire.answer import MAX_TEXT, Answer
+from loadstone.measure.wire.tolerant import MAX_COUNT
 
 T = TypeVar("T", bound=Answer)
+COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 DONE = b"data: [DONE]\n\n"
 ODD = [1e400, -1, 2**70]
 JSON = st.recursive(
@@ -36,9 +38,9 @@ def hear(answer: T, *pieces: bytes) -> T:
 
 
 def state(answer: Answer) -> dict[str, Any]:
-    """Every fact that an answer holds."""
+    """Every fact that an answer holds, whichever way it was read."""
     answer.text  # noqa: B018  # joins what is held in parts
-    names = {*Answer.__slots__, *type(answer).__slots__} - {"_sse", "_plain_usage", "_decode"}
+    names = {*Answer.__slots__, *type(answer).__slots__} - {"_sse", "_decode", "_plain_place", "_plain_usage"}
     return {name: getattr(answer, name) for name in names}
 
 
@@ -50,12 +52,21 @@ def cut(data: st.DataObject, stream: bytes) -> list[bytes]:
 
 def check_storable(answer: Answer) -> None:
     """No fact of an answer, whatever it was made of, is one that records cannot hold."""
-    for count in (answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.reasoning_tokens):
-        assert count is None or 0 <= count < 2**31
+    for name in COUNTS:
+        tokens = getattr(answer, name)
+        assert tokens is None or (type(tokens) is int and 0 <= tokens <= MAX_COUNT), (name, tokens)
+    running = answer.running_tokens
+    assert all(a <= b for a, b in pairwise([0, *running]))
+    assert all(type(tokens) is int and tokens <= MAX_COUNT for tokens in running)
+    assert len(running) <= answer.events
+    assert not answer.running or len(running) == answer.events
+    if answer.error is not None:
+        assert answer.error, "an error without a word"
+        assert answer.error.isprintable()
+        assert len(answer.error) <= 300
+    if answer.finish_reason is not None:
+        assert answer.finish_reason.isprintable()
+        assert len(answer.finish_reason) <= 40
     for seconds in (answer.server_prefill_s, answer.server_decode_s):
         assert seconds is None or 0 <= seconds <= 1e9
-    for words in (answer.error, answer.finish_reason):
-        assert words is None or (words.isprintable() and len(words) <= 300 and words.encode())
-    assert answer.running_tokens == sorted(answer.running_tokens)
-    if answer.running:
-        assert len(answer.running_tokens) == answer.events
+    assert len(answer.text) <= MAX_TEXT

@@ -18,7 +18,7 @@ from loadstone.core.files import decode_json, read_bytes
 from loadstone.core.record import RunInfo
 
 RUN_SCHEMA = 1
-_MOST_BYTES = 64 << 20
+MOST_INFO_BYTES = 64 << 20
 """The largest run.json that is read: a thousand cells take one MiB."""
 
 
@@ -104,7 +104,7 @@ def read_info(folder: Path) -> RunInfo:
     Raises InputError where `folder` is no run folder, or its schema another than this version of the program reads.
     """
     path = folder / "run.json"
-    content = read_bytes(path, _MOST_BYTES, f"{folder} is not a run folder; give one under runs/")
+    content = read_bytes(path, MOST_INFO_BYTES, f"{folder} is not a run folder; give one under runs/")
     info = decode_json(
         content, RunInfo, f"{path}: not a run this version of Loadstone can read", "move it away, or measure it again"
     )

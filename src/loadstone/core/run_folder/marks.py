@@ -9,8 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from loadstone.core.errors import InputError
+from loadstone.core.files import read_json
 from loadstone.core.record import RunInfo
-from loadstone.core.run_folder.folder import write_info
+from loadstone.core.run_folder.folder import MOST_INFO_BYTES, write_info
 
 _MARKED_BYTES = 1 << 20
 
@@ -32,8 +34,8 @@ def seal(folder: Path, info: RunInfo) -> None:
 def find_changed(folder: Path) -> list[str]:
     """List the files that are not as they were written; none where no digest was kept."""
     known: dict[str, str] = {}
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        known = msgspec.json.decode((folder / "run.json").read_bytes(), type=_Marked).marks
+    with contextlib.suppress(InputError):
+        known = read_json(folder / "run.json", _Marked, MOST_INFO_BYTES, "a run", "measure it again").marks
     return [name for name, mark in _digest_files(folder).items() if known.get(name, mark) != mark] if known else []
 
 
