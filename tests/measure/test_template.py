@@ -13,7 +13,7 @@ from loadstone.measure.wire.openai import OpenAIAnswer as Answer
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
 from loadstone.measure.wire.tolerant import MAX_COUNT
-from wires import event, state
+from wires import state
 
 WIRE = Path(__file__).resolve().parents[3] / "shared" / "data" / "wire"
 RECORDED = sorted(WIRE.glob("*.sse"))
@@ -468,11 +468,15 @@ def test_take_plain_keeps_what_full_parsing_keeps() -> None:
     taught.take_plain(3, [3, 5, 2])
     for body in (first, between, *rest):
         full.feed(body)
-    assert facts(taught) == facts(full)
+    assert state(taught) == state(full)
     assert (taught.input_tokens, taught.output_tokens, taught.running_tokens) == (5, 2, [1, 4, 5, 5])
 
 
 # --- what is not learnt from ----------------------------------------------------------------------------------
+
+
+def event(**fields: Any) -> bytes:
+    return b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
 
 
 CHOICE = {"index": 0, "text": "a", "finish_reason": None}
