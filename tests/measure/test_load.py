@@ -65,22 +65,22 @@ def orders(load: StepLoad, under_way: int = 0, freed_ns: int = 7) -> list[int]:
     return sent
 
 
-def test_a_closed_loop_fills_its_places_and_no_more() -> None:
+def test_a_closed_loop_fills_its_slots_and_no_more() -> None:
     load, _ = step_of(Load("concurrency", 3), [-1] * 10)
     due = load.next(7, 0)
     assert due is not None
-    assert due[1] == 7  # when its place came free
+    assert due[1] == 7  # when its slot came free
     assert orders(load) == [1, 2]
     assert load.wake_ns is None  # until a request ends
-    load.free_place()
+    load.free_slot()
     assert orders(load, 2) == [3]
 
 
-@pytest.mark.parametrize(("part", "places"), [(0, 3), (1, 2), (2, 2)])
-def test_workers_share_the_places(part: int, places: int) -> None:
+@pytest.mark.parametrize(("part", "slots"), [(0, 3), (1, 2), (2, 2)])
+def test_workers_share_the_slots(part: int, slots: int) -> None:
     load, _ = step_of(Load("concurrency", 7), [-1] * 10, part=part, parts=3)
-    assert load.at_once == places
-    assert len(orders(load)) == places
+    assert load.at_once == slots
+    assert len(orders(load)) == slots
 
 
 def test_an_open_loop_sends_what_is_due_and_says_when_to_ask_again() -> None:

@@ -1,5 +1,6 @@
 """The template path against full parsing: whatever an engine sends, both must hear the same."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -211,7 +211,7 @@ def cell_metrics(
     output_tokens = int(np.nansum(measured["tokens"]))
     input_tokens = arrays.total(started["input"])
     met = _met(measured, load, slo) if any(bound is not None for bound in slo) else None
-    dependence = Dependence.of(done["sent"], done["last"], span_s, load.places)
+    dependence = Dependence.of(done["sent"], done["last"], span_s, load.slots)
 
     return CellMetrics(
         requests=_requests(measured),

@@ -73,7 +73,7 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.kind == "burst"
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """The concurrency of a closed loop that keeps it all the time; 0 for any other load."""
         return int(self.value) if self.is_closed and not self.profile else 0
 

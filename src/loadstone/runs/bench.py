@@ -230,7 +230,7 @@ def _cell(
     """The steps of one cell; times are those of the last, after the warm-up. None where it was cut short."""
     resent, stopped, stop = 0, False, None
     steps, watched = plan.steps(cell), stopping != Stopping()
-    watch = Watch(stopping, plan.cells[cell].places)
+    watch = Watch(stopping, plan.cells[cell].slots)
     for first, last in steps:
         begun_s, before = time.monotonic(), pool.progress if watched else NOTHING_YET
         for message in pool.run_step(cell, plan.cells[cell], first, last):

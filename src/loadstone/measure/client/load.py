@@ -147,7 +147,7 @@ _COMPARED_TOKENS = 8
 class StepLoad:
     """A step under way, as far as one worker has it.
 
-    A *place* is what a closed loop has so many of: a request under way, or a session with its pauses.
+    A slot of a closed loop holds a request under way, or a session with its pauses.
     """
 
     def __init__(self, step: Step, plan: Plan, feed: Feed) -> None:
@@ -168,7 +168,7 @@ class StepLoad:
         self._feed = feed
         self._cyclic = plan.cyclic(step.cell)
         self._cap = math.inf if load.max_concurrency is None else self._share(load.max_concurrency)
-        self._places = 0
+        self._taken = 0
         self._measure_start_ns: int | None = None
         self.cut = False
         """It is to end now, though it has more to send."""
@@ -181,7 +181,7 @@ class StepLoad:
     def next(self, freed_ns: int, under_way: int) -> tuple[Due, int] | None:
         """A request to send now, and when that was intended; None: there is none yet, see `wake_ns`.
 
-        `freed_ns`: when a place of a closed loop came free, which is when its next request should begin.
+        `freed_ns`: when a slot of a closed loop came free, which is when its next request should begin.
         """
         self.wake_ns = None
         if self._cyclic and self.is_over():
@@ -194,12 +194,12 @@ class StepLoad:
         if later is not None and later.due_ns <= now_ns:
             return self._feed.take_later(), later.due_ns
         if self._load.is_closed:
-            if starter is not None and self._places < self._slots():
-                self._places += 1
+            if starter is not None and self._taken < self._count_slots():
+                self._taken += 1
                 return self._feed.take_starter(), freed_ns
         elif starter is not None:
             if starter.due_ns <= now_ns:
-                self._places += 1
+                self._taken += 1
                 return self._feed.take_starter(), starter.due_ns
             self.wake_ns = starter.due_ns
         if later is not None:
@@ -242,8 +242,8 @@ class StepLoad:
         self.result.cpu_s = time.process_time() - self._cpu_before_s
         return self.result
 
-    def free_place(self) -> None:
-        self._places -= 1
+    def free_slot(self) -> None:
+        self._taken -= 1
 
     def is_over(self) -> bool:
         """The cell's time is up."""
@@ -253,8 +253,8 @@ class StepLoad:
             return False
         return time.monotonic_ns() >= self._measure_start_ns + self.duration_s * 1e9
 
-    def _slots(self) -> int:
-        """Places of a closed loop at this moment."""
+    def _count_slots(self) -> int:
+        """Count the slots of a closed loop at this moment."""
         profile, start_ns = self._load.profile, self._measure_start_ns
         if not profile:
             return self._share(int(self._load.value))
@@ -263,7 +263,7 @@ class StepLoad:
         return self._share(int(level(profile, (time.monotonic_ns() - start_ns) * 1e-9)))
 
     def _share(self, total: int) -> int:
-        """This worker's part of `total` places."""
+        """Return this worker's part of `total` slots."""
         return total // self._step.parts + (self._step.part < total % self._step.parts)
 
 

@@ -237,7 +237,7 @@ class Sender:
             self._settle()
 
     def _go_on(self, stream: Stream, freed_ns: int) -> None:
-        """After a request: its session's next turn, or its place is free for another."""
+        """After a request: its session's next turn, or its slot is free for another."""
         opened = self._sessions.pop(stream, b"")
         load = self._step
         if load is None:
@@ -249,7 +249,7 @@ class Sender:
         if following is not None and not load.is_over():
             self._feed.follow(stream, opened, following, stream.replica if self._fleet.sticky else None)
         else:
-            load.free_place()
+            load.free_slot()
         self._send_due(freed_ns)
 
     def _give_up(self, following: PlannedRequest | None, reason: str) -> None:

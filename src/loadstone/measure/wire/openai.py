@@ -108,14 +108,14 @@ class OpenAIAnswer(Answer):
     """An answer of /v1/completions or /v1/chat/completions."""
 
     __slots__ = (
-        "_apart", "_began_at", "_decode", "_doubted", "_fields", "_plain_place", "_plain_usage", "_thought", "_total",
+        "_apart", "_began_at", "_decode", "_doubted", "_fields", "_plain_number", "_plain_usage", "_thought", "_total",
     )  # fmt: skip
 
     def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
         super().__init__(stream=stream, keep_text=keep_text)
         self._decode = decode_chunk if stream else decode_whole
         self._plain_usage: Usage | None = None  # of the event that the template in use was made from
-        self._plain_place = 0  # which of several answers that event is of
+        self._plain_number = 0  # which of several answers that event is of
         self._apart = 0  # of several answers, tokens stated in events without choices
         self._doubted: str | None = None  # by what alone the first event is output: "" by its count, or an odd field
         self._fields: dict[str, str | None] = {}  # odd fields and their last text; None: it differed, they are output
@@ -169,7 +169,7 @@ class OpenAIAnswer(Answer):
         template = learn(body, text, counted=counted, sse=self._sse)
         if template is not None:
             self._plain_usage = usage
-            self._plain_place = read_index(choices[0].index)
+            self._plain_number = read_index(choices[0].index)
         return template
 
     def take_plain(self, events: int, counts: list[int]) -> None:
@@ -178,7 +178,7 @@ class OpenAIAnswer(Answer):
             # What an event between said of the rest of usage, these say again as the template has it.
             self._take_details(self._plain_usage)
             if self._counts:
-                counts = [self._sum_answers(tokens, self._plain_place) for tokens in counts]
+                counts = [self._sum_answers(tokens, self._plain_number) for tokens in counts]
             self.output_tokens = counts[-1] or self.output_tokens
             if counts[0] < self._last_running or counts != sorted(counts):
                 counts = list(accumulate(counts, max, initial=self._last_running))[1:]
@@ -279,10 +279,10 @@ class OpenAIAnswer(Answer):
             self.voids += 1
         self._doubted, self._began_at = alone, running
 
-    def _take_usage(self, usage: Usage, output: bool, place: int | None) -> bool:
+    def _take_usage(self, usage: Usage, output: bool, number: int | None) -> bool:
         """Keep the newest counts. True if the event stands for output: text, or a running count that grew.
 
-        `place`: which of several answers the event is of; None: it has no choices.
+        `number`: which of several answers the event is of; None: it has no choices.
         """
         self._take_details(usage)
         # As `count`, without the call: engines may send this on every event.
@@ -292,24 +292,24 @@ class OpenAIAnswer(Answer):
             return output
         tokens = int(reported)
         if self._counts:
-            tokens = self._sum_answers(tokens, place)
+            tokens = self._sum_answers(tokens, number)
         self.output_tokens = tokens or self.output_tokens  # output came: 0 is not counted yet, or never
         grew = tokens > self._last_running
         if grew:
             self._last_running = tokens
-        if grew and self.running and not output and place is not None:
+        if grew and self.running and not output and number is not None:
             # A token without text. A first count above one, without text, is a total that comes at the end.
             output = self.events > 0 or tokens == 1
         return output
 
-    def _sum_answers(self, tokens: int, place: int | None) -> int:
-        """The tokens of all answers side by side, where an event states those of answer `place`; None: it has no
+    def _sum_answers(self, tokens: int, number: int | None) -> int:
+        """The tokens of all answers side by side, where an event states those of answer `number`; None: it has no
         choices, and states those of all (vLLM, SGLang), or of the one that ended (llama.cpp's chat).
         """
-        if place is None:
+        if number is None:
             self._apart += tokens
         else:
-            self._counts[place] = tokens
+            self._counts[number] = tokens
         return self._apart or sum(self._counts.values())
 
     def _take_details(self, usage: Usage) -> None:

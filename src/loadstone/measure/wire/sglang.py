@@ -69,8 +69,8 @@ class SglangAnswer(Answer):
             event = _decode(payload)
         except UNREADABLE:
             if not self.streams and (answers := _read_several(payload)):
-                for place, event in enumerate(answers):
-                    self._take(event, place, payload)
+                for number, event in enumerate(answers):
+                    self._take(event, number, payload)
                 return
             lenient = self._read_leniently(payload, _Event)
             if lenient is None:
@@ -78,8 +78,8 @@ class SglangAnswer(Answer):
             event = lenient
         self._take(event, read_index(event.index), payload)
 
-    def _take(self, event: _Event, place: int, payload: bytes) -> None:
-        """Take what `payload` says of answer number `place`."""
+    def _take(self, event: _Event, number: int, payload: bytes) -> None:
+        """Take what `payload` says of answer number `number`."""
         meta = event.meta_info
         if meta is None:
             if is_present(event.error):
@@ -87,34 +87,34 @@ class SglangAnswer(Answer):
             elif is_present(event.message):
                 self._complain(error_text(payload))
             elif is_present(event.text) or is_present(event.output_ids):
-                self._take_uncounted(event, place)
+                self._take_uncounted(event, number)
             return
         tokens = count(meta.completion_tokens)
         if tokens is None:
             if is_present(event.text) or is_present(event.output_ids):
-                self._take_uncounted(event, place)
-        elif tokens > self._counts.get(place, 0):
-            self._counts[place] = tokens
+                self._take_uncounted(event, number)
+        elif tokens > self._counts.get(number, 0):
+            self._counts[number] = tokens
             self._last_running = self.output_tokens = sum(self._counts.values())
             self.events += 1
             if self.running:
                 self.running_tokens.append(self._last_running)
         else:
             self.output_tokens = self._last_running
-        if self._keeps and not place:
+        if self._keeps and not number:
             self._take_text(event.text)
         self._take_counts(meta.prompt_tokens, meta.cached_tokens, meta.reasoning_tokens)
         if is_present(meta.finish_reason):
             self._take_reason(meta.finish_reason)
-            self._ended |= {place}
+            self._ended |= {number}
         if is_present(event.error):
             self._complain(error_text(bytes(event.error)))
 
-    def _take_uncounted(self, event: _Event, place: int) -> None:
+    def _take_uncounted(self, event: _Event, number: int) -> None:
         """Output without a count: then none of the counts are of use for a curve."""
         self.running = False
         self.events += 1
-        if self._keeps and not place:
+        if self._keeps and not number:
             self._take_text(event.text)
 
     def _take_text(self, field: msgspec.Raw) -> None:
