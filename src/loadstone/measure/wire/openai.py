@@ -108,7 +108,8 @@ class OpenAIAnswer(Answer):
     """An answer of /v1/completions or /v1/chat/completions."""
 
     __slots__ = (
-        "_apart", "_began_at", "_decode", "_doubted", "_fields", "_plain_number", "_plain_usage", "_thought", "_total",
+        "_apart", "_began_at", "_decode", "_doubted", "_fields", "_plain_number", "_plain_usage", "_thought",
+        "_total",
     )  # fmt: skip
 
     def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
