@@ -183,7 +183,9 @@ class Fragments:
         """Add what came since the last fragment of a stream that goes on."""
         self._add(stream, stream.token_source(), None, stream.output_tokens(), None)
 
-    def _add(self, stream: Stream, source: str | None, end_ns: int | None, output: int | None, status: Any) -> None:
+    def _add(
+        self, stream: Stream, source: TokenSource | None, end_ns: int | None, output: int | None, status: Any
+    ) -> None:
         request, answer = stream.request, stream.answer
         since = self._clock.since_origin_s
         tokens = array("i", answer.running_tokens if source == "running usage" else ())
