@@ -50,7 +50,7 @@ def of(text: str) -> dict[str, dict[str, float]]:
     rows = [(0.0, GPUS, name, msgspec.json.decode(labels), value) for name, labels, value in read_gpu_metrics(text)]
     return {
         name: {gpu: series.value[-1] for gpu, series in by_gpu.items()}
-        for name, by_gpu in Readings(table(rows)).of.items()
+        for name, by_gpu in Readings(table(rows)).series.items()
     }
 
 
@@ -333,4 +333,4 @@ def test_an_engines_page_is_no_exporter(tmp_path: Path) -> None:
 def test_tritons_own_page_tells_of_gpus_too() -> None:
     samples = read_metrics('# TYPE nv_gpu_power_usage gauge\nnv_gpu_power_usage{gpu_uuid="GPU-a"} 43.5\n')
     rows = [(0.0, 0, each.name, msgspec.json.decode(each.labels), each.value) for each in samples]
-    assert Readings(table(rows)).within("power_w", 0, 1)[0].series.value.tolist() == [43.5]
+    assert Readings(table(rows)).select("power_w", 0, 1)[0].series.value.tolist() == [43.5]
