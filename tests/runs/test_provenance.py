@@ -12,7 +12,7 @@ import pytest
 from loadstone.analyse.compare import compare
 from loadstone.core import run_folder
 from loadstone.core.provenance import GitState, Provenance
-from loadstone.core.secrets import words_without_keys
+from loadstone.core.secrets import blank_words
 from loadstone.core.settings import read_settings
 from loadstone.engines.launch import Container, Launch, RankCommand
 from loadstone.runs import provenance
@@ -37,7 +37,7 @@ def launch_of(*argv: str, env: dict[str, str] | None = None, container: Containe
     ],
 )
 def test_command_lines_have_no_secrets(words: list[str], shown: list[str] | None) -> None:
-    assert words_without_keys(words) == (words if shown is None else shown)
+    assert blank_words(words) == (words if shown is None else shown)
 
 
 def test_the_environment_has_what_engines_read_and_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:

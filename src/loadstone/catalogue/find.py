@@ -20,7 +20,7 @@ from loadstone.catalogue.config.hub import cached_config
 from loadstone.catalogue.config.reader import read_config, read_path
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.core.errors import InputError
-from loadstone.core.host import path_of
+from loadstone.core.host import make_path
 
 GIB = 1 << 30
 _TUNED = re.compile(r"-(instruct|chat|it)$")
@@ -143,7 +143,7 @@ def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
     """
     text = name.strip()
     if user_files.is_file(text):
-        return _of_file(path_of(text), text)
+        return _of_file(make_path(text), text)
     gpus, nodes = gpu_names(), node_names()
     key = "-".join(text.lower().split())  # as reports write it: H100 PCIe
     if what != "node" and key in gpus:
@@ -210,7 +210,7 @@ def _of_file(path: Path, given: str) -> Gpu | Node:
         hardware = msgspec.convert(fields, Node, strict=False) if is_node else _to_gpu(fields, strict=False)
     user_files.check_rates(hardware, str(path))
     if isinstance(hardware, Node) and user_files.is_file(hardware.gpu):
-        return msgspec.structs.replace(hardware, gpu=str(path.parent / path_of(hardware.gpu)))
+        return msgspec.structs.replace(hardware, gpu=str(path.parent / make_path(hardware.gpu)))
     return hardware
 
 
@@ -250,7 +250,7 @@ def find_model(name: str) -> Model:
     """By Hugging Face id, alias, or path to a `config.json` or its folder. An id that the catalogue lacks may be one
     that was downloaded to this machine. Raises InputError with the nearest.
     """
-    path = path_of(name)
+    path = make_path(name)
     key = _key_of(name)
     if key is not None:
         return _catalogued(key)
@@ -281,7 +281,7 @@ def _key_of(name: str) -> str | None:
     """The catalogue's own name for a model: as it is, as its base, or whoever has put it where it is."""
     text = name.strip().lower()
     key = model_names().get(text)
-    if key is None and text and not path_of(name).exists():
+    if key is None and text and not make_path(name).exists():
         near = _near_names()
         owner, _, last = text.rpartition("/")
         names = [text, last] if _OWNER.fullmatch(owner) else [text]

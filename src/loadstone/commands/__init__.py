@@ -38,7 +38,7 @@ from loadstone.commands.study import study
 from loadstone.commands.validate import validate
 from loadstone.commands.view import view
 from loadstone.core.errors import InputError, LoadstoneError, NoRoomError, lacks_room
-from loadstone.core.host import path_of
+from loadstone.core.host import make_path
 from loadstone.core.signals import SIGNALS, Handler
 from loadstone.core.text import printable
 from loadstone.core.version import __version__
@@ -201,7 +201,7 @@ def _mend_home() -> None:
     """Set HOME, for which libraries ask, for a user without a name, such as containers have: to what container
     runtimes make it.
     """
-    if path_of("~") == Path("~"):
+    if make_path("~") == Path("~"):
         os.environ["HOME"] = "/"
 
 

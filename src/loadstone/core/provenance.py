@@ -16,7 +16,7 @@ class GitState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of the start of a run's engine; of one that ran already, what this machine tells.
+    """Describes an engine started for the run; of one that ran already, it holds what this machine tells.
 
     commands      the words that started each rank, rank 0 first, without secrets
     image         of the container, as it was named; `image_digest`: sha256 of what ran

@@ -19,7 +19,7 @@ from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Signals
-from loadstone.measure.client.pool import Pool
+from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter
 from loadstone.measure.engines.server import HttpServer
@@ -112,7 +112,7 @@ class Session:
             exporters=info.settings.gpu_metrics,
         )
         with observer:
-            pool = Pool(jobs, folder / "log.txt")
+            pool = WorkerPool(jobs, folder / "log.txt")
             CellLoop(
                 run=self.run,
                 pool=pool,

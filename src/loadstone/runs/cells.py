@@ -15,7 +15,7 @@ from loadstone.core import run_folder
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo, Stop
 from loadstone.core.settings import WorkerClock
-from loadstone.measure.client.pool import Pool
+from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.client.protocol import NOTHING_YET, Progress, StepDone
 from loadstone.runs.execution import OpenRun
 
@@ -45,7 +45,7 @@ class CellLoop:
     """
 
     run: OpenRun
-    pool: Pool
+    pool: WorkerPool
     on_event: Listener
     stopping: Stopping = Stopping()  # noqa: RUF009 - immutable
     before_cell: Callable[[], None] = lambda: None
@@ -88,7 +88,7 @@ class CellLoop:
     def _measure_cell(self, cell: int) -> CellInfo | None:
         """Run the steps of one cell; times are those of the last, after the warm-up. None where it was cut short."""
         load, origin_ns, resent = self.run.plan.cells[cell], self.pool.origin_ns, 0
-        ending = _Ending(self.pool, Watch(self.stopping, load.places)) if self.stopping != Stopping() else None
+        ending = _Ending(self.pool, Watch(self.stopping, load.slots)) if self.stopping != Stopping() else None
         steps = self.run.plan.steps(cell)
         for first, last in steps:
             done = self._run_step(cell, first, last, ending if (first, last) == steps[-1] else None)
@@ -139,7 +139,7 @@ class CellLoop:
 class _Ending:
     """Ends a step once its cell's rules are met."""
 
-    def __init__(self, pool: Pool, watch: Watch) -> None:
+    def __init__(self, pool: WorkerPool, watch: Watch) -> None:
         self._pool, self._watch = pool, watch
         self._begun_s, self._before = 0.0, NOTHING_YET
         self._stop: Stop | None = None

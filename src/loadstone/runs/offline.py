@@ -26,7 +26,13 @@ from loadstone.engines import keywords_named
 from loadstone.engines.keywords import Keywords
 from loadstone.engines.launch import Site
 from loadstone.measure.engines.launch import LaunchError
-from loadstone.measure.offline.engine import Answer, Batch, Introduction, OfflineEngine, interpreter_of
+from loadstone.measure.offline.engine import (
+    LoadedEngine,
+    OfflineAnswer,
+    OfflineBatch,
+    OfflineEngine,
+    find_interpreter,
+)
 from loadstone.runs import execution
 from loadstone.runs.deployments import deployment_record
 from loadstone.runs.preflight import salt_of
@@ -107,7 +113,7 @@ def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[dict[
     for note in keywords.notes:
         tell(note)
     plans = [_plan(each) for each in runs]
-    interpreter = interpreter_of(keywords, options.python)
+    interpreter = find_interpreter(keywords, options.python)
     with Signals() as signals:
 
         def look() -> None:
@@ -139,7 +145,7 @@ def _open(
     plan: Plan,
     keywords: Keywords,
     engine: OfflineEngine,
-    loaded: Introduction,
+    loaded: LoadedEngine,
     signals: Signals,
 ) -> _Batches:
     """Make the folder of a run of the deployment `text`. Raises InputError."""
@@ -223,7 +229,7 @@ class _Batches:
         return None
 
 
-def _record(request: PlannedRequest, answer: Answer, batch: Batch, origin_s: float) -> RequestRecord:
+def _record(request: PlannedRequest, answer: OfflineAnswer, batch: OfflineBatch, origin_s: float) -> RequestRecord:
     """Make the record of one request of a batch: with its first and last token where the engine tells when these
     were, else with the end alone.
     """

@@ -24,12 +24,12 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.record import Target
-from loadstone.core.secrets import blank, blank_bytes, is_of_a_key, keys_in
-from loadstone.measure.client.pool import workers_for
+from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
+from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.probe import Requirements, token_counter
 from loadstone.measure.engines.server import HttpServer, check_proxy
-from loadstone.measure.wire.request import RequestBody, body, path
+from loadstone.measure.wire.request import RequestBody, make_body, make_path
 from loadstone.runs import execution, targets
 from loadstone.runs.deployments import declared_deployment
 from loadstone.runs.targets import Servers, Tell, longest_tokens
@@ -146,7 +146,7 @@ def probe(options: Options, plan: Plan, servers: Servers, headers: list[tuple[st
             missed += server.missed
     target.engines = engines if len(set(engines)) > 1 else []
     # A header may name the model, too, which is no key.
-    named = keys_in([header for header in headers if is_of_a_key(header[0])], client.extra_body)
+    named = keys_in([header for header in headers if names_key(header[0])], client.extra_body)
     model = target.model.lower()
     keys = [key for key in keys_in(headers, client.extra_body) if key in named or key.lower() not in model]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
@@ -187,7 +187,7 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
     if target.endpoint == "triton-grpc":
         return []
     writer = PromptWriter(server.vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat")
-    requests = RequestBody(body(server.request))
+    requests = RequestBody(make_body(server.request))
     with HttpServer(target.url, server.headers, proxy) as connection:
         # The first may find the server cold, and does not count.
         took_s = {}
@@ -195,7 +195,7 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
             prompt = writer.write(plan.request(0, min(index, len(plan.rows(0)) - 1)))
             start_s = time.monotonic()
             try:
-                answer = connection.post(path(server.request), requests.render(prompt, tokens))
+                answer = connection.post(make_path(server.request), requests.render(prompt, tokens))
             except TargetError:
                 return []
             if answer.status_code != 200:
@@ -302,7 +302,7 @@ def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int 
             f"{what} beyond the server's context of {target.max_model_tokens} tokens; "
             "ask for less, or start the server with a longer context"
         )
-    check_open_files(plan, workers or workers_for(plan.cells))
+    check_open_files(plan, workers or choose_workers(plan.cells))
 
 
 def check_open_files(plan: Plan, workers: int) -> None:

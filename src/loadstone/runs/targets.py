@@ -72,15 +72,15 @@ def _start_simulated(simulated: str, stack: contextlib.ExitStack) -> str:
 
     if "://" in simulated:
         raise InputError("--sim and a URL: measure a running server, or one of our own; give one")
-    law: simulated_server.Law | str = simulated
+    latency: simulated_server.FixedLatency | str = simulated
     # MODEL@GPUS is a deployment, whose scheduler then has the times.
     if "@" in simulated:
         from loadstone.predict.simulator.fleet import fleet_of
 
         fleet_of(parse_deployment(simulated))  # an error in it is one line, before a server starts
     else:
-        law = simulated_server.Law.parse(simulated, "--sim", f"{DEFAULT_SIM}, or a law, ")
-    return stack.enter_context(simulated_server.start(law)).url
+        latency = simulated_server.FixedLatency.parse(simulated, "--sim", f"{DEFAULT_SIM}, or fixed times, ")
+    return stack.enter_context(simulated_server.start(latency)).url
 
 
 def _start_llama_cpp(plan: Plan, stack: contextlib.ExitStack) -> Servers:

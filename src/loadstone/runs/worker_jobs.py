@@ -11,10 +11,10 @@ from urllib.parse import SplitResult
 from loadstone.core.errors import TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.version import __version__
-from loadstone.measure.client.pool import workers_for
+from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.client.protocol import Destination, Job
 from loadstone.measure.engines.server import check_url
-from loadstone.measure.wire.request import body, path
+from loadstone.measure.wire.request import make_body, make_path
 from loadstone.runs.execution import OpenRun
 from loadstone.runs.preflight import ProbedServer
 from loadstone.workload.options import ClientOptions, Options
@@ -82,7 +82,7 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
     """Write a job for each worker; times of the run count from now. Raises TargetError."""
     client, plan, info, request = options.client, run.plan, run.info, server.request
     streams = max((load.value for load in plan.cells if not load.is_open), default=1000)
-    below = "" if request.endpoint == "triton-grpc" else path(request)
+    below = "" if request.endpoint == "triton-grpc" else make_path(request)
     destinations = [
         _destination(client, parts, base_path + below, server.headers, server.keys)
         for parts, base_path in server.addresses
@@ -97,7 +97,7 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
             route=route_of(client, plan),
             endpoint=request.endpoint,
             streams=request.stream,
-            body=body(request),
+            body=make_body(request),
             vocabulary=server.vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",
@@ -107,5 +107,5 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
             watched=options.early_end.stop_when is not None,
             ray=client.ray,
         )
-        for worker in range(client.workers or workers_for(plan.cells))
+        for worker in range(client.workers or choose_workers(plan.cells))
     ]

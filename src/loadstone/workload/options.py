@@ -340,7 +340,7 @@ class OutputOptions(Flags):
         "bounds on each request (goodput, attainment): ttft<500ms,tpot<30ms,e2e<5s; or on a percentile: ttft_p99<1s",
     )
     dialect: str | None = flag(
-        RUN, "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf, mlperf"
+        RUN, "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf"
     )
     label: str | None = flag(
         RUN, "name of this setup in reports and comparisons, e.g. 'no prefix cache'", read=values.text

@@ -40,6 +40,8 @@ def _folder() -> Path:
     """Where huggingface_hub looks (its constants.py)."""
     named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     if named:
-        return host.path_of(os.path.expandvars(named))
+        return host.make_path(os.path.expandvars(named))
     home = os.environ.get("HF_HOME")
-    return (host.path_of(os.path.expandvars(home)) if home else host.cache_folder().with_name("huggingface")) / "hub"
+    return (
+        host.make_path(os.path.expandvars(home)) if home else host.cache_folder().with_name("huggingface")
+    ) / "hub"

@@ -21,7 +21,7 @@ from loadstone.measure.engines.probe import Requirements, check_extra, find_voca
 from loadstone.measure.engines.server import TRITON, HttpServer, Server, Trial, objects, refusal
 from loadstone.measure.engines.triton_grpc import GrpcServer
 from loadstone.measure.wire import triton
-from loadstone.measure.wire.request import new_answer, path
+from loadstone.measure.wire.request import make_path, new_answer
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Endpoint, RequestSpec
 
@@ -215,7 +215,7 @@ def _check(server: Server, spec: RequestSpec, trial: Trial | None = None) -> Non
     check_extra(server, spec, error)
     if response is None:
         raise TargetError(f"{server.url}: {spec.model} refuses the simplest request: {error}; see the server's log")
-    where = server.url + path(spec)
+    where = server.url + make_path(spec)
     if response.status_code == 200:
         kind = excerpt(response.headers.get("content-type", "no content type"))
         if "event-stream" in kind and spec.stream:

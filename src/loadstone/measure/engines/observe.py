@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.gpu_metrics import labels_of, meaning
+from loadstone.core.gpu_metrics import find_meaning, select_gpu_labels
 from loadstone.core.nvml import Gpus
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.server_metrics import NAMES
@@ -88,12 +88,14 @@ def read_gpu_metrics(text: str) -> list[Sample]:
     lines = [
         line
         for line in text.splitlines()
-        if len(line) <= _LINE_CHARS and (match := _SAMPLE.match(line)) is not None and meaning(match[1]) is not None
+        if len(line) <= _LINE_CHARS
+        and (match := _SAMPLE.match(line)) is not None
+        and find_meaning(match[1]) is not None
     ]
     return [
         Sample(name, as_json, value)
         for name, labels, value in _parsed(lines[:GPU_SERIES])
-        if (gpu_labels := labels_of(labels.items())) is not None
+        if (gpu_labels := select_gpu_labels(labels.items())) is not None
         and len(as_json := _as_json(dict(gpu_labels))) <= _LABELS_CHARS
     ]
 

@@ -14,7 +14,7 @@ from loadstone.core.record import Target
 from loadstone.core.text import excerpt
 from loadstone.measure.engines.server import TRITON, Server
 from loadstone.measure.wire import triton
-from loadstone.measure.wire.structured import obeyed, spellings
+from loadstone.measure.wire.structured import has_shape, list_spellings
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Endpoint, RequestSpec, Sampling, Structured
 from loadstone.workload.word_list import WORDS
@@ -107,7 +107,7 @@ def _with_fields(server: Server, target: Target, spec: RequestSpec, *, exact: bo
 def _with_inputs(target: Target, spec: RequestSpec, *, exact: bool) -> RequestSpec:
     """What the model has inputs for: Triton takes others silently, as parameters that nobody reads."""
     for name in ("min_tokens", "return_num_output_tokens"):
-        target.accepts[name] = triton.spelled(name, spec.inputs) in spec.inputs
+        target.accepts[name] = triton.spell_input(name, spec.inputs) in spec.inputs
     counted = target.accepts["return_num_output_tokens"]
     return msgspec.structs.replace(
         spec, usage="running" if counted else "none", min_tokens=exact and target.accepts["min_tokens"]
@@ -117,7 +117,7 @@ def _with_inputs(target: Target, spec: RequestSpec, *, exact: bool) -> RequestSp
 def _check_inputs(spec: RequestSpec, needs: Requirements) -> None:
     """Raises InputError, which names the flag, where a Triton model has no input for what is wished."""
     for flag, name, value in _flags(needs.sampling):
-        if triton.spelled("stop_words" if name == "stop" else name, spec.inputs) not in spec.inputs:
+        if triton.spell_input("stop_words" if name == "stop" else name, spec.inputs) not in spec.inputs:
             raise InputError(f"{_shown(flag, value)}: the model {spec.model} has no input for it; leave it out")
     if needs.structured is not None and "guided_decoding_guide" not in spec.inputs:
         raise InputError(f"--structured: the model {spec.model} has no input guided_decoding_guide; leave it out")
@@ -145,13 +145,13 @@ def _with_shape(server: Server, spec: RequestSpec, structured: Structured) -> Re
     calm = msgspec.structs.replace(spec, sampling=Sampling(temperature=0.0), ignore_eos=False, min_tokens=False)
     free: str | None = None
     tried = []
-    for spelling in spellings(spec.endpoint, structured.kind):
+    for spelling in list_spellings(spec.endpoint, structured.kind):
         shape = {"structured": structured, "spelling": spelling}
         answer, error, _ = server.send_once(
             msgspec.structs.replace(calm, **shape), tokens=_SHAPED_TOKENS, keep_text=True
         )
         if error is None:
-            obeys = obeyed(structured, answer.text, ended=answer.finish_reason == "stop")
+            obeys = has_shape(structured, answer.text, ended=answer.finish_reason == "stop")
             if obeys is None and answer.text:
                 if free is None:
                     free = server.send_once(calm, tokens=_SHAPED_TOKENS, keep_text=True).answer.text

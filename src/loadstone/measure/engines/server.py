@@ -26,7 +26,7 @@ from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.coding import Unpacker
-from loadstone.measure.wire.request import RequestBody, body, new_answer, path
+from loadstone.measure.wire.request import RequestBody, make_body, make_path, new_answer
 from loadstone.measure.wire.tolerant import load, storable
 from loadstone.workload.request import RequestSpec
 from loadstone.workload.word_list import WORDS
@@ -127,7 +127,7 @@ def _read(answer: httpx.Response, most_bytes: int) -> bytes:
     httpx would unpack each piece whole, and as many times over as the header says: 7 kB can become gigabytes.
     """
     coding = answer.headers.get("content-encoding", "identity").strip().lower()
-    unpacker = Unpacker.of(coding)
+    unpacker = Unpacker.choose(coding)
     if unpacker is None and coding != "identity":
         raise httpx.DecodingError(f"its answer is compressed by {coding}, though asked not to be")
     body = bytearray()
@@ -216,7 +216,7 @@ class Server:
         content: object = [{"role": "user", "content": prompt}] if spec.endpoint == "chat" else prompt
         # A token of Triton's may have no text, and is not seen where the model does not count.
         tokens = max(tokens or (4 if spec.endpoint in TRITON else 1), spec.least_tokens, _least_tokens(spec.extra))
-        rendered = RequestBody(body(spec)).render(msgspec.json.encode(content), tokens)
+        rendered = RequestBody(make_body(spec)).render(msgspec.json.encode(content), tokens)
         answer = new_answer(spec.endpoint, stream=spec.stream, keep_text=keep_text)
         return self._exchange(spec, rendered, answer, tokens)
 
@@ -292,7 +292,7 @@ class HttpServer(Server):
         return storable(load(answer.content)) if answer is not None and answer.status_code == 200 else None
 
     def _exchange(self, spec: RequestSpec, rendered: bytes, answer: Answer, tokens: int) -> Trial:
-        response = self.post(path(spec), rendered)
+        response = self.post(make_path(spec), rendered)
         if response.status_code != 200:
             return Trial(answer, f"HTTP {response.status_code}: {error_text(response.content)}", response)
         answer.feed(response.content)
