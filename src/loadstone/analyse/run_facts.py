@@ -3,18 +3,18 @@
 A run says it in its papers (RunInfo), whoever wrote them:
 
     target                  engine, engine_version, model, as a live server introduced itself
-    settings["deployment"]  gpu, gpus, nodes, tp, pp, dp, ep, weights_dtype, kv_dtype, engine, engine_version, model:
+    settings.deployment  gpu, gpus, nodes, tp, pp, dp, ep, weights_dtype, kv_dtype, engine, engine_version, model:
                             of a simulated run, or as an imported file tells it; goes before the target. A GPU that
                             is not the catalogue's is there with all that was known of it. Of a measured run it is
                             what the user said of the server (`stated`, their words), engine, version and model as
                             the server has them, and `architecture` the catalogue's name for the model; a model
                             that is not the catalogue's is there with its config
-    settings["gpus"]        this machine's, watched while a server on it was measured; they stand for the deployment's
+    settings.gpus        this machine's, watched while a server on it was measured; they stand for the deployment's
                             where there is none
-    settings["workload"]    as Plan.workload; with "mode": "offline" where no server was in between
-    settings["label"]       what the user calls this setup of it
-    settings["prefix_cache"]  what was done about it; True or False where the file says whether it was on
-    settings["import"]      of an imported run: {"tool", …}, see importers
+    settings.workload    as Plan.workload; with "mode": "offline" where no server was in between
+    settings.label       what the user calls this setup of it
+    settings.prefix_cache  what was done about it; True or False where the file says whether it was on
+    settings.import      of an imported run: {"tool", …}, see importers
 
 What nobody said is None.
 """
