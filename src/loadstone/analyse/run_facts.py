@@ -14,7 +14,7 @@ A run says it in its papers (RunInfo), whoever wrote them:
     settings.workload    as Plan.workload; with "mode": "offline" where no server was in between
     settings.label       what the user calls this setup of it
     settings.prefix_cache  what was done about it; True or False where the file says whether it was on
-    settings.import      of an imported run: {"tool", …}, see importers
+    settings.imported    of an imported run: its tool, files and cells
 
 What nobody said is None.
 """
