@@ -1,4 +1,4 @@
-"""Inference engines by any of their names, and what their own command lines call things: engines.toml."""
+"""Finds inference engines by any of their names, and what their own command lines call things: engines.toml."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of engines.toml, which describes its fields."""
+    """Holds an entry of engines.toml, which describes its fields."""
 
     title: str
     names: tuple[str, ...] = ()
@@ -19,9 +19,11 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launch: dict[str, str] = {}
     switches: tuple[str, ...] = ()
     elsewhere: dict[str, str] = {}
+    instead: str = ""
 
 
 class _Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    default: str
     arguments: tuple[str, ...]
     elsewhere: dict[str, str]
 
@@ -42,6 +44,13 @@ _KEYS = {_plain(name): key for key, engine in _FILE.engine.items() for name in (
 
 ENGINES = {key: engine for key, engine in _FILE.engine.items() if engine.deployable}
 """Those that the shorthand of a deployment may name."""
+
+ALL_ENGINES = tuple(_FILE.engine)
+
+NAMED_OTHERWISE = {key: engine.instead for key, engine in _FILE.engine.items() if engine.instead}
+"""What to write in place of names that are no engine of a deployment."""
+
+DEFAULT_ENGINE = _FILE.common.default
 
 ELSEWHERE = _FILE.common.elsewhere
 """Arguments of all engines that are not taken, and what to write in their place."""

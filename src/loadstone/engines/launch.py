@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -19,6 +20,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
 from loadstone.engines.sharding.limits import switched
+from loadstone.workload.option_values import engine_flags, variables
 
 Runtime = Literal["docker", "podman", "enroot"]
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -65,6 +67,24 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     cache: str = "~/.cache/huggingface"
     arguments: tuple[tuple[str, str | None], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+
+
+ANYWHERE = Site()
+
+
+def read_site(*, argument: Any = (), env: Any = (), cache: Path = Path(ANYWHERE.cache), **where: Any) -> Site:
+    """Return a site from what people write; `where`: further fields of Site.
+
+    argument   flags of the engine's own: `FLAG`, `FLAG=VALUE`, pairs, or a mapping
+    env        variables: `NAME=VALUE`, pairs, or a mapping
+    Raises InputError.
+    """
+    return Site(
+        arguments=tuple(engine_flags(argument, "--argument")),
+        environment=tuple(variables(env, "--env")),
+        cache=str(cache.expanduser()),
+        **where,
+    )
 
 
 Flags = list[tuple[str, str | int | float | bool | None]]

@@ -25,8 +25,10 @@ _FLOAT_BYTES = 4
 
 
 class LlamaCpp(EngineRules):
+    name = "llama.cpp"
     cache_dtypes = ("fp32", "bf16", "fp16", "int8")
     """Its --cache-type-k; q8_0 is int8 here."""
+    unreadable_weights = ("fp8", "nvfp4")
     spelled = frozenset({"tp", "pp", "kv", "max_model_len", "max_seq_len", "prefix_caching"})
 
     @property

@@ -8,6 +8,7 @@ from loadstone.engines.sharding.limits import count, is_speculative
 
 
 class MlxLm(EngineRules):
+    name = "mlx-lm"
     spelled = frozenset({"draft", "kv", "num_speculative_tokens"})
 
     def command(self, site: Site) -> Command:

@@ -86,6 +86,7 @@ class EngineRules:
     """How the engine of a deployment behaves. Properties and methods raise InputError where an argument of the
     engine's is no number, or not one of its choices.
 
+    name               its name in a deployment
     newest             the release that is assumed where the deployment names none
     eras               of releases, newest first; none: all releases have the same coefficients
     cache_dtypes       what it can keep a KV cache in, the one to propose last; none: not known
@@ -95,8 +96,13 @@ class EngineRules:
     all_pairs          its kernels for whole experts go over the token-expert pairs of all ranks, see work.py
     fp8_widening       16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0: not known
     places_per_batch   each batch of a pipeline has its own part of the places (batch_seqs of EnginePolicy)
+    unreadable_weights precisions that its files of weights cannot have
+    spreads_experts    with attention-DP it deals whole experts over all ranks, whatever `ep` says
+    step_argument      its argument for the most tokens of a step; empty: it has none
+    seqs_argument      its argument for the most requests at once
     """
 
+    name: ClassVar[str] = ""
     newest: ClassVar[Version] = ()
     eras: ClassVar[tuple[Era, ...]] = ()
     cache_dtypes: ClassVar[tuple[str, ...]] = ()
@@ -106,6 +112,10 @@ class EngineRules:
     all_pairs: ClassVar[bool] = False
     fp8_widening: ClassVar[float] = 0.0
     places_per_batch: ClassVar[bool] = True
+    unreadable_weights: ClassVar[tuple[str, ...]] = ()
+    spreads_experts: ClassVar[bool] = False
+    step_argument: ClassVar[str] = ""
+    seqs_argument: ClassVar[str] = ""
     spelled: ClassVar[frozenset[str]] = _COMMON
 
     def __init__(self, deployment: Deployment) -> None:

@@ -64,6 +64,7 @@ cache of its own). Of all others, Gemma 3 among them, it keeps every token of ev
 
 
 class Sglang(EngineRules):
+    name = "sglang"
     newest = (0, 5, 23)
     eras = (Era((0, 5, 11), "0.5.11"), Era((0, 5, 10), "graphs"), Era((0, 5), "0.5"), Era((0, 0), "0.4", old=True))
     """0.5 overlaps host and device; its prompts run in piecewise CUDA graphs by default from about 0.5.10 on."""
@@ -75,6 +76,7 @@ class Sglang(EngineRules):
     """The environment variable SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN is needed to insist."""
     marlin = True
     all_pairs = True
+    step_argument, seqs_argument = "chunked_prefill_size", "max_running_requests"
     fp8_widening = 410.0
 
     # --- memory -----------------------------------------------------------------------------------------------------

@@ -31,11 +31,13 @@ _SETTINGS_FILE = "trtllm.yaml"
 
 
 class TensorrtLlm(EngineRules):
+    name = "tensorrt-llm"
     newest = (1, 3)
     eras = (Era((1, 3), "1.3"), Era((1, 0), "1.0"), Era((0, 0), "0.x", old=True))
     """1.0 (PyTorch backend) overlaps host and device."""
     cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8")
     """Its KvCacheConfig."""
+    step_argument, seqs_argument = "max_num_tokens", "max_batch_size"
     fp8_widening = 200.0
 
     def limits(self, context_tokens: int | None = None) -> Limits:

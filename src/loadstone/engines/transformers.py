@@ -9,6 +9,7 @@ from loadstone.engines.sharding.limits import count
 
 
 class Transformers(EngineRules):
+    name = "transformers"
     spelled = frozenset({"block_size", "enforce_eager"})
 
     def command(self, site: Site) -> Command:

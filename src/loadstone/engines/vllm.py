@@ -54,6 +54,7 @@ def runtime_bytes(deployment: Deployment) -> float:
 
 
 class Vllm(EngineRules):
+    name = "vllm"
     newest = (0, 32)
     eras = (Era((0, 14), "async"), Era((0, 8), "v1"), Era((0, 3), "v0", old=True), Era((0, 0), "eager", old=True))
     """Before 0.3 it had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling."""
@@ -64,8 +65,10 @@ class Vllm(EngineRules):
     """The environment variable VLLM_ALLOW_LONG_MAX_MODEL_LEN is needed to insist."""
     marlin = True
     all_pairs = True
+    step_argument, seqs_argument = "max_num_batched_tokens", "max_num_seqs"
     fp8_widening = 295.0
     places_per_batch = False
+    spreads_experts = True
 
     @property
     def is_v0(self) -> bool:

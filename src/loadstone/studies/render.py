@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml  # type: ignore[import-untyped]
 
-from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import SECRETS
@@ -163,7 +162,7 @@ def _script(machine: Machine, commands: Commands, rank: str, address: Callable[[
 
 
 def _gpu(launch: Launch) -> Gpu | None:
-    return parse_deployment(launch.deployment).gpu if launch.deployment else None
+    return launch.parsed.gpu if launch.parsed else None
 
 
 def _over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.engines import DEFAULT_ENGINE
 from loadstone.catalogue.hardware import Gpu, Node
 
 _PLAIN = (
@@ -47,7 +48,7 @@ class Deployment(msgspec.Struct, frozen=True):
     attention_dp: bool = False
     weights_dtype: str = "bf16"
     kv_dtype: str = "bf16"
-    engine: str = "vllm"
+    engine: str = DEFAULT_ENGINE
     engine_version: str | None = None
     arguments: tuple[tuple[str, str], ...] = ()
     node: Node | None = None

@@ -18,8 +18,10 @@ from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import (
     ARGUMENTS,
     CHOICES,
+    DEFAULT_ENGINE,
     ELSEWHERE,
     ENGINES,
+    NAMED_OTHERWISE,
     OFF,
     ON,
     OWNERS,
@@ -58,7 +60,7 @@ class _Options(msgspec.Struct):
     attention_dp: bool = False
     within: bool = False
     kv_dtype: str | None = None
-    engine: str = "vllm"
+    engine: str = DEFAULT_ENGINE
     engine_version: str | None = None
     arguments: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -290,8 +292,8 @@ def _once(key: str, seen: Iterable[str]) -> None:
 def engine_of(value: str) -> str:
     """An engine by any of its names. Raises InputError, which names all there are."""
     name = engine_key(value)
-    if name == "triton":
-        raise InputError("Triton serves an engine; write engine=tensorrt-llm, or engine=vllm where it serves that")
+    if name in NAMED_OTHERWISE:
+        raise InputError(NAMED_OTHERWISE[name])
     if name is None or name not in ENGINES:
         *others, last = ENGINES
         what = f"unknown engine {value[:60]!r}" if name is None else f"{engine_title(value)} is not modelled here"

@@ -17,43 +17,15 @@ import msgspec
 from loadstone.core.errors import TargetError
 from loadstone.core.record import Target
 from loadstone.core.text import excerpt
+from loadstone.engines.table import SIMULATED, KnownServer, known_servers
 from loadstone.measure.engines.probe import Requirements, check_extra, find_vocabulary, negotiate
-from loadstone.measure.engines.server import TRITON, HttpServer, Server, Trial, objects, refusal
+from loadstone.measure.engines.server import HttpServer, Server, Trial, objects, refusal
 from loadstone.measure.engines.triton_grpc import GrpcServer
 from loadstone.measure.wire import triton
 from loadstone.measure.wire.request import new_answer, path
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import Endpoint, RequestSpec
+from loadstone.workload.request import SGLANG, TRITON, TRITON_ENDPOINTS, Endpoint, RequestSpec
 
-
-class KnownServer(NamedTuple):
-    """By what a server is known, and what it alone offers.
-
-    owner      what /v1/models says of the models' owner
-    metrics    how the names in /metrics begin
-    about      the pages that state its version, the newest first; the rest of what they say is not kept
-    version    the field of these pages that states it; without such pages /version says it
-    flush      the path that empties its prefix cache (vLLM's: only with VLLM_SERVER_DEV_MODE=1)
-    """
-
-    engine: str
-    owner: str | None = None
-    metrics: str | None = None
-    about: tuple[str, ...] = ()
-    version: str = "version"
-    flush: str | None = None
-
-
-SIMULATED = "simulated engine"
-_SGLANG = KnownServer("SGLang", "sglang", "sglang:", ("/server_info", "/get_server_info"), flush="/flush_cache")
-_KNOWN_SERVERS = (
-    KnownServer("vLLM", "vllm", "vllm:", flush="/reset_prefix_cache"),
-    KnownServer("llama.cpp", "llamacpp", "llamacpp:", ("/props",), version="build_info"),
-    _SGLANG,
-    KnownServer("TensorRT-LLM", metrics="trtllm_"),
-    KnownServer("timing server", "loadstone"),
-    KnownServer(SIMULATED, "loadstone-sim"),
-)
 _NOT_OFFERED = (404, 405, 501)
 _REFUSED = (400, 422, *_NOT_OFFERED)
 """By this a server without a chat template, or of chat alone, or of another kind of model, may say that it is."""
@@ -100,7 +72,7 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
     """
     kept = ("endpoint", "model", "stream", "query", "length", "least_tokens")
     spec = RequestSpec(**{name: getattr(request, name) for name in kept})
-    if target.endpoint in TRITON:
+    if target.endpoint in TRITON_ENDPOINTS:
         _check(server, _of_triton(server, spec, target.model))
         return target.engine
     server = _http(server)
@@ -112,7 +84,7 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
         )
     _check(server, spec)
     known = _known_server(models, server.get("/metrics"))
-    return None if known is None else known.engine
+    return None if known is None else known.title
 
 
 def simulated_deployment(target: Target) -> str | None:
@@ -130,7 +102,7 @@ def flush(server: HttpServer) -> str | None:
 
     A server that is gone by now is left to the run, whose requests then tell.
     """
-    for known in _KNOWN_SERVERS:
+    for known in known_servers():
         if known.flush is None:
             continue
         try:
@@ -149,11 +121,11 @@ def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[
     SGLang's /generate, else Triton. Raises TargetError, one line, where it cannot be measured.
     """
     endpoint, model = needs.endpoint, needs.model
-    if endpoint in TRITON:
+    if endpoint in TRITON_ENDPOINTS:
         return _triton(server, plain, model)
     server = _http(server)
     models = server.get_json("/v1/models", must_allow=True)
-    if endpoint == "sglang":
+    if endpoint == SGLANG:
         return _sglang(server, plain, model, models)
     plain = msgspec.structs.replace(plain, query=server.query)
     openai: tuple[Endpoint, ...] = ("chat", "completions") if needs.text_only else ("completions", "chat")
@@ -253,7 +225,7 @@ def _target(server: HttpServer, model: str, models: Any) -> Target:
         url=server.url,
         endpoint="",
         model=model,
-        engine=None if known is None else known.engine,
+        engine=None if known is None else known.title,
         engine_version=_safe(reported) if isinstance(reported, str) else None,
         prompt_kind="text",
         max_model_tokens=_context(models, model),
@@ -287,8 +259,8 @@ def _names(models: Any) -> list[str]:
 def _known_server(models: Any, metrics: httpx.Response | None) -> KnownServer | None:
     owners = {str(entry.get("owned_by", "")).lower() for entry in objects(models, "data")}
     text = metrics.text[:20_000] if metrics is not None else ""
-    by_owner = [known for known in _KNOWN_SERVERS if known.owner in owners]
-    by_metrics = [known for known in _KNOWN_SERVERS if known.metrics and known.metrics in text]
+    by_owner = [known for known in known_servers() if known.owner in owners]
+    by_metrics = [known for known in known_servers() if known.metrics and known.metrics in text]
     return next(iter(by_owner + by_metrics), None)
 
 
@@ -325,12 +297,12 @@ def _by_other_dialect(
     server: HttpServer, plain: RequestSpec, model: str | None, models: Any
 ) -> tuple[Target, RequestSpec] | None:
     """The server by another dialect than OpenAI's; None where it speaks none that is known."""
-    native = msgspec.structs.replace(plain, endpoint="sglang")
+    native = msgspec.structs.replace(plain, endpoint=SGLANG)
     if server.send_once(native).error is None:
         return _sglang(server, native, model, models)
     about = server.get_json("/v2")
-    if isinstance(about, dict) and about.get("name") == "triton":
-        return _triton(server, msgspec.structs.replace(plain, endpoint="triton"), model)
+    if isinstance(about, dict) and about.get("name") == TRITON:
+        return _triton(server, msgspec.structs.replace(plain, endpoint=TRITON), model)
     return None
 
 
@@ -341,12 +313,13 @@ def _sglang(server: HttpServer, plain: RequestSpec, model: str | None, models: A
         model = own
     target = _target(server, _choose_model(server, models, model), models)
     if target.engine is None and own is not None:
-        target.engine = "SGLang"
-        target.version = _own_version(server, _SGLANG)
+        native = next(known for known in known_servers() if known.owner == SGLANG)
+        target.engine = native.title
+        target.version = _own_version(server, native)
         target.engine_version = target.version["version"] if target.version is not None else None
-    spec = msgspec.structs.replace(plain, endpoint="sglang", model=target.model)
+    spec = msgspec.structs.replace(plain, endpoint=SGLANG, model=target.model)
     _check(server, spec)
-    target.endpoint = "sglang"
+    target.endpoint = SGLANG
     return target, spec
 
 

@@ -1,7 +1,7 @@
 """Engines started here: their processes, how one knows that they are ready, and why they were not.
 
 The commands come from engines; each rank is a child that cannot outlive this program (process.py). What
-an engine's log says of a failed start is in failures.toml.
+an engine's log says of a failed start is in its table.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ import re
 import shutil
 import socket
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
 
-import msgspec
-
 from loadstone.core.errors import TargetError
 from loadstone.core.files import open_regular
 from loadstone.engines.launch import Launch
+from loadstone.engines.table import Failure, failures
 from loadstone.measure.engines.process import ServerProcess
 
 READY_S = 1800.0
@@ -39,16 +35,6 @@ _TAIL_LINES = 3
 _TRACEBACK = "Traceback (most recent call last)"
 _PREFIX = re.compile(r"^(?:\x1b\[[0-9;]*m|\([^)]*\) ?|\[[^\]]*\] ?|[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S+\] ?)?)+")
 """What engines put before a line: colours, process names, times and levels."""
-
-
-class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of failures.toml, which describes its fields."""
-
-    pattern: str
-    cause: str
-    remedy: str
-    engines: tuple[str, ...] = ()
-    vague: bool = False
 
 
 class LaunchError(TargetError):
@@ -253,7 +239,7 @@ class Cause(NamedTuple):
 
 def cause_of(log: str, engine: str) -> Cause | None:
     """The first known cause in a log; None: none is known."""
-    known = [each for each in _failures() if not each.engines or engine in each.engines]
+    known = list(failures(engine))
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
     return _first(lines, [each for each in known if not each.vague]) or _first(lines, known)
 
@@ -277,9 +263,3 @@ def first_error(log: str) -> str:
             return " ".join(next(ends, "a traceback that ends nowhere").split())[:300]
     last = [" ".join(line.split()) for line in lines if line.strip()][-_TAIL_LINES:]
     return " | ".join(last)[:300] or "it wrote nothing"
-
-
-@cache
-def _failures() -> tuple[Failure, ...]:
-    content = resources.files("loadstone.measure.engines").joinpath("failures.toml").read_text("utf-8")
-    return tuple(msgspec.convert(tomllib.loads(content)["failure"], list[Failure]))

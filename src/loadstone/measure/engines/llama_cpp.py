@@ -14,6 +14,7 @@ from pathlib import Path
 
 from loadstone.core.errors import InputError
 from loadstone.core.host import cache_folder
+from loadstone.engines.llama_cpp import LlamaCpp
 from loadstone.measure.engines import tiny_gguf
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
@@ -42,7 +43,7 @@ def find() -> Path | None:
     on_path = shutil.which("llama-server")
     if on_path is not None:
         return Path(on_path)
-    cached = cache_folder() / "llama.cpp" / "llama-server"
+    cached = cache_folder() / LlamaCpp.name / "llama-server"
     return cached if cached.is_file() else None
 
 
@@ -55,11 +56,11 @@ def fetch() -> Path:
     tools = shutil.which("apt-get"), shutil.which("dpkg")
     if platform.machine() != "x86_64" or None in tools:
         raise InputError(f"no llama-server here, and only Debian on x86-64 can fetch it: {_INSTALL}")
-    folder = cache_folder() / "llama.cpp"
+    folder = cache_folder() / LlamaCpp.name
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".llama.cpp-") as work:
-            unpacked = Path(work) / "llama.cpp"
+            unpacked = Path(work) / LlamaCpp.name
             _unpack(Path(work) / "apt", unpacked)
             try:
                 unpacked.rename(folder)
@@ -102,7 +103,7 @@ def launch(
     )
     # The user's LLAMA_ARG_… settings would change what is measured and be recorded nowhere.
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
-    return serve(words, "llama.cpp", log_path=log_path, url=url, env=env, timeout_s=_READY_TIMEOUT_S)
+    return serve(words, LlamaCpp.name, log_path=log_path, url=url, env=env, timeout_s=_READY_TIMEOUT_S)
 
 
 def command(

@@ -24,8 +24,8 @@ from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import labels_of, meaning
 from loadstone.core.nvml import Gpus
 from loadstone.core.secrets import blank_bytes, keys_in
-from loadstone.core.server_metrics import NAMES
 from loadstone.core.text import excerpt
+from loadstone.engines.server_metrics import NAMES
 from loadstone.measure.engines.server import check_url, http_client, send, shown
 
 INTERVAL_S = 1.0

@@ -12,11 +12,11 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.core.record import Target
 from loadstone.core.text import excerpt
-from loadstone.measure.engines.server import TRITON, Server
+from loadstone.measure.engines.server import Server
 from loadstone.measure.wire import triton
 from loadstone.measure.wire.structured import obeyed, spellings
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import Endpoint, RequestSpec, Sampling, Structured
+from loadstone.workload.request import SGLANG, TRITON_ENDPOINTS, Endpoint, RequestSpec, Sampling, Structured
 from loadstone.workload.word_list import WORDS
 
 _SHAPED_TOKENS = 24
@@ -68,7 +68,7 @@ def negotiate(server: Server, target: Target, spec: RequestSpec, needs: Requirem
     Raises InputError, which names the flag, where the server does not take one of these.
     """
     sampling, structured = needs.sampling, needs.structured
-    if spec.endpoint in TRITON:
+    if spec.endpoint in TRITON_ENDPOINTS:
         _check_inputs(spec, needs)
         spec = _with_inputs(target, spec, exact=needs.exact)
     else:
@@ -171,7 +171,7 @@ def _with_shape(server: Server, spec: RequestSpec, structured: Structured) -> Re
 
 def find_vocabulary(server: Server, target: Target, spec: RequestSpec, needs: Requirements) -> Vocabulary:
     """The best vocabulary that the server takes: token ids, else words. Raises InputError."""
-    if spec.endpoint in ("completions", "sglang") and not needs.text_only:
+    if spec.endpoint in ("completions", SGLANG) and not needs.text_only:
         vocabulary = _ids(server, target, spec, needs.tokenizer)
         if vocabulary is not None:
             return vocabulary
@@ -229,7 +229,7 @@ def token_counter(server: Server, target: Target, tokenizer: str | None) -> Call
 def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int]) -> int | None:
     """What the server counts for a prompt; None where it refuses it or gives no count."""
     # In one piece, where usage needs no asking; Triton's models may be unable to answer so.
-    if spec.endpoint not in TRITON:
+    if spec.endpoint not in TRITON_ENDPOINTS:
         # vLLM refuses options of a stream where there is none.
         extra = {name: value for name, value in spec.extra.items() if name != "stream_options"}
         spec = msgspec.structs.replace(spec, stream=False, extra=extra)

@@ -28,13 +28,12 @@ from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.coding import Unpacker
 from loadstone.measure.wire.request import RequestBody, body, new_answer, path
 from loadstone.measure.wire.tolerant import load, storable
-from loadstone.workload.request import RequestSpec
+from loadstone.workload.request import SGLANG, TRITON_ENDPOINTS, RequestSpec
 from loadstone.workload.word_list import WORDS
 
 PROMPT = " ".join(WORDS[:8])
 IDS = list(range(100, 108))
 """Such a prompt SGLang takes though it has no tokenizer (--skip-tokenizer-init), and every vocabulary has these."""
-TRITON = ("triton", "triton-grpc")
 
 _TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
@@ -212,10 +211,11 @@ class Server:
         tokens   the most in its answer; but as many at least as a user's own fields demand
         """
         if prompt is None:
-            prompt = IDS if spec.endpoint == "sglang" else PROMPT
+            prompt = IDS if spec.endpoint == SGLANG else PROMPT
         content: object = [{"role": "user", "content": prompt}] if spec.endpoint == "chat" else prompt
         # A token of Triton's may have no text, and is not seen where the model does not count.
-        tokens = max(tokens or (4 if spec.endpoint in TRITON else 1), spec.least_tokens, _least_tokens(spec.extra))
+        tokens = tokens or (4 if spec.endpoint in TRITON_ENDPOINTS else 1)
+        tokens = max(tokens, spec.least_tokens, _least_tokens(spec.extra))
         rendered = RequestBody(body(spec)).render(msgspec.json.encode(content), tokens)
         answer = new_answer(spec.endpoint, stream=spec.stream, keep_text=keep_text)
         return self._exchange(spec, rendered, answer, tokens)
