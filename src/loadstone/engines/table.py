@@ -1,4 +1,4 @@
-"""Reads each engine's table (`vllm.toml`, …): how to recognise a server, its metrics, failures, interface for batches."""
+"""Reads each engine's table (`vllm.toml`, …): how to recognise a server, its metrics, failures, batches."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ _PORT = 8000
 
 def command(deployment: Deployment, site: Site) -> Command:
     """Return `tritonserver` with HTTP on the port, gRPC on the next and metrics on the one after. Engines that
-    TensorRT-LLM built (`backend=tensorrt`) are run by its backend in C++, in orchestrator mode, where one Triton starts
-    a process for each GPU by MPI; other backends start theirs alone.
+    TensorRT-LLM built (`backend=tensorrt`) are run by its backend in C++, in orchestrator mode, where one Triton
+    starts a process for each GPU by MPI; other backends start theirs alone.
 
     Raises InputError without a repository, and for several nodes.
     """
