@@ -76,27 +76,28 @@ ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def engine_key(name: str) -> str | None:
-    """`tensorrt-llm` for `TRT-LLM`, `trtllm` …; None: no engine that is known here."""
+    """Return `tensorrt-llm` for `TRT-LLM`, `trtllm` …; None: no engine that is known here."""
     return _KEYS.get(_plain(name))
 
 
 def engine_title(name: str) -> str:
-    """`TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
+    """Return `TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
     key = engine_key(name)
     return name if key is None else _FILE.engine[key].title
 
 
 def owners_of(flag: str) -> list[str]:
-    """Engines whose command lines have such a flag."""
+    """Return engines whose command lines have such a flag."""
     return [key for key, own in ENGINES.items() if flag in own.same or flag in own.launch or flag in own.elsewhere]
 
 
 def is_taken(engine: str, name: str) -> bool:
-    """Whether the shorthand takes an engine's argument by that name, `_` for `-`: to simulate it, or to start it."""
+    """Return whether the shorthand takes an engine's argument by that name, `_` for `-`: to simulate it, or to start
+    it."""
     return name in ARGUMENTS or (engine in ENGINES and name in ENGINES[engine].launch)
 
 
 def not_simulated(engine: str, arguments: tuple[tuple[str, str], ...]) -> list[str]:
-    """Of a deployment's arguments those that change nothing but how it is started, each as half a sentence."""
+    """Return those arguments of a deployment that change nothing but how it is started, each as half a sentence."""
     rows = ENGINES[engine].launch if engine in ENGINES else {}
     return [f"{name}={value} is not simulated" for name, value in arguments if name in rows]

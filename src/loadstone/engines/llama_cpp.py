@@ -37,7 +37,7 @@ class LlamaCpp(EngineRules):
 
     @property
     def cache_tokens(self) -> int:
-        """Cells of all slots. `max_model_len`, which is not llama.cpp's word, is one slot's."""
+        """Return the cells of all slots. `max_model_len`, which is not llama.cpp's word, is one slot's."""
         total = count(self.deployment, "ctx_size")
         each = count(self.deployment, "max_model_len", "max_seq_len")
         if total is None and each is not None:
@@ -46,7 +46,7 @@ class LlamaCpp(EngineRules):
 
     @property
     def context_limit(self) -> int | None:
-        """No longer than a slot, where the slots' cache was sized by `ctx_size`."""
+        """Return a context no longer than a slot, where the slots' cache was sized by `ctx_size`."""
         limit, total = super().context_limit, count(self.deployment, "ctx_size")
         if total is None:
             return limit
@@ -58,8 +58,8 @@ class LlamaCpp(EngineRules):
         return Limits(block_tokens=1, max_batched_tokens=batch_tokens, max_seqs=self.slots)
 
     def budget(self, rank: Rank, limits: Limits) -> Budget:
-        """Logits of every slot and the widest of a piece's intermediate results, in 32 bits; a state of every slot.
-        What the cache leaves is outside: it is never asked for.
+        """Return logits of every slot and the widest of a piece's intermediate results, in 32 bits; a state of every
+        slot. What the cache leaves is outside: it is never asked for.
         """
         total, model = self.deployment.gpu.usable_bytes, self.deployment.model
         piece = min(MICRO_BATCH_TOKENS, limits.max_batched_tokens)
@@ -76,7 +76,7 @@ class LlamaCpp(EngineRules):
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """`llama-server` with a GGUF file."""
+        """Return `llama-server` with a GGUF file."""
         if site.model is None:
             raise InputError("llama.cpp loads a GGUF file; name one with --model")
         if self.deployment.tp > 1 and self.deployment.pp > 1:

@@ -82,10 +82,10 @@ class Sglang(EngineRules):
     # --- memory -----------------------------------------------------------------------------------------------------
 
     def limits(self, context_tokens: int | None = None) -> Limits:
-        """Chunk and CUDA-graph batch by the GPU's memory: < 20 GiB 2048, 8 · < 60 GiB 4096, 32 (48 below 35 GiB; 160
-        from tp 4) · < 160 GiB 8192, 256 (512 from tp 4) · else 16384, 512. `max_seqs` here is the graphs' largest
-        batch; what may run at once follows from the cache, see max_seqs(). Before 0.5: 2048 tokens below 25 GB, else
-        8192.
+        """Return chunk and CUDA-graph batch by the GPU's memory: < 20 GiB 2048, 8 · < 60 GiB 4096, 32 (48 below 35
+        GiB; 160 from tp 4) · < 160 GiB 8192, 256 (512 from tp 4) · else 16384, 512. `max_seqs` here is the graphs'
+        largest batch; what may run at once follows from the cache, see max_seqs(). Before 0.5: 2048 tokens below 25
+        GB, else 8192.
         """
         deployment = self.deployment
         gib = deployment.gpu.usable_bytes / GIB
@@ -107,8 +107,8 @@ class Sglang(EngineRules):
         )
 
     def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
-        """2048, up to 4096 where the cache holds that many at 512 per whole context; of all replicas 48 where tokens
-        are guessed.
+        """Return 2048, up to 4096 where the cache holds that many at 512 per whole context; of all replicas 48 where
+        tokens are guessed.
         """
         deployment = self.deployment
         given = count(deployment, "max_running_requests")
@@ -124,7 +124,7 @@ class Sglang(EngineRules):
         return count(self.deployment, "max_total_tokens")
 
     def static_fraction(self, limits: Limits) -> float:
-        """mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
+        """Return mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
 
         sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
         else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
@@ -154,8 +154,8 @@ class Sglang(EngineRules):
         return graphs and not self.deployment.model.has_latent_attention and self.version >= _AFTER_CAPTURE_SINCE
 
     def _graphs_mib(self, limits: Limits) -> float:
-        """What it expects of its graphs itself: 2 per sequence of the largest batch, with attention-DP 3 (4.5 above
-        300) more for every replica's; for prefill 8 per captured size, with MLA 1536."""
+        """Return what it expects of its graphs itself: 2 per sequence of the largest batch, with attention-DP 3 (4.5
+        above 300) more for every replica's; for prefill 8 per captured size, with MLA 1536."""
         deployment = self.deployment
         if switched(deployment, "enforce_eager"):
             return 0.0
@@ -167,7 +167,8 @@ class Sglang(EngineRules):
         return total + _GRAPH_MIB_PER_PREFILL_SIZE * _prefill_sizes(limits.max_batched_tokens)
 
     def budget(self, rank: Rank, limits: Limits) -> Budget:
-        """Activations have no piece of their own here: the slack that mem_fraction_static leaves is for them."""
+        """Return its budget: activations have no piece of their own here: the slack that mem_fraction_static leaves
+        is for them."""
         deployment, total = self.deployment, self.deployment.gpu.usable_bytes
         several = deployment.gpus > 1 and (deployment.tp * deployment.pp > 1 or deployment.attention_dp)
         context = CONTEXT_TP_BYTES if several else CONTEXT_BYTES
@@ -219,7 +220,7 @@ class Sglang(EngineRules):
 
     @property
     def graph_tokens(self) -> int:
-        """From 0.5.10: `piecewise_cuda_graph_max_tokens`, a chunk.
+        """Return, from 0.5.10, `piecewise_cuda_graph_max_tokens`, a chunk.
 
         It switches them off where experts are dealt out, attention is data-parallel, layers are in a pipeline, the
         model sees images, the GPU is not NVIDIA's, or tokens are guessed (by rule until its pull request 22128;
@@ -241,8 +242,8 @@ class Sglang(EngineRules):
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """`sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m sglang.launch_server`. Short forms such as
-        --tp are prefixes that a later release may find ambiguous, so names are written in full."""
+        """Return `sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m sglang.launch_server`. Short forms
+        such as --tp are prefixes that a later release may find ambiguous, so names are written in full."""
         deployment = self.deployment
         weights, notes = weights_flags(deployment, site)
         new, apart = self.version >= _NEW_SPELLINGS_SINCE, deployment.attention_dp
@@ -292,7 +293,7 @@ class Sglang(EngineRules):
 
     @property
     def _speculation(self) -> Flags:
-        """A chain of guesses: by the model's own layers, or by a draft model."""
+        """Return a chain of guesses: by the model's own layers, or by a draft model."""
         tokens, draft = count(self.deployment, "num_speculative_tokens"), self.deployment.draft
         if tokens is None:
             return []
@@ -306,7 +307,7 @@ class Sglang(EngineRules):
 
 
 def _prefill_sizes(chunk: int) -> int:
-    """How many prefill sizes are captured up to `chunk`: every 4 tokens to 32, 16 to 256, 32 to 512, 64 to 1024,
-    256 to 4096, 512 beyond."""
+    """Return how many prefill sizes are captured up to `chunk`: every 4 tokens to 32, 16 to 256, 32 to 512, 64 to
+    1024, 256 to 4096, 512 beyond."""
     steps = ((4, 4, 32), (48, 16, 256), (288, 32, 512), (576, 64, 1024), (1280, 256, 4096), (4608, 512, chunk))
     return sum(len(range(first, min(last, chunk) + 1, step)) for first, step, last in steps)

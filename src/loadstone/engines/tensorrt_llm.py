@@ -56,7 +56,7 @@ class TensorrtLlm(EngineRules):
         return Budget(total, free * (1 - share), rank.weights_bytes, activation, runtime)
 
     def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
-        """max_batch_size is of each batch in its pipeline."""
+        """Return the most requests: max_batch_size is of each batch in its pipeline."""
         return limits.max_seqs * self.deployment.pp
 
     def hardware_refusal(self) -> str | None:
@@ -73,7 +73,7 @@ class TensorrtLlm(EngineRules):
         return None
 
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
-        """Whole prompts beside decodes; ranks of attention-DP are given requests by how many they have."""
+        """Return whole prompts beside decodes; ranks of attention-DP are given requests by how many they have."""
         deployment = self.deployment
         chunked = switched(deployment, "enable_chunked_prefill") is True
         if deployment.attention_dp:
@@ -89,19 +89,19 @@ class TensorrtLlm(EngineRules):
 
     @property
     def graph_tokens(self) -> int:
-        """The largest of `capture_num_tokens`, which nobody has by default."""
+        """Return the largest of `capture_num_tokens`, which nobody has by default."""
         return 0 if self.is_eager else count(self.deployment, "capture_num_tokens") or 0
 
     @property
     def latent_launches(self) -> int | None:
-        """For prompts, its host takes 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
+        """Return what for prompts its host takes: 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
         return None if self.era == "0.x" else 60
 
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """`trtllm-serve serve`, as 1.3.0rc3 spells it: flags have underscores, and what has no flag is in a file of
-        YAML, which overrides them."""
+        """Return `trtllm-serve serve`, as 1.3.0rc3 spells it: flags have underscores, and what has no flag is in a
+        file of YAML, which overrides them."""
         deployment = self.deployment
         if deployment.dp > 1 and not deployment.attention_dp:
             raise InputError(
@@ -133,8 +133,8 @@ class TensorrtLlm(EngineRules):
         return Command(program, flags, [], notes, files, underscores=True, tasks=tasks)
 
     def _settings(self, quantised: bool) -> dict[str, Any]:
-        """What the file has. The fraction is there since releases have named its flag differently, and some take the
-        file's kv_cache_config for all of it."""
+        """Return what the file has. The fraction is there since releases have named its flag differently, and some
+        take the file's kv_cache_config for all of it."""
         deployment = self.deployment
         cache: dict[str, Any] = {}
         if (share := fraction(deployment, "free_gpu_memory_fraction")) is not None:

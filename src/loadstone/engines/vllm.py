@@ -49,7 +49,8 @@ _MASTER_PORT, _RPC_PORT = 29501, 13345
 
 
 def runtime_bytes(deployment: Deployment) -> float:
-    """Attention-DP's ranks exchange what their experts need, and have collectives' buffers too."""
+    """Return the runtime's bytes: attention-DP's ranks exchange what their experts need, and have collectives'
+    buffers too."""
     return RUNTIME_TP_BYTES if deployment.tp > 1 or deployment.attention_dp else RUNTIME_BYTES
 
 
@@ -72,11 +73,11 @@ class Vllm(EngineRules):
 
     @property
     def is_v0(self) -> bool:
-        """Whether the engine core is the first one, V0: before 0.8."""
+        """Return whether the engine core is the first one, V0: before 0.8."""
         return self.version < (0, 8)
 
     def chunks_prompts(self, context_tokens: int) -> bool:
-        """Whether a prompt may be computed in pieces, in an engine made for `context_tokens`.
+        """Return whether a prompt may be computed in pieces, in an engine made for `context_tokens`.
 
         Always since 0.8. From 0.5.4 (pull request 6666) where the context is longer than 32,768, but not with latent
         attention ("MLA is enabled; forcing chunked prefill and prefix caching to be disabled", 0.7; later V0 the
@@ -93,7 +94,7 @@ class Vllm(EngineRules):
     # --- memory -----------------------------------------------------------------------------------------------------
 
     def limits(self, context_tokens: int | None = None) -> Limits:
-        """Batch limits of the OpenAI server when nothing is said (0.32, EngineArgs.get_batch_defaults).
+        """Return batch limits of the OpenAI server when nothing is said (0.32, EngineArgs.get_batch_defaults).
 
         total ≥ 160 GiB: 16384 tokens, 1024 sequences · ≥ 70 GiB and no A100: 8192, 1024 · else 2048, 256.
         Before 0.8: 256 sequences, and where prompts come in pieces 2048 tokens, before 0.6.5 512 (pull request
@@ -119,7 +120,7 @@ class Vllm(EngineRules):
 
     @property
     def utilization(self) -> float:
-        """0.92 where nothing is said; 0.9 up to 0.20 (it was 0.9 in 0.19 and is 0.92 in 0.32)."""
+        """Return 0.92 where nothing is said; 0.9 up to 0.20 (it was 0.9 in 0.19 and is 0.92 in 0.32)."""
         given = fraction(self.deployment, "gpu_memory_utilization")
         return given if given is not None else (0.92 if self.version >= (0, 21) else 0.9)
 
@@ -138,9 +139,9 @@ class Vllm(EngineRules):
         )
 
     def cache(self, rank: Rank, limits: Limits) -> Cache:
-        """In 0.32 two steps may be in flight at once (one more than pipeline stages), one block is never given out,
-        and with prefix caching a state keeps one more block to go back to. When the first two came is not known to
-        us; 0.30 is taken.
+        """Return its cache: in 0.32 two steps may be in flight at once (one more than pipeline stages), one block is
+        never given out, and with prefix caching a state keeps one more block to go back to. When the first two came
+        is not known to us; 0.30 is taken.
         """
         late = self.version >= (0, 30)
         steps = self.deployment.pp + 1 if late else self.deployment.pp
@@ -149,22 +150,23 @@ class Vllm(EngineRules):
         return grouped(rank.cache, limits.block_tokens, in_flight, states, held_blocks=1 if late else 0)
 
     def whole_prompts(self, context_limit: int) -> int:
-        """Where V0 took longer prompts in pieces, the memory no longer depends on their length."""
+        """Return where V0 took longer prompts in pieces, the memory no longer depends on their length."""
         if not self.is_v0:
             return 0
         return _CHUNKED_BEYOND_TOKENS if self.chunks_prompts(context_limit) else context_limit
 
     @property
     def kv_dtype(self) -> str:
-        """It packs an FP8 cache of sparse MLA in its own way (DeepSeek-V3.2, GLM-5: its DeepseekV32ForCausalLM makes
-        `fp8` to `fp8_ds_mla`), which keeps the RoPE key in bf16."""
+        """Return the precision: it packs an FP8 cache of sparse MLA in its own way (DeepSeek-V3.2, GLM-5: its
+        DeepseekV32ForCausalLM makes `fp8` to `fp8_ds_mla`), which keeps the RoPE key in bf16."""
         dtype, kinds = super().kv_dtype, self.deployment.model.kinds
         sparse = any(isinstance(run.attention, LatentAttention) and run.attention.top_tokens for run in kinds)
         return "fp8_ds_mla" if dtype == "fp8" and sparse else dtype
 
     @property
     def state_dtype(self) -> str:
-        """As it computes (MambaStateDtypeCalculator); others have fp32 (SGLang's mamba2_state_dtype)."""
+        """Return the precision in which it computes (MambaStateDtypeCalculator); others have fp32 (SGLang's
+        mamba2_state_dtype)."""
         return self.deployment.model.dtype
 
     # --- what it refuses --------------------------------------------------------------------------------------------
@@ -204,12 +206,12 @@ class Vllm(EngineRules):
 
     @property
     def batches_under_way(self) -> int:
-        """Before 0.8 each batch of a pipeline had an engine of its own (virtual engines)."""
+        """Return how many: before 0.8 each batch of a pipeline had an engine of its own (virtual engines)."""
         return 1 if self.is_v0 else super().batches_under_way
 
     @property
     def cudagraph_mode(self) -> str:
-        """One of CUDAGRAPH_MODES."""
+        """Return one of CUDAGRAPH_MODES."""
         mode = self.deployment.argument("cudagraph_mode") or "full_and_piecewise"
         if mode.lower() not in CUDAGRAPH_MODES:
             known = ", ".join(CUDAGRAPH_MODES).upper()
@@ -222,7 +224,8 @@ class Vllm(EngineRules):
 
     @property
     def graph_tokens(self) -> int:
-        """`max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none before its V1 core."""
+        """Return `max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none before its V1
+        core."""
         if self.is_eager or self.is_v0 or not CUDAGRAPH_MODES[self.cudagraph_mode]:
             return 0
         limits = self.limits()
@@ -232,8 +235,8 @@ class Vllm(EngineRules):
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """`vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own processes where ranks
-        reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
+        """Return `vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own processes where
+        ranks reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
         deployment = self.deployment
         weights, notes = weights_flags(deployment, site)
         chunks, prefixes = switched(deployment, "enable_chunked_prefill"), switched(deployment, "prefix_caching")
@@ -311,14 +314,15 @@ class Vllm(EngineRules):
 
 
 def padding_bytes(model: Model, rank: Rank) -> float:
-    """MXFP4 kernels work on a hidden size of whole 256: gpt-oss's 2880 becomes 3072. (Measured on an H100: 13.47 GiB
-    of weights for gpt-oss-20b, 64.38 for 120b; 13.45 and 64.55 so, 12.82 and 60.77 without.)
+    """Return padding: MXFP4 kernels work on a hidden size of whole 256: gpt-oss's 2880 becomes 3072. (Measured on an
+    H100: 13.47 GiB of weights for gpt-oss-20b, 64.38 for 120b; 13.45 and 64.55 so, 12.82 and 60.77 without.)
     """
     return rank.mxfp4_bytes * (-(-model.hidden // 256) * 256 / model.hidden - 1)
 
 
 def rope_bytes(model: Model, context_tokens: int | None) -> float:
-    """Sines and cosines that it keeps: context × rotated numbers of a head, bf16, once per size of head."""
+    """Return bytes of sines and cosines that it keeps: context × rotated numbers of a head, bf16, once per size of
+    head."""
     rotated = set()
     for run in model.kinds:
         if isinstance(run.attention, FullAttention):

@@ -1,4 +1,4 @@
-"""Launches as files for schedulers: what Slurm gets, dstack's tasks, Kubernetes' Jobs.
+"""Renders launches as files for schedulers: what Slurm gets, dstack's tasks, Kubernetes' Jobs.
 
 Slurm's script is the one that a study submits. The others start an engine, in its image, for somebody who hands them
 in; Loadstone then measures it as a server that runs already. What a machine has under `dstack` or `kubernetes` is
@@ -34,7 +34,7 @@ _MEMORY_BAND = 0.15
 
 
 class Rendered(NamedTuple):
-    """A file. `hint`: how it is handed in, and where the engine then answers."""
+    """Holds a file. `hint`: how it is handed in, and where the engine then answers."""
 
     name: str
     text: str
@@ -42,8 +42,8 @@ class Rendered(NamedTuple):
 
 
 def render(read: StudyFile, machine: Machine, launch: Launch, folder: Path) -> Rendered | None:
-    """The launch as its machine's scheduler takes it; None where a machine has none, and starts commands itself.
-    `folder`: of the launch. Raises InputError.
+    """Return the launch as its machine's scheduler takes it; None where a machine has none, and starts commands
+    itself. `folder`: of the launch. Raises InputError.
     """
     engine = read.study.engines.get(launch.engine, Engine())
     name = f"loadstone-{launch.id}"
@@ -93,7 +93,7 @@ def _dstack(name: str, machine: Machine, launch: Launch, commands: Commands, ima
 
 
 def _gpu_of_dstack(gpu: Gpu) -> dict[str, Any]:
-    """How dstack calls a GPU: `a100-pcie-40gb` is A100 with about 40 GB, `rtx-6000-ada` RTX6000ADA."""
+    """Return how dstack calls a GPU: `a100-pcie-40gb` is A100 with about 40 GB, `rtx-6000-ada` RTX6000ADA."""
     name = re.sub(r"-(pcie|\d+gb)", "", gpu.name)
     gib = gpu.hbm_bytes / 2**30
     low, high = (round(gib * (1 + sign * _MEMORY_BAND)) for sign in (-1, 1))
@@ -103,7 +103,8 @@ def _gpu_of_dstack(gpu: Gpu) -> dict[str, Any]:
 def _kubernetes(
     name: str, machine: Machine, launch: Launch, commands: Commands, image: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A Job with a pod for each rank, which all end where one does, and the Service that gives the pods names."""
+    """Return a Job with a pod for each rank, which all end where one does, and the Service that gives the pods
+    names."""
     own = machine.kubernetes or Kubernetes()
     count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
     script = _script(machine, commands, "JOB_COMPLETION_INDEX", lambda number: f"{name}-{number}.{name}")
@@ -149,7 +150,7 @@ def _kubernetes(
 
 
 def _script(machine: Machine, commands: Commands, rank: str, address: Callable[[int], str]) -> str:
-    """What `sh` runs in a container, which becomes the engine. `rank`: the variable with the rank's number."""
+    """Return what `sh` runs in a container, which becomes the engine. `rank`: the variable with the rank's number."""
     lines = ["set -e", *machine.setup]
     lines += [f"printf %s {shlex.quote(text)} >/tmp/{name}" for name, text in commands.files.items()]
     ranks = []
@@ -166,7 +167,7 @@ def _gpu(launch: Launch) -> Gpu | None:
 
 
 def _over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `more` laid over it: mappings are joined, lists appended, all else replaced."""
+    """Return `base` with `more` laid over it: mappings are joined, lists appended, all else replaced."""
     result = dict(base)
     for key, value in more.items():
         there = result.get(key)

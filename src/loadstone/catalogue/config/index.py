@@ -1,4 +1,4 @@
-"""A model read from its config.json against what the index of its checkpoint says that it weighs."""
+"""Compares a model read from its config.json with what the index of its checkpoint says that it weighs."""
 
 from __future__ import annotations
 

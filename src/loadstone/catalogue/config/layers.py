@@ -1,4 +1,4 @@
-"""From a config's fields to its layers: which attention and which MLP each has."""
+"""Reads the layers from a config's fields: which attention and which MLP each has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 
 def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
-    """Each layer for itself, before equal ones are put together, and without formats. Raises InputError."""
+    """Return each layer for itself, before equal ones are put together, and without formats. Raises InputError."""
     blocks = fields.items("block_configs")
     if blocks is not None:
         fields.layers(len(blocks))
@@ -51,8 +51,8 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
 
 
 def _shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[Layers]:
-    """LongCat-Flash: a layer is two of attention and MLP, with experts that run beside the first MLP and what
-    follows. Engines keep the caches of two layers.
+    """Return LongCat-Flash's layers: each is two of attention and MLP, with experts that run beside the first MLP and
+    what follows. Engines keep the caches of two layers.
     """
     count = fields.count("num_layers", default=count, least=1)  # `num_hidden_layers` may be twice as many
     extra = beside_halves(fields, family, hidden)
@@ -66,8 +66,8 @@ def _shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[L
 
 
 def _halves(fields: Fields, family: Family, letters: str, listed: str) -> list[str] | None:
-    """Nemotron-H: every layer is a mixer of one kind; Mamba: of this one. `letters`, `listed`: the fields
-    that say so. None: its layers have two halves.
+    """Return layers of Nemotron-H, each a mixer of one kind; Mamba: of this one. `letters`, `listed`: the fields that
+    say so. None: its layers have two halves.
     """
     if family.only_states:
         return ["mamba"] * fields.layers(fields.count("num_hidden_layers", least=1))
@@ -103,7 +103,7 @@ def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
 
 
 def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
-    """Nemotron-NAS (DeciLM): a block per layer, with or without each half."""
+    """Return Nemotron-NAS's (DeciLM) layers: a block per layer, with or without each half."""
     heads = fields.count("num_attention_heads", least=1)
     layers = []
     for index, entry in enumerate(blocks):
@@ -127,7 +127,7 @@ def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
 
 
 def _searched_width(mlp: Fields, hidden: int) -> int:
-    """ffn_mult · hidden · 2/3, to the next multiple of 256."""
+    """Return ffn_mult · hidden · 2/3, to the next multiple of 256."""
     width = mlp.maybe("intermediate_size", least=1)
     if width is not None:
         return width
@@ -141,8 +141,8 @@ def _searched_width(mlp: Fields, hidden: int) -> int:
 
 
 def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> list[Layers]:
-    """Multi-token-prediction heads: layers like the last one, each behind a projection that joins the hidden state
-    with the embedding of the next token (2·hidden → hidden). Raises InputError.
+    """Return multi-token-prediction heads: layers like the last one, each behind a projection that joins the hidden
+    state with the embedding of the next token (2·hidden → hidden). Raises InputError.
     """
     count = fields.maybe("num_nextn_predict_layers") or 0
     if count > _MOST_DRAFTS:

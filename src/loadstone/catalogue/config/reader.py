@@ -1,4 +1,4 @@
-"""`config.json` to Model: the one way into the catalogue, for its own entries and for a user's files alike."""
+"""Makes a `config.json` a Model: the one way into the catalogue, for its own entries and for a user's files alike."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def read_path(path: Path) -> Model:
 
 
 def read_given(description: Mapping[str, Any]) -> Model:
-    """From a model's files, as `Model.given` and a run's papers keep them, and its `name`. Raises InputError."""
+    """Read a model's files, as `Model.given` and a run's papers keep them, and its `name`. Raises InputError."""
     name, config, beside = description.get("name"), description.get("config"), description.get("quantisation")
     if not isinstance(name, str) or not isinstance(config, dict) or not isinstance(beside, dict | None):
         raise InputError("a model's description lacks its name or its config; give the path to its config.json")
@@ -88,7 +88,7 @@ def read_given(description: Mapping[str, Any]) -> Model:
 
 
 def _name_of(path: Path) -> str:
-    """The path that tells a model from others: every checkpoint has a `config.json`, so its folder's."""
+    """Return the path that tells a model from others: every checkpoint has a `config.json`, so its folder's."""
     folder = path.parent if path.name == "config.json" else path
     return str(folder if folder.name not in ("", "..") else folder.resolve())
 
@@ -104,7 +104,8 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None = None) -> Model:
-    """`beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language model."""
+    """Read a config; `beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language
+    model."""
     whole = Fields(config, name)
     fields, kind = text_fields(whole)
     fields.spread("attn_config", "ffn_config")
@@ -174,8 +175,8 @@ def _family(fields: Fields, kind: str) -> Family:
 
 
 def _stretched(fields: Fields, kind: str, context: int | None) -> int | None:
-    """The context after RoPE's scaling, as vLLM derives it (_get_and_verify_max_len): YaRN original · factor; linear
-    and dynamic context · factor, but Gemma 3's number has it in it; Llama 3's and long RoPE are in it too.
+    """Return the context after RoPE's scaling, as vLLM derives it (_get_and_verify_max_len): YaRN original · factor;
+    linear and dynamic context · factor, but Gemma 3's number has it in it; Llama 3's and long RoPE are in it too.
     """
     rope = fields.inner("rope_scaling") or fields.inner("rope_parameters")
     if rope is None or context is None:
@@ -197,7 +198,7 @@ def _dtype(fields: Fields, whole: Fields) -> str:
 
 
 def _runs(layers: list[Layers], rules: Rules | None, first: int) -> tuple[Layers, ...]:
-    """Equal neighbours together. `first`: the number that checkpoints give the first of these layers."""
+    """Join equal neighbours. `first`: the number that checkpoints give the first of these layers."""
     replace = msgspec.structs.replace
     kept = [replace(layer, formats=_formats(layer, rules, number)) for number, layer in enumerate(layers, first)]
     return tuple(replace(layer, count=sum(1 for _ in equal)) for layer, equal in groupby(kept))
@@ -216,7 +217,7 @@ def _formats(layer: Layers, rules: Rules | None, number: int) -> tuple[tuple[str
 
 
 def _most_kept(runs: tuple[Layers, ...], hidden: int, dtype: str) -> str:
-    """The precision that most of the layers' parameters have."""
+    """Return the precision that most of the layers' parameters have."""
     counts: Counter[Format] = Counter()
     for run in runs:
         formats = dict(run.formats)
@@ -226,7 +227,7 @@ def _most_kept(runs: tuple[Layers, ...], hidden: int, dtype: str) -> str:
 
 
 def _look_for_unread(fields: Fields, whole: Fields, kind: str, layers: list[Layers], hidden: int) -> None:
-    """Names what was neither read nor known to change no size. What is null, false, 0 or empty adds nothing.
+    """Name what was neither read nor known to change no size. What is null, false, 0 or empty adds nothing.
 
     Raises InputError: of the text model of a type that is known exactly, fields whose names say that they shape it.
     """
@@ -246,7 +247,7 @@ def _look_for_unread(fields: Fields, whole: Fields, kind: str, layers: list[Laye
 
 
 def _ignored(fields: Fields, kind: str, layers: list[Layers]) -> frozenset[str]:
-    """Fields that say nothing of a model with these fields and these layers."""
+    """Return fields that say nothing of a model with these fields and these layers."""
     rules = tables().ignored
     attentions = [each.attention for each in layers if not isinstance(each.attention, LinearAttention | None)]
     # Of a type that is not known, or whose layers are not told apart, fields of states may mean something.

@@ -1,4 +1,4 @@
-"""The shorthand of a deployment: `MODEL[:weights]@N×GPU[/tp8,ep8,kv=fp8,engine=vllm]`."""
+"""Parses the shorthand of a deployment: `MODEL[:weights]@N×GPU[/tp8,ep8,kv=fp8,engine=vllm]`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ _PRECISION = re.compile(
 
 
 class _Options(msgspec.Struct):
-    """What stands after the slash. `within`: attention-dp in SGLang's words, whose tp counts the replicas in."""
+    """Holds what stands after the slash. `within`: attention-dp in SGLang's words, whose tp counts the replicas
+    in."""
 
     model: str
     counts: dict[str, int] = msgspec.field(default_factory=dict)
@@ -66,7 +67,7 @@ class _Options(msgspec.Struct):
 
 
 def split_deployment(text: str) -> tuple[str, str, str]:
-    """(model, hardware, options) of a shorthand; one that is not there is empty.
+    """Return (model, hardware, options) of a shorthand; one that is not there is empty.
 
     Only what follows the GPU is options: a model's name may hold slashes, a GPU's none, but the path of a file may.
     """
@@ -79,7 +80,7 @@ def split_deployment(text: str) -> tuple[str, str, str]:
 
 
 def models_of(text: str) -> list[str]:
-    """The names of models in a shorthand, without their precisions: the large one's, and the draft's. Raises
+    """Return the names of models in a shorthand, without their precisions: the large one's, and the draft's. Raises
     InputError where a precision is none.
     """
     left, _, rest = split_deployment(text)
@@ -88,8 +89,8 @@ def models_of(text: str) -> list[str]:
 
 
 def checkpoint_of(text: str) -> tuple[str | None, bool]:
-    """The Hugging Face id that a shorthand names its model by, None where it names it otherwise, and whether that id
-    says its precision itself.
+    """Return the Hugging Face id that a shorthand names its model by, None where it names it otherwise, and whether
+    that id says its precision itself.
     """
     left = split_deployment(text)[0]
     name = left.rpartition(":")[0] or left
@@ -99,19 +100,21 @@ def checkpoint_of(text: str) -> tuple[str | None, bool]:
 
 
 def key_value(part: str) -> tuple[str, str]:
-    """`--Max-Num-Seqs = 8` as (max_num_seqs, 8)."""
+    """Return `--Max-Num-Seqs = 8` as (max_num_seqs, 8)."""
     key, _, value = (piece.strip() for piece in part.partition("="))
     return key.lower().replace("-", "_").lstrip("_"), value
 
 
 def names_engine(text: str) -> bool:
-    """Whether a shorthand says the engine, so that it is not the default: by name, or by an argument of its alone."""
+    """Return whether a shorthand says the engine, so that it is not the default: by name, or by an argument of its
+    alone."""
     keys = [key for key, _ in map(key_value, split_commas(split_deployment(text)[2]))]
     return any(key == "engine" or key in OWNERS for key in keys)
 
 
 def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
-    """A deployment from its shorthand. `gpu`, `model`: in place of those it names, which are then not looked for.
+    """Return a deployment from its shorthand. `gpu`, `model`: in place of those it names, which are then not looked
+    for.
 
     `N×` defaults to 1; GPU may be a node of the catalogue, and N then counts nodes. Without parallelism: tensor
     parallel within a node, pipeline parallel between nodes. `dp` alone: tp takes the rest; `tp` alone: pp takes the
@@ -130,7 +133,7 @@ def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = No
 
 
 def _meant(text: str) -> str | None:
-    """The deployment that has the parts of the text, where that can be one."""
+    """Return the deployment that has the parts of the text, where that can be one."""
     meant = suggest(text)
     if meant is None or meant == text:
         return None
@@ -155,8 +158,8 @@ def _parsed(text: str, gpu: Gpu | None = None, model: Model | None = None) -> De
 
 
 def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Deployment:
-    """The deployment that a run names: what the catalogue alone has, but `hardware` and the model `own` (JSON, see
-    RunFacts) where the run describes its own.
+    """Return the deployment that a run names: what the catalogue alone has, but `hardware` and the model `own` (JSON,
+    see RunFacts) where the run describes its own.
 
     Names come from servers and papers, so no file is read for one. Raises InputError where it takes one, and as
     parse_deployment() does.
@@ -169,7 +172,7 @@ def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Depl
 
 
 def _model_of(left: str, model: Model | None = None) -> tuple[Model, str]:
-    """By `MODEL[:weights]`; one that is known by another precision's name is that model in that precision."""
+    """Return by `MODEL[:weights]`; one that is known by another precision's name is that model in that precision."""
     name, weights = _name_and_weights(left)
     model = model or find_model(name)
     return model, weights or model.weights_dtype
@@ -189,7 +192,8 @@ def _name_and_weights(left: str) -> tuple[str, str | None]:
 
 
 def _split_precision(name: str) -> tuple[str, str | None]:
-    """(name, precision) of a model that the catalogue has without the end that says its precision; else None."""
+    """Return (name, precision) of a model that the catalogue has without the end that says its precision; else
+    None."""
     match = _PRECISION.search(name)
     if match is None or is_catalogued(name) or not is_catalogued(name[: match.start()]):
         return name, None
@@ -261,7 +265,7 @@ def _read_option(part: str, options: _Options) -> None:
 
 
 def _not_taken(part: str, key: str, value: str, options: _Options) -> NoReturn:
-    """What is no option here: said elsewhere, another engine's, or not known at all."""
+    """Return what is no option here: said elsewhere, another engine's, or not known at all."""
     engine = options.engine
     hint = ENGINES[engine].elsewhere.get(key) or ELSEWHERE.get(key)
     if hint:
@@ -290,7 +294,7 @@ def _once(key: str, seen: Iterable[str]) -> None:
 
 
 def engine_of(value: str) -> str:
-    """An engine by any of its names. Raises InputError, which names all there are."""
+    """Return an engine by any of its names. Raises InputError, which names all there are."""
     name = engine_key(value)
     if name in NAMED_OTHERWISE:
         raise InputError(NAMED_OTHERWISE[name])
@@ -357,7 +361,7 @@ def _arrange(
 
 
 def _draft_of(arguments: dict[str, str]) -> Draft | None:
-    """The model that `draft` names. Raises InputError where it is not known, or guesses nothing."""
+    """Return the model that `draft` names. Raises InputError where it is not known, or guesses nothing."""
     if "draft" not in arguments:
         return None
     if arguments.get("num_speculative_tokens", "0") == "0":
@@ -369,7 +373,7 @@ def _draft_of(arguments: dict[str, str]) -> Draft | None:
 
 
 def _replicas_apart(counts: dict[str, int], gpus: int) -> dict[str, int]:
-    """SGLang's `--tp 8 --dp 8 --enable-dp-attention` in our words, where tp is one replica's: tp1, dp8."""
+    """Return SGLang's `--tp 8 --dp 8 --enable-dp-attention` in our words, where tp is one replica's: tp1, dp8."""
     tp, pp, dp = counts.get("tp", gpus // counts.get("pp", 1)), counts.get("pp", 1), counts.get("dp", 1)
     within = dp > 1 and tp * pp == gpus and tp % dp == 0
     return counts | {"tp": tp // dp, "pp": pp} if within else counts

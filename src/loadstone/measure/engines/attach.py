@@ -1,4 +1,4 @@
-"""Getting to know a server: who it is, what it takes, and how to write prompts of exact length for it.
+"""Gets to know a server: who it is, what it takes, and how to write prompts of exact length for it.
 
 Everything here happens before the run, with single small requests, each sent and read as the run's will be.
 """
@@ -37,7 +37,8 @@ _TRITON_MODELS = ("ensemble", "tensorrt_llm_bls")
 
 
 class Attached(NamedTuple):
-    """A server that was probed: what it is, how prompts are written for it, and what all requests have in common."""
+    """Holds a server that was probed: what it is, how prompts are written for it, and what all requests have in
+    common."""
 
     target: Target
     vocabulary: Vocabulary
@@ -47,7 +48,7 @@ class Attached(NamedTuple):
 def connect(
     url: str, endpoint: Endpoint | None, headers: Sequence[tuple[str, str]] = (), proxy: str | None = None
 ) -> Server:
-    """A server by the protocol of its endpoint; use in a `with`. Raises InputError."""
+    """Return a server by the protocol of its endpoint; use in a `with`. Raises InputError."""
     return (GrpcServer if endpoint == "triton-grpc" else HttpServer)(url, headers, proxy)
 
 
@@ -88,8 +89,8 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
 
 
 def simulated_deployment(target: Target) -> str | None:
-    """The shorthand of what a simulated engine simulates, by its own word; None: it does not say so, or is no such
-    engine.
+    """Return the shorthand of what a simulated engine simulates, by its own word; None: it does not say so, or is no
+    such engine.
     """
     if target.engine != SIMULATED:
         return None
@@ -115,7 +116,7 @@ def flush(server: HttpServer) -> str | None:
 
 
 def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[Target, RequestSpec]:
-    """The server, and the plainest request that it answers: `plain`, with its model and endpoint.
+    """Return the server, and the plainest request that it answers: `plain`, with its model and endpoint.
 
     Without an endpoint: completions (which take exact prompts), else chat, with `text_only` in the other order; else
     SGLang's /generate, else Triton. Raises TargetError, one line, where it cannot be measured.
@@ -163,7 +164,7 @@ def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[
 
 
 def _send_short(server: HttpServer, spec: RequestSpec) -> tuple[RequestSpec, Trial]:
-    """The plainest request, with the length asked for in the first of the ways that is not refused."""
+    """Return the plainest request, with the length asked for in the first of the ways that is not refused."""
     trial = server.send_once(spec)
     for least, name in _LENGTHS[1:]:
         if trial.status not in (400, 422) or re.search("token|max|length", trial.error or "") is None:
@@ -214,7 +215,7 @@ def _answers_whole(spec: RequestSpec, content: bytes) -> bool:
 
 
 def _target(server: HttpServer, model: str, models: Any) -> Target:
-    """The server as it describes itself; its endpoint and prompts are found out later."""
+    """Return the server as it describes itself; its endpoint and prompts are found out later."""
     version = server.get_json("/version")
     metrics = server.get("/metrics")
     known = _known_server(models, metrics)
@@ -265,14 +266,15 @@ def _known_server(models: Any, metrics: httpx.Response | None) -> KnownServer | 
 
 
 def _own_version(server: HttpServer, known: KnownServer) -> dict[str, str] | None:
-    """The version that the engine's own pages state, of all that they hold that alone."""
+    """Return the version that the engine's own pages state, of all that they hold that alone."""
     about = next((answer for page in known.about if (answer := server.get_json(page))), None)
     version = about.get(known.version) if isinstance(about, dict) else None
     return {"version": _safe(version)} if isinstance(version, str) and version else None
 
 
 def _context(models: Any, model: str) -> int | None:
-    """Longest prompt and answer together, where the server says: vLLM's and SGLang's key, or llama.cpp's."""
+    """Return the longest prompt and answer together, where the server says: vLLM's and SGLang's key, or
+    llama.cpp's."""
     for entry in objects(models, "data"):
         if entry.get("id") == model:
             meta = entry.get("meta")
@@ -296,7 +298,7 @@ def _metric_names(metrics: httpx.Response | None) -> list[str]:
 def _by_other_dialect(
     server: HttpServer, plain: RequestSpec, model: str | None, models: Any
 ) -> tuple[Target, RequestSpec] | None:
-    """The server by another dialect than OpenAI's; None where it speaks none that is known."""
+    """Return the server by another dialect than OpenAI's; None where it speaks none that is known."""
     native = msgspec.structs.replace(plain, endpoint=SGLANG)
     if server.send_once(native).error is None:
         return _sglang(server, native, model, models)
@@ -345,7 +347,7 @@ def _triton(server: Server, plain: RequestSpec, model: str | None) -> tuple[Targ
 
 
 def _choose_triton_model(where: str, index: Any, requested: str | None) -> str:
-    """The model asked for, else TensorRT-LLM's that takes text, else the only one, of a repository's index."""
+    """Return the model asked for, else TensorRT-LLM's that takes text, else the only one, of a repository's index."""
     entries = objects({"index": index}, "index")
     ready = [str(entry["name"]) for entry in entries if "name" in entry and entry.get("state", "READY") == "READY"]
     if requested is not None:
@@ -362,8 +364,8 @@ def _choose_triton_model(where: str, index: Any, requested: str | None) -> str:
 
 
 def _of_triton(server: Server, spec: RequestSpec, name: str) -> RequestSpec:
-    """A request to a model with its inputs. Raises TargetError where they are not those that a language model has in
-    TensorRT-LLM's backend.
+    """Return a request to a model with its inputs. Raises TargetError where they are not those that a language model
+    has in TensorRT-LLM's backend.
     """
     model = server.triton_model(name)
     missing = [needed for needed in triton.NEEDED if needed not in model.types]

@@ -1,4 +1,4 @@
-"""Engines started here: their processes, how one knows that they are ready, and why they were not.
+"""Runs engines that are started here: their processes, how one knows that they are ready, and why they were not.
 
 The commands come from engines; each rank is a child that cannot outlive this program (process.py). What
 an engine's log says of a failed start is in its table.
@@ -38,7 +38,7 @@ _PREFIX = re.compile(r"^(?:\x1b\[[0-9;]*m|\([^)]*\) ?|\[[^\]]*\] ?|[A-Z]+ \d\d-\
 
 
 class LaunchError(TargetError):
-    """An engine did not start, or ended. `cause`: in a few words; `log`: where all of it is."""
+    """Says that an engine did not start, or ended. `cause`: in a few words; `log`: where all of it is."""
 
     def __init__(self, problem: str, cause: str, log: Path) -> None:
         super().__init__(f"{problem}: {cause} (log: {log})" if log.suffix else f"{problem}: {cause}")
@@ -47,8 +47,8 @@ class LaunchError(TargetError):
 
 
 class Rank(Protocol):
-    """One node's part of an engine, wherever it runs. `exit_code`: None while it runs, and where it was ended since
-    another had; `log_path`: what it has written so far."""
+    """Runs one node's part of an engine, wherever it runs. `exit_code`: None while it runs, and where it was ended
+    since another had; `log_path`: what it has written so far."""
 
     log_path: Path
 
@@ -128,7 +128,8 @@ class Engine:
 
 
 def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
-    """Why an engine failed, by its log from byte `start` on, in a line. `code`: with which it ended, if it did."""
+    """Return why an engine failed, by its log from byte `start` on, in a line. `code`: with which it ended, if it
+    did."""
     text = _text_of(log, start)
     known = cause_of(text, engine)
     if known is not None:
@@ -139,7 +140,7 @@ def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
 
 
 class RunningEngine(Engine):
-    """An engine whose ranks are children of this process."""
+    """Runs an engine whose ranks are children of this process."""
 
     def __init__(self, launch: Launch, folder: Path) -> None:
         """Start every rank, with its log `rank-N.log` and the launch's files in `folder`.
@@ -172,7 +173,7 @@ class RunningEngine(Engine):
 
     @property
     def handle(self) -> dict[str, str | int | list[str | int]]:
-        """What tells its processes from others': where it answers, and the process of every rank."""
+        """Return what tells its processes from others': where it answers, and the process of every rank."""
         return {"url": self.url, "processes": list(self.processes)}
 
 
@@ -219,7 +220,7 @@ def _size(log: Path) -> int:
 
 
 def _text_of(log: Path, start: int) -> str:
-    """Both ends of a log from byte `start` on, whatever stands in its place by now."""
+    """Return both ends of a log from byte `start` on, whatever stands in its place by now."""
     try:
         with open_regular(log) as file:
             file.seek(start)
@@ -231,14 +232,14 @@ def _text_of(log: Path, start: int) -> str:
 
 
 class Cause(NamedTuple):
-    """What a log says of why an engine failed, and what would help."""
+    """Holds what a log says of why an engine failed, and what would help."""
 
     cause: str
     remedy: str
 
 
 def cause_of(log: str, engine: str) -> Cause | None:
-    """The first known cause in a log; None: none is known."""
+    """Return the first known cause in a log; None: none is known."""
     known = list(failures(engine))
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
     return _first(lines, [each for each in known if not each.vague]) or _first(lines, known)
@@ -255,7 +256,8 @@ def _first(lines: list[str], known: list[Failure]) -> Cause | None:
 
 
 def first_error(log: str) -> str:
-    """What the first traceback in a log ends with; without one, its last lines. Later ones are the parents'."""
+    """Return what the first traceback in a log ends with; without one, its last lines. Later ones are the
+    parents'."""
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
     for i, line in enumerate(lines):
         if line.startswith(_TRACEBACK):

@@ -1,4 +1,5 @@
-"""llama.cpp's `llama-server`: found, or fetched where Debian packages can be had, and launched with a tiny model.
+"""Starts llama.cpp's `llama-server`: found, or fetched where Debian packages can be had, and launched with a tiny
+model.
 
 The embedded real engine: a production server with slots, continuous batching and a prompt cache, ready in a fraction
 of a second on one core. Its answers are random words; its protocol, queueing and timing are real.
@@ -39,7 +40,7 @@ exec "$lib/ld-linux-x86-64.so.2" --library-path "$lib:$lib/ggml:$lib/llama" "$he
 
 
 def find() -> Path | None:
-    """The `llama-server` on PATH, else the one that `fetch` left in the cache folder, else None."""
+    """Return the `llama-server` on PATH, else the one that `fetch` left in the cache folder, else None."""
     on_path = shutil.which("llama-server")
     if on_path is not None:
         return Path(on_path)
@@ -117,7 +118,7 @@ def command(
     cache_prompt: bool = True,
     host: str = "127.0.0.1",
 ) -> list[str]:
-    """The words that start `server` as launch() does, on a port of `host`. Raises InputError."""
+    """Return the words that start `server` as launch() does, on a port of `host`. Raises InputError."""
     return [
         *(str(server), "--model", str(model or _tiny_model()), "--alias", model.stem if model else "tiny"),
         *("--host", host, "--port", str(port)),
@@ -201,7 +202,7 @@ def _private_apt(folder: Path) -> dict[str, str]:
 
 
 def _archive(environment: Mapping[str, str], folder: Path) -> str:
-    """The address of the archive this machine's packages come from."""
+    """Return the address of the archive this machine's packages come from."""
     form = "$(COMPONENT) $(RELEASE) $(REPO_URI)"
     for line in _run(["apt-get", "indextargets", "--format", form], environment, folder).splitlines():
         match line.split():
@@ -212,7 +213,8 @@ def _archive(environment: Mapping[str, str], folder: Path) -> str:
 
 
 def _run(command: list[str], environment: Mapping[str, str], folder: Path) -> str:
-    """Standard output of a command run in `folder`. Raises InputError with the command's last error line."""
+    """Return the standard output of a command run in `folder`. Raises InputError with the command's last error
+    line."""
     try:
         done = subprocess.run(
             command,

@@ -1,5 +1,5 @@
-"""What servers say of themselves while they are measured: their Prometheus /metrics, about once a second; and what
-GPUs do, where they are watched too, through NVML or an exporter beside the servers.
+"""Reads what servers report of themselves while they are measured: their Prometheus /metrics, about once a second;
+and what GPUs do, where they are watched too, through NVML or an exporter beside the servers.
 
 A bystander: threads of the owner's process, never of a worker's; nothing that a server sends, or does not send, ends
 a run or lengthens it. Samples go to server.arrow as the run goes, and to server.parquet when it is over (store).
@@ -51,7 +51,7 @@ _PASSED_OVER_FAMILIES = ("python_", "go_", "promhttp_")
 
 
 class Sample(NamedTuple):
-    """One value of one series: `labels` as a JSON object, keys in order."""
+    """Holds one value of one series: `labels` as a JSON object, keys in order."""
 
     name: str
     labels: str
@@ -59,7 +59,8 @@ class Sample(NamedTuple):
 
 
 def read_metrics(text: str) -> list[Sample]:
-    """The samples worth keeping of a /metrics page: counters, gauges, sums and counts of histograms; at most SERIES.
+    """Return the samples worth keeping of a /metrics page: counters, gauges, sums and counts of histograms; at most
+    SERIES.
 
     A line that is none is passed over, so that one does not cost all others.
     """
@@ -84,7 +85,8 @@ def read_metrics(text: str) -> list[Sample]:
 
 
 def read_gpu_metrics(text: str) -> list[Sample]:
-    """The samples of an exporter's page that tell of GPUs, with the labels that tell of which; at most GPU_SERIES."""
+    """Return the samples of an exporter's page that tell of GPUs, with the labels that tell of which; at most
+    GPU_SERIES."""
     lines = [
         line
         for line in text.splitlines()
@@ -164,7 +166,7 @@ class Observer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """A last look at every server, then server.parquet."""
+        """Take a last look at every server, then server.parquet."""
         self._closing = True
         self.look()
         deadline = time.monotonic() + _CLOSE_S
@@ -184,7 +186,7 @@ class Observer:
             event.set()
 
     def _thread(self, watch: Callable[..., None], *what: Any) -> threading.Thread:
-        """A daemon: an interpreter that ends does not wait for a server that hangs."""
+        """Return a daemon: an interpreter that ends does not wait for a server that hangs."""
         self._wake.append(wake := threading.Event())
         return threading.Thread(target=watch, args=(wake, *what), daemon=True, name="observer")
 
@@ -223,7 +225,7 @@ class Observer:
             self.notes.append(f"GPUs: no longer read ({type(error).__name__})")
 
     def _read(self, http: httpx.Client, number: int, url: str) -> str | None:
-        """One look at a server; why there is none of it, if so."""
+        """Return one look at a server; why there is none of it, if so."""
         begun_ns = time.monotonic_ns()
         body = _page(http, url)
         if isinstance(body, str):
@@ -269,7 +271,7 @@ _OF = {False: "of the engine", True: "of GPUs"}
 
 
 def _page(http: httpx.Client, url: str) -> bytes | str:
-    """A page's body; a text where there is none of it: why."""
+    """Return a page's body; a text where there is none of it: why."""
     try:
         answer, body, whole = send(http, http.build_request("GET", url), limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
     except httpx.ReadTimeout:
@@ -284,7 +286,7 @@ def _page(http: httpx.Client, url: str) -> bytes | str:
 
 
 def exporter(url: str, proxy: str | None = None) -> str:
-    """The page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of any.
+    """Return the page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of any.
 
     Raises InputError where no such page is there, or nothing on it that is known of GPUs.
     """
