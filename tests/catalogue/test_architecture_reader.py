@@ -334,9 +334,9 @@ def test_a_folder_with_its_quantisation_beside(tmp_path: Path) -> None:
 # --- what is published ------------------------------------------------------------------------------------------
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())
-"""What makers publish. parameters: of the text model without draft layers, exact where it is an integer (of the
-safetensors), else as many digits as model cards and reports give; active: without the input table; kv_bytes: of a token
-in bf16; gigabytes: of the checkpoint's files."""
+"""Holds what makers publish. parameters: of the text model without draft layers, exact where it is an integer (of the
+safetensors), else as many digits as cards and reports give; active: without the input table; kv_bytes: of a token in
+bf16; gigabytes: of the checkpoint's files."""
 
 
 def _of_text(model: Model) -> int:
@@ -346,7 +346,7 @@ def _of_text(model: Model) -> int:
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row["name"])
 def test_a_model_is_what_its_makers_publish(row: dict[str, Any]) -> None:
     model = catalogue.model(row["name"])
-    drawn = {
+    figures = {
         "parameters": (_of_text(model), 0.005),
         "with_towers_and_drafts": (model.parameters + model.draft_parameters, 0.005),
         "active": (model.active_parameters - model.vocab * model.hidden, 0.01),
@@ -355,7 +355,7 @@ def test_a_model_is_what_its_makers_publish(row: dict[str, Any]) -> None:
     }
     for name, value in row.items():
         if name != "name":
-            counted, rel = drawn[name]
+            counted, rel = figures[name]
             exact = name == "parameters" and isinstance(value, int)
             assert counted == pytest.approx(value, rel=0.0 if exact else rel), name
 

@@ -33,14 +33,14 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: dict[str, Engine]
 
 
-def _plain(name: str) -> str:
+def _simplify(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
 
 
 _FILE = msgspec.convert(
     tomllib.loads(resources.files("loadstone.catalogue").joinpath("engines.toml").read_text("utf-8")), _File
 )
-_KEYS = {_plain(name): key for key, engine in _FILE.engine.items() for name in (key, *engine.names)}
+_KEYS = {_simplify(name): key for key, engine in _FILE.engine.items() for name in (key, *engine.names)}
 
 ENGINES = {key: engine for key, engine in _FILE.engine.items() if engine.deployable}
 """Those that the shorthand of a deployment may name."""
@@ -77,7 +77,7 @@ ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 def engine_key(name: str) -> str | None:
     """Return `tensorrt-llm` for `TRT-LLM`, `trtllm` …; None: no engine that is known here."""
-    return _KEYS.get(_plain(name))
+    return _KEYS.get(_simplify(name))
 
 
 def engine_title(name: str) -> str:

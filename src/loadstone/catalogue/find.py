@@ -57,7 +57,7 @@ def _by_alias(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
 
 @cache
 def gpu_names() -> dict[str, str]:
-    """Return a processor is one more name here: whatever runs a model is a Gpu to what counts."""
+    """Return the processor, which is one more name here: whatever runs a model is a Gpu to what counts."""
     return _by_alias({**entries_of("gpus"), **entries_of("hosts")})
 
 
@@ -155,7 +155,7 @@ def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
     if key in kept:
         return _of_file(kept[key], key)
     known = {"GPU": gpus, "node": nodes}.get(what, gpus | nodes)
-    return _missing(what, name, [*known, *kept], "; a file that describes it will do as well (docs/catalogue.md)")
+    return _refuse(what, name, [*known, *kept], "; a file that describes it will do as well (docs/catalogue.md)")
 
 
 def kept_hardware() -> list[Gpu | Node]:
@@ -167,16 +167,16 @@ def kept_hardware() -> list[Gpu | Node]:
 def _gpu(key: str) -> Gpu:
     entry = entries_of("gpus").get(key) or entries_of("hosts")[key]
     with _one_line_error(f"gpus.toml of the catalogue, [{key}]"):
-        return _to_gpu({"name": key, **_in_bytes(entry)})
+        return _to_gpu({"name": key, **_convert_to_bytes(entry)})
 
 
 @cache
 def _node(key: str) -> Node:
     with _one_line_error(f"nodes.toml of the catalogue, [{key}]"):
-        return msgspec.convert({"name": key, **_in_bytes(entries_of("nodes")[key])}, Node)
+        return msgspec.convert({"name": key, **_convert_to_bytes(entries_of("nodes")[key])}, Node)
 
 
-def _in_bytes(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_to_bytes(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Convert capacities, which are written in GiB, as in `hbm_gib`, and kept in bytes."""
     fields = dict(entry)
     for name in ("hbm", "usable", "ram"):
@@ -204,9 +204,9 @@ def _of_file(path: Path, given: str) -> Gpu | Node:
     kind, names = ("nodes", node_names()) if is_node else ("gpus", gpu_names())
     shown = f"{kind} dgx-h200" if is_node else f"{kind} h200"
     with _one_line_error(str(path), f"`loadstone catalogue {shown} --json` shows all fields"):
-        own = _in_bytes({name: value for name, value in entry.items() if name not in ("like", "given")})
+        own = _convert_to_bytes({name: value for name, value in entry.items() if name not in ("like", "given")})
         _check_name(own["name"], path)
-        fields = _laid_over(entry.get("like"), own, kind, names, path) | {"given": given}
+        fields = _lay_over(entry.get("like"), own, kind, names, path) | {"given": given}
         # YAML takes 4.8e12 for a text; not strict is what reads it as the number that it is.
         hardware = msgspec.convert(fields, Node, strict=False) if is_node else _to_gpu(fields, strict=False)
     user_files.check_rates(hardware, str(path))
@@ -225,7 +225,7 @@ def _check_name(name: Any, path: Path) -> None:
         )
 
 
-def _laid_over(like: Any, own: dict[str, Any], kind: str, names: Mapping[str, str], path: Path) -> dict[str, Any]:
+def _lay_over(like: Any, own: dict[str, Any], kind: str, names: Mapping[str, str], path: Path) -> dict[str, Any]:
     """Return `own`, on top of the catalogue's entry `like` where one is named; each number with its source."""
     own = {"source": path.name if kind == "nodes" else {}, **own}
     if like is None:
@@ -234,7 +234,7 @@ def _laid_over(like: Any, own: dict[str, Any], kind: str, names: Mapping[str, st
     if key is None:
         close = ", ".join(nearest(str(like)[:60], names)) or "h200"
         raise InputError(f"{path}: like {str(like)[:60]!r}: not in the catalogue; nearest: {close}")
-    base = _in_bytes(entries_of(kind).get(key) or entries_of("hosts")[key])
+    base = _convert_to_bytes(entries_of(kind).get(key) or entries_of("hosts")[key])
     fields = {**base, "aliases": (), "notes": (), **own}
     if kind == "nodes" or not isinstance(own["source"], dict):
         return fields
@@ -254,12 +254,12 @@ def find_model(name: str) -> Model:
     path = path_of(name)
     key = _key_of(name)
     if key is not None:
-        return _catalogued(key)
+        return _read_catalogued(key)
     if name.strip() and (name.endswith(".json") or path.exists()):
         return read_path(path)
     downloaded = cached_config(name)
     if downloaded is None:
-        _missing("model", name, list(model_names()), "; a path to a config.json will do as well")
+        _refuse("model", name, list(model_names()), "; a path to a config.json will do as well")
     return msgspec.structs.replace(read_path(downloaded), name=name.strip())
 
 
@@ -291,8 +291,8 @@ def _key_of(name: str) -> str | None:
 
 
 @cache
-def _catalogued(key: str) -> Model:
-    """Return an entry is what matters of a config.json, or is `like` another one with its own fields in front; its
+def _read_catalogued(key: str) -> Model:
+    """Read an entry: it is what matters of a config.json, or is `like` another one with its own fields in front; its
     own `quantisation` takes the place of the other's.
     """
     table = entries_of("models")
@@ -301,14 +301,14 @@ def _catalogued(key: str) -> Model:
     with _one_line_error(f"models.toml of the catalogue, [{key}]"):
         if "like" in entry:
             base = table[entry["like"]]["config"]
-            config = {**(_unquantised(base) if "quantisation" in entry else base), **config}
+            config = {**(_leave_unquantised(base) if "quantisation" in entry else base), **config}
         model = read_config(config, key, entry.get("quantisation"))
         return msgspec.structs.replace(model, aliases=tuple(entry.get("aliases", ())), source=entry["source"])
 
 
-def _unquantised(config: dict[str, Any]) -> dict[str, Any]:
+def _leave_unquantised(config: dict[str, Any]) -> dict[str, Any]:
     left = {name: value for name, value in config.items() if name not in ("quantization_config", "expert_dtype")}
-    return {name: _unquantised(value) if name == "text_config" else value for name, value in left.items()}
+    return {name: _leave_unquantised(value) if name == "text_config" else value for name, value in left.items()}
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -337,7 +337,7 @@ def _words(name: str) -> set[str]:
     return set(re.split(r"[-/_\s]+", name.strip("-/_ ")))
 
 
-def _missing(what: str, name: str, known: Sequence[str], more: str = "") -> NoReturn:
+def _refuse(what: str, name: str, known: Sequence[str], more: str = "") -> NoReturn:
     close = nearest(name, known)
     kind = what.partition(" ")[0].lower()
     hint = f"; nearest: {', '.join(close)}" if close else f"; see loadstone catalogue {kind}s"

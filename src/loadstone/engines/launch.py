@@ -213,10 +213,10 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
     for i, address in enumerate(addresses):
         flags = [*command.flags, *listening, *(command.nodes[i] if command.nodes else [])]
         flags += launch_flags(deployment, command, site)
-        words = _words(flags, command.underscores) + own_words(site, command.underscores)
+        words = _spell_words(flags, command.underscores) + own_words(site, command.underscores)
         argv = [*command.program, *words]
         if container is not None:
-            argv = _contained(container, command, argv, environment, f"loadstone-{port}-{i}")
+            argv = _wrap_in_container(container, command, argv, environment, f"loadstone-{port}-{i}")
         ranks.append(RankCommand(address, tuple(argv), {} if container else environment))
     return Launch(
         engine=deployment.engine,
@@ -239,7 +239,7 @@ def addresses_of(deployment: Deployment, site: Site) -> tuple[str, ...]:
     return site.nodes or tuple(f"node{i}" for i in range(deployment.nodes))
 
 
-def _words(flags: Flags, underscores: bool) -> list[str]:
+def _spell_words(flags: Flags, underscores: bool) -> list[str]:
     words = []
     for name, value in flags:
         if value is None or value is False:
@@ -287,12 +287,12 @@ def own_words(site: Site, underscores: bool = False) -> list[str]:
     for flag, _ in site.arguments:
         if not _FLAG.fullmatch(flag):
             raise InputError(f"{flag!r} is no flag; write e.g. max_model_len=8192")
-    return _words(
+    return _spell_words(
         [(flag.lstrip("-"), True if value is None else value) for flag, value in site.arguments], underscores
     )
 
 
-def _contained(
+def _wrap_in_container(
     container: Container, command: Command, argv: list[str], environment: dict[str, str], name: str
 ) -> list[str]:
     """Return `argv` as it runs in a container. Secrets are named without a value: the runtime takes it from its own

@@ -11,7 +11,7 @@ from __future__ import annotations
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site
 from loadstone.engines.rules import EngineRules
-from loadstone.engines.sharding.limits import Budget, Limits, count, switched
+from loadstone.engines.sharding.limits import BatchLimits, Budget, count, switched
 from loadstone.engines.sharding.rank import Rank
 
 SLOTS = 4
@@ -53,11 +53,11 @@ class LlamaCpp(EngineRules):
         slot = max(1, total // self.slots)
         return slot if limit is None else min(limit, slot)
 
-    def limits(self, context_tokens: int | None = None) -> Limits:
+    def limits(self, context_tokens: int | None = None) -> BatchLimits:
         batch_tokens = count(self.deployment, "batch_size") or BATCH_TOKENS
-        return Limits(block_tokens=1, max_batched_tokens=batch_tokens, max_seqs=self.slots)
+        return BatchLimits(block_tokens=1, max_batched_tokens=batch_tokens, max_seqs=self.slots)
 
-    def budget(self, rank: Rank, limits: Limits) -> Budget:
+    def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         """Return logits of every slot and the widest of a piece's intermediate results, in 32 bits; a state of every
         slot. What the cache leaves is outside: it is never asked for.
         """

@@ -19,7 +19,15 @@ from loadstone.catalogue.engines import CHOICES
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Site
 from loadstone.engines.sharding.kv_cache import Cache, pooled
-from loadstone.engines.sharding.limits import Budget, Limits, Version, count, is_speculative, switched, version_of
+from loadstone.engines.sharding.limits import (
+    BatchLimits,
+    Budget,
+    Version,
+    count,
+    is_speculative,
+    switched,
+    version_of,
+)
 from loadstone.engines.sharding.rank import Rank
 
 Order = Literal["mixed", "prefill-first", "static"]
@@ -173,20 +181,20 @@ class EngineRules:
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
-    def limits(self, context_tokens: int | None = None) -> Limits:
+    def limits(self, context_tokens: int | None = None) -> BatchLimits:
         """Return its limits; `context_tokens`: the longest request it is made for; None: the longest that the model
         allows."""
         raise NotImplementedError
 
-    def budget(self, rank: Rank, limits: Limits) -> Budget:
+    def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         """Return the memory of one rank in pieces."""
         raise NotImplementedError
 
-    def cache(self, rank: Rank, limits: Limits) -> Cache:
+    def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
         """Return how the rank's KV cache is divided."""
         return pooled(rank.cache, limits.block_tokens)
 
-    def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
+    def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
         """Return requests that one replica runs at once, with a cache of so many tokens."""
         return limits.max_seqs
 

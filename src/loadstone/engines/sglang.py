@@ -10,7 +10,7 @@ from loadstone.catalogue.architecture.attention import LatentAttention
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
 from loadstone.engines.rules import EngineRules, Era, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, pooled
-from loadstone.engines.sharding.limits import GIB, MIB, Budget, Limits, count, fraction, is_speculative, switched
+from loadstone.engines.sharding.limits import GIB, MIB, BatchLimits, Budget, count, fraction, is_speculative, switched
 from loadstone.engines.sharding.rank import Rank
 
 CONTEXT_BYTES = 0.51 * GIB
@@ -81,7 +81,7 @@ class Sglang(EngineRules):
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
-    def limits(self, context_tokens: int | None = None) -> Limits:
+    def limits(self, context_tokens: int | None = None) -> BatchLimits:
         """Return chunk and CUDA-graph batch by the GPU's memory: < 20 GiB 2048, 8 · < 60 GiB 4096, 32 (48 below 35
         GiB; 160 from tp 4) · < 160 GiB 8192, 256 (512 from tp 4) · else 16384, 512. `max_seqs` here is the graphs'
         largest batch; what may run at once follows from the cache, see max_seqs(). Before 0.5: 2048 tokens below 25
@@ -100,13 +100,13 @@ class Sglang(EngineRules):
             chunk, graph = 16_384, 512
         if self.version < (0, 5):
             chunk = 2048 if deployment.gpu.usable_bytes < 25e9 else 8192
-        return Limits(
+        return BatchLimits(
             block_tokens=count(deployment, "page_size") or 1,
             max_batched_tokens=count(deployment, "chunked_prefill_size", "max_prefill_tokens") or chunk,
             max_seqs=count(deployment, "cuda_graph_max_bs") or graph,
         )
 
-    def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
+    def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
         """Return 2048, up to 4096 where the cache holds that many at 512 per whole context; of all replicas 48 where
         tokens are guessed.
         """
@@ -123,7 +123,7 @@ class Sglang(EngineRules):
     def most_kv_tokens(self) -> int | None:
         return count(self.deployment, "max_total_tokens")
 
-    def static_fraction(self, limits: Limits) -> float:
+    def static_fraction(self, limits: BatchLimits) -> float:
         """Return mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
 
         sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
@@ -153,7 +153,7 @@ class Sglang(EngineRules):
         graphs = not switched(self.deployment, "enforce_eager")
         return graphs and not self.deployment.model.has_latent_attention and self.version >= _AFTER_CAPTURE_SINCE
 
-    def _graphs_mib(self, limits: Limits) -> float:
+    def _graphs_mib(self, limits: BatchLimits) -> float:
         """Return what it expects of its graphs itself: 2 per sequence of the largest batch, with attention-DP 3 (4.5
         above 300) more for every replica's; for prefill 8 per captured size, with MLA 1536."""
         deployment = self.deployment
@@ -166,7 +166,7 @@ class Sglang(EngineRules):
             return total + 1536
         return total + _GRAPH_MIB_PER_PREFILL_SIZE * _prefill_sizes(limits.max_batched_tokens)
 
-    def budget(self, rank: Rank, limits: Limits) -> Budget:
+    def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         """Return its budget: activations have no piece of their own here: the slack that mem_fraction_static leaves
         is for them."""
         deployment, total = self.deployment, self.deployment.gpu.usable_bytes
@@ -186,7 +186,7 @@ class Sglang(EngineRules):
             state_bytes=max(0.0, room) * STATE_SHARE / (1 + STATE_SHARE) if states else 0.0,
         )
 
-    def cache(self, rank: Rank, limits: Limits) -> Cache:
+    def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
         return pooled(rank.cache, limits.block_tokens, WINDOW_SHARE)
 
     @property

@@ -14,7 +14,7 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, launch_settings, over_one, weights_flags
 from loadstone.engines.rules import EngineRules, Era, Scheduling
-from loadstone.engines.sharding.limits import Budget, Limits, count, fraction, switched
+from loadstone.engines.sharding.limits import BatchLimits, Budget, count, fraction, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
 from loadstone.engines.vllm import runtime_bytes
 
@@ -40,14 +40,14 @@ class TensorrtLlm(EngineRules):
     step_argument, seqs_argument = "max_num_tokens", "max_batch_size"
     fp8_widening = 200.0
 
-    def limits(self, context_tokens: int | None = None) -> Limits:
-        return Limits(
+    def limits(self, context_tokens: int | None = None) -> BatchLimits:
+        return BatchLimits(
             block_tokens=count(self.deployment, "block_size") or 32,
             max_batched_tokens=count(self.deployment, "max_num_tokens") or 8192,
             max_seqs=count(self.deployment, "max_batch_size") or 2048,
         )
 
-    def budget(self, rank: Rank, limits: Limits) -> Budget:
+    def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         total = self.deployment.gpu.usable_bytes
         share = fraction(self.deployment, "free_gpu_memory_fraction") or 0.9
         activation = activation_bytes(self.deployment, rank, limits, LOGIT_BYTES)
@@ -55,7 +55,7 @@ class TensorrtLlm(EngineRules):
         free = max(0.0, total - rank.weights_bytes - activation - runtime)
         return Budget(total, free * (1 - share), rank.weights_bytes, activation, runtime)
 
-    def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
+    def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
         """Return the most requests: max_batch_size is of each batch in its pipeline."""
         return limits.max_seqs * self.deployment.pp
 
@@ -122,7 +122,7 @@ class TensorrtLlm(EngineRules):
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("enable_chunked_prefill", switched(deployment, "enable_chunked_prefill")),
         ]
-        settings = self._settings(built and ("quantization", "fp8") in weights)
+        settings = self._make_settings(built and ("quantization", "fp8") in weights)
         if settings:
             flags.append(("config" if self.version >= (1, 2) else "extra_llm_api_options", _SETTINGS_FILE))
         files = ((_SETTINGS_FILE, msgspec.yaml.encode(settings).decode()),) if settings else ()
@@ -132,7 +132,7 @@ class TensorrtLlm(EngineRules):
             program = ["trtllm-llmapi-launch", *program]
         return Command(program, flags, [], notes, files, underscores=True, tasks=tasks)
 
-    def _settings(self, quantised: bool) -> dict[str, Any]:
+    def _make_settings(self, quantised: bool) -> dict[str, Any]:
         """Return what the file has. The fraction is there since releases have named its flag differently, and some
         take the file's kv_cache_config for all of it."""
         deployment = self.deployment

@@ -14,7 +14,7 @@ from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
 from loadstone.engines.rules import EngineRules, Era, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, grouped
-from loadstone.engines.sharding.limits import GIB, Budget, Limits, count, fraction, switched
+from loadstone.engines.sharding.limits import GIB, BatchLimits, Budget, count, fraction, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
 
 RUNTIME_BYTES = 0.46 * GIB
@@ -93,7 +93,7 @@ class Vllm(EngineRules):
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
-    def limits(self, context_tokens: int | None = None) -> Limits:
+    def limits(self, context_tokens: int | None = None) -> BatchLimits:
         """Return batch limits of the OpenAI server when nothing is said (0.32, EngineArgs.get_batch_defaults).
 
         total ≥ 160 GiB: 16384 tokens, 1024 sequences · ≥ 70 GiB and no A100: 8192, 1024 · else 2048, 256.
@@ -112,7 +112,7 @@ class Vllm(EngineRules):
         context = context_tokens or self.context_limit or 32_768
         if not self.chunks_prompts(context):
             tokens = max(2048, context)
-        return Limits(
+        return BatchLimits(
             block_tokens=count(deployment, "block_size") or 16,
             max_batched_tokens=count(deployment, "max_num_batched_tokens") or tokens,
             max_seqs=count(deployment, "max_num_seqs") or seqs,
@@ -124,7 +124,7 @@ class Vllm(EngineRules):
         given = fraction(self.deployment, "gpu_memory_utilization")
         return given if given is not None else (0.92 if self.version >= (0, 21) else 0.9)
 
-    def budget(self, rank: Rank, limits: Limits) -> Budget:
+    def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         deployment, total = self.deployment, self.deployment.gpu.usable_bytes
         logit_bytes = LOGIT_BYTES if self.version >= (0, 17) else SORTED_LOGIT_BYTES
         beside = rope_bytes(deployment.model, self.model_context) + padding_bytes(deployment.model, rank)
@@ -138,7 +138,7 @@ class Vllm(EngineRules):
             graphs_bytes=GRAPHS_BYTES if self.version >= (0, 21) and not without_graphs else 0.0,
         )
 
-    def cache(self, rank: Rank, limits: Limits) -> Cache:
+    def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
         """Return its cache: in 0.32 two steps may be in flight at once (one more than pipeline stages), one block is
         never given out, and with prefix caching a state keeps one more block to go back to. When the first two came
         is not known to us; 0.30 is taken.
@@ -180,7 +180,7 @@ class Vllm(EngineRules):
             return refusal
         if self.version < (0, 21):
             return f"vllm {deployment.engine_version} has no KV cache in nvfp4; 0.21 has, or fp8 would work (kv=fp8)"
-        if deployment.gpu.architecture in _NVFP4_IN_PART and any(map(_small_or_sunk, deployment.model.kinds)):
+        if deployment.gpu.architecture in _NVFP4_IN_PART and any(map(_is_small_or_has_sinks, deployment.model.kinds)):
             return (
                 f"vllm has no KV cache in nvfp4 on a {deployment.gpu.name} for heads of 64 numbers or attention "
                 "sinks; fp8 would work (kv=fp8)"
@@ -268,7 +268,7 @@ class Vllm(EngineRules):
         if self.version < _ATTENTION_FLAG_SINCE:
             renamed["attention-backend"] = ""
         env = (("VLLM_ATTENTION_BACKEND", backend),) if backend and "attention-backend" in renamed else ()
-        nodes = self._of_nodes(site)
+        nodes = self._spell_nodes(site)
         return Command(program, flags, nodes, notes, entry=2, negates=True, renamed=renamed, env=env)
 
     @property
@@ -285,7 +285,7 @@ class Vllm(EngineRules):
         config = {"method": "mtp"} if draft is None else {"method": "draft_model", "model": draft.model.name}
         return json.dumps({**config, "num_speculative_tokens": tokens})
 
-    def _of_nodes(self, site: Site) -> list[Flags]:
+    def _spell_nodes(self, site: Site) -> list[Flags]:
         deployment, nodes = self.deployment, self.deployment.nodes
         if nodes == 1:
             return []
@@ -332,5 +332,5 @@ def rope_bytes(model: Model, context_tokens: int | None) -> float:
     return 2.0 * (context_tokens or 0) * sum(rotated)
 
 
-def _small_or_sunk(run: Layers) -> bool:
+def _is_small_or_has_sinks(run: Layers) -> bool:
     return isinstance(run.attention, FullAttention) and (run.attention.head_dim == 64 or run.attention.sinks)

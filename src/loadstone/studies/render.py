@@ -84,15 +84,15 @@ def _dstack(name: str, machine: Machine, launch: Launch, commands: Commands, ima
         "commands": [_script(machine, commands, "DSTACK_NODE_RANK", address)],
         "ports": [_PORT],
         "resources": {
-            "gpu": _gpu_of_dstack(gpu) | {"count": gpus} if gpu and gpus else 0,
+            "gpu": _name_gpu_for_dstack(gpu) | {"count": gpus} if gpu and gpus else 0,
             "shm_size": f"{_SHM_GIB}GB",
         },
         **({"max_duration": f"{round(machine.time)}s"} if machine.time else {}),
     }
-    return _over(task, machine.dstack or {})
+    return _lay_over(task, machine.dstack or {})
 
 
-def _gpu_of_dstack(gpu: Gpu) -> dict[str, Any]:
+def _name_gpu_for_dstack(gpu: Gpu) -> dict[str, Any]:
     """Return how dstack calls a GPU: `a100-pcie-40gb` is A100 with about 40 GB, `rtx-6000-ada` RTX6000ADA."""
     name = re.sub(r"-(pcie|\d+gb)", "", gpu.name)
     gib = gpu.hbm_bytes / 2**30
@@ -125,7 +125,7 @@ def _kubernetes(
         "subdomain": name,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
-        "containers": [_over(container, own.container)],
+        "containers": [_lay_over(container, own.container)],
         "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHM_GIB}Gi"}}],
     }
     about = {"name": name, **({"namespace": own.namespace} if own.namespace else {})}
@@ -141,7 +141,7 @@ def _kubernetes(
         "completionMode": "Indexed",
         "backoffLimit": 0,
         **({"activeDeadlineSeconds": round(machine.time)} if machine.time else {}),
-        "template": {"spec": _over(pod, own.pod)},
+        "template": {"spec": _lay_over(pod, own.pod)},
     }
     return (
         {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": service},
@@ -166,13 +166,13 @@ def _gpu(launch: Launch) -> Gpu | None:
     return launch.parsed.gpu if launch.parsed else None
 
 
-def _over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def _lay_over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with `more` laid over it: mappings are joined, lists appended, all else replaced."""
     result = dict(base)
     for key, value in more.items():
         there = result.get(key)
         if isinstance(there, Mapping) and isinstance(value, Mapping):
-            result[key] = _over(there, value)
+            result[key] = _lay_over(there, value)
         elif isinstance(there, list) and isinstance(value, list):
             result[key] = [*there, *value]
         else:

@@ -27,13 +27,13 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     blocks = fields.items("block_configs")
     if blocks is not None:
         fields.layers(len(blocks))
-        return _searched(fields, blocks, hidden)
-    halves = _halves(fields, family, "hybrid_override_pattern", "layers_block_type")
+        return _read_searched(fields, blocks, hidden)
+    halves = _read_halves(fields, family, "hybrid_override_pattern", "layers_block_type")
     if halves is not None:
         return [_half(fields, family, kind, hidden) for kind in halves]
     count = fields.layers(fields.count("num_hidden_layers"))
     if fields.find("zero_expert_num"):
-        return _shortcut(fields, family, count, hidden)
+        return _read_shortcut(fields, family, count, hidden)
     kinds = attention_kinds(fields, family, count)
     sparse = sparse_layers(fields, count)
     state = linear_attention(fields, family, hidden) if family.state == "beside" else None
@@ -50,7 +50,7 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     ]
 
 
-def _shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[Layers]:
+def _read_shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[Layers]:
     """Return LongCat-Flash's layers: each is two of attention and MLP, with experts that run beside the first MLP and
     what follows. Engines keep the caches of two layers.
     """
@@ -65,7 +65,7 @@ def _shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[L
 # --- layers that are only one half ---------------------------------------------------------------------------------
 
 
-def _halves(fields: Fields, family: Family, letters: str, listed: str) -> list[str] | None:
+def _read_halves(fields: Fields, family: Family, letters: str, listed: str) -> list[str] | None:
     """Return layers of Nemotron-H, each a mixer of one kind; Mamba: of this one. `letters`, `listed`: the fields that
     say so. None: its layers have two halves.
     """
@@ -102,7 +102,7 @@ def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
 # --- searched architectures ----------------------------------------------------------------------------------------
 
 
-def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
+def _read_searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
     """Return Nemotron-NAS's (DeciLM) layers: a block per layer, with or without each half."""
     heads = fields.count("num_attention_heads", least=1)
     layers = []
@@ -149,7 +149,7 @@ def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> l
         raise InputError(f"{fields.where}: {count} draft layers; {_MOST_DRAFTS} at most")
     if not count:
         return []
-    halves = _halves(fields, family, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
+    halves = _read_halves(fields, family, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
     if family.draft_dense:
         window = fields.maybe("sliding_window") is not None
         attention = full_attention(fields, family, window, 0, 1, hidden)

@@ -34,7 +34,7 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
             known = ", ".join(_SPARSE)
             raise InputError(f"{fields.where}: MLP type {str(unknown)[:40]!r} is not known; known are {known}")
         return [_SPARSE[name] for name in types]
-    enumerated = _enumerated(fields)
+    enumerated = _read_enumerated(fields)
     if enumerated is not None:
         return [index in enumerated for index in range(count)]
     first = fields.count("first_k_dense_replace", default=0)
@@ -56,7 +56,7 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     ]
 
 
-def _enumerated(fields: Fields) -> set[int] | None:
+def _read_enumerated(fields: Fields) -> set[int] | None:
     """Return Step's layers with experts: `3,4,5` or a list."""
     value = fields.raw("moe_layers_enum")
     if value is None:
@@ -117,7 +117,7 @@ def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
         matrices=family.matrices,
         shared_intermediate=_shared_width(fields, family, width),
         bias=family.expert_bias,
-        router_bias=biased and not _hashed(fields, index),
+        router_bias=biased and not _is_hashed(fields, index),
         shared_gate=family.shared_gate,
         latent=fields.maybe("moe_latent_size", least=1),
         more_choices=zero,
@@ -125,7 +125,7 @@ def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
     )
 
 
-def _hashed(fields: Fields, index: int) -> bool:
+def _is_hashed(fields: Fields, index: int) -> bool:
     """Return whether, as in DeepSeek-V4's first layers, a table by token chooses the experts, without the router's
     correction."""
     types = fields.items("mlp_layer_types")

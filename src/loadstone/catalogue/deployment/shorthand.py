@@ -122,32 +122,32 @@ def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = No
     Raises InputError: syntax, unknown names (with the nearest), tp·pp·dp ≠ GPUs, ep that fits no rank count.
     """
     if gpu is not None or model is not None:
-        return _parsed(text, gpu, model)
+        return _parse(text, gpu, model)
     try:
-        return _parsed(text)
+        return _parse(text)
     except InputError as error:
-        meant = _meant(text)
+        meant = _guess(text)
         if meant is None or not split_deployment(text)[0]:
             raise
         raise InputError(f"{error}; did you mean {meant}?") from None
 
 
-def _meant(text: str) -> str | None:
+def _guess(text: str) -> str | None:
     """Return the deployment that has the parts of the text, where that can be one."""
     meant = suggest(text)
     if meant is None or meant == text:
         return None
     try:
-        _parsed(meant)
+        _parse(meant)
     except InputError:
         return None
     return meant
 
 
-def _parsed(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
+def _parse(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
     left, where, rest = split_deployment(text)
     if not left or not where:
-        example = _meant(text) or f"{EXAMPLE}/tp8,engine=vllm"
+        example = _guess(text) or f"{EXAMPLE}/tp8,engine=vllm"
         raise InputError(f"deployment {text!r}: not MODEL@GPUS; write e.g. {example}")
     model, weights = _model_of(left, model)
     try:
@@ -240,7 +240,7 @@ def _read_option(part: str, options: _Options) -> None:
     stands = "=" in part
     count = _COUNT.fullmatch(part.lower()) or _COUNT.fullmatch(f"{ours}={value}")
     if count:
-        _once(count[1], options.counts)
+        _check_once(count[1], options.counts)
         options.counts[count[1]] = int(count[2])
     elif ours in _SHARED:
         if stands and value.lower() not in (*ON, *OFF):
@@ -258,7 +258,7 @@ def _read_option(part: str, options: _Options) -> None:
         if value.lower() not in CHOICES.get(ours, (value.lower(),)):
             ways = " or ".join(f"{ours}={choice}" for choice in CHOICES[ours])
             raise InputError(f"{part!r} is not known; write {ways}")
-        _once(ours, options.arguments)
+        _check_once(ours, options.arguments)
         options.arguments[ours] = value.lower() if ours in CHOICES else value
     elif ours != "engine":
         _not_taken(part, key, value, options)
@@ -288,7 +288,7 @@ def _not_taken(part: str, key: str, value: str, options: _Options) -> NoReturn:
     raise InputError(f"unknown option {part!r}; write {', '.join(names[name] for name in close)}")
 
 
-def _once(key: str, seen: Iterable[str]) -> None:
+def _check_once(key: str, seen: Iterable[str]) -> None:
     if key in seen:
         raise InputError(f"{key} is given twice")
 
@@ -318,7 +318,7 @@ def _arrange(
     elif counts.get("nodes", nodes) != nodes:
         raise InputError(f"nodes={counts['nodes']} beside {nodes}x{node.name}; leave one out")
     if options.within:
-        counts = _replicas_apart(counts, gpus)
+        counts = _split_replicas(counts, gpus)
     if options.attention_dp and "tp" in counts and "dp" not in counts:
         counts = {"pp": 1} | counts  # the rest is for replicas: one alone has nobody to share with
     tp, pp, dp = _parallelism(counts, gpus, nodes)
@@ -372,7 +372,7 @@ def _draft_of(arguments: dict[str, str]) -> Draft | None:
         raise InputError(f"draft: {error}") from None
 
 
-def _replicas_apart(counts: dict[str, int], gpus: int) -> dict[str, int]:
+def _split_replicas(counts: dict[str, int], gpus: int) -> dict[str, int]:
     """Return SGLang's `--tp 8 --dp 8 --enable-dp-attention` in our words, where tp is one replica's: tp1, dp8."""
     tp, pp, dp = counts.get("tp", gpus // counts.get("pp", 1)), counts.get("pp", 1), counts.get("dp", 1)
     within = dp > 1 and tp * pp == gpus and tp % dp == 0

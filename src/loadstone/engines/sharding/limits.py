@@ -61,7 +61,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
     max_seqs: int
 
 
-class Limits(msgspec.Struct, frozen=True):
+class BatchLimits(msgspec.Struct, frozen=True):
     """Holds what an engine decides before it has looked at the memory."""
 
     block_tokens: int
@@ -87,7 +87,7 @@ def count(deployment: Deployment, *names: str) -> int | None:
         text = deployment.argument(name)
         if text is not None:
             if not (text.isascii() and text.isdigit() and 1 <= int(text) < 2**40):
-                raise InputError(f"{_flag(name)}: {text!r} is not a whole number of at least 1; write e.g. 8192")
+                raise InputError(f"{_to_flag(name)}: {text!r} is not a whole number of at least 1; write e.g. 8192")
             return int(text)
     return None
 
@@ -102,11 +102,13 @@ def fraction(deployment: Deployment, name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value <= 1:
-        raise InputError(f"{_flag(name)}: {text!r} is not a fraction; write a number above 0 and up to 1, e.g. 0.9")
+        raise InputError(
+            f"{_to_flag(name)}: {text!r} is not a fraction; write a number above 0 and up to 1, e.g. 0.9"
+        )
     return value
 
 
-def _flag(name: str) -> str:
+def _to_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
@@ -116,5 +118,5 @@ def switched(deployment: Deployment, name: str) -> bool | None:
     if text is None:
         return None
     if text.lower() not in (*ON, *OFF):
-        raise InputError(f"{_flag(name)}: {text!r} is neither true nor false")
+        raise InputError(f"{_to_flag(name)}: {text!r} is neither true nor false")
     return text.lower() in ON

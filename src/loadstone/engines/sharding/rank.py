@@ -23,7 +23,7 @@ from loadstone.catalogue.architecture.model import (
 )
 from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.engines.sharding.limits import Limits
+from loadstone.engines.sharding.limits import BatchLimits
 
 LOGIT_BYTES = 14
 """Per logit while sampling: as computed in bf16 (2), as float (4), probabilities (4), random numbers (4)."""
@@ -261,7 +261,7 @@ def widths(model: Model, shape: Shape) -> tuple[float, float]:
     return dense, routed
 
 
-def activation_bytes(deployment: Deployment, rank: Rank, limits: Limits, logit_bytes: int) -> float:
+def activation_bytes(deployment: Deployment, rank: Rank, limits: BatchLimits, logit_bytes: int) -> float:
     """Return the peak bytes of a step on one rank, beside weights and KV cache.
 
     With T = max_batched_tokens, S = min(max_seqs, T), V the vocabulary and h the hidden size:

@@ -81,7 +81,8 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
     names = _names(models)
     if names and target.model not in names:
         raise TargetError(
-            f"{server.url}: offers {_listed(names)}, and {target.url} {_safe(target.model)}; a fleet serves one model"
+            f"{server.url}: offers {_join_names(names)}, and {target.url} {_safe(target.model)}; "
+            "a fleet serves one model"
         )
     _check(server, spec)
     known = _known_server(models, server.get("/metrics"))
@@ -159,7 +160,7 @@ def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[
     except TargetError as error:
         if len(names) == 1:
             raise
-        raise TargetError(f"{error}; or choose with --model: {_listed(names)}") from error
+        raise TargetError(f"{error}; or choose with --model: {_join_names(names)}") from error
     raise AssertionError  # a refusal does not pass
 
 
@@ -249,7 +250,7 @@ def _choose_model(server: HttpServer, models: Any, requested: str | None) -> str
             raise TargetError(f"{where} names no model{status}; check the URL, or name the model with --model")
         return names[0]
     if names and requested not in names:
-        raise TargetError(f"--model {requested}: the server offers {_listed(names)}")
+        raise TargetError(f"--model {requested}: the server offers {_join_names(names)}")
     return requested
 
 
@@ -352,13 +353,13 @@ def _choose_triton_model(where: str, index: Any, requested: str | None) -> str:
     ready = [str(entry["name"]) for entry in entries if "name" in entry and entry.get("state", "READY") == "READY"]
     if requested is not None:
         if ready and requested not in ready:
-            raise TargetError(f"--model {requested}: the server has ready {_listed(ready)}")
+            raise TargetError(f"--model {requested}: the server has ready {_join_names(ready)}")
         return requested
     for name in _TRITON_MODELS:
         if name in ready:
             return name
     if len(ready) != 1:
-        what = f"has ready {_listed(ready)}" if ready else "names no model that is ready"
+        what = f"has ready {_join_names(ready)}" if ready else "names no model that is ready"
         raise TargetError(f"{where}: the server {what}; choose one with --model")
     return ready[0]
 
@@ -379,7 +380,7 @@ def _of_triton(server: Server, spec: RequestSpec, name: str) -> RequestSpec:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(map(_safe, names[:8]))
 
 

@@ -46,7 +46,7 @@ class LaunchError(TargetError):
         self.log = log
 
 
-class Rank(Protocol):
+class RankProcess(Protocol):
     """Runs one node's part of an engine, wherever it runs. `exit_code`: None while it runs, and where it was ended
     since another had; `log_path`: what it has written so far."""
 
@@ -57,13 +57,13 @@ class Rank(Protocol):
     def stop(self) -> None: ...
 
 
-class Engine:
+class StartedRanks:
     """Ranks that were started together and end together. `url`: where they are asked whether they are ready."""
 
     def __init__(self, launch: Launch, url: str) -> None:
         self.launch = launch
         self.url = url
-        self.ranks: list[Rank] = []
+        self.ranks: list[RankProcess] = []
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +78,7 @@ class Engine:
             if code is not None:
                 which = f"rank {i} of {self.launch.engine}" if len(self.ranks) > 1 else self.launch.engine
                 how = f"by signal {code - 128}" if code > 128 else f"with exit code {code}"
-                raise LaunchError(f"{which} ended {how}", self._cause(rank, code), rank.log_path)
+                raise LaunchError(f"{which} ended {how}", self._find_cause(rank, code), rank.log_path)
 
     def wait_ready(
         self, timeout_s: float = READY_S, silent_s: float = SILENT_S, look: Callable[[], None] = lambda: None
@@ -109,7 +109,7 @@ class Engine:
                     over = f"not ready after {now - begun:.0f} s"
                     quiet = f", the last {now - changed:.0f} s without a word" if now - changed > silent_s else ""
                     first = self.ranks[0]
-                    raise LaunchError(f"{self.launch.engine}: {over}{quiet}", self._cause(first), first.log_path)
+                    raise LaunchError(f"{self.launch.engine}: {over}{quiet}", self._find_cause(first), first.log_path)
                 time.sleep(min(_POLL_S, _FIRST_POLL_S + (now - begun) / 10))
 
     def wait(self) -> None:
@@ -123,14 +123,14 @@ class Engine:
         for rank in reversed(self.ranks):
             rank.stop()
 
-    def _cause(self, rank: Rank, code: int | None = None) -> str:
+    def _find_cause(self, rank: RankProcess, code: int | None = None) -> str:
         return cause_in(rank.log_path, self.launch.engine, code)
 
 
 def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
     """Return why an engine failed, by its log from byte `start` on, in a line. `code`: with which it ended, if it
     did."""
-    text = _text_of(log, start)
+    text = _read_log(log, start)
     known = cause_of(text, engine)
     if known is not None:
         return f"{known.cause}; {known.remedy}"
@@ -139,7 +139,7 @@ def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
     return first_error(text)
 
 
-class RunningEngine(Engine):
+class RunningEngine(StartedRanks):
     """Runs an engine whose ranks are children of this process."""
 
     def __init__(self, launch: Launch, folder: Path) -> None:
@@ -189,14 +189,14 @@ def serve(
 ) -> ServerProcess:
     """Start a server of `engine` by its command; returns it once GET `url` + `ready` answers 200.
 
-    Raises LaunchError as Engine.wait_ready() does and where its port is taken, and TargetError where it cannot be
-    started; nothing is left then.
+    Raises LaunchError as StartedRanks.wait_ready() does and where its port is taken, and TargetError where it cannot
+    be started; nothing is left then.
     """
     launch = Launch(engine=engine, ranks=(), url=url, container=None, notes=(), ready=ready)
     _check_port(launch, log_path.parent)
     process = ServerProcess(command, log_path=log_path, url=url, env=env)
     try:
-        waiting = Engine(launch, url)
+        waiting = StartedRanks(launch, url)
         waiting.ranks.append(process)
         waiting.wait_ready(timeout_s)
     except BaseException:
@@ -219,7 +219,7 @@ def _size(log: Path) -> int:
     return 0
 
 
-def _text_of(log: Path, start: int) -> str:
+def _read_log(log: Path, start: int) -> str:
     """Return both ends of a log from byte `start` on, whatever stands in its place by now."""
     try:
         with open_regular(log) as file:
@@ -242,10 +242,10 @@ def cause_of(log: str, engine: str) -> Cause | None:
     """Return the first known cause in a log; None: none is known."""
     known = list(failures(engine))
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
-    return _first(lines, [each for each in known if not each.vague]) or _first(lines, known)
+    return _find_first(lines, [each for each in known if not each.vague]) or _find_first(lines, known)
 
 
-def _first(lines: list[str], known: list[Failure]) -> Cause | None:
+def _find_first(lines: list[str], known: list[Failure]) -> Cause | None:
     for text in lines:
         for failure in known:
             match = re.search(failure.pattern, text)

@@ -50,7 +50,7 @@ _PASSED_OVER = ("_bucket", "_created", "_info")
 _PASSED_OVER_FAMILIES = ("python_", "go_", "promhttp_")
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """Holds one value of one series: `labels` as a JSON object, keys in order."""
 
     name: str
@@ -58,7 +58,7 @@ class Sample(NamedTuple):
     value: float
 
 
-def read_metrics(text: str) -> list[Sample]:
+def read_metrics(text: str) -> list[MetricSample]:
     """Return the samples worth keeping of a /metrics page: counters, gauges, sums and counts of histograms; at most
     SERIES.
 
@@ -78,13 +78,13 @@ def read_metrics(text: str) -> list[Sample]:
             elif _is_recorded(match[1], types) and len(others) < SERIES:
                 others.append(line)
     return [
-        Sample(name, as_json, value)
-        for name, labels, value in _parsed((known + others)[:SERIES])
+        MetricSample(name, as_json, value)
+        for name, labels, value in _parse_lines((known + others)[:SERIES])
         if len(as_json := _as_json(labels)) <= _LABELS_CHARS
     ]
 
 
-def read_gpu_metrics(text: str) -> list[Sample]:
+def read_gpu_metrics(text: str) -> list[MetricSample]:
     """Return the samples of an exporter's page that tell of GPUs, with the labels that tell of which; at most
     GPU_SERIES."""
     lines = [
@@ -93,14 +93,14 @@ def read_gpu_metrics(text: str) -> list[Sample]:
         if len(line) <= _LINE_CHARS and (match := _SAMPLE.match(line)) is not None and meaning(match[1]) is not None
     ]
     return [
-        Sample(name, as_json, value)
-        for name, labels, value in _parsed(lines[:GPU_SERIES])
+        MetricSample(name, as_json, value)
+        for name, labels, value in _parse_lines(lines[:GPU_SERIES])
         if (gpu_labels := labels_of(labels.items())) is not None
         and len(as_json := _as_json(dict(gpu_labels))) <= _LABELS_CHARS
     ]
 
 
-def _parsed(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str], float]]:
+def _parse_lines(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str], float]]:
     for line in lines:
         with contextlib.suppress(ValueError, IndexError, KeyError):
             for family in text_string_to_metric_families(line + "\n"):
@@ -216,7 +216,9 @@ class Observer:
                 closing = self._closing
                 wake.clear()
                 begun_ns = time.monotonic_ns()
-                samples = [Sample(each.name, _as_json({"gpu": str(each.gpu)}), each.value) for each in gpus.read()]
+                samples = [
+                    MetricSample(each.name, _as_json({"gpu": str(each.gpu)}), each.value) for each in gpus.read()
+                ]
                 self._keep(((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9, GPUS, samples)
                 if closing:
                     return
@@ -237,7 +239,7 @@ class Observer:
         self._keep(time_s, number, samples)
         return None if samples else "no metrics in the answer"
 
-    def _keep(self, time_s: float, number: int, samples: list[Sample]) -> None:
+    def _keep(self, time_s: float, number: int, samples: list[MetricSample]) -> None:
         with self._lock:
             if self._keeps:
                 self._rows += [(time_s, number, *sample) for sample in samples]

@@ -76,7 +76,7 @@ def negotiate(server: Server, target: Target, spec: RequestSpec, needs: Requirem
     for flag, name, value in _flags(sampling):
         error = server.send_once(msgspec.structs.replace(spec, sampling=Sampling(**{name: value}))).error
         if error is not None:
-            raise InputError(f"{_shown(flag, value)}: the server does not take it ({error}); leave it out")
+            raise InputError(f"{_show_flag(flag, value)}: the server does not take it ({error}); leave it out")
     spec = msgspec.structs.replace(spec, sampling=sampling)
     return spec if structured is None else _with_shape(server, spec, structured)
 
@@ -118,12 +118,12 @@ def _check_inputs(spec: RequestSpec, needs: Requirements) -> None:
     """Raises InputError, which names the flag, where a Triton model has no input for what is wished."""
     for flag, name, value in _flags(needs.sampling):
         if triton.spelled("stop_words" if name == "stop" else name, spec.inputs) not in spec.inputs:
-            raise InputError(f"{_shown(flag, value)}: the model {spec.model} has no input for it; leave it out")
+            raise InputError(f"{_show_flag(flag, value)}: the model {spec.model} has no input for it; leave it out")
     if needs.structured is not None and "guided_decoding_guide" not in spec.inputs:
         raise InputError(f"--structured: the model {spec.model} has no input guided_decoding_guide; leave it out")
 
 
-def _shown(flag: str, value: Any) -> str:
+def _show_flag(flag: str, value: Any) -> str:
     return f"{flag} {excerpt(str(value), 40)}"
 
 

@@ -63,7 +63,7 @@ class Reply(NamedTuple):
 def send(http: httpx.Client, request: httpx.Request, *, limit_s: float, most_bytes: int) -> Reply:
     """Return the answer and the beginning of its body. Raises httpx.HTTPError; ReadTimeout where it does not end in
     time."""
-    with _within(limit_s, request):
+    with _limit_time(limit_s, request):
         answer = http.send(request, stream=True)
         with contextlib.closing(answer):
             body = _read(answer, most_bytes)
@@ -71,7 +71,7 @@ def send(http: httpx.Client, request: httpx.Request, *, limit_s: float, most_byt
 
 
 @contextlib.contextmanager
-def _within(limit_s: float, request: httpx.Request) -> Iterator[None]:
+def _limit_time(limit_s: float, request: httpx.Request) -> Iterator[None]:
     """Send `request` in this block. httpx.ReadTimeout ends what takes longer, however it is spun out.
 
     httpx counts from one piece of an answer to the next: headers that drip, or interim answers (1xx) that flood,
@@ -116,7 +116,7 @@ def status_of(http: httpx.Client, url: str, limit_s: float) -> int:
     """Return the status of what answers there, whose body is not read; 0: nothing does in time."""
     request = http.build_request("GET", url)
     try:
-        with _within(limit_s, request), contextlib.closing(http.send(request, stream=True)) as answer:
+        with _limit_time(limit_s, request), contextlib.closing(http.send(request, stream=True)) as answer:
             return answer.status_code
     except httpx.HTTPError:
         return 0
@@ -271,7 +271,7 @@ class HttpServer(Server):
         `must_allow`: raises TargetError where there is no server, or it wants a key, or another one, or sends one
         elsewhere; else such a page is done without.
         """
-        answer = self._ask("GET", path, None) if must_allow else self._spare("GET", path, None)
+        answer = self._ask("GET", path, None) if must_allow else self._ask_spare("GET", path, None)
         if answer is None:
             return None
         if must_allow and (answer.status_code in (401, 403) or answer.has_redirect_location):
@@ -292,7 +292,7 @@ class HttpServer(Server):
 
     def post_json(self, path: str, fields: dict[str, Any]) -> Any:
         """Return the JSON in an answer that is a 200, else None; also where the server gives none in time."""
-        answer = self._spare("POST", path, msgspec.json.encode(fields))
+        answer = self._ask_spare("POST", path, msgspec.json.encode(fields))
         return storable(load(answer.content)) if answer is not None and answer.status_code == 200 else None
 
     def _exchange(self, spec: RequestSpec, rendered: bytes, answer: Answer, tokens: int) -> Trial:
@@ -329,7 +329,7 @@ class HttpServer(Server):
         config = self.get_json(page, must_allow=True)
         return TritonModel(self.url + page, {str(entry.get("name")): "" for entry in objects(config, "input")})
 
-    def _spare(self, method: str, path: str, body: bytes | None) -> httpx.Response | None:
+    def _ask_spare(self, method: str, path: str, body: bytes | None) -> httpx.Response | None:
         """Return the answer of a page that a run can do without, whatever its status; None where none comes in
         time."""
         if self._patience_s < _PROMPT_S:
@@ -353,13 +353,13 @@ class HttpServer(Server):
                 break
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 if pause_s is None or not _is_cut(error):
-                    raise TargetError(self._failure(error, path, limit_s)) from error
+                    raise TargetError(self._explain_failure(error, path, limit_s)) from error
                 if not self.cuts:
                     self._check_scheme()
                     self._check_http(path)
                 self.cuts[f"{self.url}{path}"] += 1
                 time.sleep(pause_s)
-        if _of_tls(reply.status_code, content):
+        if _is_of_tls(reply.status_code, content):
             if self.parts.scheme == "https":
                 raise TargetError(f"{self.origin}: {_WANTS_CERTIFICATE}")
             self._check_scheme()
@@ -373,7 +373,7 @@ class HttpServer(Server):
         answer.encoding = "utf-8"
         return answer
 
-    def _failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str, limit_s: float) -> str:
+    def _explain_failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str, limit_s: float) -> str:
         """Return why there is no answer, in one line. Raises TargetError where the URL should begin by the other
         scheme."""
         reason, text, where = _reason(error), str(error), self.url + path
@@ -381,11 +381,11 @@ class HttpServer(Server):
             where += f" through --proxy {self._proxy}"
         match error:
             case httpx.ConnectError() if "CERTIFICATE_VERIFY" in text:
-                return f"{self.origin}: its certificate is not trusted ({reason}); {_cure(text)}"
+                return f"{self.origin}: its certificate is not trusted ({reason}); {_explain_certificate(text)}"
             case httpx.ConnectError() if not _is_cut(error):
                 self._check_scheme()
                 if "[SSL" in text:
-                    return f"{self.origin}: TLS failed ({reason}); {_handshake_cure(text)}"
+                    return f"{self.origin}: TLS failed ({reason}); {_explain_handshake(text)}"
                 if self._proxy is not None:
                     return f"--proxy {self._proxy}: no proxy answers there ({reason}); start it, or correct --proxy"
                 return f"{self.origin}: no server answers there ({reason}); start it, or correct the URL"
@@ -470,17 +470,17 @@ def _speaks(scheme: str, parts: SplitResult) -> bool:
             return True
         answer = _first_words(parts)
         # A TLS server may say in plain HTTP that it wants another.
-        return answer.startswith(b"HTTP/") and not _of_tls(400 * (answer[9:12] == b"400"), answer)
+        return answer.startswith(b"HTTP/") and not _is_of_tls(400 * (answer[9:12] == b"400"), answer)
     except (OSError, ValueError):
         return False
 
 
-def _of_tls(status: int, body: bytes) -> bool:
+def _is_of_tls(status: int, body: bytes) -> bool:
     """Return whether an answer is a TLS server's complaint: plain HTTP was spoken to it, or no certificate shown."""
     return status == 400 and re.search(rb"HTTPS|\bSSL|\bTLS", body) is not None
 
 
-def _cure(error: str) -> str:
+def _explain_certificate(error: str) -> str:
     """Return what to do about a certificate that OpenSSL does not trust."""
     if "mismatch" in error:
         return "use the host name in the certificate, or have this one added to the certificate"
@@ -505,7 +505,7 @@ def objects(document: object, name: str) -> list[dict[str, Any]]:
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
-def _handshake_cure(error: str) -> str:
+def _explain_handshake(error: str) -> str:
     """Return what to do where no TLS session comes about, for another reason than trust."""
     if "UNRECOGNIZED_NAME" in error:
         return "write the name that its certificate is for"
