@@ -440,9 +440,7 @@ def _first_words(parts: SplitResult) -> bytes:
 
     Raises OSError.
     """
-    with socket.create_connection(
-        (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)), timeout=_PROBE_S
-    ) as plain:
+    with socket.create_connection(_place(parts), timeout=_PROBE_S) as plain:
         plain.sendall(f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
         return plain.recv(4096)
 
