@@ -121,7 +121,7 @@ def bench(
                 if started.log is not None:
                     with contextlib.suppress(OSError):
                         shutil.copyfile(started.log, folder / "engine.log")
-            return launched.ended(started.engine, folder / "engine.log") or failure
+            return launched.why_ended(started.engine, folder / "engine.log") or failure
 
         return execution.execute(folder, info, plan, signals, run)
 
@@ -165,7 +165,7 @@ def _measure(
             before_cell=flush,
             look=observer.look,
             stopping=stopping,
-            engine_ended=lambda: launched.ended(engine, folder / "engine.log"),
+            engine_ended=lambda: launched.why_ended(engine, folder / "engine.log"),
         )
     failure = "; ".join(pool.failures) if pool.failures and not signals.count else None
     for note in [*([failure] if failure else []), *observer.notes]:

@@ -18,7 +18,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
 from loadstone.core.signals import Signals
-from loadstone.engines.keywords import Keywords
+from loadstone.engines.offline.keywords import Keywords
 from loadstone.measure.engines.launch import LaunchError
 from loadstone.measure.offline.engine import (
     LoadedEngine,
@@ -36,8 +36,6 @@ _EVENT_BYTES = 1
 _WARMUP_TOKENS = 16
 """Answers of warm-up requests are cut to so many: they are there so that kernels are compiled and memory is taken."""
 _MOST_IDS = 1 << 16
-_TIMED = ("vllm",)
-"""Engines that tell when each request had its first and last token."""
 
 
 class _Stopped(Exception):
@@ -88,7 +86,7 @@ def _run(
         url=text,
         urls=[text],
         endpoint="offline",
-        streams=keywords.engine in _TIMED,
+        streams=keywords.timed,
         model=deployment.model.name,
         engine=engine_title(keywords.engine),
         engine_version=met.version,

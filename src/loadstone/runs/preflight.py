@@ -30,13 +30,15 @@ from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
 from loadstone.core.text import excerpt
 from loadstone.engines.sharding.limits import count
+from loadstone.engines.table import SIMULATED
+from loadstone.engines.triton import BACKENDS
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.probe import Requirements, token_counter
 from loadstone.measure.engines.server import HttpServer, check_proxy, shown
 from loadstone.measure.wire.request import RequestBody, make_body, make_path
-from loadstone.runs.launched import launched
+from loadstone.runs.launched import launch_for, started
 from loadstone.workload.option_values import DEFAULT_SIM, parse_structured
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Beyond, Planner
@@ -49,8 +51,6 @@ _PROBE_TOKENS = 17
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
 _MARK = "[01234567] "
 """As long as what stands in front of a file's prompt; see PromptWriter."""
-_BEHIND_TRITON = ("tensorrt-llm", "vllm")
-"""Engines that Triton has as backends, of which it tells neither name nor version."""
 
 
 class Server(NamedTuple):
@@ -98,7 +98,10 @@ def target_of(options: Options, plan: Plan, stack: contextlib.ExitStack, tell: C
     if len(own) > 1:
         raise InputError(f"{own[0]} and {own[1]}: one engine is measured; give one")
     if options.launch is not None:
-        engine = stack.enter_context(launched(options, options.launch, tell))
+        launch = launch_for(options, options.launch)
+        for note in launch.notes:
+            tell(note)
+        engine = stack.enter_context(started(launch, tell, options.timeout_ready_s))
         return Measured([engine.url], engine, engine.ranks[0].log_path)
     if options.engine is None:
         from loadstone.measure import simulated_server
@@ -283,8 +286,8 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
     named another engine than the server does.
     """
     declared = deployed.engine if names_engine(text) else None
-    behind = target.engine == "Triton" and declared in _BEHIND_TRITON
-    may_differ = behind or target.engine in (None, attach.SIMULATED)
+    behind = target.engine == "Triton" and declared in BACKENDS
+    may_differ = behind or target.engine in (None, SIMULATED)
     if declared and not may_differ and engine_name(declared) != target.engine:
         raise InputError(
             f"--deployment {text!r}: its engine is {declared}, and {target.url} says that it is {target.engine}; "

@@ -7,7 +7,7 @@ and what that means.
     prefix_hits        counter, prompt tokens taken from a prefix cache
     prefix_queries     counter, prompt tokens looked for in it
 
-core.server_metrics has the engines' own names, which is also what `loadstone.measure.engines.observe` always keeps.
+`engines/server_metrics.py` has the engines' own names, which is also what `measure/engines/observe.py` always keeps.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from loadstone.analyse.verdict.requests import Cell, Floats
 from loadstone.core import gpu_metrics
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.nvml import reasons_in
-from loadstone.core.server_metrics import COUNTERS, GAUGES, START_TIME
 from loadstone.core.summary import Finding, GpuFigures, Level, ServerFigures
 from loadstone.core.units import show_seconds
+from loadstone.engines.server_metrics import COUNTERS, GAUGES, START_TIME
 
 if TYPE_CHECKING:
     import pyarrow as pa
