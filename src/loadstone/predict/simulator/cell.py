@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import heapq
 from dataclasses import replace
 
 from loadstone.core.plan import Plan
@@ -33,7 +32,7 @@ def run_cell(
 ) -> CellRun:
     """Simulate one cell from rest. Raises InputError where a request would never fit into the KV cache.
 
-    `quick`: by the short way (fast.py) where that gives the same.
+    `quick`: by the faster loop (fast.py) where that gives the same.
     """
     model, policy = fleet.model, fleet.policy
     requests = CellRequests(plan, cell, model.request_s, model.request_token_s)
@@ -76,10 +75,8 @@ def _run_step(
     grace_s: float,
     look: Look | None,
 ) -> None:
-    requests = run.requests
-    stream_s, count = run.stream_s, requests.count
-    arrivals, pop, answered = client.arrivals, heapq.heappop, client.ended
-    input_tokens, output_tokens = requests.input_tokens, requests.output_tokens
+    stream_s = run.stream_s
+    arrivals, pop, answered = client.arrivals, client.pop, client.ended
     end_s, cached_tokens = run.end_s, run.cached_tokens
     only = units[0] if len(units) == 1 else None
     unit = units[0]
@@ -108,15 +105,7 @@ def _run_step(
             timer_s = client.timer_s
         elif arrival_s <= next_s and arrivals:
             now_s, index = pop(arrivals)
-            row = index
-            if index >= count:
-                row = requests.row(index)
-                if index >= len(end_s):
-                    begun_s = now_s if client.measure_start_s is None else client.measure_start_s
-                    run.grow((now_s - begun_s) / duration_s if duration_s else 0.0)
-            sequence = Sequence(index, input_tokens[row], output_tokens[row])
-            if contents is not None:
-                sequence.keys = contents.keys(index)
+            sequence = _arrive(run, client, contents, index, now_s, duration_s)
             if only is None:
                 turn += 1
                 unit = route(units, turn, how)
@@ -136,6 +125,23 @@ def _run_step(
     run.over_s = over_s
 
 
+def _arrive(
+    run: CellRun, client: Client, contents: Contents | None, index: int, now_s: float, duration_s: float | None
+) -> Sequence:
+    """Make what the scheduler sees of request `index`, which reaches it at `now_s`."""
+    requests = run.requests
+    row = index
+    if index >= requests.count:
+        row = requests.row(index)
+        if index >= len(run.end_s):
+            begun_s = now_s if client.measure_start_s is None else client.measure_start_s
+            run.grow((now_s - begun_s) / duration_s if duration_s else 0.0)
+    sequence = Sequence(index, requests.input_tokens[row], requests.output_tokens[row])
+    if contents is not None:
+        sequence.keys = contents.keys(index)
+    return sequence
+
+
 def route(units: list[Unit], turn: int, how: Route) -> Unit:
-    """Who takes the `turn`-th request."""
+    """Choose who takes the `turn`-th request."""
     return units[taker([unit.load for unit in units], turn, how)]

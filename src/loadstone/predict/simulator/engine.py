@@ -52,6 +52,29 @@ class StepTimes(Protocol):
         ...
 
 
+class DecodeTimes:
+    """Seconds of stretches of steps in which nothing but decode happens, by the module's formula."""
+
+    def __init__(self, model: StepTimes) -> None:
+        self._line = model.decode_line
+        self._window_tokens, self._window_s = model.window_tokens, model.window_s
+        self._lines: dict[int, tuple[float, float]] = {}
+
+    def stretch(self, decodes: int, context_tokens: float, growth: float, steps: int) -> tuple[float, float, int]:
+        """Return a and b of the formula, and how many of at most `steps` it holds for."""
+        line = self._lines.get(decodes)
+        if line is None:
+            line = self._lines[decodes] = self._line(decodes)
+        base, slope = line
+        a, b = base + slope * context_tokens, slope * growth
+        if self._window_s and (lacking := decodes * self._window_tokens - context_tokens) > 0:
+            # Until they are full, each step reads more of the windows too.
+            a -= self._window_s * lacking
+            b += self._window_s * growth
+            steps = min(steps, math.ceil(lacking / growth))
+        return a, b, steps
+
+
 class Clock:
     """When each decode step of a replica ended, kept by stretches: first tick, t0, a, b of the module's formula."""
 
@@ -113,9 +136,7 @@ class Replica:
         self._journal = journal
         self._draft_tokens = policy.speculative.draft_tokens if policy.speculative is not None else 0
         self._step_s = model.step_s
-        self._decode_line = model.decode_line
-        self._window_tokens, self._window_s = model.window_tokens, model.window_s
-        self._lines: dict[int, tuple[float, float]] = {}
+        self._stretch = DecodeTimes(model).stretch
         self._a = self._b = 0.0
 
     @property
@@ -192,17 +213,7 @@ class Replica:
             return self._step_s(decodes, scheduler.context_tokens if decodes else 0, chunks, met_tokens), 0.0, 1
         if not decodes:
             return 0.0, 0.0, 0
-        line = self._lines.get(decodes)
-        if line is None:
-            line = self._lines[decodes] = self._decode_line(decodes)
-        base, slope = line
-        context_tokens, growth = scheduler.context_tokens, scheduler.growth
-        a, b = base + slope * context_tokens, slope * growth
-        if self._window_s and (lacking := decodes * self._window_tokens - context_tokens) > 0:
-            # Until they are full, each step reads more of the windows too.
-            a -= self._window_s * lacking
-            b += self._window_s * growth
-            steps = min(steps, math.ceil(lacking / growth))
+        a, b, steps = self._stretch(decodes, scheduler.context_tokens, scheduler.growth, steps)
         return a, b, min(steps, self._at_once)
 
     def begin(self, a: float, b: float, steps: int) -> None:
