@@ -161,7 +161,7 @@ def test_messages_that_are_no_reduction() -> None:
 def one_of(**columns: float) -> Work:
     """One operator of one deployment; what is not said is 0, and rates are 1."""
     rates = {"peak": 1.0, "hbm": 1.0, "peak16": 1.0, "link": 1.0, "count": 1.0, "stages": 1.0}
-    rates |= {"reach_compute": 1.0, "reach_memory": 1.0}
+    rates |= {"efficiency_compute": 1.0, "efficiency_memory": 1.0}
     integers = ("row", "kind", "compute", "memory")
     return Work(
         **{
@@ -187,7 +187,7 @@ def test_the_formulas_by_hand() -> None:
         5 * (6**3 + 6.4**3) ** (1 / 3)
     )
     assert float(head_seconds(replace(product, kind=np.array([HEAD])), half, two)[0]) == pytest.approx(cubes)
-    reached = replace(product, reach_compute=two / 4, reach_memory=two / 8)
+    reached = replace(product, efficiency_compute=two / 4, efficiency_memory=two / 8)
     assert float(body_seconds(reached, half, two)[0]) == pytest.approx(5 * (6**3 + 16**3) ** (1 / 3))
     caches = one_of(cache=6, context_flops=4, widening=2, peak16=4, window_cache=8)
     full, windowed, _ = context_seconds(caches, given(attention_prefill=0.5, attention_decode=0.5))
@@ -196,7 +196,7 @@ def test_the_formulas_by_hand() -> None:
     message = one_of(kind=COLLECTIVE, ranks=64, message=6, link=4, count=3)
     sent = body_seconds(message, given(collective_s=8, collective_link=0.5), two)
     assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 6))
-    slower = replace(message, floor=two, reach_memory=two / 4)
+    slower = replace(message, floor=two, efficiency_memory=two / 4)
     sent = body_seconds(slower, given(collective_s=8, collective_link=0.5), two)
     assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 2 + 12))
     layers = one_of(layers=1, products=2, quantised=3, expert_layers=4, latent_layers=5, linear_layers=6, launches=7)
@@ -208,7 +208,9 @@ def test_the_formulas_by_hand() -> None:
 
     # Experts: of 8, four here, two for each of four tokens; asked for at rates of shape 1: a/(a + 1) are touched.
     experts = one_of(kind=EXPERTS, flops=3, peak=4, weights=5, activations=6, hbm=8, experts=8, per_token=2, ep=2)
-    experts = replace(experts, floor=two, reach_compute=two / 4, reach_memory=two / 8, reach_moving=two / 4)
+    experts = replace(
+        experts, floor=two, efficiency_compute=two / 4, efficiency_memory=two / 8, efficiency_moving=two / 4
+    )
     asked = 4 * np.log(8 / 6)
     share = asked / (1 + asked)
     for z in (0.0, 0.5):

@@ -14,7 +14,7 @@ from loadstone.analyse.compare.price import Prices, parse_prices
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.steady_state import levels, most_decoding
+from loadstone.predict.steady_state import most_decoding, steady_states
 from loadstone.predict.step_time import StepModel
 from loadstone.recommend.candidates import search
 from loadstone.recommend.curve import curve_of
@@ -52,7 +52,7 @@ def found() -> loadstone.recommend.result.Recommendation:  # type: ignore[name-d
 def test_the_closed_form_follows_from_little_s_law_and_the_step_model() -> None:
     deployment = parse_deployment("llama-3.1-8b@1xh100")
     model, policy = StepModel(deployment), policy_of(deployment)
-    rows = list(levels(model, policy, 1, 1024, 128))
+    rows = list(steady_states(model, policy, 1, 1024, 128))
     assert rows[0].decoding == 1
     assert rows[-1].decoding == pytest.approx(most_decoding(policy, 1024, 128))
     for row in rows:

@@ -18,7 +18,7 @@ import numpy as np
 from loadstone.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.step_time.coefficients import SPREAD, Array
-from loadstone.predict.step_time.profile import Profile, Provenance, Quantity, spreads
+from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity, spreads
 
 OWN = 1.2
 """Prior standard deviation of a deployment's own part, of the coefficient's spread [G]."""
@@ -94,7 +94,7 @@ def update(
         logarithms=tuple(logarithms.tolist()),
         covariance=tuple(map(tuple, covariance.tolist())),
         residual=residual,
-        provenance=Provenance(
+        provenance=FitProvenance(
             "loadstone calibrate", date, len(cases), {case.point.source: 1 for case in cases}, f"from {profile.name}"
         ),
     )

@@ -32,7 +32,7 @@ def _dollars_per_month(value: object, name: str) -> float:
 
 @dataclasses.dataclass(kw_only=True)
 class RecommendOptions(Flags):
-    """What to deploy. The options of `loadstone recommend`:"""
+    """The traffic, the bounds and the GPUs to choose among. The options of `loadstone recommend`:"""
 
     model: str = flag(
         ARGUMENT,

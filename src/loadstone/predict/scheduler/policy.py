@@ -1,5 +1,5 @@
-"""How an engine schedules, as numbers and names, which the scheduler takes as they are; and how that of a deployment
-does by default, in its release: limits from its sizing, habits from its engine's rules.
+"""The policy of an engine's scheduler, as numbers and names; and that of a deployment by default, in its release:
+limits from its sizing, habits from its engine's rules.
 
 What the engines do by default, from their own code and documents:
 
@@ -80,7 +80,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                              many steps; 0: they do not wait
     gather_tokens            of one step
     pipeline                 batches under way at once, each on its way through the stages of a pipeline; they share
-                             the cache, the queue and the places
+                             the cache, the queue and the slots
     batch_seqs               requests that run in one of them; None: as many as in all
     """
 
@@ -148,9 +148,9 @@ def policy_of(
     `lengths`: tokens of the requests to come, prompts and answers: a cache of windows or states is as large as it is
     for requests of their mean, and holds the longest. None: as it is for the longest there may be.
 
-    Of a pipeline, whose stages work on `pp` batches at a time: of all of these, which share cache, queue and places;
-    SGLang gives each a pp-th of the places (pp_max_micro_batch_size), TensorRT-LLM all that max_batch_size says. vLLM
-    before 0.8 had an engine for each (virtual engines), and it is the policy of one: a pp-th of cache and places.
+    Of a pipeline, whose stages work on `pp` batches at a time: of all of these, which share cache, queue and slots;
+    SGLang gives each a pp-th of the slots (pp_max_micro_batch_size), TensorRT-LLM all that max_batch_size says. vLLM
+    before 0.8 had an engine for each (virtual engines), and it is the policy of one: a pp-th of cache and slots.
 
     For contrast with what engines do, `batching=static` lets a batch in when the one before has ended, and with
     `kv_cache=reserved` each request takes room for the longest that there may be.

@@ -8,13 +8,13 @@ from dataclasses import replace
 from loadstone.core.plan import Plan
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Sequence
-from loadstone.predict.simulator.client import NEVER, CellRequests, Client
+from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedClient
 from loadstone.predict.simulator.content import Contents, shares
-from loadstone.predict.simulator.engine import taker
+from loadstone.predict.simulator.engine import choose_replica
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import Unit, complete, engines_of, next_s_of
-from loadstone.predict.simulator.run import CellRun, Look, Seen
+from loadstone.predict.simulator.run import CellRun, Look, LookBuffer
 
 _LEAD_S = 0.1
 """Between a burst's warm-up and the burst."""
@@ -48,7 +48,7 @@ def run_cell(
     gc.disable()  # nothing here makes cycles, and the collector would look at a million rows again and again
     try:
         if quick and applies(plan, cell, policy, fleet.replicas, contents is not None):
-            seen = Seen()
+            seen = LookBuffer()
             if run_fast(run, plan.cells[cell], policy, model, seen.look if look is not None else None):
                 if look is not None:
                     seen.show(look)
@@ -56,7 +56,7 @@ def run_cell(
             return run_cell(plan, cell, fleet, start_s, grace_s, look, quick=False)
         at_s = start_s
         for first, last in plan.steps(cell):
-            client = Client(requests, plan.cells[cell], first, last, at_s)
+            client = SimulatedClient(requests, plan.cells[cell], first, last, at_s)
             _run_step(run, client, units, contents, plan.cells[cell].duration_s, grace_s, look)
             run.issue_end_s = client.issue_end_s
             at_s = run.over_s + _LEAD_S
@@ -68,7 +68,7 @@ def run_cell(
 
 def _run_step(
     run: CellRun,
-    client: Client,
+    client: SimulatedClient,
     units: list[Unit],
     contents: Contents | None,
     duration_s: float | None,
@@ -126,7 +126,12 @@ def _run_step(
 
 
 def _arrive(
-    run: CellRun, client: Client, contents: Contents | None, index: int, now_s: float, duration_s: float | None
+    run: CellRun,
+    client: SimulatedClient,
+    contents: Contents | None,
+    index: int,
+    now_s: float,
+    duration_s: float | None,
 ) -> Sequence:
     """Make what the scheduler sees of request `index`, which reaches it at `now_s`."""
     requests = run.requests
@@ -144,4 +149,4 @@ def _arrive(
 
 def route(units: list[Unit], turn: int, how: Route) -> Unit:
     """Choose who takes the `turn`-th request."""
-    return units[taker([unit.load for unit in units], turn, how)]
+    return units[choose_replica([unit.load for unit in units], turn, how)]

@@ -101,7 +101,7 @@ _PROFILE_S = 0.01
 """How often a ramp of concurrency is looked at, as the real client does."""
 
 
-class Client:
+class SimulatedClient:
     """One step of a cell: requests `first` to before `last` by index; `last` None: round and round.
 
     `arrivals` has (s when it reaches the scheduler, index), the earliest first; `pop(arrivals)` takes that. `act()`

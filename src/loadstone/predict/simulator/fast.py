@@ -15,7 +15,7 @@ from itertools import takewhile
 
 from loadstone.core.plan import Load, Plan
 from loadstone.predict.scheduler import EnginePolicy
-from loadstone.predict.simulator.client import Client
+from loadstone.predict.simulator.client import SimulatedClient
 from loadstone.predict.simulator.engine import NEVER, DecodeTimes, StepTimes, step_at, steps_over
 from loadstone.predict.simulator.run import CellRun, Look, State
 
@@ -37,7 +37,7 @@ def applies(plan: Plan, cell: int, policy: EnginePolicy, replicas: int, shared: 
 
 def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, look: Look | None) -> bool:
     """Simulate one cell, from rest to rest. False: blocks may run short in it, and the general loop has to."""
-    client = Client(run.requests, load, 0, run.requests.count, run.start_s)
+    client = SimulatedClient(run.requests, load, 0, run.requests.count, run.start_s)
     arrivals, pop, answered = client.arrivals, client.pop, client.ended
     engine = QuickEngine(run, policy, model)
     waiting, stream_s, end_s = engine.waiting, run.stream_s, run.end_s
@@ -100,8 +100,8 @@ class QuickEngine:
     """
 
     __slots__ = (
-        "_begun", "_block", "_budget", "_chunked", "_chunks", "_ends", "_first_s", "_first_tick", "_input", "_max_seqs",
-        "_mixed", "_next_end", "_output", "_step_s", "_stretch", "context_tokens", "decodes", "decoding",
+        "_begun", "_block", "_budget", "_chunked", "_chunks", "_ends", "_first_s", "_first_tick", "_input",
+        "_max_seqs", "_mixed", "_next_end", "_output", "_step_s", "_stretch", "context_tokens", "decodes", "decoding",
         "free_blocks", "partial", "partial_done", "prompt_tokens", "running", "tick", "waiting", "written_tokens",
     )  # fmt: skip
 

@@ -150,12 +150,12 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
 
 
 def _whole(value: float, above: float = 1e6) -> float:
-    """As an integer where it is one, or beyond `above`."""
+    """Return an integer where it is one, or beyond `above`."""
     return round(value) if float(value).is_integer() or abs(value) > above else value
 
 
 def _draft_assumed(deployment: Deployment) -> Iterator[str]:
-    """What the draft's config left open, or that nothing is counted of what guesses."""
+    """List what the draft's config left open, or say that nothing is counted of what guesses."""
     if deployment.draft is not None:
         yield from (f"draft {deployment.draft.model.name}: {each}" for each in deployment.draft.model.assumed)
     elif is_speculative(deployment) and not deployment.model.draft_layers:
@@ -203,7 +203,8 @@ def _why(
 
 
 def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
-    """The widest precision of weights in which the same GPUs hold it; None where none of those looked at will do."""
+    """Find the widest precision of weights in which the same GPUs hold it; None where none of those looked at will
+    do."""
     four = "nvfp4" if "fp4" in deployment.gpu.flops_per_s else "int4"
     now = deployment.weights_dtype
     for dtype in (name for name in ("fp8", four) if now not in FORMATS or FORMATS[name].bytes < FORMATS[now].bytes):
@@ -214,7 +215,7 @@ def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
 
 
 def _larger_caches(deployment: Deployment, context: int, batch: int) -> list[str]:
-    """What would make the room for KV larger, or a token smaller."""
+    """List what would make the room for KV larger, or a token smaller."""
     if arguments := rules_of(deployment).cache_arguments(context, batch):
         texts = {name: str(value) for name, value in arguments}
         others = tuple(each for each in deployment.arguments if each[0] not in texts)
