@@ -14,7 +14,7 @@ from loadstone.workload.options import ARGUMENT, AT_LEAST_0, LOAD, RUN, SEARCH, 
 
 HOURS_PER_MONTH = 730.0
 _TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", above=0, most=1e9)
-_DOLLARS = re.compile(r"\$?([0-9.]+)(k|m|)(/month|/hour|)", re.IGNORECASE)
+_DOLLARS = re.compile(r"\$?(\d+\.?\d*|\.\d+)(k|m|)(/month|/hour|)", re.IGNORECASE)
 
 
 def _dollars_per_month(value: object, name: str) -> float:

@@ -140,10 +140,21 @@ runs of DeepSeek with multi-token prediction is met within 11 % (research/calibr
 overrides it."""
 
 
+def _speculation(deployment: Deployment, acceptance: float, most_tokens: int) -> Speculative | None:
+    drafts = deployment.argument("num_speculative_tokens")
+    if drafts is None or drafts == "0":
+        return None
+    if not drafts.isdigit():
+        raise InputError(f"num_speculative_tokens={drafts}: not a number of tokens; write e.g. 3")
+    if int(drafts) >= most_tokens:
+        raise InputError(f"num_speculative_tokens={drafts}: a step has room for {most_tokens} tokens; write e.g. 3")
+    return Speculative(int(drafts), acceptance)
+
+
 def policy_of(
     deployment: Deployment, *, acceptance: float | None = None, lengths: NDArray[np.int64] | None = None
 ) -> EnginePolicy:
-    """The policy of one scheduler of a deployment. Raises InputError where the model does not fit.
+    """Return the policy of one scheduler of a deployment. Raises InputError where the model does not fit.
 
     `lengths`: tokens of the requests to come, prompts and answers: a cache of windows or states is as large as it is
     for requests of their mean, and holds the longest. None: as it is for the longest there may be.
@@ -165,15 +176,7 @@ def policy_of(
     rules = rules_of(deployment)
     pipeline = rules.batches_under_way
     share = deployment.pp // pipeline
-    drafts = deployment.argument("num_speculative_tokens")
-    speculative = None
-    if drafts is not None and drafts != "0":
-        if not drafts.isdigit():
-            raise InputError(f"num_speculative_tokens={drafts}: not a number of tokens; write e.g. 3")
-        speculative = Speculative(int(drafts), acceptance)
-        if int(drafts) >= limits.max_batched_tokens:
-            room = f"a step has room for {limits.max_batched_tokens} tokens"
-            raise InputError(f"num_speculative_tokens={drafts}: {room}; write e.g. 3")
+    speculative = _speculation(deployment, acceptance, limits.max_batched_tokens)
     caching = switched(deployment, "prefix_caching")
     habits = rules.scheduling(limits.max_batched_tokens)
     budget = habits.budget_tokens or limits.max_batched_tokens

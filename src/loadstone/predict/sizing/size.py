@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -103,11 +104,6 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
     held = 0 if wrong or not memory.has_room else memory.whole_requests(taken)
     seqs = max_seqs(deployment, memory) if memory.has_room else 0
     ways = deployment.tp * dp
-    kv_dtype = rules.kv_dtype
-    per_token = model.kv_bytes_per_token(kv_dtype)
-    per_token += sum(run.count * run.kv_bytes_per_token(kv_dtype) for run in rules.draft_layers)
-    if deployment.draft is not None:
-        per_token += deployment.draft.model.kv_bytes_per_token(kv_dtype)
     kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
     budgets = [budget for _, budget, _ in memory.stages]
     room = ways * sum(one.kv_bytes + one.state_bytes for one in budgets)
@@ -125,8 +121,8 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         engine=deployment.engine,
         engine_version=deployment.engine_version,
         weights_bytes=_whole(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
-        kv_bytes_per_token=_whole(per_token, above=math.inf),
-        kv_replication=_whole(kv_replication(model, deployment.tp, kv_dtype), above=math.inf),
+        kv_bytes_per_token=_whole(_kv_bytes_per_token(deployment), above=math.inf),
+        kv_replication=_whole(kv_replication(model, deployment.tp, rules.kv_dtype), above=math.inf),
         context_tokens=context,
         batch=batch,
         kv_bytes=_whole(kv_bytes),
@@ -142,11 +138,21 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         kv_capacity_tokens=dp * capacity,
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
-        why=_why(deployment, memory, wrong, fits, taken, batch, longest, seqs),
+        why=_why(deployment, memory, _Request(taken, batch, longest, seqs), fits, wrong),
         assumed="; ".join(
             [*model.assumed, *_draft_assumed(deployment), *not_simulated(deployment.engine, deployment.arguments)]
         ),
     )
+
+
+def _kv_bytes_per_token(deployment: Deployment) -> float:
+    rules = rules_of(deployment)
+    kv_dtype = rules.kv_dtype
+    total = deployment.model.kv_bytes_per_token(kv_dtype)
+    total += sum(run.count * run.kv_bytes_per_token(kv_dtype) for run in rules.draft_layers)
+    if deployment.draft is not None:
+        total += deployment.draft.model.kv_bytes_per_token(kv_dtype)
+    return total
 
 
 def _whole(value: float, above: float = 1e6) -> float:
@@ -162,16 +168,17 @@ def _draft_assumed(deployment: Deployment) -> Iterator[str]:
         yield "no memory of a draft is counted: none is named (draft=MODEL), and the checkpoint has none of its own"
 
 
-def _why(
-    deployment: Deployment,
-    memory: Memory,
-    wrong: list[str],
-    fits: bool,
-    context: int,
-    batch: int,
-    longest: int,
-    seqs: int,
-) -> str:
+class _Request(NamedTuple):
+    """The tokens and the number of requests asked for, and the most tokens and requests that there can be."""
+
+    context: int
+    batch: int
+    longest: int
+    seqs: int
+
+
+def _why(deployment: Deployment, memory: Memory, request: _Request, fits: bool, wrong: list[str]) -> str:
+    context, batch, longest, seqs = request
     if wrong:
         if wrong == [beyond_context(deployment, context)] and memory.has_room:
             held = int(min(memory.whole_requests(context), seqs)) * deployment.dp
