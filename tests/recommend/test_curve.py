@@ -42,10 +42,11 @@ def traffic(*bounds: SloBound, kind: str = "rate") -> Traffic:
         ((TPOT,), "rate", (9, 1), 2),  # TTFT's factor is none of TPOT's
         ((TTFT,), "rate", (2, 1), 2),
         ((TTFT,), "rate", (4, 1), 1),
-        ((TPOT,), "rate", (1, 2), 0.5),  # twice as slow, under twice the load on its clock
+        ((TPOT,), "rate", (1, 1.6), 1.25 / 1.6),  # slower, under more load on its clock
+        ((TPOT,), "rate", (1, 3), 0),  # an idle engine misses the bound
         ((TPOT,), "rate", (1, 0.5), 8),
         ((TTFT,), "rate", (1, 2), 2),  # the same TTFT, at the load that feels like twice
-        ((TPOT,), "concurrency", (1, 2), 1),
+        ((TPOT,), "concurrency", (1, 1.6), 1.25),
         ((TPOT,), "concurrency", (1, 1), 2),
         ((TTFT,), "concurrency", (1, 2), 4),
     ],

@@ -66,7 +66,7 @@ def test_a_row_has_a_cell_for_each_column(priced: bool) -> None:
     row = row_of(document.plans[0])
     assert len(row) == len(columns(document)) - 1
     assert row[:3] == ["3", "86%", "+20%"]
-    assert row[8:] == (["4,380", "0.50", "0.40 to 0.70"] if priced else [])
+    assert row[7:] == (["4,380", "0.50", "0.40 to 0.70"] if priced else [])
 
 
 @pytest.mark.parametrize(

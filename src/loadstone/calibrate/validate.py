@@ -129,7 +129,7 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile]) -> list[Score
         }
         scored.append(
             Scored(
-                point=_named(case),
+                point=_with_names(case),
                 predicted={name: float(value) for name, value in predicted.items()},
                 low={name: float(value) / spread[name] for name, value in predicted.items()},
                 high={name: float(value) * spread[name] for name, value in predicted.items()},
@@ -143,7 +143,7 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile]) -> list[Score
     return scored
 
 
-def _named(case: Case) -> Point:
+def _with_names(case: Case) -> Point:
     """Return the point; one that has a shorthand alone, with its engine, model and GPU as well."""
     point, deployment = case.point, case.deployment
     return msgspec.structs.replace(

@@ -100,11 +100,11 @@ def steady_state(
     context = batch * (input_tokens + output_tokens / 2)
     decode_s = model.step_s(batch, context, ())
     mixed = policy.order == "mixed"
-    beside = batch if mixed else 0
-    room = policy.max_batched_tokens - beside * policy.decode_tokens
+    mixed_decodes = batch if mixed else 0
+    room = policy.max_batched_tokens - mixed_decodes * policy.decode_tokens
     piece = max(1, int(min(input_tokens, room))) if policy.chunked else max(1, int(input_tokens))
     if piece > room:
-        # A prompt that is not cut finds no step with room beside these: they would have to end first.
+        # A prompt that is not cut finds no step with room for it and these: they would have to end first.
         return SteadyState(decoding, decoding, 0.0, decode_s / per_step, math.inf, math.inf, math.inf)
     pieces = max(1.0, input_tokens / piece)
     # A later piece of a prompt attends to those before it: on average to half of the prompt.
@@ -115,8 +115,8 @@ def steady_state(
     met = None
     if in_step > 1:
         apart = min(1.0, decoding * pieces * per_step / output_tokens)
-        met = int(beside + piece * len(chunks) * max(1 / in_step, apart))
-    with_prompt_s = model.step_s(beside, context if mixed else 0.0, chunks, met)
+        met = int(mixed_decodes + piece * len(chunks) * max(1 / in_step, apart))
+    with_prompt_s = model.step_s(mixed_decodes, context if mixed else 0.0, chunks, met)
     more_s = max(1e-9, with_prompt_s - (decode_s if mixed else 0.0)) / len(chunks)
     own = batch * pieces * per_step / output_tokens
     seen = own if in_step == 1 or own >= 1 else 1 - (1 - own) ** in_step

@@ -18,7 +18,7 @@ _DOLLARS = re.compile(r"\$?(\d+\.?\d*|\.\d+)(k|m|)(/month|/hour|)", re.IGNORECAS
 
 
 def _dollars_per_month(value: object, name: str) -> float:
-    """`30k/month`, `40/hour`, or a number a month."""
+    """Read `30k/month`, `40/hour`, or a number a month."""
     found = _DOLLARS.fullmatch(str(value).replace(",", "").replace(" ", ""))
     if found is None:
         raise InputError(f"{name}: {value!r} is no budget; write e.g. 30k/month or 40/hour")

@@ -48,7 +48,7 @@ class PrefixCache:
                     self.idle_blocks -= 1
         return fresh
 
-    def left_of(self, owner: Hashable) -> int:
+    def own_blocks_left(self, owner: Hashable) -> int:
         """Count its own blocks, from the first on, that are still there: of one that gave them back for a while."""
         return self._idle.get(owner, 0)
 

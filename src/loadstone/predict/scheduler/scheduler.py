@@ -43,7 +43,8 @@ class Scheduler(Running):
     """
 
     def __init__(self, policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> None:
-        """`shared`: some requests ask for the same blocks (they have keys); `seed` is of speculation's luck."""
+        """Make an idle scheduler. `shared`: some requests ask for the same blocks (they have keys); `seed` is of
+        speculation's luck."""
         super().__init__(policy, shared=shared, seed=seed)
         self.waiting: deque[Sequence] = deque()
         self.begun: list[Sequence] = []
@@ -320,7 +321,7 @@ class Scheduler(Running):
         keys = sequence.keys[:most]
         hits = cache.match(keys) if keys else 0
         if sequence.preempted and hits == len(keys):
-            hits = min(most, hits + cache.left_of(sequence))
+            hits = min(most, hits + cache.own_blocks_left(sequence))
         sequence.computed = hits * self._block
 
     def _let_in(self, sequence: Sequence, new: int) -> bool:

@@ -48,10 +48,10 @@ def run_cell(
     gc.disable()  # nothing here makes cycles, and the collector would look at a million rows again and again
     try:
         if quick and applies(plan, cell, policy, fleet.replicas, contents is not None):
-            seen = LookBuffer()
-            if run_fast(run, plan.cells[cell], policy, model, seen.look if look is not None else None):
+            buffer = LookBuffer()
+            if run_fast(run, plan.cells[cell], policy, model, buffer.look if look is not None else None):
                 if look is not None:
-                    seen.show(look)
+                    buffer.show(look)
                 return run
             return run_cell(plan, cell, fleet, start_s, grace_s, look, quick=False)
         at_s = start_s

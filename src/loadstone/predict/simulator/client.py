@@ -168,7 +168,7 @@ class SimulatedClient:
         while self._ending and self._ending[0][0] <= now_s:
             _, index = heapq.heappop(self._ending)
             self._active -= 1
-            if self._sessions and self._requests.turn_follows(index) and not self._over(now_s):
+            if self._sessions and self._requests.turn_follows(index) and not self._is_over(now_s):
                 think_s = self._requests.think_s[self._requests.row(index + 1)]
                 heapq.heappush(self._later, (now_s + think_s, index + 1))
             else:
@@ -180,7 +180,7 @@ class SimulatedClient:
         self._now_s = now_s
         later = self._later
         cyclic = self._requests.cyclic
-        if cyclic and self._over(now_s):
+        if cyclic and self._is_over(now_s):
             later.clear()  # sessions that pause have no further turn
         while self._active < self._cap:
             if later and later[0][0] <= now_s:
@@ -212,7 +212,7 @@ class SimulatedClient:
             return NEVER
         if not self._closed:
             return self._start_s + requests.intended_s[self._next]
-        if self._over(self._now_s):
+        if self._is_over(self._now_s):
             return NEVER
         if self._taken < self._slot_count():
             return self._now_s
@@ -232,11 +232,11 @@ class SimulatedClient:
         start_s, duration_s = self.measure_start_s, self._load.duration_s
         return NEVER if duration_s is None or start_s is None else start_s + duration_s
 
-    def _over(self, now_s: float) -> bool:
+    def _is_over(self, now_s: float) -> bool:
         return now_s >= self._time_up_s()
 
     def _send(self, index: int, intended_s: float, now_s: float, *, at_once: bool) -> None:
-        """`at_once`: the clock says when, and the client was ready, unless it is late already."""
+        """Send a request. `at_once`: the clock says when, and the client was ready, unless it is late already."""
         requests = self._requests
         if index >= len(requests.sent_s_of):
             more = [math.nan] * requests.count

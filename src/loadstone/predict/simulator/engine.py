@@ -130,7 +130,8 @@ class Replica:
         number: int = 0,
         at_once: int = 1 << 30,
     ) -> None:
-        """`journal` None: nothing is noted, nor the steps' clock. `at_once`: the most steps walked over at once."""
+        """Make an idle replica. `journal` None: nothing is noted, nor the steps' clock. `at_once`: the most steps
+        walked over at once."""
         self.scheduler = scheduler
         policy = scheduler.policy
         self.clock = Clock()

@@ -85,9 +85,8 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 def memory_of(deployment: Deployment, context_tokens: int | None = None) -> Memory:
-    """`context_tokens` matters to old vLLM alone, whose steps took whole prompts. Raises InputError: an engine
-    without rules, an argument that is no number.
-    """
+    """Divide the memory of each stage. `context_tokens` matters to old vLLM alone, whose steps took whole prompts.
+    Raises InputError: an engine without rules, an argument that is no number."""
     if deployment.engine not in ENGINES:
         raise InputError(f"engine {deployment.engine!r} has no sizing rules here; write one of {', '.join(ENGINES)}")
     rules = rules_of(deployment)

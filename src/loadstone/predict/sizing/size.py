@@ -120,18 +120,18 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         kv_dtype=deployment.kv_dtype,
         engine=deployment.engine,
         engine_version=deployment.engine_version,
-        weights_bytes=_whole(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
-        kv_bytes_per_token=_whole(_kv_bytes_per_token(deployment), above=math.inf),
-        kv_replication=_whole(kv_replication(model, deployment.tp, rules.kv_dtype), above=math.inf),
+        weights_bytes=_as_integer(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
+        kv_bytes_per_token=_as_integer(_kv_bytes_per_token(deployment), above=math.inf),
+        kv_replication=_as_integer(kv_replication(model, deployment.tp, rules.kv_dtype), above=math.inf),
         context_tokens=context,
         batch=batch,
-        kv_bytes=_whole(kv_bytes),
-        activation_bytes=_whole(
+        kv_bytes=_as_integer(kv_bytes),
+        activation_bytes=_as_integer(
             ways * sum(one.activation_bytes + one.runtime_bytes + one.graphs_bytes for one in budgets)
         ),
-        reserve_bytes=_whole(ways * sum(one.outside_bytes for one in budgets)),
-        free_bytes=_whole(room - kv_bytes),
-        usable_bytes=_whole(deployment.gpu.usable_bytes * deployment.gpus),
+        reserve_bytes=_as_integer(ways * sum(one.outside_bytes for one in budgets)),
+        free_bytes=_as_integer(room - kv_bytes),
+        usable_bytes=_as_integer(deployment.gpu.usable_bytes * deployment.gpus),
         fits=fits,
         max_context_tokens=longest,
         max_concurrent_requests=dp * int(min(seqs, held)),
@@ -155,7 +155,7 @@ def _kv_bytes_per_token(deployment: Deployment) -> float:
     return total
 
 
-def _whole(value: float, above: float = 1e6) -> float:
+def _as_integer(value: float, above: float = 1e6) -> float:
     """Return an integer where it is one, or beyond `above`."""
     return round(value) if float(value).is_integer() or abs(value) > above else value
 

@@ -7,8 +7,8 @@
     where no CUDA graph holds the step, the host launches each kernel: ‖ kernels, launch_s·their number ‖
 
     product     ‖ n·FLOPs/(eC·peak), (weights + n·activations)/(eM·bandwidth) ‖
-    experts     floor + pairs·FLOPs/(eC·reach·peak) + touched·weights/(eM·reach·bandwidth) +
-                pairs·activations/(reach·bandwidth), the floor and the reaches as measured of the engine's kernel
+    experts     floor + pairs·FLOPs/(eC·share·peak) + touched·weights/(eM·share·bandwidth) +
+                pairs·activations/(share·bandwidth), the floor and the shares as measured of the engine's kernel
                 (expert_kernels.py); tokens T of all schedulers; touched = E/ep·(1 − (1 + a/s)^−s),
                 a = −T·ln(1 − k/E), where experts are asked for at gamma-distributed rates of shape s (s → ∞:
                 uniform routing, 1 − ((E − k)/E)^T). All ranks wait for the fullest: by z(ep) standard deviations it
@@ -135,7 +135,7 @@ def launch_seconds(work: Work, values: Array) -> Array:
 
 
 class Terms(NamedTuple):
-    """Seconds of a step beside those of its tokens: numbers of one deployment, or arrays over several.
+    """Seconds of a step but for those of its tokens: numbers of one deployment, or arrays over several.
 
     context, window      decode attention per context token, and per context token within windows
     state                per sequence whose state is read and written

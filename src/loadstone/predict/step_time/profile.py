@@ -86,7 +86,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return np.exp(self.held_out.get(without or "", self.logarithms))
 
     def draws(self, n: int, seed: int) -> list[Array]:
-        """`n` vectors of coefficients from the log-normal that the fit left."""
+        """Draw `n` vectors of coefficients from the log-normal that the fit left."""
         rng = np.random.default_rng(seed)
         spread, axes = np.linalg.eigh(np.array(self.covariance))
         steps = rng.standard_normal((n, len(spread))) * np.sqrt(np.maximum(spread, 0.0))

@@ -61,8 +61,8 @@ class StepModel:
         drafter: StepModel | None = None,
         offline: bool = False,
     ) -> None:
-        """`drafter`: the time of the deployment's draft model, where it is not that of these values. `offline`: the
-        engine has batches from its own interface, without server and client."""
+        """Tabulate the times of a deployment. `drafter`: the time of the deployment's draft model, where it is not
+        that of these values. `offline`: the engine has batches from its own interface, without server and client."""
         self.deployment = deployment
         self._profile = profile
         self.draft_tokens = draft_tokens

@@ -368,13 +368,13 @@ class _Counter:
     def _head(self) -> None:
         model = self.model
         form = FORMATS[model.dtype]
-        # Products beside the layers: of the embeddings of every layer, and between streams or widths.
-        beside = [
+        # Products outside the layers: of the embeddings of every layer, and between streams or widths.
+        extra = [
             msgspec.structs.replace(each, outputs=each.outputs * each.active)
             for each in model.extra
             if each.kind != "embedding"
         ]
-        self._products(Layers(1, None, None), beside, self.tp, 1, 1)
+        self._products(Layers(1, None, None), extra, self.tp, 1, 1)
         self._add(
             kind=HEAD,
             count=1.0,
