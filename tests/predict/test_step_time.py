@@ -19,12 +19,13 @@ from loadstone.predict.step_time import StepModel, profile_of
 from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
 from loadstone.predict.step_time.formulas import (
+    attended_pairs,
     body_seconds,
     context_seconds,
     head_seconds,
     launch_seconds,
     pair_seconds,
-    pairs_of,
+    window_pairs,
 )
 from loadstone.predict.step_time.profile import ELSEWHERE, Profile, load, prior_profile, remaining, save, unmeasured
 from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal, work_of
@@ -245,7 +246,7 @@ def test_a_step_is_the_sum_of_its_parts(text: str) -> None:
     new, cached, window = np.array([40.0, 8.0]), np.array([100.0, 0.0]), float(work.window[0])
     full, windowed, state = (float(each[0]) for each in context_seconds(work, values))
     pair, window_pair = (float(each[0]) for each in pair_seconds(work, values))
-    pairs, seen = pairs_of(new, cached, np.array(window))
+    pairs, seen = attended_pairs(new, cached), window_pairs(new, cached, np.array(window))
 
     def body(tokens: float) -> float:
         return float(body_seconds(work, values, np.array([tokens]))[0])
@@ -331,14 +332,18 @@ def test_a_table_lookup_is_the_formula_in_between() -> None:
     assert around[1] == pytest.approx((around[0] + around[2]) / 2, rel=5e-3)
 
 
-def test_windows_bound_what_attention_sees() -> None:
-    new, window = np.array([10.0]), np.array([4.0])
-    full, seen = pairs_of(new, np.array([0.0]), window)
-    assert full[0] == 50
-    assert seen[0] == 4 * 2 + 6 * 4  # rises to the window, then keeps it
-    full, seen = pairs_of(new, np.array([100.0]), window)
-    assert full[0] == 1050
-    assert seen[0] == 40
+@pytest.mark.parametrize("number", [float, lambda value: np.array([value])], ids=["one", "arrays"])
+@pytest.mark.parametrize(
+    ("cached", "pairs", "within"),
+    [
+        (0.0, 50, 4 * 2 + 6 * 4),
+        (2.0, 70, 2 * (2 + 1) + 8 * 4),
+        (100.0, 1050, 40),
+    ],  # rises to the window, then keeps it
+)
+def test_windows_bound_what_attention_sees(cached: float, pairs: float, within: float, number: Any) -> None:
+    assert attended_pairs(number(10.0), number(cached)) == pairs
+    assert window_pairs(number(10.0), number(cached), number(4.0)) == within
 
 
 @pytest.mark.parametrize("more", ["", "/enforce_eager=1"])

@@ -6,10 +6,10 @@ all slots of a closed loop stay in lock-step with the engine's steps, and miss s
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from loadstone.core.plan import Load, Plan
@@ -111,9 +111,8 @@ class SimulatedClient:
     def __init__(self, requests: CellRequests, load: Load, first: int, last: int | None, start_s: float) -> None:
         self._heap: list[tuple[float, int]] = []
         self.arrivals: list[tuple[float, int]] | deque[tuple[float, int]] = self._heap
-        self.pop: Callable[[Any], tuple[float, int]] = heapq.heappop
+        self.pop: Callable[[Any], tuple[float, int]] = heappop
         self.timer_s = NEVER
-        self.issue_end_s = start_s
         self.measure_start_s: float | None = None
         self._requests = requests
         self._load = load
@@ -123,54 +122,58 @@ class SimulatedClient:
         self._taken = self._active = 0  # slots of a closed loop; requests under way
         self._ending: list[tuple[float, int]] = []  # answers that end at the client: when, index
         self._later: list[tuple[float, int]] = []  # later turns: due, index
-        self._next = first
+        self._first = self._next = first
         self._last = (1 << 62) if last is None else last
         self._sessions = any(turn >= 0 for turn in requests.turn)
         # The commonest cases: the end of an answer starts the next request, or nothing.
         plain = not self._sessions and load.duration_s is None
-        self._simple = self._closed and plain and not load.profile
-        self._ends_ignored = not self._closed and plain and load.max_concurrency is None
-        if self._ends_ignored:
+        self.ended: Callable[[int, float], None] = self._note_end
+        if plain and not self._closed and load.max_concurrency is None:
+            self.ended = _ignore_end
             self._send_all()
-        else:
-            self._act(start_s)
+            return
+        if plain and self._closed and not load.profile:
+            self.ended = self._start_next
+        self._act(start_s)
+
+    @property
+    def issue_end_s(self) -> float:
+        """The last sending so far; at first the step's beginning."""
+        sent_s = self._requests.sent_s_of[self._first : self._last]
+        return max((each for each in sent_s if each == each), default=self._start_s)  # noqa: PLR0124  (NaN: not sent)
 
     def _send_all(self) -> None:
         """Send everything at its own time, whatever is answered."""
         requests, here = self._requests, range(self._next, self._last)
         times_s = [self._start_s + requests.intended_s[index] for index in here]
         requests.intended_s_of[here.start : here.stop] = requests.sent_s_of[here.start : here.stop] = times_s
-        self.issue_end_s = max([self._start_s, *times_s])
         ways = zip(times_s, requests.request_s[here.start : here.stop], here, strict=True)
         self.arrivals = deque(sorted((sent_s + request_s, index) for sent_s, request_s, index in ways))
         self.pop = deque.popleft
 
-    def ended(self, index: int, at_s: float) -> None:
-        """An answer will end at the client at `at_s`, which may lie ahead of the engine's time."""
-        if self._simple:
-            following = self._next
-            if following < self._last:
-                self._next = following + 1
-                requests = self._requests
-                sent_s = at_s + requests.turnaround_s[following]
-                requests.intended_s_of[following] = at_s
-                requests.sent_s_of[following] = sent_s
-                self.issue_end_s = max(self.issue_end_s, sent_s)
-                heapq.heappush(self._heap, (sent_s + requests.request_s[following], following))
-            return
-        if not self._ends_ignored:
-            heapq.heappush(self._ending, (at_s, index))
-            self.timer_s = min(self.timer_s, at_s)
+    def _start_next(self, _: int, at_s: float) -> None:
+        """Send the next request of a closed loop, where an answer ends at the client at `at_s`."""
+        following = self._next
+        if following < self._last:
+            self._next = following + 1
+            requests = self._requests
+            sent_s = requests.sent_s_of[following] = at_s + requests.turnaround_s[following]
+            requests.intended_s_of[following] = at_s
+            heappush(self._heap, (sent_s + requests.request_s[following], following))
+
+    def _note_end(self, index: int, at_s: float) -> None:
+        heappush(self._ending, (at_s, index))
+        self.timer_s = min(self.timer_s, at_s)
 
     def act(self) -> None:
         """It is `timer_s` now."""
         now_s = self.timer_s
         while self._ending and self._ending[0][0] <= now_s:
-            _, index = heapq.heappop(self._ending)
+            _, index = heappop(self._ending)
             self._active -= 1
             if self._sessions and self._requests.turn_follows(index) and not self._is_over(now_s):
                 think_s = self._requests.think_s[self._requests.row(index + 1)]
-                heapq.heappush(self._later, (now_s + think_s, index + 1))
+                heappush(self._later, (now_s + think_s, index + 1))
             else:
                 self._taken -= 1
         self._act(now_s)
@@ -184,7 +187,7 @@ class SimulatedClient:
             later.clear()  # sessions that pause have no further turn
         while self._active < self._cap:
             if later and later[0][0] <= now_s:
-                due_s, index = heapq.heappop(later)
+                due_s, index = heappop(later)
                 self._send(index, due_s, now_s, at_once=False)
                 continue
             starter_s = self._next_start_s()
@@ -247,7 +250,10 @@ class SimulatedClient:
         requests.intended_s_of[index] = intended_s
         requests.sent_s_of[index] = sent_s
         self._active += 1
-        self.issue_end_s = max(self.issue_end_s, sent_s)
         if self.measure_start_s is None and row >= requests.warm:
             self.measure_start_s = sent_s
-        heapq.heappush(self._heap, (sent_s + requests.request_s[row], index))
+        heappush(self._heap, (sent_s + requests.request_s[row], index))
+
+
+def _ignore_end(_index: int, _at_s: float) -> None:
+    """Nothing follows from an answer's end."""

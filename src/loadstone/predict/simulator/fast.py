@@ -11,6 +11,8 @@ them).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Collection
+from functools import partial
 from itertools import takewhile
 
 from loadstone.core.plan import Load, Plan
@@ -40,47 +42,49 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
     client = SimulatedClient(run.requests, load, 0, run.requests.count, run.start_s)
     arrivals, pop, answered = client.arrivals, client.pop, client.ended
     engine = QuickEngine(run, policy, model)
-    waiting, stream_s, end_s = engine.waiting, run.stream_s, run.end_s
+    waiting, stretch, stream_s, end_s = engine.waiting, DecodeTimes(model).stretch, run.stream_s, run.end_s
     note = run.replicas[0].clock.stretches.append
     now_s = over_s = run.start_s
     look_s = NEVER if look is None else now_s
-    alone = False
+    alone, max_seqs = False, policy.max_seqs
     while True:
         # A request that finds the engine idle starts a step alone; one that comes at that very moment waits for the
         # next.
         while not alone and arrivals and arrivals[0][0] <= now_s:
             waiting.append(pop(arrivals)[1])
         alone = False
-        if waiting or engine.partial >= 0:
-            engine.fill()
+        b, steps, decodes = 0.0, 0, engine.decodes
+        if (waiting or engine.partial >= 0) and engine.fill():
             if engine.free_blocks < 0:
                 return False
-        a, b, steps = engine.timed()
-        if steps:
+            a, steps = engine.time_prompts(), 1
+            after_s = now_s + a
+            decodes = engine.decodes if engine.mixed else 0
+        elif decodes:
+            a, b, steps = stretch(decodes, engine.context_tokens, decodes, engine.next_end - engine.tick)
             after_s = now_s + a * steps + b * (steps * (steps - 1) / 2)
-            if steps > 1 and arrivals and arrivals[0][0] < after_s and engine.open:
+            if steps > 1 and not waiting and arrivals and arrivals[0][0] < after_s and engine.running < max_seqs:
                 steps, after_s = step_at(now_s, a, b, steps, arrivals[0][0])
         elif arrivals:
             after_s = arrivals[0][0]
         else:
             break
-        while look is not None and look_s < after_s:
-            over = steps_over(now_s, a, b, steps, look_s) if steps > 1 else 0
-            coming = arrivals if isinstance(arrivals, deque) else sorted(arrivals)
-            late = sum(1 for _ in takewhile(lambda each: each[0] <= look_s, coming))  # noqa: B023
-            look_s = look(look_s, [engine.state(over, late)])
+        if look_s < after_s and look is not None:
+            over = partial(steps_over, now_s, a, b, steps) if steps > 1 else None
+            look_s = _show(engine, look, look_s, after_s, over, arrivals)
         if not steps:
             now_s, index = pop(arrivals)
             waiting.append(index)
             alone = True
             continue
-        if engine.decoding:
+        if decodes:
             note((engine.tick, now_s, a, b))
         now_s = after_s
-        for index in engine.advance(steps, now_s):
-            end_s[index] = now_s
+        if ended := engine.advance(steps if decodes else 0, now_s):
             over_s = now_s + stream_s
-            answered(index, over_s)
+            for index in ended:
+                end_s[index] = now_s
+                answered(index, over_s)
     run.over_s, run.issue_end_s = over_s, client.issue_end_s
     scheduler = run.replicas[0].scheduler
     scheduler.tick, scheduler.prompt_tokens = engine.tick, engine.prompt_tokens
@@ -88,47 +92,57 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
     return True
 
 
+def _show(
+    engine: QuickEngine,
+    look: Look,
+    look_s: float,
+    until_s: float,
+    over: Callable[[float], int] | None,
+    arrivals: Collection[tuple[float, int]],
+) -> float:
+    """Show the engine until then, as often as `look` asks for; returns when it wants to see it next. `over`: steps of
+    the stretch under way that are over at a moment."""
+    coming = arrivals if isinstance(arrivals, deque) else sorted(arrivals)
+    while look_s < until_s:
+        late = sum(1 for _ in takewhile(lambda each: each[0] <= look_s, coming))  # noqa: B023
+        look_s = look(look_s, [engine.state(0 if over is None else over(look_s), late)])
+    return look_s
+
+
 class QuickEngine:
-    """One replica that lacks no block. `fill` and `timed` say what comes next, `advance` that it is over.
+    """One replica that lacks no block. `fill` decides the next step, `advance` ends it.
 
     waiting      indices of requests, in the order of their arrival
     running      how many were let in and have not ended
     decodes      how many of them decode; context_tokens: what their attention reads in the next step
-    decoding     the step that was timed has decodes in it
+    tick         decode steps that are over; next_end: the one that ends a decode next
     free_blocks  blocks of the cache less what all that run can come to hold
     partial      the one request whose prompt is computed in part, partial_done tokens of it; -1: none
     """
 
-    __slots__ = (
-        "_begun", "_block", "_budget", "_chunked", "_chunks", "_ends", "_first_s", "_first_tick", "_input",
-        "_max_seqs", "_mixed", "_next_end", "_output", "_step_s", "_stretch", "context_tokens", "decodes", "decoding",
-        "free_blocks", "partial", "partial_done", "prompt_tokens", "running", "tick", "waiting", "written_tokens",
-    )  # fmt: skip
-
     def __init__(self, run: CellRun, policy: EnginePolicy, model: StepTimes) -> None:
         self._input, self._output = run.requests.input_tokens, run.requests.output_tokens
         self._first_s, self._first_tick = run.journal.first_s, run.journal.first_tick
-        self._step_s, self._stretch = model.step_s, DecodeTimes(model).stretch
-        self._mixed, self._chunked, self._max_seqs = policy.order == "mixed", policy.chunked, policy.max_seqs
+        self._step_s = model.step_s
+        self.mixed, self._chunked, self._max_seqs = policy.order == "mixed", policy.chunked, policy.max_seqs
         self._budget, self._block, self.free_blocks = policy.max_batched_tokens, policy.block_tokens, policy.kv_blocks
+        block = policy.block_tokens
+        self._most_blocks = [
+            -(-(new + written - 1) // block) for new, written in zip(self._input, self._output, strict=True)
+        ]
         self._chunks: list[tuple[int, int]] = []
         self._begun: list[int] = []  # whose prompts the step completes
         self._ends: dict[int, list[int]] = {}  # decodes by the tick that ends them
-        self._next_end = self.tick = 0
+        self.next_end = self.tick = 0
         self.waiting: deque[int] = deque()
         self.running = self.decodes = self.context_tokens = self.prompt_tokens = self.written_tokens = 0
-        self.decoding = False
         self.partial, self.partial_done = -1, 0
 
-    @property
-    def open(self) -> bool:
-        """One more that arrives gets into the very next step."""
-        return not self.waiting and self.running < self._max_seqs
-
-    def fill(self) -> None:
-        """Let in what the budget of the next step has room for: the prompt under way, then those waiting."""
+    def fill(self) -> bool:
+        """Let in what the budget of the next step has room for: the prompt under way, then those waiting. False:
+        nothing."""
         inputs, waiting, chunks, begun = self._input, self.waiting, self._chunks, self._begun
-        budget = self._budget - self.decodes if self._mixed else self._budget
+        budget = self._budget - self.decodes if self.mixed else self._budget
         if self.partial >= 0 and budget > 0:
             new = min(inputs[self.partial] - self.partial_done, budget)
             chunks.append((new, self.partial_done))
@@ -147,84 +161,77 @@ class QuickEngine:
                     break
             waiting.popleft()
             self.running += 1
-            self.free_blocks -= self._most_blocks(index)
+            self.free_blocks -= self._most_blocks[index]
             chunks.append((new, 0))
             budget -= new
             if self.partial != index:
                 begun.append(index)
+        return bool(chunks)
 
-    def _most_blocks(self, index: int) -> int:
-        return -(-(self._input[index] + self._output[index] - 1) // self._block)
-
-    def timed(self) -> tuple[float, float, int]:
-        """Time the next step, as Replica.timed does: a, b and how many go on alike; 0 where nothing runs."""
-        decodes = self.decodes
-        if self._chunks:
-            self.decoding = self._mixed and decodes > 0
-            if self.decoding:
-                return self._step_s(decodes, self.context_tokens, self._chunks), 0.0, 1
-            return self._step_s(0, 0, self._chunks), 0.0, 1
-        self.decoding = decodes > 0
-        if decodes:
-            return self._stretch(decodes, self.context_tokens, decodes, self._next_end - self.tick)
-        return 0.0, 0.0, 0
+    def time_prompts(self) -> float:
+        """Return the seconds of a step with the chunks."""
+        if self.mixed and self.decodes:
+            return self._step_s(self.decodes, self.context_tokens, self._chunks)
+        return self._step_s(0, 0, self._chunks)
 
     def advance(self, steps: int, now_s: float) -> list[int]:
-        """End the step, or so many of the stretch, at `now_s`; returns those whose last token it wrote."""
+        """End the step, or so many of decodes, at `now_s`; returns those whose last token it wrote."""
+        inputs, outputs = self._input, self._output
         ended: list[int] = []
-        if self.decoding:
-            self.tick += steps
-            self.context_tokens += steps * self.decodes
-            if self.tick == self._next_end:
-                ended = self._ends.pop(self.tick)
+        self.tick = tick = self.tick + steps
+        if steps:
+            context_tokens = self.context_tokens + steps * self.decodes
+            if tick == self.next_end:
+                ended = self._ends.pop(tick)
                 self.decodes -= len(ended)
                 for index in ended:
-                    self.context_tokens -= self._input[index] + self._output[index]
+                    context_tokens -= inputs[index] + outputs[index]
+            self.context_tokens = context_tokens
         if self._chunks:
             self._chunks = []
-            if self._begun:
-                self._begin(now_s, ended)
-        for index in ended:
-            self.free_blocks += self._most_blocks(index)
-            self.written_tokens += self._output[index]
-        self.running -= len(ended)
-        if self._next_end <= self.tick:
-            self._find_next_end()
+            self._begin(tick, now_s, ended)
+        if ended:
+            self.running -= len(ended)
+            for index in ended:
+                self.free_blocks += self._most_blocks[index]
+                self.written_tokens += outputs[index]
+        if self.next_end <= tick:
+            ends = self._ends
+            if len(ends) < _FEW:
+                self.next_end = min(ends, default=tick)
+            else:
+                # As Running does: nearly every tick ends something where many decode.
+                tick += 1
+                while tick not in ends:
+                    tick += 1
+                self.next_end = tick
         return ended
 
-    def _begin(self, now_s: float, ended: list[int]) -> None:
+    def _begin(self, tick: int, now_s: float, ended: list[int]) -> None:
         """Write the first tokens of those whose prompts are computed; `ended` takes those that want no more."""
-        tick, ends = self.tick, self._ends
+        inputs, outputs, first_s, first_tick, ends = (
+            self._input, self._output, self._first_s, self._first_tick, self._ends,
+        )  # fmt: skip
         for index in self._begun:
-            prompt, output = self._input[index], self._output[index]
+            first_s[index], first_tick[index] = now_s, tick
+            prompt = inputs[index]
             self.prompt_tokens += prompt
-            self._first_s[index], self._first_tick[index] = now_s, tick
-            if output == 1:
+            end = tick + outputs[index] - 1
+            if end == tick:
                 ended.append(index)
                 continue
-            end = tick + output - 1
             if end in ends:
                 ends[end].append(index)
             else:
                 ends[end] = [index]
-                self._next_end = min(self._next_end, end) if self.decodes else end
+                if end < self.next_end:  # noqa: PLR1730  (min() takes longer)
+                    self.next_end = end
             self.decodes += 1
             self.context_tokens += prompt + 1
         self._begun = []
 
-    def _find_next_end(self) -> None:
-        # As Running does.
-        ends = self._ends
-        if len(ends) < _FEW:
-            self._next_end = min(ends, default=0)
-        else:
-            tick = self.tick + 1
-            while tick not in ends:
-                tick += 1
-            self._next_end = tick
-
     def state(self, over: int, late: int) -> State:
-        """The engine after `over` steps of the stretch under way, and with `late` more in its queue."""
+        """Return the engine after `over` steps of the stretch under way, with `late` more in its queue."""
         held = [new + done for new, done in self._chunks]
         if self.partial >= 0 and not self._chunks:
             held.append(self.partial_done)

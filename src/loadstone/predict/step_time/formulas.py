@@ -29,8 +29,8 @@ NCCL's tests; exponents and shapes of the floors are ours, judged on the points 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +134,8 @@ def launch_seconds(work: Work, values: Array) -> Array:
     return work.launches * values[:, INDEX["launch_s"]]
 
 
-class Terms(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Terms:
     """Seconds of a step but for those of its tokens: numbers of one deployment, or arrays over several.
 
     context, window      decode attention per context token, and per context token within windows
@@ -204,12 +205,17 @@ def both(first: Seconds, second: Seconds) -> Seconds:
     return math.pow(total, 1 / 3) if isinstance(total, float) else np.cbrt(total)
 
 
-def attended_pairs(new: Seconds, cached: Seconds, window: Seconds) -> tuple[Seconds, Seconds]:
-    """Count the pairs of a new token and those it attends to: all earlier ones, and at most `window` of them."""
+def attended_pairs(new: Seconds, cached: Seconds) -> Seconds:
+    """Count the pairs of a new token of a prompt and those before it."""
+    return new * (cached + new / 2)
+
+
+def window_pairs(new: Seconds, cached: Seconds, window: Seconds) -> Seconds:
+    """Count the same where each token attends to at most `window` of them."""
     # Token i of the chunk sees min(cached + i, window).
     beyond = window - cached
-    rising = np.clip(beyond, 0.0, new) if isinstance(beyond, np.ndarray) else min(max(beyond, 0.0), new)
-    return new * (cached + new / 2), rising * (cached + rising / 2) + (new - rising) * window
+    rising = min(max(beyond, 0.0), new) if isinstance(beyond, float) else np.clip(beyond, 0.0, new)
+    return attended_pairs(rising, cached) + (new - rising) * window
 
 
 def _rates(work: Work, values: Array, at: NDArray[np.int64]) -> tuple[Array, Array]:

@@ -22,6 +22,7 @@ from loadstone.predict.step_time.formulas import (
     met_part,
     step_seconds,
     step_terms,
+    window_pairs,
 )
 from loadstone.predict.step_time.profile import Profile, profile_of
 from loadstone.predict.step_time.work import Work, ideal, repeat, work_of
@@ -86,6 +87,7 @@ class StepModel:
         body = body_seconds(many, values, _GRID)
         met = body_seconds(met_part(many), values, _GRID)
         self._own, self._met = (body - met).tolist(), met.tolist()
+        self._is_grouped = bool(met.any())
         self._head = head_seconds(many, values, _GRID).tolist()
         self._grid = _GRID.tolist()
         one = self.values[None, :]
@@ -94,7 +96,8 @@ class StepModel:
         verifying = replace(
             self.work, context_flops=rows * self.work.context_flops, window_flops=rows * self.work.window_flops
         )
-        self._terms = terms = Terms(*(float(each[0]) for each in step_terms(verifying, one)))
+        arrays = step_terms(verifying, one)
+        self._terms = terms = Terms(*(float(getattr(arrays, each)[0]) for each in Terms.__slots__))
         self._window = float(self.work.window[0])
         self.window_tokens, self.window_s = self._window, terms.window
         self.request_s, self.request_token_s, self.stream_s = (
@@ -106,7 +109,7 @@ class StepModel:
         if (drafter := self._drafter) is not None:
             # Where steps with prompts alone run without graphs, its passes after the first still do.
             launch = terms.launch + drafter._terms.launch * (self.draft_tokens if self.eager else 1)
-            self._terms = terms._replace(launch=launch)
+            self._terms = replace(terms, launch=launch)
             theirs = self.draft_tokens * drafter._terms.window
             if self.window_s + theirs > 0:
                 read = self._window * self.window_s + drafter._window * theirs
@@ -152,7 +155,9 @@ class StepModel:
             base, slope = self.decode_line(decodes)
             lacking = max(0.0, decodes * self.window_tokens - decode_context_tokens)
             return base + slope * decode_context_tokens - self.window_s * lacking
-        new_tokens = sum(new for new, _ in chunks)
+        new_tokens = 0
+        for new, _ in chunks:
+            new_tokens += new
         sequences = decodes + len(chunks)
         attention = self._attention_s(decodes, decode_context_tokens, chunks)
         if (drafter := self._drafter) is not None:
@@ -166,13 +171,13 @@ class StepModel:
 
     def _attention_s(self, decodes: int, decode_context_tokens: float, chunks: Chunks) -> float:
         """Return the seconds of attention in one pass: what its decodes read, and the pairs in its prompts."""
-        pairs, window_pairs = 0.0, 0.0
+        terms, pairs, within = self._terms, 0.0, 0.0
         for new, cached in chunks:
-            more, within = attended_pairs(new, cached, self._window)
-            pairs += more
-            window_pairs += within
+            pairs += attended_pairs(new, cached)
+            if terms.window_pair:
+                within += window_pairs(new, cached, self._window)
         read = min(decode_context_tokens, decodes * self._window)
-        return attention_seconds(self._terms, decode_context_tokens, read, decodes + len(chunks), pairs, window_pairs)
+        return attention_seconds(terms, decode_context_tokens, read, decodes + len(chunks), pairs, within)
 
     def _tokens_s(
         self, decodes: int, new_tokens: int, attention: float, chunks: int = 0, met_tokens: int | None = None
@@ -185,14 +190,15 @@ class StepModel:
             drafting = first + (self.draft_tokens - 1) * drafter._tokens_s(decodes + chunks, 0, 0.0)
         elif self.draft_tokens and decodes:
             # Each draft token is a pass through the draft layers and a head of its own.
-            body = self._interpolate(self._own, decodes) + self._interpolate(self._met, decodes)
-            each = self._draft * body + self._interpolate(self._head, decodes)
+            each = self._draft * self._body_s(decodes, decodes) + self._interpolate(self._head, decodes)
             drafting = self.draft_tokens * each
         own = tokens + new_tokens
-        body = self._interpolate(self._own, own) + self._interpolate(
-            self._met, own if met_tokens is None else met_tokens
-        )
+        body = self._body_s(own, own if met_tokens is None else met_tokens)
         return body + self._interpolate(self._head, tokens + chunks) + attention + drafting
+
+    def _body_s(self, own_tokens: int, met_tokens: int) -> float:
+        own = self._interpolate(self._own, own_tokens)
+        return own + self._interpolate(self._met, met_tokens) if self._is_grouped else own
 
     def _interpolate(self, table: list[float], tokens: int) -> float:
         """Interpolate linearly between the points of the grid, and beyond its end."""
