@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -339,9 +340,10 @@ def test_a_table_lookup_is_the_formula_in_between() -> None:
         (0.0, 50, 4 * 2 + 6 * 4),
         (2.0, 70, 2 * (2 + 1) + 8 * 4),
         (100.0, 1050, 40),
-    ],  # rises to the window, then keeps it
+    ],
 )
 def test_windows_bound_what_attention_sees(cached: float, pairs: float, within: float, number: Any) -> None:
+    """Pairs rise to the window, and stay there."""
     assert attended_pairs(number(10.0), number(cached)) == pairs
     assert window_pairs(number(10.0), number(cached), number(4.0)) == within
 
