@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import loadstone
+from asked import plans, small_options
 from loadstone.core.errors import InputError
 from loadstone.recommend.by_hour import Hours
 from loadstone.recommend.options import RecommendOptions
@@ -29,7 +30,7 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_windows_have_their_rates_and_the_busiest_is_what_must_be_carried(day, small_options) -> None:
+def test_windows_have_their_rates_and_the_busiest_is_what_must_be_carried(day) -> None:
     hours = traffic_of(small_options(**(day | {"growth": 1}))).hours
     assert hours is not None
     assert hours.rates == pytest.approx([61 / 60, 2, 4, 1], rel=0.01)
@@ -85,16 +86,14 @@ def test_the_busiest_window_has_all_replicas(replicas, reserve, followed) -> Non
         (3.0, 2, {"time-scale": "0.667"}),
     ],
 )
-def test_one_replicas_share_of_a_trace_is_sampled_or_replayed_faster(
-    growth, replicas, flags, day, small_options
-) -> None:
+def test_one_replicas_share_of_a_trace_is_sampled_or_replayed_faster(growth, replicas, flags, day) -> None:
     asked: RecommendOptions = small_options(**(day | {"growth": growth}))
     named = replayed(asked, traffic_of(asked), replicas)
     assert named == {"trace": str(day["trace"]), "trace-window": "120s:180.001s"} | flags
 
 
 @pytest.mark.parametrize("every", ["1m", "2m"])
-def test_a_plan_by_the_hour_has_all_its_replicas_in_the_busiest_window_alone(every: str, day, plans) -> None:
+def test_a_plan_by_the_hour_has_all_its_replicas_in_the_busiest_window_alone(every: str, day) -> None:
     (plan,) = plans(**(day | {"every": every})).plans
     assert plan.by_hour is not None
     assert max(plan.by_hour.replicas) == plan.replicas
@@ -109,7 +108,7 @@ def test_a_plan_by_the_hour_has_all_its_replicas_in_the_busiest_window_alone(eve
         assert plan.by_hour.replicas[0] == math.ceil(plan.replicas * 61 / 240)
 
 
-def test_growth_and_reserve_take_more(day, plans) -> None:
+def test_growth_and_reserve_take_more(day) -> None:
     found, grown, safe = (plans(**(day | more)) for more in ({}, {"growth": 400}, {"reserve": 1}))
     assert grown.traffic.value == pytest.approx(2 * found.traffic.value)
     assert grown.plans[0].gpus > found.plans[0].gpus
@@ -120,7 +119,7 @@ def test_growth_and_reserve_take_more(day, plans) -> None:
     assert any("by the 1 min" in line for line in remarks(safe))
 
 
-def test_a_budget_is_compared_with_what_is_paid_by_the_hour(day, plans) -> None:
+def test_a_budget_is_compared_with_what_is_paid_by_the_hour(day) -> None:
     (plan,) = plans(**day).plans
     assert plan.by_hour is not None
     assert plan.by_hour.usd_per_month is not None
@@ -136,12 +135,12 @@ def test_a_budget_is_compared_with_what_is_paid_by_the_hour(day, plans) -> None:
     [("30k/month", 30_000), ("40/hour", 29_200), ("1.5k", 1500), ("$2m", 2e6), ("12,000", 12_000), (".5k", 500),
      ("0.5K/HOUR", 365_000), ("7", 7)],
 )  # fmt: skip
-def test_a_budget_is_dollars_a_month_or_an_hour(text: str, dollars: float, small_options) -> None:
+def test_a_budget_is_dollars_a_month_or_an_hour(text: str, dollars: float) -> None:
     assert small_options(budget=text).budget == pytest.approx(dollars)
 
 
 @pytest.mark.parametrize("text", ["much", "1.2.3", "-5", "30k/week", "k", "nan", "1e3"])
-def test_what_is_no_budget_is_refused(text: str, small_options) -> None:
+def test_what_is_no_budget_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"no budget; write e\.g\. 30k"):
         small_options(budget=text)
 

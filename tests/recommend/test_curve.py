@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asked import options
 from loadstone.analyse.compare.price import Prices
 from loadstone.core.statistics.distribution import Z80
 from loadstone.recommend.candidates import search
@@ -103,7 +104,7 @@ def test_a_load_holds_where_it_keeps_up_within_every_bound(bounds, held) -> None
     assert not point(4.1).holds(bounds)
 
 
-def test_a_simulated_curve_ascends_and_has_the_share_of_the_traffic(options) -> None:
+def test_a_simulated_curve_ascends_and_has_the_share_of_the_traffic() -> None:
     asked = traffic_of(options())
     candidate = search(options(), asked, Prices()).candidates[0]
     curve = simulate_curve(candidate, asked, candidate.replicas)
@@ -147,7 +148,7 @@ def test_drawn_factors_have_the_interval_of_a_normal_and_longer_tails(spread: fl
     assert (errors.draw(5, 1) != errors.draw(5, 2)).any()
 
 
-def test_measuring_one_tells_of_those_that_share_its_engine_and_gpu(options) -> None:
+def test_measuring_one_tells_of_those_that_share_its_engine_and_gpu() -> None:
     asked = traffic_of(options())
     rows = search(options(), asked, Prices()).candidates
     mine = rows[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from asked import options
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.recommend.candidates import Candidate
@@ -26,7 +27,7 @@ def finalist(name: str, capacities: list[float], price: float = 2.0, replicas: i
 ONE, TWO = "llama-3.1-8b@1xh100/tp1", "llama-3.1-8b@2xh200/tp2"
 
 
-def choices(options, *finalists: SimulatedCandidate, **changed: object) -> list[PlanChoice]:
+def choices(*finalists: SimulatedCandidate, **changed: object) -> list[PlanChoice]:
     asked = options(**({"rate": 40} | changed))
     return rank_choices(finalists, traffic_of(asked), asked)
 
@@ -34,43 +35,41 @@ def choices(options, *finalists: SimulatedCandidate, **changed: object) -> list[
 @pytest.mark.parametrize(
     ("capacity", "rate", "replicas"), [(10, 40, 4), (10, 41, 5), (10, 39, 4), (50, 40, 1), (6, 40, 7), (5, 40, 8)]
 )
-def test_a_known_capacity_needs_the_replicas_that_carry_the_rate(capacity, rate, replicas, options) -> None:
-    best = choices(options, finalist(ONE, [capacity] * 16), rate=rate)[0]
+def test_a_known_capacity_needs_the_replicas_that_carry_the_rate(capacity, rate, replicas) -> None:
+    best = choices(finalist(ONE, [capacity] * 16), rate=rate)[0]
     assert (best.replicas, best.p_slo, best.cost, best.regret) == (replicas, 1.0, 2.0 * replicas, 0.0)
 
 
 @pytest.mark.parametrize(
     ("miss_cost", "replicas", "p_slo"), [(0.0, 4, 0.75), (0.1, 4, 0.75), (3.0, 8, 1.0), (20.0, 8, 1.0)]
 )
-def test_headroom_is_bought_where_a_miss_costs_more(miss_cost, replicas, p_slo, options) -> None:
+def test_headroom_is_bought_where_a_miss_costs_more(miss_cost, replicas, p_slo) -> None:
     """In a quarter of the draws twice the replicas are needed: 4 more, at 2 dollars each."""
-    best = choices(options, finalist(ONE, [10] * 12 + [5] * 4), miss_cost=miss_cost)[0]
+    best = choices(finalist(ONE, [10] * 12 + [5] * 4), miss_cost=miss_cost)[0]
     assert (best.replicas, best.p_slo) == (replicas, p_slo)
 
 
-def test_regret_is_what_is_paid_beyond_the_least_that_holds(options) -> None:
-    by_replicas = {
-        each.replicas: each for each in choices(options, finalist(ONE, [10] * 12 + [5] * 4), miss_cost=3.0)
-    }
+def test_regret_is_what_is_paid_beyond_the_least_that_holds() -> None:
+    by_replicas = {each.replicas: each for each in choices(finalist(ONE, [10] * 12 + [5] * 4), miss_cost=3.0)}
     assert by_replicas[8].regret == pytest.approx(0.75 * 8.0)  # four replicas too many, in three quarters
     assert by_replicas[4].regret == pytest.approx(0.25 * 3.0 * 16.0)  # and the miss, in a quarter
 
 
 @pytest.mark.parametrize("miss_cost", [0.1, 3.0])
 @pytest.mark.parametrize("dearer", [1.5, 4.0])
-def test_of_two_that_carry_alike_the_cheaper_is_first(miss_cost, dearer, options) -> None:
+def test_of_two_that_carry_alike_the_cheaper_is_first(miss_cost, dearer) -> None:
     carried = [10] * 10 + [8] * 6
     rows = [finalist(TWO, carried, 1.0 * dearer), finalist(ONE, carried, 2.0)]
-    ranked = choices(options, *rows, miss_cost=miss_cost, gpus_max=32)
+    ranked = choices(*rows, miss_cost=miss_cost, gpus_max=32)
     assert ranked[0].finalist.name == rows[1].name
     assert [each.regret for each in ranked] == sorted(each.regret for each in ranked)
 
 
 @pytest.mark.parametrize("factor", [0.1, 7.0])
-def test_prices_in_another_currency_change_no_choice(factor: float, options) -> None:
+def test_prices_in_another_currency_change_no_choice(factor: float) -> None:
     def rank(scale: float) -> list[PlanChoice]:
         rows = finalist(ONE, [10] * 10 + [6] * 6, 2.0 * scale), finalist(TWO, [25] * 12 + [11] * 4, 2.5 * scale)
-        return choices(options, *rows)
+        return choices(*rows)
 
     before, after = rank(1.0), rank(factor)
     assert [(each.finalist.name, each.replicas) for each in before] == [
@@ -80,32 +79,32 @@ def test_prices_in_another_currency_change_no_choice(factor: float, options) -> 
 
 
 @pytest.mark.parametrize("reserve", [0, 1, 3])
-def test_a_reserve_is_on_top_of_what_holds(reserve: int, options) -> None:
-    best = choices(options, finalist(ONE, [10] * 16), reserve=reserve)[0]
+def test_a_reserve_is_on_top_of_what_holds(reserve: int) -> None:
+    best = choices(finalist(ONE, [10] * 16), reserve=reserve)[0]
     assert (best.replicas, best.p_slo) == (4 + reserve, 1.0)
 
 
-def test_a_reserve_that_leaves_nothing_is_refused(options) -> None:
+def test_a_reserve_that_leaves_nothing_is_refused() -> None:
     with pytest.raises(InputError, match=r"--reserve 8: leaves none of --gpus-max 8 for the traffic"):
-        choices(options, finalist(ONE, [10] * 16), reserve=8)
+        choices(finalist(ONE, [10] * 16), reserve=8)
 
 
 @pytest.mark.parametrize("gpus_max", [4, 6, 8])
-def test_no_choice_takes_more_gpus_than_there_are(gpus_max: int, options) -> None:
+def test_no_choice_takes_more_gpus_than_there_are(gpus_max: int) -> None:
     rows = finalist(ONE, [10] * 8 + [3] * 8), finalist(TWO, [20] * 8 + [1] * 8, replicas=2)
-    for each in choices(options, *rows, gpus_max=gpus_max):
+    for each in choices(*rows, gpus_max=gpus_max):
         assert each.replicas * each.finalist.deployment.gpus <= gpus_max
 
 
-def test_one_that_never_holds_is_last(options) -> None:
-    ranked = choices(options, finalist(ONE, [1e-6] * 16), finalist(TWO, [20] * 16))
+def test_one_that_never_holds_is_last() -> None:
+    ranked = choices(finalist(ONE, [1e-6] * 16), finalist(TWO, [20] * 16))
     assert ranked[0].finalist.name == parse_deployment(TWO).name
     assert ranked[0].regret == 0
     assert all(each.p_slo == 0 for each in ranked if each.finalist.name == parse_deployment(ONE).name)
 
 
-def test_each_finalist_has_one_best_choice_in_the_order_of_regret(options) -> None:
-    ranked = choices(options, finalist(ONE, [10] * 12 + [5] * 4), finalist(TWO, [20] * 12 + [9] * 4))
+def test_each_finalist_has_one_best_choice_in_the_order_of_regret() -> None:
+    ranked = choices(finalist(ONE, [10] * 12 + [5] * 4), finalist(TWO, [20] * 12 + [9] * 4))
     best = best_of_each(ranked)
     assert best[0] is ranked[0]
     assert len(best) == 2
@@ -116,9 +115,9 @@ def test_each_finalist_has_one_best_choice_in_the_order_of_regret(options) -> No
 
 
 @pytest.mark.parametrize(("budget", "most"), [("6k/month", 4), ("8.1/hour", 4), ("10/hour", 5), ("12k/month", 8)])
-def test_a_budget_bounds_the_replicas(budget: str, most: int, options) -> None:
+def test_a_budget_bounds_the_replicas(budget: str, most: int) -> None:
     asked = options(budget=budget)
-    rows = choices(options, finalist(ONE, [10] * 8 + [8] * 4 + [5] * 4), budget=budget)
+    rows = choices(finalist(ONE, [10] * 8 + [8] * 4 + [5] * 4), budget=budget)
     paid = affordable(rows, traffic_of(asked), asked)
     assert max(each.replicas for each in paid) == most
     assert paid == [each for each in rows if each.replicas <= most]
@@ -131,25 +130,25 @@ def test_a_budget_bounds_the_replicas(budget: str, most: int, options) -> None:
         ({"budget": "30k", "price": ()}, "--budget: needs prices; add e.g. --price"),
     ],
 )
-def test_a_budget_that_pays_for_nothing_is_refused(changed, words, options) -> None:
+def test_a_budget_that_pays_for_nothing_is_refused(changed, words) -> None:
     asked = options(**changed)
     with pytest.raises(InputError, match=words):
-        affordable(choices(options, finalist(ONE, [10] * 16)), traffic_of(asked), asked)
+        affordable(choices(finalist(ONE, [10] * 16)), traffic_of(asked), asked)
 
 
 # --- what a measurement is worth ----------------------------------------------------------------------------------
 
 
-def test_measuring_what_is_known_is_worth_nothing(options) -> None:
+def test_measuring_what_is_known_is_worth_nothing() -> None:
     rows = [finalist(ONE, [10] * 16)]
-    (value,) = value_measurements(choices(options, *rows), rows)
+    (value,) = value_measurements(choices(*rows), rows)
     assert value.regret_now == value.regret_after == 0
 
 
-def test_measuring_what_decides_ends_the_regret(options) -> None:
+def test_measuring_what_decides_ends_the_regret() -> None:
     """Whether four replicas are needed or eight is seen at once: their times differ by a factor of two."""
     rows = [finalist(TWO, [5] * 64), finalist(ONE, [10] * 32 + [5] * 32)]
-    first, second = value_measurements(choices(options, *rows), rows)
+    first, second = value_measurements(choices(*rows), rows)
     assert first.finalist is rows[1]
     assert first.regret_now > 1
     assert first.regret_after == pytest.approx(0, abs=1e-9)
@@ -157,12 +156,12 @@ def test_measuring_what_decides_ends_the_regret(options) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_measurement_is_expected_to_make_the_choice_worse(seed: int, options) -> None:
+def test_no_measurement_is_expected_to_make_the_choice_worse(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows = [
         finalist(ONE, (12 * np.exp(rng.normal(0, 0.3, 128))).tolist(), rng.uniform(1, 4)),
         finalist(TWO, (25 * np.exp(rng.normal(0, 0.3, 128))).tolist(), rng.uniform(1, 4), 2),
     ]
-    values = value_measurements(choices(options, *rows, gpus_max=16), rows)
+    values = value_measurements(choices(*rows, gpus_max=16), rows)
     assert all(0 <= each.regret_after <= each.regret_now for each in values)
     assert [each.regret_after for each in values] == sorted(each.regret_after for each in values)

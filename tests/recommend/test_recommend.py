@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asked import BOUNDS, PLANNED, options, plans, small_options
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.recommend.recommend import recommend
@@ -14,11 +15,9 @@ from loadstone.recommend.result import Recommendation
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 
-BOUNDS = "ttft_p99<1s,tpot_p99<30ms"
-
 
 @pytest.fixture(scope="module")
-def found(options) -> Recommendation:
+def found() -> Recommendation:
     return recommend(options())
 
 
@@ -65,7 +64,7 @@ def test_the_next_measurement_is_a_command_of_bench(found) -> None:
     assert "--slo" in words
 
 
-def test_a_trace(options, tmp_path: Path) -> None:
+def test_a_trace(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     rng = np.random.default_rng(0)
     times = np.cumsum(rng.exponential(0.1, 400))
@@ -90,32 +89,32 @@ def test_a_trace(options, tmp_path: Path) -> None:
         ({"rate": None, "concurrency": 200}, {"rate": None, "concurrency": 800}),
         ({"input": "512"}, {"input": "4096"}),
         ({"output": "64"}, {"output": "256"}),
-        ({"weights_dtype": "bf16,fp8"}, {"weights_dtype": "bf16"}),
         ({"reserve": 0}, {"reserve": 2}),
         ({"miss_cost": 0.1}, {"miss_cost": 30.0}),
     ],
     ids=lambda each: " ".join(f"{name}={value}" for name, value in each.items()),
 )
-def test_what_asks_for_more_never_needs_fewer_gpus(less, more, plans) -> None:
+def test_what_asks_for_more_never_needs_fewer_gpus(less, more) -> None:
     few, many = (plans(**{"rate": 120} | changed).plans[0].gpus for changed in (less, more))
     assert few <= many
 
 
-@pytest.mark.parametrize(("load", "amount"), [("rate", 100), ("rate", 300), ("concurrency", 600)])
-def test_twice_the_traffic_needs_about_twice_the_replicas(load: str, amount: int, plans) -> None:
-    asked = {"rate": None, "weights_dtype": "bf16", "gpus_max": 256}
-    once, twice = (plans(**(asked | {load: factor * amount})).plans[0] for factor in (2, 4))
-    assert once.gpus >= 4
-    assert 1.6 < twice.gpus / once.gpus < 2.4
+@pytest.mark.parametrize(("load", "amount"), [("rate", 100), ("rate", 300), ("concurrency", 200)])
+def test_twice_the_traffic_needs_about_twice_the_replicas(load: str, amount: int) -> None:
+    asked = {"rate": None, "gpus_max": 256, "arguments": ("max_num_seqs=32",)}
+    once, twice = (plans(**(asked | {load: factor * amount})).plans[0] for factor in (1, 2))
+    assert 1.4 < twice.gpus / once.gpus < 2.6  # by whole replicas, and with another probability
+    carried = [plan.capacity_per_s / plan.gpus for plan in (once, twice)]
+    assert carried[0] == pytest.approx(carried[1], rel=0.15)
 
 
 @pytest.mark.parametrize("growth", [0.5, 3.0])
-def test_growth_is_more_traffic_and_nothing_else(growth: float, plans) -> None:
+def test_growth_is_more_traffic_and_nothing_else(growth: float) -> None:
     assert plans(rate=100, growth=growth).plans == plans(rate=100 * growth).plans
 
 
 @pytest.mark.parametrize("factor", [0.25, 3.0])
-def test_prices_in_another_currency_change_no_plan(factor: float, plans) -> None:
+def test_prices_in_another_currency_change_no_plan(factor: float) -> None:
     before, after = (plans(rate=100, price=f"h100={2 * scale}").plans for scale in (1, factor))
     assert [(each.deployment, each.replicas, each.p_slo) for each in before] == [
         (each.deployment, each.replicas, each.p_slo) for each in after
@@ -127,7 +126,7 @@ def test_prices_in_another_currency_change_no_plan(factor: float, plans) -> None
 
 
 @pytest.mark.parametrize("dearer", [1.5, 3.0, 10.0])
-def test_a_dearer_gpu_is_never_chosen_for_it(dearer: float, plans) -> None:
+def test_a_dearer_gpu_is_never_chosen_for_it(dearer: float) -> None:
     before, after = (
         plans(gpus="h100,h200", price=f"h100={2 * scale},h200=3", rate=100).plans[0] for scale in (1, dearer)
     )
@@ -136,30 +135,32 @@ def test_a_dearer_gpu_is_never_chosen_for_it(dearer: float, plans) -> None:
 
 
 @pytest.mark.parametrize(("price", "chosen"), [("h100=9,h200=0.5", "h200"), ("h100=0.5,h200=9", "h100")])
-def test_prices_decide_between_gpus(price: str, chosen: str, plans) -> None:
+def test_prices_decide_between_gpus(price: str, chosen: str) -> None:
     assert chosen in plans(gpus="h100,h200", price=price).plans[0].deployment
 
 
-def test_more_is_paid_for_more_probability_where_a_miss_costs_more(plans) -> None:
+def test_more_is_paid_for_more_probability_where_a_miss_costs_more() -> None:
     careless, careful = (plans(miss_cost=cost).plans[0] for cost in (0.1, 20))
     assert careful.p_slo > careless.p_slo
     assert careful.usd_per_month.value > careless.usd_per_month.value
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_as_many_plans_as_asked_for_and_the_first_are_the_same(count: int, plans) -> None:
-    several = plans(plans=6).plans
+@pytest.mark.parametrize("count", [1, 2])
+def test_as_many_plans_as_asked_for_and_the_first_are_the_same(count: int) -> None:
+    several = plans(plans=3).plans
     assert plans(plans=count).plans == several[:count]
 
 
-def test_the_same_seed_gives_the_same_plans(plans) -> None:
-    first, again = plans(seed=7), plans(seed=7)
+def test_the_same_seed_gives_the_same_plans() -> None:
+    first = plans(seed=7)
+    PLANNED.clear()
+    again = plans(seed=7)
     assert first.plans == again.plans
     assert first.measure_next == again.measure_next
 
 
 @pytest.mark.parametrize("reserve", [3, 7])
-def test_deployments_that_the_reserve_leaves_no_gpus_for_are_left_out(reserve: int, plans) -> None:
+def test_deployments_that_the_reserve_leaves_no_gpus_for_are_left_out(reserve: int) -> None:
     """Of eight GPUs: eight replicas of one GPU, or two of four."""
     document = plans(rate=4, reserve=reserve, gpus_max=8, tp=(1, 2, 4))
     assert all(each.replicas > reserve for each in document.finalists)
@@ -173,7 +174,7 @@ def test_deployments_that_the_reserve_leaves_no_gpus_for_are_left_out(reserve: i
         ({"weights_dtype": "fp8"}, "weights in fp8 are not the checkpoint's"),
     ],
 )
-def test_notes_say_what_was_assumed(changed, words, plans) -> None:
+def test_notes_say_what_was_assumed(changed, words) -> None:
     document = plans(**changed)
     assert any(words in note for note in document.notes)
     assert not any(words in note for note in plans(weights_dtype="bf16").notes)
@@ -186,13 +187,16 @@ def test_notes_say_what_was_assumed(changed, words, plans) -> None:
 @pytest.mark.parametrize(
     "changed", [{}, {"rate": None, "concurrency": 64}, {"prefix": 256, "prefix_groups": 4}, {"range_ratio": 0.5}]
 )
-def test_the_study_that_it_writes_can_be_read(changed, plans, tmp_path: Path) -> None:
+def test_the_study_that_it_writes_can_be_read(changed, tmp_path: Path) -> None:
     path = tmp_path / "verify.yaml"
     document = plans(study=str(path), **changed)
     assert document.study == str(path)
     read = read_study(path)
     assert read.study.slo == BOUNDS
-    assert {launch.deployment for launch in plan_study(read)} == {plan.deployment for plan in document.plans}
+    launched = [parse_deployment(launch.deployment) for launch in plan_study(read)]
+    planned = [parse_deployment(plan.deployment) for plan in document.plans]
+    assert all(each in planned for each in launched)
+    assert all(each in launched for each in planned)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------
@@ -219,7 +223,7 @@ REFUSED = [
     ({"slo": "ttft_p99<0"}, "can never be met"),
     ({"trace": "nowhere.csv"}, "--trace: comes at its own times"),
     ({"trace": "nowhere.csv", "rate": None}, "--input: a trace has its own lengths"),
-    ({"trace": "nowhere.csv", "rate": None, "input": None}, "nowhere.csv"),
+    ({"trace": "nowhere.csv", "rate": None, "input": None, "output": None}, "nowhere.csv"),
     ({"reserve": 1_000_000}, "--reserve 1000000: leaves none of --gpus-max"),
     ({"every": "0s"}, "--every 0: must be above 0"),
     ({"input": "300k"}, "beyond the model's context of 131,072"),
@@ -232,7 +236,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changed", "words"), REFUSED)
-def test_bad_input_is_one_line(changed, words, small_options) -> None:
+def test_bad_input_is_one_line(changed, words) -> None:
     two = {"gpus": "h100,h200", "price": "h100=2,h200=3", "gpus_max": 8}
     with pytest.raises(InputError) as raised:
         recommend(small_options(**(two | changed)))

@@ -31,7 +31,8 @@ def request_rows(run: CellRun) -> NDArray[Any]:
 def answered_rows(run: CellRun) -> NDArray[Any]:
     """Return the rows of measured requests that ended."""
     rows = request_rows(run)
-    return rows[rows["measured"] & ~np.isnan(rows["end"])]
+    answered: NDArray[Any] = rows[rows["measured"] & ~np.isnan(rows["end"])]
+    return answered
 
 
 def latencies_s(rows: NDArray[Any]) -> dict[str, Floats]:

@@ -196,7 +196,8 @@ def step_seconds(terms: Terms, kernels: Seconds, sequences: Seconds, *, prompts:
     seconds: Seconds = kernels + terms.step
     if prompts:
         seconds += terms.prompts
-    return seconds + sequences * terms.sequence
+    seconds += sequences * terms.sequence
+    return seconds
 
 
 def both(first: Seconds, second: Seconds) -> Seconds:

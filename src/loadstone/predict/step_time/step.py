@@ -99,7 +99,8 @@ class StepModel:
         arrays = step_terms(verifying, one)
         self._terms = terms = Terms(*(float(getattr(arrays, each)[0]) for each in Terms.__slots__))
         self._window = float(self.work.window[0])
-        self.window_tokens, self.window_s = self._window, terms.window
+        self.window_tokens = self._window
+        self.window_s: float = terms.window
         self.request_s, self.request_token_s, self.stream_s = (
             float(self.values[INDEX[name]]) for name in ("request_s", "request_token_s", "stream_s")
         )
