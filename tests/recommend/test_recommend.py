@@ -51,7 +51,7 @@ def test_finalists_that_are_no_plan_are_listed_with_a_reason(found) -> None:
     rejected = {each.deployment: each.why for each in found.rejected}
     assert not shown & set(rejected)
     for each in found.finalists:
-        assert (each.deployment in shown) != ("hold with P" in rejected.get(each.deployment, ""))
+        assert (each.deployment in shown) != ("hold with a probability" in rejected.get(each.deployment, ""))
 
 
 def test_the_next_measurement_is_a_command_of_bench(found) -> None:

@@ -126,7 +126,7 @@ def _tightest_bound(finalist: SimulatedCandidate, traffic: Traffic) -> str:
     parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
     whole_s = sum(part.seconds for part in parts)
     mostly = " and ".join(f"{part.seconds / whole_s:.0%} {part.name}" for part in parts[:2])
-    return f"{name} binds; a decode step of {batch} requests is {mostly}"
+    return f"{name} breaks first; a decode step of {batch} requests is {mostly}"
 
 
 _AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "arguments")
@@ -181,7 +181,7 @@ def list_rejected(
         if choice.finalist.name in shown:
             continue
         cost = f"${choice.cost * HOURS_PER_MONTH:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
-        why = f"{choice.replicas} replicas, {cost}, hold with P {choice.p_slo:.0%}"
+        why = f"{choice.replicas} replicas, {cost}, hold with a probability of {choice.p_slo:.0%}"
         rows.append(Rejected(choice.finalist.name, why))
     dearer = len(found.candidates) - len(best)
     if dearer > 0:

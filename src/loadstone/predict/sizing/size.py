@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                              the longest (kv_cache=reserved), that or none
     max_concurrent_requests  of context_tokens, held and run at once, over all replicas
     kv_capacity_tokens       that the KV caches of all replicas hold, of requests of context_tokens
-    why                      what stands against it and what would work, or what else binds; empty: nothing
+    why                      what stands against it and what would work, or what else limits it; empty: nothing
     assumed                  what the model's config left open and was assumed, and fields not understood; a draft
                              that is not counted
     """
