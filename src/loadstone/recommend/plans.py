@@ -14,8 +14,7 @@ from loadstone.analyse.compare.price import per_million
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import Z80
-from loadstone.engines import launch_named
-from loadstone.engines.launch import Site
+from loadstone.engines import launch_of
 from loadstone.predict.simulator.fleet import fleet_with
 from loadstone.predict.step_time.step import parts_of
 from loadstone.recommend.by_hour import Hours
@@ -60,7 +59,7 @@ def describe_plan(
         helps=_best_change(finalist.candidate, found),
         regret=choice.regret * (HOURS_PER_MONTH if priced else 1.0),
         source="measured" if deployment.name in {each.deployment for each in measured} else "simulated",
-        launch=list(launch_named(deployment.name, Site()).shell_lines()),
+        launch=list(launch_of(deployment).shell_lines()),
         by_hour=None if traffic.hours is None else follow_hours(choice, traffic.hours, options, traffic),
     )
 
