@@ -16,9 +16,9 @@ from loadstone.core.statistics.distribution import Z80
 from loadstone.recommend.candidates import search
 from loadstone.recommend.curve import Curve, SimulatedLoad, simulate_curve
 from loadstone.recommend.errors import NOISE, JointErrors, unmeasured_errors
-from loadstone.recommend.traffic import SloBound, Traffic, traffic_of
+from loadstone.recommend.traffic import QuantileBound, Traffic, traffic_of
 
-TPOT, TTFT = SloBound("tpot_p99", "tpot", 0.99, 0.020), SloBound("ttft_p99", "ttft", 0.99, 1.0)
+TPOT, TTFT = QuantileBound("tpot_p99", "tpot", 0.99, 0.020), QuantileBound("ttft_p99", "ttft", 0.99, 1.0)
 
 
 def point(load: float, *, keeps_up: bool = True) -> SimulatedLoad:
@@ -30,7 +30,7 @@ def point(load: float, *, keeps_up: bool = True) -> SimulatedLoad:
 CURVE = Curve([point(1), point(2), point(4)], 2.0)
 
 
-def traffic(*bounds: SloBound, kind: str = "rate") -> Traffic:
+def traffic(*bounds: QuantileBound, kind: str = "rate") -> Traffic:
     return Traffic(None, kind, 10.0, 1024.0, 128.0, bounds)  # type: ignore[arg-type]
 
 
@@ -60,7 +60,7 @@ def test_a_capacity_is_the_largest_load_within_all_bounds(bounds, kind, factors,
 
 def test_an_open_loop_carries_no_more_than_it_keeps_up_with() -> None:
     curve = Curve([point(1), point(2), point(4, keeps_up=False)], 2.0)
-    loose = SloBound("tpot_p99", "tpot", 0.99, 1.0)
+    loose = QuantileBound("tpot_p99", "tpot", 0.99, 1.0)
     (found,) = curve.capacities(traffic(loose), np.ones((1, 2)))
     assert found == pytest.approx(2, rel=0.03)
     overloaded = Curve([point(1, keeps_up=False)], 0.0)
@@ -78,7 +78,7 @@ def test_slower_engines_and_tighter_bounds_never_carry_more(factors, slower, kin
     drawn = np.array(factors)
     here = CURVE.capacities(traffic(TPOT, TTFT, kind=kind), drawn)
     assert (CURVE.capacities(traffic(TPOT, TTFT, kind=kind), drawn * slower) <= here * 1.001).all()
-    tighter = SloBound("tpot_p99", "tpot", 0.99, 0.020 / slower)
+    tighter = QuantileBound("tpot_p99", "tpot", 0.99, 0.020 / slower)
     assert (CURVE.capacities(traffic(tighter, TTFT, kind=kind), drawn) <= here * 1.001).all()
     assert (CURVE.capacities(traffic(TPOT, kind=kind), drawn) >= here * 0.999).all()
 

@@ -26,7 +26,7 @@ from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.work import work_of
 from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.traffic import SloBound, Traffic
+from loadstone.recommend.traffic import QuantileBound, Traffic
 
 _STEPS = (None, 2048, 16384)
 _SLOTS = (None, 64, 256)
@@ -144,7 +144,7 @@ def _refuse(candidate: Candidate, traffic: Traffic) -> Refused:
         needed = math.ceil(traffic.demand / candidate.load) * candidate.deployment.gpus
         return Refused(name, f"takes {needed:,} GPUs to carry it", gpus_needed=needed)
 
-    def latency_s(bound: SloBound) -> float:
+    def latency_s(bound: QuantileBound) -> float:
         return candidate.level.latency_s(bound.metric, bound.quantile, traffic.output_tokens)
 
     worst = max(traffic.bounds, key=lambda bound: latency_s(bound) / bound.bound_s)

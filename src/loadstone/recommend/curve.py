@@ -16,7 +16,7 @@ from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, simulated_pace
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.candidates import Candidate
-from loadstone.recommend.traffic import LEAST_REQUESTS, MOST_REQUESTS, SloBound, Traffic
+from loadstone.recommend.traffic import LEAST_REQUESTS, MOST_REQUESTS, QuantileBound, Traffic
 
 Array = NDArray[np.float64]
 _STEP = 1.3
@@ -46,7 +46,7 @@ class SimulatedLoad:
     requests_per_s: float
     output_tokens_per_s: float
 
-    def holds(self, bounds: tuple[SloBound, ...]) -> bool:
+    def holds(self, bounds: tuple[QuantileBound, ...]) -> bool:
         return self.keeps_up and all(self.figures[each.name] <= each.bound_s for each in bounds)
 
 

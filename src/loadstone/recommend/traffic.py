@@ -22,7 +22,7 @@ _EVERY_REQUEST = 0.999
 """A bound on every request is taken as one on this share of them."""
 
 
-class SloBound(msgspec.Struct, frozen=True):
+class QuantileBound(msgspec.Struct, frozen=True):
     """An upper bound on a quantile of a latency, in seconds; `name` as --slo has it."""
 
     name: str
@@ -40,7 +40,7 @@ class Traffic:
     demand: float
     input_tokens: float
     output_tokens: float
-    bounds: tuple[SloBound, ...]
+    bounds: tuple[QuantileBound, ...]
     hours: Hours | None = None
 
     @property
@@ -113,6 +113,6 @@ def replayed(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict
     return named if share <= 1 else named | {"time-scale": f"{1 / share:.3g}"}
 
 
-def _bound(name: str, limit_s: float) -> SloBound:
+def _bound(name: str, limit_s: float) -> QuantileBound:
     metric, _, percentile = name.partition("_")
-    return SloBound(name, metric, PERCENTILES[percentile] if percentile else _EVERY_REQUEST, limit_s)
+    return QuantileBound(name, metric, PERCENTILES[percentile] if percentile else _EVERY_REQUEST, limit_s)
