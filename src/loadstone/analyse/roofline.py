@@ -117,11 +117,12 @@ class _Roofline:
     def flops(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> float:
         """Of a request: products and attention of its prompt but for what was cached, then of each token but the
         last, which nothing follows; the head once for each token of the answer."""
-        from loadstone.predict.step_time.formulas import pairs_of
+        from loadstone.predict.step_time.formulas import attended_pairs, window_pairs
 
         whole, decodes = self._whole, max(0.0, output_tokens - 1)
-        pairs, window_pairs = pairs_of(np.array([new_tokens]), np.array([cached_tokens]), whole.window)
-        prompt = whole.pair_flops * pairs + whole.window_pair_flops * window_pairs
+        new, cached = np.array([new_tokens]), np.array([cached_tokens])
+        prompt = whole.pair_flops * attended_pairs(new, cached)
+        prompt += whole.window_pair_flops * window_pairs(new, cached, whole.window)
         context = np.array([new_tokens + cached_tokens + output_tokens / 2])
         decode = whole.context_flops * context + whole.window_flops * np.minimum(context, whole.window)
         attention = float((prompt + decodes * decode)[0])
