@@ -1,4 +1,4 @@
-"""From two sides of runs to the result of `loadstone compare`."""
+"""Compares two sides of runs: the result of `loadstone compare`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import UNSET
 
 from loadstone.analyse.compare import cells, repeats
-from loadstone.analyse.compare.metric import DEFAULT, ENERGY, FAILED, PRICED, Bound, compared_name, parse_bounds
+from loadstone.analyse.compare.metric import DEFAULT, ENERGY, FAILED, PRICED, ChangeBound, compared_name, parse_bounds
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
 from loadstone.analyse.compare.price import Prices, check_prices, parse_prices, without_price
 from loadstone.analyse.compare.ratio import ONE_PROFILE, basis, shared_error
@@ -17,7 +17,7 @@ from loadstone.analyse.compare.result import (
     LEVEL,
     LEVEL_OF_FEW,
     BoundResult,
-    Cell,
+    ComparedCell,
     Comparison,
     Difference,
     PricesResult,
@@ -25,7 +25,7 @@ from loadstone.analyse.compare.result import (
     Unmatched,
 )
 from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
-from loadstone.analyse.compare.sides import Place, Run, load_key, open_run, refuse_twice, runs_in
+from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key, open_run, refuse_twice, runs_in
 from loadstone.analyse.compare.text import loads_of
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
@@ -33,20 +33,20 @@ from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import Finding
 from loadstone.core.units import show_number, show_seconds
 
-Sides = tuple[list[Run], list[Run]]
+Sides = tuple[list[ComparedRun], list[ComparedRun]]
 
 MOST_RUNS = repeats.MOST_RUNS
 MOST_STATED = 4
-"""Numbers of files that one finding has."""
+"""The most numbers of files that one finding lists."""
 _OF_REPEATS = ("seed", "plan", "client host", "loadstone", "git commit", "engine environment")
-"""What repeats of one run may differ in."""
+"""Differences that repeats of one run may have."""
 
 
 def compare(
     a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), allow_errors: bool = False,
     price: Sequence[str] = (), seed: int = 0,
 ) -> Comparison:  # fmt: skip
-    """What `loadstone compare` prints; ratios are B over A.
+    """Compare two sides of runs, as `loadstone compare` prints it; ratios are B over A.
 
     `a`, `b`: run folders, or folders of repeats.
     `fail_on`: bounds such as `ttft_p99>+5%`; B passes none with a cell that has an error finding, unless
@@ -96,7 +96,7 @@ def compare(
 
 
 def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
-    """The runs of both sides, each a run folder, or a folder that holds repeats of one run and nothing else.
+    """Open the runs of both sides, each a run folder, or a folder that holds repeats of one run and nothing else.
 
     Raises InputError where one cannot be read or holds nothing, or a run is named twice, however it is spelled.
     """
@@ -114,8 +114,8 @@ def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
     )
 
 
-def _opened(path: Path, folders: Sequence[Path], prices: Prices) -> list[Run]:
-    """Raises InputError where a folder of runs holds others than repeats of one."""
+def _opened(path: Path, folders: Sequence[Path], prices: Prices) -> list[ComparedRun]:
+    """Open the repeats of one run. Raises InputError where the folder holds other runs."""
     runs = [open_run(folder, prices) for folder in folders]
     names = dict.fromkeys(row.what for run in runs[1:] for row in differences(runs[:1], [run]))
     loads = [sorted(repr(load_key(cell.load)) for cell in run.summary.cells) for run in runs]
@@ -129,21 +129,21 @@ def _opened(path: Path, folders: Sequence[Path], prices: Prices) -> list[Run]:
     return runs
 
 
-def _by_load(runs: Sequence[Run]) -> dict[Load, list[Place]]:
-    """Where each load is."""
-    by_load: dict[Load, list[Place]] = {}
+def _by_load(runs: Sequence[ComparedRun]) -> dict[Load, list[RunCell]]:
+    """List, for each load, the cells that have it."""
+    by_load: dict[Load, list[RunCell]] = {}
     for run in runs:
         for place in run.places:
             by_load.setdefault(load_key(place.cell.load), []).append(place)
     return by_load
 
 
-def _side(runs: Sequence[Run]) -> SideResult:
+def _side(runs: Sequence[ComparedRun]) -> SideResult:
     return SideResult([str(run.folder) for run in runs], runs[0].facts.label, runs[0].info.source)
 
 
-def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS) -> None:
-    """p values for the family of all metrics of all cells that can be tested."""
+def judge(compared: Sequence[ComparedCell], seed: int, relabellings: int = RELABELLINGS) -> None:
+    """Compute p values for the family of all metrics of all cells that can be tested."""
     tested = [cell for cell in compared if cell.units is not None]
     units = [cell.units for cell in tested if cell.units is not None]
     level = LEVEL_OF_FEW if any(each.few for each in units) else LEVEL
@@ -168,7 +168,7 @@ def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS)
 # --- findings of a comparison ---------------------------------------------------------------------------------------
 
 
-def _findings(sides: Sides, compared: Sequence[Cell], setup: Sequence[Difference]) -> list[Finding]:
+def _findings(sides: Sides, compared: Sequence[ComparedCell], setup: Sequence[Difference]) -> list[Finding]:
     findings = [*_workload_differs(setup), _untrusted(sides), _predicted(sides, compared)]
     findings += _stated_otherwise(sides, compared)
     findings += [_one_run_each(sides, compared), _not_in_turn(compared), _point_values(compared)]
@@ -206,8 +206,8 @@ def _untrusted(sides: Sides) -> Finding | None:
     return Finding("untrusted", "warning", evidence, remedy)
 
 
-def _stated_otherwise(sides: Sides, compared: Sequence[Cell]) -> list[Finding]:
-    """What imported files state of the metrics compared, where their requests give another number."""
+def _stated_otherwise(sides: Sides, compared: Sequence[ComparedCell]) -> list[Finding]:
+    """Find numbers in imported files that their requests contradict, among the metrics compared."""
     loads = {load_key(cell.load) for cell in compared}
     names = {row.name for cell in compared for row in cell.rows}
     parts = [
@@ -229,8 +229,8 @@ def _stated_otherwise(sides: Sides, compared: Sequence[Cell]) -> list[Finding]:
     return [Finding("stated_otherwise", "info", evidence, remedy)]
 
 
-def _predicted(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
-    """That a side is a prediction, and what was made of how far the model may be off."""
+def _predicted(sides: Sides, compared: Sequence[ComparedCell]) -> Finding | None:
+    """Tell that a side is a prediction, and how the model's error is taken into account."""
     simulated = [side for side, runs in zip("AB", sides, strict=True) if any(run.simulated for run in runs)]
     if not simulated:
         return None
@@ -250,7 +250,7 @@ def _predicted(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
     return Finding("predicted", "info", evidence + conclusion, "Measure where a decision depends on it.")
 
 
-def _one_run_each(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
+def _one_run_each(sides: Sides, compared: Sequence[ComparedCell]) -> Finding | None:
     measured = [row for cell in compared for row in cell.rows if row.single_run]
     looked_at = [cell for cell in compared if cell.unit == "blocks" or measured]
     single = {side for cell in looked_at for side, runs in zip("AB", cell.runs, strict=True) if runs == 1}
@@ -265,7 +265,7 @@ def _one_run_each(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
     return Finding("one_run_each", "info", evidence, remedy)
 
 
-def _not_in_turn(compared: Sequence[Cell]) -> Finding | None:
+def _not_in_turn(compared: Sequence[ComparedCell]) -> Finding | None:
     if not (loads := [cell.load for cell in compared if cell.one_after_another]):
         return None
     evidence = (
@@ -275,7 +275,7 @@ def _not_in_turn(compared: Sequence[Cell]) -> Finding | None:
     return Finding("not_in_turn", "info", evidence, "Measure A and B in turn: A, B, B, A.")
 
 
-def _point_values(compared: Sequence[Cell]) -> Finding | None:
+def _point_values(compared: Sequence[ComparedCell]) -> Finding | None:
     by_reason: dict[str, list[Load]] = {}
     for cell in compared:
         if cell.unit is None:
@@ -294,9 +294,9 @@ def _unpriced(sides: Sides, prices: Prices) -> list[Finding]:
     return [Finding("no_price", "info", evidence, remedy)] if evidence else []
 
 
-def _bound(bound: Bound, compared: Sequence[Cell], allow_errors: bool) -> BoundResult:
-    """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate.
-    Single measured runs decide nothing.
+def _bound(bound: ChangeBound, compared: Sequence[ComparedCell], allow_errors: bool) -> BoundResult:
+    """Judge a bound: it is met where the estimate is beyond it and the data shows a difference; without a test, by
+    the estimate. Single measured runs decide nothing.
     """
     rows = [(cell.load.label, row) for cell in compared for row in cell.rows if row.metric == bound.metric]
     beyond = [(label, row) for label, row in rows if row.change is not None and bound.beyond(row.change)]

@@ -1,5 +1,5 @@
-"""What a reader should know of a run, or of one of its cells, that its records cannot tell: whether all was kept,
-what was left out before anything was sent, what a prediction rests on."""
+"""Rules on a run, or one of its cells, for which the records are not needed: was all kept, what was left out before
+anything was sent, what a prediction rests on."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from loadstone.analyse.verdict import thresholds
-from loadstone.analyse.verdict.finding import finding, rule
+from loadstone.analyse.verdict.finding import finding, finding_row
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Source, Target
 from loadstone.core.summary import Finding, Roofline
 
 
 class _File(msgspec.Struct):
-    """Plan.workload of a data set or trace: what of the file is sent (`requests`, `prompts`), and what is not."""
+    """Plan.workload of a data set or trace: items of the file that are sent (`requests`, `prompts`), and others."""
 
     requests: int = 0
     prompts: int = 0
@@ -31,14 +31,14 @@ class _File(msgspec.Struct):
     doubted_per_s: float | None = None
 
 
-class _Stated(msgspec.Struct):
-    """What the user stated that a measured server runs on, as far as it is doubted."""
+class _Declared(msgspec.Struct):
+    """The deployment that the user declared for a measured server, as far as it is doubted."""
 
     doubts: list[str] = []
 
 
 class _Basis(msgspec.Struct):
-    """What a prediction was made from; see runs.simulate. `own_draft`: the key of older runs for `draft`."""
+    """The basis of a prediction; see runs.simulate. `own_draft`: the key of older runs for `draft`."""
 
     profile: str | None = None
     unmeasured: str = ""
@@ -55,12 +55,12 @@ class _Basis(msgspec.Struct):
 
 
 _CALLS = re.compile(',"(?:tool_calls|function_call)":[{[]')
-"""In messages as JSON: no text has it, whose quotation marks are escaped."""
-_Part = TypeVar("_Part", _File, _Stated, _Basis)
+"""A tool call in messages as JSON: no text has it, for its quotation marks are escaped."""
+_Part = TypeVar("_Part", _File, _Declared, _Basis)
 
 
-def _of(value: object, kind: type[_Part]) -> _Part:
-    """A part of run.json or of a plan; as if nothing were stated where it is another version's or program's."""
+def _read(value: object, kind: type[_Part]) -> _Part:
+    """Read a part of run.json or of a plan; an empty one where another version or program wrote it."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -68,9 +68,9 @@ def _of(value: object, kind: type[_Part]) -> _Part:
 
 
 def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> list[Finding]:
-    """Findings of one run; `begun`: whether anything of each of its cells was sent."""
-    file = _of(plan.workload, _File)
-    doubts = _of(info.settings.get("deployment"), _Stated).doubts
+    """Find what there is to know about one run; `begun`: for each cell, if anything of it was sent."""
+    file = _read(plan.workload, _File)
+    doubts = _read(info.settings.get("deployment"), _Declared).doubts
     missing = [cell.load for cell, sent in zip(info.cells, begun, strict=True) if not sent]
     findings = [
         _cells_not_begun(missing, len(begun), info.error or f"the run is {info.status}"),
@@ -91,7 +91,7 @@ def _cells_not_begun(missing: Sequence[Load], planned: int, why: str) -> Finding
 
 
 def _lines_left_out(file: _File) -> Finding | None:
-    """Lines that could not be used, and items that hold no prompt to send."""
+    """Count lines that could not be used, and items that hold no prompt to send."""
     if isinstance(file.skipped, dict):
         remaining, counts = file.requests, file.skipped
     else:
@@ -137,8 +137,8 @@ def _engines_differ(target: Target | None) -> Finding | None:
 
 
 def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> list[Finding]:
-    """Findings of one cell. `records`: that it has."""
-    file, planned = _of(plan.workload, _File), len(plan.rows(cell))
+    """Find losses and changes of one cell. `records`: their number."""
+    file, planned = _read(plan.workload, _File), len(plan.rows(cell))
     damaged = [
         damage
         for damage in info.journals_damaged
@@ -155,7 +155,7 @@ def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> list[Fi
 
 
 def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Finding | None:
-    """Of data sets: what no endpoint is sent, and what others than chat cannot take."""
+    """List parts of a data set that no endpoint is sent, and those that only chat endpoints take."""
     dropped = Counter(file.dropped)
     if plan.chat and info.source == "measured" and info.target is not None and info.target.endpoint != "chat":
         dropped["tools"] += sum(prompt.startswith("{") for prompt in plan.prompts)
@@ -174,7 +174,7 @@ def _unit_doubted(per_s: float | None) -> Finding | None:
 
 
 def record_findings(*, altered: bool, impossible: bool) -> list[Finding]:
-    """Whether a cell's records are those that were written, and can be. `impossible`: they have times below 0."""
+    """Make the findings on records that were changed, or are `impossible`: with times below 0."""
     findings = [finding("records_altered", "records.parquet is not as it was written")] if altered else []
     return findings + ([finding("times_impossible", "some of its times are below 0")] if impossible else [])
 
@@ -191,9 +191,9 @@ def _journal_damaged(damaged: Sequence[JournalDamage]) -> Finding | None:
 
 
 def _records_missing(info: RunInfo, cell: int, records: int, planned: int) -> Finding | None:
-    """A cell that ends by count has a record of each request, whatever became of it."""
+    """Find requests without a record: a cell that ends by count has one of each, whatever became of it."""
     measured, by_time = info.cells[cell], info.cells[cell].load.duration_s is not None
-    holds = info.source in rule("records_missing").sources
+    holds = info.source in finding_row("records_missing").sources
     if not holds or measured.end_s is None or by_time or measured.stopped or records >= planned:
         return None
     return finding(
@@ -217,8 +217,8 @@ def _stopped(cell: CellInfo) -> Finding | None:
 
 
 def prediction_findings(info: RunInfo) -> list[Finding]:
-    """Findings of each cell of a simulated run."""
-    basis = _of(info.settings.get("basis"), _Basis)
+    """Find what the predictions of a simulated run rest on."""
+    basis = _read(info.settings.get("basis"), _Basis)
     rules = (_unmeasured, _network_guessed, _model_assumed, _text_alone, _launch_only, _drafts_assumed)
     findings = [each(basis) for each in rules]
     return [each for each in findings if each is not None]
@@ -285,8 +285,8 @@ def _drafts_assumed(basis: _Basis) -> Finding | None:
 
 
 def beyond_hardware(light: Roofline | None, source: Source) -> Finding | None:
-    """Of one cell: more of the memory's bandwidth, or of the arithmetic, was used than there is."""
-    if light is None or source not in rule("beyond_hardware").sources:
+    """Find a cell that used more of the memory's bandwidth, or of the arithmetic, than there is."""
+    if light is None or source not in finding_row("beyond_hardware").sources:
         return None
     parts = ((light.mbu, "memory bandwidth"), (light.mfu, "peak FLOP/s"))
     over = [f"{share:.0%} of the {of}" for share, of in parts if share is not None and share > thresholds.BEYOND]

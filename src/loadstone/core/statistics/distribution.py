@@ -1,4 +1,4 @@
-"""A sample in a dozen numbers, each percentile and the mean with the bounds within which they are known."""
+"""Describes a sample in a dozen numbers, each percentile and the mean with its confidence bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", "std", "min", "max", *PERCENTILES)
 Z80, Z95 = 1.281552, 1.959964
 BLOCK = 1 << 18
-"""Values that are worked on at a time."""
+"""The number of values that are processed at a time."""
 
 
 class Distribution(msgspec.Struct, kw_only=True, frozen=True):
@@ -42,7 +42,7 @@ class Distribution(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def distribution(values: Floats, dependence: Dependence | None = None) -> Distribution | None:
-    """The distribution of `values` (one axis, NaN where missing), or None where there are none.
+    """Compute the distribution of `values` (one axis, NaN where missing), or None where there are none.
 
     `dependence`: of the requests that these are values of, one each; requests that were under way together depend on
     one another, and the bounds are wider by what that makes of their number. Both sides of all bounds are None where
@@ -86,13 +86,14 @@ def distribution(values: Floats, dependence: Dependence | None = None) -> Distri
 
 
 def mean_reach(std: float, n: int) -> float:
-    """How far the 95 % interval of a mean goes, of n independent values; infinite where they are too few."""
+    """Return the margin of the 95 % interval of a mean of n independent values; infinite where they are too few."""
     return student(n - 1.0) * std / math.sqrt(n - 1) if n >= LEAST_BLOCKS else math.inf
 
 
 def _worth(higher: Floats, q: float, n: int, dependence: Dependence, independent: float, least: float) -> int:
-    """How many independent values would tell the q-quantile as well as these n do, of which `higher` are above it; 0
-    where nobody can say."""
+    """Return the number of independent values that would tell the q-quantile as well as these n do, of which `higher`
+    are above it; 0 where nobody can say.
+    """
     known = dependence.error_of_mean(higher, independent=independent)
     if known is None:
         return 0
@@ -102,14 +103,15 @@ def _worth(higher: Floats, q: float, n: int, dependence: Dependence, independent
 
 
 def ranks_among(ranks: tuple[int | None, int | None], n: int, worth: int) -> tuple[int | None, int | None]:
-    """Ranks of bounds among n values, of those among the `worth` values that they are worth: each of these stands for
-    n/worth neighbours, and the outermost of them is taken."""
+    """Convert ranks of bounds among the `worth` independent values to ranks among n: each of these stands for n/worth
+    neighbours, and the outermost of them is taken.
+    """
     low, high = ranks
     return (None if low is None else (low - 1) * n // worth + 1, None if high is None else -(-high * n // worth))
 
 
 def percentile(sorted_values: Floats, q: float) -> float | None:
-    """The q-quantile (0 ≤ q ≤ 1) of ascending values, or None where there are none.
+    """Compute the q-quantile (0 ≤ q ≤ 1) of ascending values, or None where there are none.
 
     Linear interpolation between the two nearest order statistics, Hyndman and Fan's type 7, numpy's "linear":
     with h = (n − 1)·q counted from 0, x⌊h⌋ + (h − ⌊h⌋)·(x⌊h⌋₊₁ − x⌊h⌋). vLLM, SGLang and numpy print this one.
@@ -118,7 +120,7 @@ def percentile(sorted_values: Floats, q: float) -> float | None:
 
 
 def percentile_bounds(n: int, q: float, confidence: float = 0.95) -> tuple[int | None, int | None]:
-    """Ranks l < u, from 1, with P(X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎) ≥ confidence, for n independent values.
+    """Find ranks l < u, from 1, with P(X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎) ≥ confidence, for n independent values.
 
     Free of any assumption on their distribution.
     The number of values below the quantile is Binomial(n, q), so with a tail of (1 − confidence)/2 on each side
@@ -138,7 +140,7 @@ def percentile_bounds(n: int, q: float, confidence: float = 0.95) -> tuple[int |
 
 
 def _binomial(n: int, q: float) -> tuple[int, Floats]:
-    """P(Bin(n, q) = k) for k = first, first + 1, …, as far as that is not next to nothing, for 0 < q < 1.
+    """Compute P(Bin(n, q) = k) for k = first, first + 1, …, as far as it is not negligible, for 0 < q < 1.
 
     By the ratio of neighbours, from the mode; twelve standard deviations either way leave out less than 1e-30.
     (scipy.special has it too, at a fifth of a second of processor time for its import, in every run.)
