@@ -36,7 +36,7 @@ _BOUND = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*<=?\s*(\S+[a-z])\s*")
 _RULE = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*")
 
 
-class StopRule(NamedTuple):
+class StoppingRule(NamedTuple):
     """A rule: a latency's percentile is to be known to a share of itself, or on which side of `limit_s`, in seconds.
     `text`: as it was written; `error`: the probability that its interval is ever wrong.
     """
@@ -75,13 +75,13 @@ class Interval(NamedTuple):
         return low is not None and high is not None and max(high - self.value, self.value - low) <= share * self.value
 
 
-def parse_rules(text: str) -> tuple[StopRule, ...]:
+def parse_rules(text: str) -> tuple[StoppingRule, ...]:
     """Parse rules from `tpot_p50±2%,ttft_p99±10%,ttft_p99<500ms`. Raises InputError."""
     rules = []
     for part in text.split(","):
         bound = _BOUND.fullmatch(part)
         if bound is not None and bound[2] in PERCENTILES:
-            rules.append(StopRule(part.strip(), bound[1], bound[2], 0.0, parse_seconds(bound[3], "--stop-when")))
+            rules.append(StoppingRule(part.strip(), bound[1], bound[2], 0.0, parse_seconds(bound[3], "--stop-when")))
             continue
         match = _RULE.fullmatch(part)
         if match is None or match[2] not in PERCENTILES or not 0 < float(match[3]) < 100:
@@ -89,7 +89,7 @@ def parse_rules(text: str) -> tuple[StopRule, ...]:
                 f"--stop-when: {part.strip()!r} is no rule; write e.g. tpot_p50±2%,ttft_p99<500ms "
                 f"(ttft, tpot, e2e; {', '.join(PERCENTILES)})"
             )
-        rules.append(StopRule(part.strip(), match[1], match[2], float(match[3]) / 100))
+        rules.append(StoppingRule(part.strip(), match[1], match[2], float(match[3]) / 100))
     return tuple(rules)
 
 
@@ -159,7 +159,7 @@ class Stopping(NamedTuple):
     shows_s      before which bounds are not said to hold: a queue takes a while to show
     """
 
-    rules: tuple[StopRule, ...] = ()
+    rules: tuple[StoppingRule, ...] = ()
     most_errors: float | None = None
     least_s: float = 0.0
     most_s: float = math.inf

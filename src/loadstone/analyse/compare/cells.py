@@ -39,9 +39,9 @@ def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
             [metric.stat(place.cell, intended, steady, place.run.dollars) for place in places] for places in (a, b)
         ]
         values[metric] = [[None if stat is None else stat.value for stat in side] for side in stats]
-        sides[metric] = (_side(a, metric, stats[0], intended), _side(b, metric, stats[1], intended))
-        cell.rows.append(row := _row(metric, *values[metric]))
-        row.failing = "".join(side for side, own in zip("ab", (a, b), strict=True) if any(map(_fails, own)))
+        sides[metric] = (_describe_side(a, metric, stats[0], intended), _describe_side(b, metric, stats[1], intended))
+        cell.rows.append(row := _average(metric, *values[metric]))
+        row.failing = "".join(side for side, own in zip("ab", (a, b), strict=True) if any(map(_has_error, own)))
         model = contrast(*sides[metric], metric.base).model
         if row.ratio is not None and model is not None:
             row.model = bounds(row.ratio, model)
@@ -54,18 +54,18 @@ def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
     for row in cell.rows:
         row.single_run = not all(place.run.simulated for place in every)
     if all(place.run.has_records for place in every):
-        _by_blocks(cell, a, b, intended=intended)
+        _take_request_blocks(cell, a, b, intended=intended)
         bound(cell, sides)
     else:
         cell.why = "one side was imported as summary statistics, without its requests"
     return cell
 
 
-def _fails(place: RunCell) -> bool:
+def _has_error(place: RunCell) -> bool:
     return bool(place.cell.verdict.kinds("error"))
 
 
-def _side(places: Sequence[RunCell], metric: Metric, stats: Sequence[Stat | None], intended: bool) -> Side:
+def _describe_side(places: Sequence[RunCell], metric: Metric, stats: Sequence[Stat | None], intended: bool) -> Side:
     """Join what the runs of a side tell of its value: their sampling pooled; of predictions the widest model error,
     for repeats of a simulation do not make the model better.
     """
@@ -81,7 +81,7 @@ def _side(places: Sequence[RunCell], metric: Metric, stats: Sequence[Stat | None
     )
 
 
-def _row(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -> ComparedMetric:
+def _average(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -> ComparedMetric:
     """Average each side's runs, geometrically in the ratio, where all have the metric."""
     known = [[value for value in side if value is not None] for side in (a, b)]
     means = [sum(side) / len(side) if side else None for side in known]
@@ -124,7 +124,7 @@ def by_runs(cell: ComparedCell, values: Mapping[Metric, Sequence[Sequence[float 
 # --- one run a side: blocks of requests are the units ---------------------------------------------------------------
 
 
-def _by_blocks(cell: ComparedCell, a: Sequence[RunCell], b: Sequence[RunCell], *, intended: bool) -> None:
+def _take_request_blocks(cell: ComparedCell, a: Sequence[RunCell], b: Sequence[RunCell], *, intended: bool) -> None:
     rated = any(row.metric.counts_output and row.ratio is not None for row in cell.rows)
     sides = [[requests_of(place, intended=intended, with_tokens=rated) for place in places] for places in (a, b)]
     paired = len(a) == len(b) == 1 and _pair(sides[0], sides[1], shared_requests(a[0], b[0]))
@@ -175,7 +175,9 @@ def take_blocks(
         cell.why = "no metric is known on both sides for every block of requests"
         return
     cell.unit, cell.counts = "blocks", (len(on_a), len(on_b))
-    between_places = np.array([_between_places(row, sides, cell.load.places, paired=paired) for row in cell.tested])
+    between_places = np.array(
+        [_variance_between_slots(row, sides, cell.load.places, paired=paired) for row in cell.tested]
+    )
     for index, row in enumerate(cell.tested):
         if row.metric.is_share:
             between_places[index] = 0.0
@@ -259,7 +261,7 @@ def _values(metric: Metric, sides: Sequence[Sequence[RequestTimes]]) -> Samples:
     return [[dependence.above(run, cut, near) for run in side] for side in values]
 
 
-def _between_places(
+def _variance_between_slots(
     row: ComparedMetric, sides: Sequence[Sequence[RequestTimes]], places: int, *, paired: bool
 ) -> float:
     """Compute the variance that the slots of a closed loop add to the difference B − A, or for a throughput to
