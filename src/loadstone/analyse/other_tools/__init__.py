@@ -1,4 +1,4 @@
-"""Summarises the same records as other tools define their numbers, to be compared with published ones.
+"""The same records, summarised as other tools define their numbers: to be laid beside published ones.
 
 A dialect gives the keys of the tool's own result file in its own units; where that file is nested, keys are the path
 in it, joined by dots. `DEFINITIONS` says in a line what each key is. Percentiles, which requests count and where a
@@ -37,20 +37,18 @@ _DIALECTS = {
 
 DIALECTS = tuple(_DIALECTS)
 DEFINITIONS = {name: dict(dialect.definitions()) for name, dialect in _DIALECTS.items()}
-"""For each dialect, the definition of each of its keys, in a line."""
+"""For each dialect, what each of its keys is, in a line."""
 
 
 def definition_in(dialect: str | None, metric: str) -> str | None:
-    """Return the definition that a dialect has for a field of core's Metrics, in a line; None where that is not
-    known.
-    """
+    """What a dialect's own of a field of core's Metrics is, in a line; None where that is not known."""
     return _DIALECTS[dialect].definition(metric) if dialect in _DIALECTS else None
 
 
 def summarise_as(
     name: str, read: Callable[[], Iterable[pa.RecordBatch]], load: Load, *, streams: bool = True
 ) -> ToolNumbers:
-    """Compute the numbers of one cell in the dialect `name`, with the definition of each in a line.
+    """The numbers of one cell in the dialect `name`, and what each is in a line.
 
     `read` starts reading the cell's records, columns named as in RequestRecord; it is called once.
     `streams`: False where answers came in one piece: what needs a first token or a gap is None then.

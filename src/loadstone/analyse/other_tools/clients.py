@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.other_tools.dialect import Dialect, Total, Values, linear
+from loadstone.analyse.other_tools.dialect import Dialect, Sample, Total, linear
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
 from loadstone.core.arrays import Floats, over, present, span_s, total
 
@@ -47,10 +47,10 @@ VLLM = Dialect(
         "max_concurrent_requests": Total(_CONCURRENT, lambda f: _most_requests(f, f.done["last"])),
     },
     samples={
-        "ttft": Values("t1 − t0", lambda f: f.ttft_s * 1e3),
-        "tpot": Values("(tT − t1)/(n − 1) per request, n ≥ 2", lambda f: f.tpot_s * 1e3),
-        "itl": Values(_CHUNKS, lambda f: f.chunk_gaps_s * 1e3),
-        "e2el": Values("tT − t0", lambda f: f.span("sent", "last") * 1e3),
+        "ttft": Sample("t1 − t0", lambda f: f.ttft_s * 1e3),
+        "tpot": Sample("(tT − t1)/(n − 1) per request, n ≥ 2", lambda f: f.tpot_s * 1e3),
+        "itl": Sample(_CHUNKS, lambda f: f.chunk_gaps_s * 1e3),
+        "e2el": Sample("tT − t0", lambda f: f.span("sent", "last") * 1e3),
     },
     statistics=linear("mean", "median", "std", percentiles=(50, 90, 95, 99)),
     keys=("*", "{}_*_ms"),
@@ -94,13 +94,13 @@ def sglang(*, native: bool) -> Dialect:
             ),
         },
         samples={
-            "e2e_latency": Values("te − t0, to the last line of the stream", lambda f: f.span("sent", "end") * 1e3),
-            "ttft": Values("t1 − t0", lambda f: f.ttft_s * 1e3),
-            "tpot": Values(
+            "e2e_latency": Sample("te − t0, to the last line of the stream", lambda f: f.span("sent", "end") * 1e3),
+            "ttft": Sample("t1 − t0", lambda f: f.ttft_s * 1e3),
+            "tpot": Sample(
                 "(te − t1)/(n − 1) per request, n ≥ 2",
                 lambda f: mean_gap_s(f.span("first", "end"), f.done["tokens"]) * 1e3,
             ),
-            "itl": Values(gaps, gaps_ms),
+            "itl": Sample(gaps, gaps_ms),
         },
         statistics=linear("mean", "median", "std", percentiles=(90, 95, 99)),
         keys=("*", "{}_*_ms"),
@@ -110,13 +110,13 @@ def sglang(*, native: bool) -> Dialect:
 
 
 def _first_send(facts: Facts, ends: Floats) -> tuple[NDArray[np.bool_], float | None]:
-    """Find the done requests that have a send and an end, and the first send, where the grid of seconds begins."""
+    """Which done requests have a send and an end, and the first send: where the grid of seconds begins."""
     known = ~np.isnan(facts.done["sent"]) & ~np.isnan(ends)
     return known, float(facts.done["sent"][known].min()) if known.any() else None
 
 
 def _most_events(facts: Facts, arrival: Floats, ends: Floats) -> float | None:
-    """Count the most events in one second of a fixed grid that begins at the first send."""
+    """The most events in one second of a fixed grid that begins at the first send."""
     _, begin = _first_send(facts, ends)
     if begin is None:
         return None
@@ -125,7 +125,7 @@ def _most_events(facts: Facts, arrival: Floats, ends: Floats) -> float | None:
 
 
 def _most_requests(facts: Facts, ends: Floats) -> int | None:
-    """Count the most requests in one second of that grid, each from the second of its send to that of its end."""
+    """The most requests in one second of that grid: each counts from the second of its send to that of its end."""
     known, begin = _first_send(facts, ends)
     if begin is None:
         return None
@@ -135,7 +135,7 @@ def _most_requests(facts: Facts, ends: Floats) -> int | None:
 
 
 def _each_token(facts: Facts) -> Floats:
-    """Place first chunks, and each later token at the end of its share of the gap."""
+    """First chunks, and each later token where its shared-out gap puts it."""
     done, gaps_s = facts.done, facts.shared_gaps_s
     later = np.where(facts.first_events, 0, np.maximum(facts.gained, 0))
     per_request = np.bincount(facts.owners, weights=later, minlength=len(done)).astype(np.int64)
@@ -180,28 +180,28 @@ AIPERF = Dialect(
         ),
     },
     samples={
-        "request_latency": Values("tT − t0; ms", lambda f: f.span("sent", "last") * 1e3),
-        "time_to_first_token": Values("t1 − t0; ms", lambda f: f.ttft_s * 1e3),
-        "time_to_second_token": Values("second event − first event; ms", lambda f: f.span("first", "second") * 1e3),
-        "time_to_first_output_token": Values(
+        "request_latency": Sample("tT − t0; ms", lambda f: f.span("sent", "last") * 1e3),
+        "time_to_first_token": Sample("t1 − t0; ms", lambda f: f.ttft_s * 1e3),
+        "time_to_second_token": Sample("second event − first event; ms", lambda f: f.span("first", "second") * 1e3),
+        "time_to_first_output_token": Sample(
             "first text that is no reasoning − t0: not told by a record; ms", lambda f: np.empty(0)
         ),
-        "inter_token_latency": Values("(tT − t1)/(n − 1) per request, n ≥ 2; ms", lambda f: f.tpot_s * 1e3),
-        "inter_chunk_latency": Values(f"{_CHUNKS}; ms", lambda f: f.chunk_gaps_s * 1e3),
-        "decode_duration": Values("tT − t1; ms", lambda f: f.span("first", "last") * 1e3),
-        "output_token_throughput_per_user": Values(
+        "inter_token_latency": Sample("(tT − t1)/(n − 1) per request, n ≥ 2; ms", lambda f: f.tpot_s * 1e3),
+        "inter_chunk_latency": Sample(f"{_CHUNKS}; ms", lambda f: f.chunk_gaps_s * 1e3),
+        "decode_duration": Sample("tT − t1; ms", lambda f: f.span("first", "last") * 1e3),
+        "output_token_throughput_per_user": Sample(
             "1/inter_token_latency per request, tokens/s", lambda f: _per_s(np.ones(f.ok), f.tpot_s)
         ),
-        "e2e_output_token_throughput": Values(
+        "e2e_output_token_throughput": Sample(
             "n/(tT − t0) per request, tokens/s", lambda f: _per_s(f.done["tokens"], f.span("sent", "last"))
         ),
-        "prefill_throughput_per_user": Values(
+        "prefill_throughput_per_user": Sample(
             "input tokens/(t1 − t0) per request, tokens/s", lambda f: _per_s(f.done["input"], f.ttft_s)
         ),
-        "input_sequence_length": Values("input tokens per request", lambda f: f.done["input"]),
-        "output_sequence_length": Values("n per request, reasoning included", lambda f: f.done["tokens"]),
+        "input_sequence_length": Sample("input tokens per request", lambda f: f.done["input"]),
+        "output_sequence_length": Sample("n per request, reasoning included", lambda f: f.done["tokens"]),
         # A request that only reasoned has no count of output tokens rather than one of 0.
-        "output_token_count": Values(
+        "output_token_count": Sample(
             "n less reasoning tokens per request", lambda f: np.where(_spoken(f) > 0, _spoken(f), np.nan)
         ),
     },
@@ -220,7 +220,7 @@ AIPERF = Dialect(
 
 
 def _spoken(facts: Facts) -> Floats:
-    """Count the output tokens that are no reasoning."""
+    """Output tokens that are no reasoning."""
     return np.asarray(facts.done["tokens"] - np.nan_to_num(facts.done["reasoning"]))
 
 
@@ -237,7 +237,7 @@ def _sending_s(facts: Facts) -> float | None:
 
 
 def _gaps_with_zeros_s(facts: Facts) -> Floats:
-    """Compute one gap per token: an event's gap to the event before that brought a token.
+    """One gap per token: an event's gap to the event before that brought a token.
 
     The first of its tokens takes all of it and the others take 0, those of a first event too; the first event that
     brought a token is the first that counts.
@@ -274,25 +274,25 @@ INFERENCE_PERF = Dialect(
         "failures.count": Total("requests neither ok nor short", lambda f: len(f.failed)),
     },
     samples={
-        "load_summary.schedule_delay": Values(
+        "load_summary.schedule_delay": Sample(
             "t0 − intended, of all requests; s", lambda f: f.measured["sent"] - f.measured["intended"]
         ),
-        "successes.latency.request_latency": Values("te − t0; s", lambda f: f.span("sent", "end")),
-        "successes.latency.normalized_time_per_output_token": Values(
+        "successes.latency.request_latency": Sample("te − t0; s", lambda f: f.span("sent", "end")),
+        "successes.latency.normalized_time_per_output_token": Sample(
             "(te − t0)/n per request; s", lambda f: mean_gap_s(f.span("sent", "end"), f.done["tokens"], less=0)
         ),
-        "successes.latency.time_per_output_token": Values(
+        "successes.latency.time_per_output_token": Sample(
             "(tT − t1)/(n − 1) per request, n ≥ 2; s", lambda f: f.tpot_s
         ),
-        "successes.latency.time_to_first_token": Values(
+        "successes.latency.time_to_first_token": Sample(
             "t1 − t0, of requests of two tokens and more; s",
             lambda f: np.where(f.done["tokens"] > 1, f.ttft_s, np.nan),
         ),
-        "successes.latency.inter_token_latency": Values(
+        "successes.latency.inter_token_latency": Sample(
             "gaps between tokens, pooled, 0 within a chunk; s", _gaps_with_zeros_s
         ),
-        "successes.output_len": Values("n per request", lambda f: f.done["tokens"]),
-        "failures.request_latency": Values(
+        "successes.output_len": Sample("n per request", lambda f: f.done["tokens"]),
+        "failures.request_latency": Sample(
             "te − t0 of requests neither ok nor short; s", lambda f: f.failed["end"] - f.failed["sent"]
         ),
     },
@@ -325,17 +325,17 @@ LLMPERF = Dialect(
         ),
     },
     samples={
-        "inter_token_latency_s": Values(
+        "inter_token_latency_s": Sample(
             "(tT − t0)/n per request: it includes TTFT",
             lambda f: mean_gap_s(f.span("sent", "last"), f.done["tokens"], less=0),
         ),
-        "ttft_s": Values("t1 − t0", lambda f: f.ttft_s),
-        "end_to_end_latency_s": Values("te − t0", lambda f: f.span("sent", "end")),
-        "request_output_throughput_token_per_s": Values(
+        "ttft_s": Sample("t1 − t0", lambda f: f.ttft_s),
+        "end_to_end_latency_s": Sample("te − t0", lambda f: f.span("sent", "end")),
+        "request_output_throughput_token_per_s": Sample(
             "n/(te − t0) per request", lambda f: _per_s(f.done["tokens"], f.span("sent", "end"))
         ),
-        "number_input_tokens": Values("input tokens per request", lambda f: f.done["input"]),
-        "number_output_tokens": Values("n per request", lambda f: f.done["tokens"]),
+        "number_input_tokens": Sample("input tokens per request", lambda f: f.done["input"]),
+        "number_output_tokens": Sample("n per request", lambda f: f.done["tokens"]),
     },
     statistics=linear("mean", "min", "max", "stddev", percentiles=(25, 50, 75, 90, 95, 99), prefix="quantiles_p"),
     keys=("results_*", "results_*_{}"),

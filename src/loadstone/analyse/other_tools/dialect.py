@@ -1,4 +1,4 @@
-"""Holds a tool's numbers as tables, in which each has its definition and its formula."""
+"""A tool's numbers as tables, in which each has its definition beside its formula."""
 
 from __future__ import annotations
 
@@ -16,24 +16,22 @@ Number = float | int | None
 
 
 class Total(NamedTuple):
-    """A number of a cell: its definition, in a line, and its formula."""
+    """One number of a cell: what it is, in a line, and its formula."""
 
     definition: str
     of: Callable[[Facts], Number]
 
 
 class Statistic(NamedTuple):
-    """A number of a sample: its name in the tool's keys, its definition, and its formula, over the result of
-    `prepare`.
-    """
+    """One number of a sample: its name in the tool's keys, what it is, and its formula, of what `prepare` gives."""
 
     name: str
     definition: str
     of: Callable[[Any], Number]
 
 
-class Values(NamedTuple):
-    """Values whose statistics a tool gives; `statistics`: where they are not the dialect's."""
+class Sample(NamedTuple):
+    """Values of which a tool gives statistics; `statistics`: where they are not the dialect's."""
 
     definition: str
     of: Callable[[Facts], Any]
@@ -52,7 +50,7 @@ _MOMENTS: dict[str, tuple[str, Callable[[Floats], Any]]] = {
 
 
 def linear(*moments: str, percentiles: Sequence[float], prefix: str = "p") -> tuple[Statistic, ...]:
-    """Make statistics whose percentiles are linear between neighbours, numpy's default."""
+    """Statistics whose percentiles are linear between neighbours, numpy's default."""
     return (
         *(Statistic(name, *_MOMENTS[name]) for name in moments),
         *(
@@ -82,7 +80,7 @@ class Dialect(NamedTuple):
 
     tool: str
     totals: Mapping[str, Total]
-    samples: Mapping[str, Values]
+    samples: Mapping[str, Sample]
     statistics: Sequence[Statistic]
     keys: tuple[str, str] = ("*", "*")
     suffix: str = ""
@@ -90,7 +88,7 @@ class Dialect(NamedTuple):
     prepare: Callable[[Any], Any] = _present
 
     def definitions(self) -> Iterator[tuple[str, str]]:
-        """Yield each key with its definition."""
+        """Each key, and what it is in a line."""
         for name, total in self.totals.items():
             yield self.keys[0].replace("*", name), total.definition
         for name, sample in self.samples.items():
@@ -99,7 +97,7 @@ class Dialect(NamedTuple):
                 yield self._key(name, statistic), definition
 
     def numbers(self, facts: Facts) -> Iterator[tuple[str, Number]]:
-        """Yield each key with its value."""
+        """Each key, and its value."""
         for name, total in self.totals.items():
             yield self.keys[0].replace("*", name), total.of(facts)
         for name, sample in self.samples.items():
@@ -110,7 +108,7 @@ class Dialect(NamedTuple):
                 yield self._key(name, statistic), number.item() if isinstance(number, np.generic) else number
 
     def definition(self, metric: str) -> str | None:
-        """Return the tool's definition of a field of Metrics, in a line, without its unit; None where it has none."""
+        """What the tool's own of a field of Metrics is, in a line, without its unit; None where it has none."""
         name = self.names.get(metric, "")
         row = self.totals.get(name) or self.samples.get(name)
         return row.definition.removesuffix("; ms").removesuffix("; s") if row else None

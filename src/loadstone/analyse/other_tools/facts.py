@@ -1,5 +1,4 @@
-"""Collects the data of every dialect: the measured requests of one cell as arrays, and values that several tools
-share.
+"""What every dialect starts from: the measured requests of one cell as arrays, and values that several tools share.
 
 Symbols as in docs/metrics.md: t0 sent, t1 first and tT last event with output, te end of the stream, n output tokens.
 """
@@ -61,7 +60,7 @@ class Facts:
 
     @property
     def errors(self) -> int:
-        """Requests that failed without being cancelled."""
+        """Requests that failed otherwise than by being cancelled."""
         return len(self.failed) - self.cancelled
 
     @property
@@ -69,7 +68,7 @@ class Facts:
         return None if self.window is None else self.window[1] - self.window[0]
 
     def per_s(self, count: float | None) -> float | None:
-        """Divide a count by the duration."""
+        """`count` over the duration."""
         return over(count, self.duration_s)
 
     @property
@@ -96,12 +95,12 @@ class Facts:
         return mean_gap_s(self.span("first", "last"), self.done["tokens"])
 
     def span(self, begin: str, end: str) -> Floats:
-        """Compute the seconds from one column of the done requests to another."""
+        """Seconds from one column of the done requests to another."""
         return np.asarray(self.done[end] - self.done[begin])
 
     @cached_property
     def chunk_gaps_s(self) -> Floats:
-        """The gap before each event but a request's first, as a tool counts it that takes a chunk for a token."""
+        """The gap before each event but a request's first: what a tool sees that takes a chunk for a token."""
         return np.diff(self.arrival)[~self.first_events[1:]]
 
     @cached_property
@@ -117,13 +116,12 @@ class Facts:
 
     @property
     def first_events(self) -> NDArray[np.bool_]:
-        """Marks the events that are the first of their request."""
+        """Which events are their request's first."""
         return np.diff(self.owners, prepend=-1) > 0
 
 
 def gather(read: Callable[[], Iterable[pa.RecordBatch]], load: Load, *, streams: bool = True) -> Facts:
-    """Collect the facts of the records that `read` yields. Without `streams` only the last event of each is kept, as
-    `last`.
+    """The facts of the records that `read` yields. Without `streams` only the last event of each is kept, as `last`.
 
     Raises InputError where arrival_s and tokens of a request differ in length.
     """
@@ -156,7 +154,7 @@ def _of_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Float
 
 
 def mean_gap_s(span_s: Floats, tokens: Floats, less: int = 1) -> Floats:
-    """Compute span / (tokens − less), NaN where tokens ≤ less."""
+    """span / (tokens − less), NaN where tokens ≤ less."""
     gap_s = np.full(len(tokens), np.nan)
     np.divide(span_s, tokens - less, out=gap_s, where=tokens > less)
     return gap_s

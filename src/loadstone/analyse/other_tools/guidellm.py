@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadstone.analyse.other_tools.dialect import Dialect, Statistic, Total, Values
+from loadstone.analyse.other_tools.dialect import Dialect, Sample, Statistic, Total
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
 from loadstone.core.arrays import Floats
 
@@ -45,7 +45,7 @@ class _Shares(NamedTuple):
 
 
 def _shares(values: Weighted) -> _Shares | None:
-    """Make the distribution of weighted values; None where no value has any weight."""
+    """None where no value has any weight."""
     each, weights = values
     weighing = ~np.isnan(each) & (weights > 0)
     if not weighing.any():
@@ -75,7 +75,7 @@ def _prompts(facts: Facts) -> Weighted:
 
 
 def _outputs(facts: Facts) -> Weighted:
-    """Place output tokens as GuideLLM does: one at t1, the others evenly at as many moments as events."""
+    """When output tokens came, as GuideLLM places them: one at t1, the others evenly at as many moments as events."""
     done = facts.done
     bundled = done["events"] <= 1
     spread = ~bundled & (done["tokens"] > 1)
@@ -89,8 +89,7 @@ def _outputs(facts: Facts) -> Weighted:
 
 
 def _rate(facts: Facts, *events: Weighted) -> Weighted:
-    """Compute the events per second around each moment, and how long: from half way to the moment before to half way
-    to the next.
+    """Events per second around each moment, and how long: from half way to the moment before to half way to the next.
 
     The ends of the window are moments at which nothing happens.
     """
@@ -109,7 +108,7 @@ def _rate(facts: Facts, *events: Weighted) -> Weighted:
 
 
 def _concurrency(facts: Facts) -> Weighted:
-    """Count the requests under way, and for how long each number."""
+    """How many were under way, and for how long each number."""
     if facts.window is None:
         return np.empty(0), np.empty(0)
     begin, end = facts.window
@@ -130,7 +129,7 @@ def _concurrency(facts: Facts) -> Weighted:
 
 
 def _merged(times: Floats, weights: Floats) -> Weighted:
-    """Sort moments, those within _NEAR_S of the first of a group taken as that one, with the sum of weights."""
+    """Moments in order, those within _NEAR_S of the first of a group taken as that one, with the sum of weights."""
     unique, inverse = np.unique(times, return_inverse=True)
     sums = np.bincount(inverse, weights=weights, minlength=len(unique))
     following = np.searchsorted(unique, unique + _NEAR_S, side="right")
@@ -151,32 +150,32 @@ GUIDELLM = Dialect(
         "request_totals.total": Total("requests, whatever became of them", lambda f: len(f.measured)),
     },
     samples={
-        "request_latency": Values("te − t0; s", lambda f: _alike(f.span("sent", "end"))),
-        "time_to_first_token_ms": Values("t1 − t0; ms", lambda f: _alike(f.ttft_s * 1e3)),
-        "time_per_output_token_ms": Values(
+        "request_latency": Sample("te − t0; s", lambda f: _alike(f.span("sent", "end"))),
+        "time_to_first_token_ms": Sample("t1 − t0; ms", lambda f: _alike(f.ttft_s * 1e3)),
+        "time_per_output_token_ms": Sample(
             "(tT − t0)/n, first token included, each request weighing n; ms",
             lambda f: (mean_gap_s(f.span("sent", "last"), f.done["tokens"], less=0) * 1e3, f.done["tokens"]),
         ),
-        "inter_token_latency_ms": Values(
+        "inter_token_latency_ms": Sample(
             "(tT − t1)/(n − 1), each request weighing n − 1; ms", lambda f: (f.tpot_s * 1e3, f.done["tokens"] - 1)
         ),
-        "prompt_token_count": Values("input tokens per request", lambda f: _alike(f.done["input"])),
-        "output_token_count": Values("n per request", lambda f: _alike(f.done["tokens"])),
-        "total_token_count": Values(
+        "prompt_token_count": Sample("input tokens per request", lambda f: _alike(f.done["input"])),
+        "output_token_count": Sample("n per request", lambda f: _alike(f.done["tokens"])),
+        "total_token_count": Sample(
             "input tokens + n per request", lambda f: _alike(f.done["input"] + f.done["tokens"])
         ),
-        "requests_per_second": Values(
+        "requests_per_second": Sample(
             "the rate of request ends, over time", lambda f: _rate(f, _alike(f.done["end"]))
         ),
-        "request_concurrency": Values("requests under way, over time", _concurrency),
-        "prompt_tokens_per_second": Values(
+        "request_concurrency": Sample("requests under way, over time", _concurrency),
+        "prompt_tokens_per_second": Sample(
             "the rate of input tokens, all at t1, over time", lambda f: _rate(f, _prompts(f))
         ),
-        "output_tokens_per_second": Values(
+        "output_tokens_per_second": Sample(
             "the rate of output tokens, 1 at t1 and the others evenly up to tT, over time",
             lambda f: _rate(f, _outputs(f)),
         ),
-        "tokens_per_second": Values(
+        "tokens_per_second": Sample(
             "the rate of input and output tokens, over time", lambda f: _rate(f, _prompts(f), _outputs(f))
         ),
     },

@@ -12,13 +12,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.other_tools.dialect import Dialect, Statistic, Total, Values
+from loadstone.analyse.other_tools.dialect import Dialect, Sample, Statistic, Total
 from loadstone.analyse.other_tools.facts import Facts
 from loadstone.core.arrays import Floats, over, present
 from loadstone.core.statistics import percentile_bounds
 
 _CONFIDENCE = 0.98
-"""The confidence of a two-sided bound whose upper side alone has LoadGen's 0.99."""
+"""Of a two-sided bound, so that its upper side alone has LoadGen's 0.99."""
 
 
 def _at_share(ordered: NDArray[np.int64], q: float) -> int:
@@ -39,16 +39,14 @@ _BOUND = "99 % upper bound of the {}th percentile of tT − scheduled, None belo
 
 
 def _scheduled(facts: Facts) -> Floats:
-    """Find when each done request was to be sent; a closed loop schedules a query when it sends it."""
+    """When each done request was to be sent; a closed loop schedules a query when it sends it."""
     sent, intended = facts.done["sent"], facts.done["intended"]
     closed = facts.load.is_closed
     return np.where(np.isnan(intended) | closed, sent, intended)
 
 
 def _until_last_s(facts: Facts, moments: Floats) -> float | None:
-    """Compute the time from the first scheduled query to this moment of the last scheduled, which need not be the
-    last to end.
-    """
+    """From the first scheduled to this moment of the last scheduled, which need not be the last to end."""
     begins = _scheduled(facts)
     if np.isnan(begins).all():
         return None
@@ -60,21 +58,21 @@ def _latency_ns(facts: Facts) -> NDArray[np.int64]:
 
 
 def _bound(ordered: NDArray[np.int64], q: float) -> int | None:
-    """Find the value with t − 1 above it, t the most for which P(Bin(count, 1 − q) ≤ t) ≤ 0.01; None where t < 1."""
+    """The value with t − 1 above it, t the most for which P(Bin(count, 1 − q) ≤ t) ≤ 0.01; None where t < 1."""
     _, rank = percentile_bounds(len(ordered), q, _CONFIDENCE)
     # The bound's rank leaves t above it; LoadGen takes the next value up.
     return None if rank is None or rank >= len(ordered) else int(ordered[rank])
 
 
 def _tpot_ns(facts: Facts) -> NDArray[np.int64]:
-    """Compute TPOT, in order, of requests of two tokens and more."""
+    """In order, of requests of two tokens and more."""
     several = facts.done[(facts.done["tokens"] > 1) & ~np.isnan(facts.done["first"])]
     span_ns = np.rint((several["last"] - several["first"]) * 1e9).astype(np.int64)
     return np.sort(span_ns // (several["tokens"].astype(np.int64) - 1))
 
 
 def _ns(seconds: Floats) -> NDArray[np.int64]:
-    """Convert known times to whole nanoseconds, in order."""
+    """What is present, in order."""
     return np.sort(np.rint(present(seconds) * 1e9).astype(np.int64))
 
 
@@ -98,10 +96,10 @@ MLPERF = Dialect(
         "early_stopping_latency_ms": Total(_BOUND.format(99), lambda f: _bound(_latency_ns(f), 0.99)),
     },
     samples={
-        "result_{}_latency_ns": Values("tT − scheduled", _latency_ns),
-        "result_first_token_{}_latency_ns": Values("t1 − scheduled", lambda f: _ns(f.done["first"] - _scheduled(f))),
-        "result_time_per_output_token_{}_ns": Values(_TPOT, _tpot_ns, _ORDERED),
-        "result_time_to_output_token_{}": Values(_TPOT, _tpot_ns, _MOMENTS),
+        "result_{}_latency_ns": Sample("tT − scheduled", _latency_ns),
+        "result_first_token_{}_latency_ns": Sample("t1 − scheduled", lambda f: _ns(f.done["first"] - _scheduled(f))),
+        "result_time_per_output_token_{}_ns": Sample(_TPOT, _tpot_ns, _ORDERED),
+        "result_time_to_output_token_{}": Sample(_TPOT, _tpot_ns, _MOMENTS),
     },
     statistics=_ORDERED + _MOMENTS,
     suffix="; ns",
