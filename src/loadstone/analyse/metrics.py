@@ -19,7 +19,7 @@ from loadstone.core.pace import Pace, pace_of
 from loadstone.core.plan import Load
 from loadstone.core.statistics import Dependence, Distribution, Pool, distribution
 from loadstone.core.statistics.dependence import CURVE, window_curve
-from loadstone.core.statistics.distribution import mean_reach
+from loadstone.core.statistics.distribution import mean_margin
 from loadstone.core.summary import LATENCIES, Latency, Metrics, Part, Requests, Steady, Sustained
 
 if TYPE_CHECKING:
@@ -261,10 +261,10 @@ def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Susta
     for name, values in each.items():
         mean = float(values.mean())
         # Lengths are drawn one by one, whatever the requests then share.
-        reach = mean_reach(float(values.std()), len(values)) / mean
-        below = math.hypot(math.log1p(-reach), behind) if reach < 1 else math.inf
+        margin = mean_margin(float(values.std()), len(values)) / mean
+        below = math.hypot(math.log1p(-margin), behind) if margin < 1 else math.inf
         rates[name] = load.value * mean
-        bounds[name] = [rates[name] * math.exp(-below), rates[name] * (1 + reach)]
+        bounds[name] = [rates[name] * math.exp(-below), rates[name] * (1 + margin)]
     return Sustained(
         output_tokens_per_s=rates["output_tokens_per_s"],
         total_tokens_per_s=rates.get("total_tokens_per_s"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadstone.analyse.compare.metric import Metric, Stat
 from loadstone.analyse.compare.permutation import Floats, Units, pooled_variance, welch
-from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_reach, repeats
+from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_margin, repeats
 from loadstone.analyse.compare.result import ComparedCell, ComparedMetric
 from loadstone.analyse.compare.sides import RequestTimes, RunCell, requests_of, shared_requests
 from loadstone.core.statistics import dependence
@@ -70,7 +70,7 @@ def _describe_side(places: Sequence[RunCell], metric: Metric, stats: Sequence[St
     for repeats of a simulation do not make the model better.
     """
     sampling = [stat.reach for stat in stats if stat is not None and stat.reach is not None]
-    simulated = [metric.model_reach(place.cell, intended) for place in places if place.run.simulated]
+    simulated = [metric.model_margin(place.cell, intended) for place in places if place.run.simulated]
     model = [each for each in simulated if each is not None]
     return Side(
         pooled(sampling) if sampling and len(sampling) == len(stats) else None,
@@ -293,7 +293,7 @@ def bound(cell: ComparedCell, sides: Mapping[Metric, tuple[Side, Side]]) -> None
         if (reach := contrast(a, b, row.metric.base, paired=paired).sampling) is not None:
             row.low, row.high = bounds(row.ratio, reach)
         # What these two runs would have shown: the test knows nothing of other runs.
-        row.log_error = sum(ratio_reach(a.sampling, b.sampling, paired)) / 2 / dependence.student(freedom)
+        row.log_error = sum(ratio_margin(a.sampling, b.sampling, paired)) / 2 / dependence.student(freedom)
 
 
 def _pearson(a: Floats, b: Floats) -> float:

@@ -78,7 +78,7 @@ class Metric:
         joules = window.j_per_output_token
         return throughput.inverse(joules if self.base == _ENERGY else per_million(dollars, throughput.value))
 
-    def model_reach(self, cell: CellSummary, intended: bool) -> Reach | None:
+    def model_margin(self, cell: CellSummary, intended: bool) -> Reach | None:
         """Return the margin of the performance model, 80 %, from a simulated run's cell; None where it is not known.
 
         A mean and every percentile take what is known of the median.

@@ -68,7 +68,7 @@ def pooled(reaches: Sequence[Reach]) -> Reach:
     return below, above
 
 
-def ratio_reach(a: Reach, b: Reach, correlation: float = 0.0, more: float = 0.0) -> Reach:
+def ratio_margin(a: Reach, b: Reach, correlation: float = 0.0, more: float = 0.0) -> Reach:
     """Compute the margin of b over a. `correlation`: c; `more`: a further difference between them, added as if
     independent.
     """
@@ -161,10 +161,10 @@ def contrast(a: Side, b: Side, base: str, *, paired: float = 0.0) -> Contrast:
     sampling = model = None
     if a.sampling is not None and b.sampling is not None:
         more = repeats(base) * ((a.repeats_missing + b.repeats_missing) / 2) ** 0.5
-        sampling = ratio_reach(a.sampling, b.sampling, paired, more)
+        sampling = ratio_margin(a.sampling, b.sampling, paired, more)
     bases = [*a.bases, *b.bases]
     shared = shared_error(bases)
     known = all(side.model is not None or not any(side.bases) for side in (a, b))
     if any(bases) and shared < 1 and known:
-        model = ratio_reach(a.model or (0.0, 0.0), b.model or (0.0, 0.0), shared)
+        model = ratio_margin(a.model or (0.0, 0.0), b.model or (0.0, 0.0), shared)
     return Contrast(sampling, model)

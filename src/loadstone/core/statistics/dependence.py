@@ -294,8 +294,8 @@ class Dependence:
         if known is None:
             return [None, None]
         error, freedom = known
-        reach = student(freedom) * error
-        return [max(0.0, rate - reach), rate + reach]
+        margin = student(freedom) * error
+        return [max(0.0, rate - margin), rate + margin]
 
     def _error(
         self, sample: Callable[[int], Floats], between_places: float, independent: float

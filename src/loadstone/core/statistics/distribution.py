@@ -63,20 +63,20 @@ def distribution(values: Floats, dependence: Dependence | None = None) -> Distri
     std = _std(ordered, mean)
     points = {name: _interpolate(ordered, q) for name, q in PERCENTILES.items()}
     if dependence is None:
-        reach, worth = mean_reach(std, n), dict.fromkeys(PERCENTILES, n)
+        margin, worth = mean_margin(std, n), dict.fromkeys(PERCENTILES, n)
     else:
         between_places = dependence.between_places(values)
         independent = dependence.independent(values)
         known = dependence.error_of_mean(values, between_places, independent)
-        reach = student(known[1]) * known[0] if known is not None else math.inf
+        margin = student(known[1]) * known[0] if known is not None else math.inf
         least = max(1.0, between_places * n / std**2) if between_places else 1.0
         worth = {
             name: _worth(above(values, points[name]), q, n, dependence, independent, least)
             for name, q in PERCENTILES.items()
         }
     bounds: dict[str, list[float | None]] = {"mean": [None, None]}
-    if math.isfinite(reach):
-        bounds["mean"] = [max(0.0, mean - reach) if ordered[0] >= 0 else mean - reach, mean + reach]
+    if math.isfinite(margin):
+        bounds["mean"] = [max(0.0, mean - margin) if ordered[0] >= 0 else mean - margin, mean + margin]
     for name, q in PERCENTILES.items():
         ranks = ranks_among(percentile_bounds(worth[name], q), n, worth[name])
         bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in ranks]
@@ -85,7 +85,7 @@ def distribution(values: Floats, dependence: Dependence | None = None) -> Distri
     )
 
 
-def mean_reach(std: float, n: int) -> float:
+def mean_margin(std: float, n: int) -> float:
     """Return the margin of the 95 % interval of a mean of n independent values; infinite where they are too few."""
     return student(n - 1.0) * std / math.sqrt(n - 1) if n >= LEAST_BLOCKS else math.inf
 
@@ -145,9 +145,9 @@ def _binomial(n: int, q: float) -> tuple[int, Floats]:
     By the ratio of neighbours, from the mode; twelve standard deviations either way leave out less than 1e-30.
     (scipy.special has it too, at a fifth of a second of processor time for its import, in every run.)
     """
-    reach = math.ceil(12 * math.sqrt(n * q * (1 - q))) + 12
+    margin = math.ceil(12 * math.sqrt(n * q * (1 - q))) + 12
     mode = min(n, math.floor((n + 1) * q))
-    first, last = max(0, mode - reach), min(n, mode + reach)
+    first, last = max(0, mode - margin), min(n, mode + margin)
     k = np.arange(first, last, dtype=np.float64)
     log_mass = np.concatenate([[0.0], np.cumsum(np.log((n - k) / (k + 1)) + math.log(q / (1 - q)))])
     at_mode = (
