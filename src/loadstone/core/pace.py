@@ -205,7 +205,7 @@ def _sizes(rows: NDArray[Any]) -> Floats:
     """Count the tokens of each answer, at least one; the mean of the others where they are not known."""
     size = np.maximum(1.0, rows["tokens"])
     known = arrays.present(size)
-    return np.nan_to_num(size, nan=float(known.mean()) if len(known) else 1.0)
+    return np.asarray(np.nan_to_num(size, nan=float(known.mean()) if len(known) else 1.0))
 
 
 def _own_wait(ended: Floats) -> float | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from loadstone.core.units import show_seconds
 from loadstone.report.data.statistic import Stat, energy, latency, price, throughput, whole
 from loadstone.report.data.wording import clean, count, joined
 
+_Value = TypeVar("_Value")
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _SHARED = "shared-prefix"
 """Part of the name of SGLang's data set of that sort."""
@@ -184,7 +185,7 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
         return self.output_tokens_per_s / self.gpus if self.output_tokens_per_s is not None and self.gpus else None
 
 
-def reduce_known(reduce: Callable[[list[Any]], Any], values: Iterable[Any]) -> Any:
+def reduce_known(reduce: Callable[[list[_Value]], _Value], values: Iterable[_Value | None]) -> _Value | None:
     """Reduce the values that are known to one; None where none is."""
     known = [value for value in values if value is not None]
     return reduce(known) if known else None
