@@ -263,7 +263,7 @@ def _times(scalars: pa.Table, column: str) -> Floats:
     import pyarrow.compute as pc
 
     measured = np.array(pc.fill_null(pc.equal(scalars["phase"], "measure"), False))
-    return known_times(scalars[column].to_numpy())[measured]
+    return np.asarray(known_times(scalars[column].to_numpy())[measured])
 
 
 def _cell_summary(run: _Run, cell: int, load: Load, bounds: Sequence[Bound], numbers: CellNumbers) -> CellSummary:
