@@ -37,7 +37,7 @@ def test_examples_on_the_page_run(page: Path, tmp_path: Path) -> None:
     signal.alarm(300)  # a page may have many
     for name, text in files().items():
         (tmp_path / name).write_text(text)
-    law = simulated_server.Law.parse("ttft=5ms,itl=1ms")
+    law = simulated_server.FixedLatency.parse("ttft=5ms,itl=1ms")
     with simulated_server.start(law) as first, simulated_server.start(law) as second:
 
         def real(text: str) -> str:

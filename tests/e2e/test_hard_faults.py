@@ -36,7 +36,7 @@ from conftest import (
     usage,
     whole,
 )
-from loadstone.measure.simulated_server import Law, start
+from loadstone.measure.simulated_server import FixedLatency, start
 from test_faults import PLANNED, measure
 
 HALF_A_HEADER = b"HTTP/1.1 200 OK\r\nContent-Type: text/ev"
@@ -105,7 +105,7 @@ def test_a_server_that_hangs(loadstone: Loadstone, reply: Reply, flag: str, toke
 
 def test_a_server_that_stops_and_goes_on(loadstone: Loadstone, tmp_path: Path) -> None:
     """SIGSTOP: its sockets stay, nothing comes; then all goes on. Nothing is lost, and the pause is in the times."""
-    with start(Law(ttft_s=0.01, itl_s=0.01)) as server:
+    with start(FixedLatency(ttft_s=0.01, itl_s=0.01)) as server:
 
         def pause() -> None:
             """Once answers have come, however long it took to begin."""

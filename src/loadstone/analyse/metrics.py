@@ -73,7 +73,7 @@ def parts(
 
 
 def _measure_part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
-    done = rows[arrays.completed(rows)]
+    done = rows[arrays.is_completed(rows)]
     output_tokens = int(np.nansum(rows["tokens"]))
     latencies = _latencies(done, Dependence.of(done["sent"], done["last"]), streams)
     return Part(
@@ -136,8 +136,8 @@ def measure_cell(
 
     pace = pace_of(load, rows, streams=streams) if load.is_open and rows["measured"].any() else None
     measured = _select(rows, rows["measured"])
-    done = _select(measured, arrays.completed(measured))
-    dependence = Dependence.of(done["sent"], done["last"], span_s, load.places)
+    done = _select(measured, arrays.is_completed(measured))
+    dependence = Dependence.of(done["sent"], done["last"], span_s, load.slots)
     duration_s = arrays.span_s(np.fmin(measured["intended"], measured["sent"]), measured["end"])
     samples = _latencies(done, dependence, streams) | {
         "itl_s": itl,
@@ -153,7 +153,7 @@ def measure_cell(
     metrics.sustained = sustained_of(load, measured, pace)
     if any(bound is not None for bound in slo):
         met = _meets_bounds(measured, load, slo)
-        metrics.goodput_per_s = arrays.over(int(met.sum()), duration_s)
+        metrics.goodput_per_s = arrays.divide(int(met.sum()), duration_s)
         metrics.attainment = float(met.mean()) if len(met) else None
     return CellNumbers(_count_requests(measured), duration_s, metrics, samples, pace)
 
@@ -171,9 +171,9 @@ def _scan(
     for batch in batches:
         whole = arrays.events(batch)
         part = arrays.rows(batch, whole)
-        counted = part["measured"] & arrays.completed(part)
-        for at, piece in arrays.pieces(whole):
-            gained = arrays.gained(piece)
+        counted = part["measured"] & arrays.is_completed(part)
+        for at, piece in arrays.split_pieces(whole):
+            gained = arrays.count_gained(piece)
             if window is not None:
                 arrived += window_curve(piece.arrival, gained, window)
             chosen = counted[at]
@@ -191,8 +191,8 @@ def _count_arrivals(batches: Iterable[pa.RecordBatch], window: Span) -> Floats:
     """Count the tokens that arrived in each stretch of the window."""
     arrived = np.zeros(CURVE)
     for batch in batches:
-        for _, piece in arrays.pieces(arrays.events(batch)):
-            arrived += window_curve(piece.arrival, arrays.gained(piece), window)
+        for _, piece in arrays.split_pieces(arrays.events(batch)):
+            arrived += window_curve(piece.arrival, arrays.count_gained(piece), window)
     return arrived
 
 
@@ -205,16 +205,16 @@ def _total(measured: NDArray[Any], done: int, duration_s: float | None) -> Metri
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cached_input_tokens=arrays.total(measured["cached"]),
-        output_tokens_per_s=arrays.over(output_tokens, duration_s),
-        total_tokens_per_s=arrays.over(total_tokens, duration_s),
-        requests_per_s=arrays.over(done, duration_s),
+        output_tokens_per_s=arrays.divide(output_tokens, duration_s),
+        total_tokens_per_s=arrays.divide(total_tokens, duration_s),
+        requests_per_s=arrays.divide(done, duration_s),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
     )
 
 
 def _find_window(sent_s: Floats) -> Span | None:
     """Find the span from the first to the last send; None where it has no length, as with a single send."""
-    sent = arrays.present(sent_s)
+    sent = arrays.drop_missing(sent_s)
     return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
 
 
@@ -250,7 +250,7 @@ def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Susta
     if pace is None or not pace.keeps_up or pace.growth is None:
         return None
     tokens = measured["tokens"]
-    if not len(measured) or not arrays.completed(measured).all() or np.isnan(tokens).any() or not tokens.any():
+    if not len(measured) or not arrays.is_completed(measured).all() or np.isnan(tokens).any() or not tokens.any():
         return None
     behind = math.log1p(max(0.0, sum(pace.growth)))
     each = {"output_tokens_per_s": tokens, "requests_per_s": np.ones(len(tokens))}
@@ -276,7 +276,7 @@ def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Susta
 def _meets_bounds(rows: NDArray[Any], load: Load, slo: RequestBounds) -> Bools:
     """Mark the requests that are ok or short and within every bound (≤). One token has no TPOT to miss."""
     origin = arrays.origin_s(rows, load)
-    met = arrays.completed(rows)
+    met = arrays.is_completed(rows)
     if slo.ttft_s is not None:
         met &= rows["first"] - origin <= slo.ttft_s
     if slo.tpot_s is not None:
@@ -288,8 +288,8 @@ def _meets_bounds(rows: NDArray[Any], load: Load, slo: RequestBounds) -> Bools:
 
 def _achieved_rate_per_s(measured: NDArray[Any]) -> float | None:
     """(sends − 1)/(last send − first send); None below two sends or where all were sent at once."""
-    sent = arrays.present(measured["sent"])
-    return arrays.over(len(sent) - 1, float(np.ptp(sent))) if len(sent) >= 2 else None
+    sent = arrays.drop_missing(measured["sent"])
+    return arrays.divide(len(sent) - 1, float(np.ptp(sent))) if len(sent) >= 2 else None
 
 
 def _select(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
@@ -299,5 +299,5 @@ def _select(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
 
 
 def _mean(values: Floats) -> float | None:
-    known = arrays.present(values)
+    known = arrays.drop_missing(values)
     return float(known.mean()) if len(known) else None

@@ -18,7 +18,7 @@ from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.slo import Bound, bounds_of
 from loadstone.core import run_folder
-from loadstone.core.arrays import COLUMNS, Floats, known_times
+from loadstone.core.arrays import COLUMNS, Floats, mask_times
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Load, Plan
@@ -123,7 +123,7 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
 
 def doubt(folder: Path, cells: Sequence[CellSummary]) -> None:
     """Add findings where records were changed after they were written, or a cell's times are impossible."""
-    altered = "records.parquet" in run_folder.changed(folder)
+    altered = "records.parquet" in run_folder.find_changed(folder)
     for cell in cells:
         if not cell.verdict.has("records_altered", "times_impossible"):
             doubts = verdict.record_findings(altered=altered, impossible=cell.is_impossible)
@@ -173,7 +173,7 @@ def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
     """
     cut = {number for number, cell in enumerate(info.cells) if cell.stopped is not None}
     if cut or any(plan.cyclic(cell) for cell in range(len(plan.cells))):
-        plan = run_folder.issued(folder, plan, cut)
+        plan = run_folder.cut_to_issued(folder, plan, cut)
         run_folder.write_plan(folder / "plan.parquet", plan)
         info.plan_id = plan.plan_id
     run_folder.write_info(folder, info)
@@ -263,7 +263,7 @@ def _times(scalars: pa.Table, column: str) -> Floats:
     import pyarrow.compute as pc
 
     measured = np.array(pc.fill_null(pc.equal(scalars["phase"], "measure"), False))
-    return np.asarray(known_times(scalars[column].to_numpy())[measured])
+    return np.asarray(mask_times(scalars[column].to_numpy())[measured])
 
 
 def _cell_summary(run: _Run, cell: int, load: Load, bounds: Sequence[Bound], numbers: CellNumbers) -> CellSummary:
@@ -368,7 +368,7 @@ def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
     """
 
     def joules(tokens_per_s: float | None, begin_s: float, over_s: float) -> float | None:
-        energy_j = readings.energy_j(begin_s, over_s)
+        energy_j = readings.sum_energy_j(begin_s, over_s)
         return energy_j / (tokens_per_s * (over_s - begin_s)) if energy_j is not None and tokens_per_s else None
 
     metrics = summary.metrics
@@ -391,8 +391,7 @@ def _in_dialect(run: _Run, cell: int, dialect: str) -> ToolNumbers:
     """Compute the cell's numbers under another tool's names, by its definitions."""
     from loadstone.analyse.other_tools import summarise_as
 
-    load = run.info.cells[cell].load
-    return summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), load, streams=run.info.streams)
+    return summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), streams=run.info.streams)
 
 
 def _add_server(summary: CellSummary, run: _Run, cell: int, scalars: pa.Table) -> None:

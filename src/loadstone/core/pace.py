@@ -127,7 +127,7 @@ class Pace(NamedTuple):
 
 def pace_of(load: Load, rows: NDArray[Any], *, streams: bool = True) -> Pace:
     """Judge an open loop; `rows`: all its requests, as in arrays.rows(), warm-up too."""
-    replicas = np.unique(arrays.present(rows["replica"]))
+    replicas = np.unique(arrays.drop_missing(rows["replica"]))
     for replica in (None, *(map(int, replicas) if len(replicas) > 1 else ())):
         those = rows if replica is None else rows[rows["replica"] == replica]
         if (why := _why_not(load, those, streams)) is not None:
@@ -204,7 +204,7 @@ def _behind(load: Load, rows: NDArray[Any], name: str, *, one_piece: bool = Fals
 def _sizes(rows: NDArray[Any]) -> Floats:
     """Count the tokens of each answer, at least one; the mean of the others where they are not known."""
     size = np.maximum(1.0, rows["tokens"])
-    known = arrays.present(size)
+    known = arrays.drop_missing(size)
     return np.asarray(np.nan_to_num(size, nan=float(known.mean()) if len(known) else 1.0))
 
 

@@ -176,7 +176,7 @@ def take_blocks(
         return
     cell.unit, cell.counts = "blocks", (len(on_a), len(on_b))
     between_places = np.array(
-        [_variance_between_slots(row, sides, cell.load.places, paired=paired) for row in cell.tested]
+        [_variance_between_slots(row, sides, cell.load.slots, paired=paired) for row in cell.tested]
     )
     for index, row in enumerate(cell.tested):
         if row.metric.is_share:

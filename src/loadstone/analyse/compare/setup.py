@@ -88,7 +88,7 @@ def _made_with(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Diffe
     """Compare the programs and flags of the engines, where both sides know them."""
     rows = []
     for what, value in MADE_WITH.items():
-        sides = [_distinct([value(Provenance.of(run.info)) for run in runs]) for runs in (a, b)]
+        sides = [_distinct([value(Provenance.read(run.info)) for run in runs]) for runs in (a, b)]
         if all(None not in values for values in sides):
             rows += _row(what, sides, only_differing=True)
     return rows
@@ -131,7 +131,7 @@ def _plan(a: Sequence[ComparedRun], b: Sequence[ComparedRun], rows: Sequence[Dif
 
 def flags_known(runs: Sequence[ComparedRun]) -> bool:
     """Tell if it is known of each run how its engine was started."""
-    return all(run.simulated or Provenance.of(run.info).commands for run in runs)
+    return all(run.simulated or Provenance.read(run.info).commands for run in runs)
 
 
 def common_loads(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> set[Load]:

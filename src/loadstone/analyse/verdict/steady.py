@@ -153,7 +153,7 @@ def _unknown_pace(cell: JudgedCell) -> Iterator[Finding]:
             f"each request took {pace.growth[0]:.0%} ± {pace.growth[1]:.0%} longer per second that it was due later"
         )
     else:
-        span_s = float(np.ptp(arrays.present(cell.measured.due_s)))
+        span_s = float(np.ptp(arrays.drop_missing(cell.measured.due_s)))
         evidence = (
             f"{e2e.n} requests in {show_seconds(span_s)}, each of which took {show_seconds(e2e.mean)} on average"
         )
@@ -218,7 +218,7 @@ def intervals(cell: JudgedCell) -> Iterator[Finding]:
     yield from _wide_intervals(cell, latencies)
     # Slow stretches that last about as long as the cell: nobody can tell how many more there would be.
     done = cell.completed
-    known = Dependence.of(done.sent_s, done.last_s, places=cell.load.places)
+    known = Dependence.of(done.sent_s, done.last_s, places=cell.load.slots)
     unknown = [name for name, one in latencies.items() if one.ci95["mean"] == [None, None]]
     if unknown and known.most_blocks and known.places:
         yield finding(
@@ -253,7 +253,7 @@ def phases_locked(cell: JudgedCell) -> Iterator[Finding]:
     """Find slots of a closed loop that stay together: requests that were sent together end together, and so do their
     successors, so that the same requests wait for each other all the time (core.statistics.dependence).
     """
-    sent, slots = cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable")), cell.load.places
+    sent, slots = cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable")), cell.load.slots
     unlike = cell.load.unit != "requests"
     if unlike or spread_between_places(np.diff(sent.sent_s), slots) < thresholds.LOCKED:
         return
