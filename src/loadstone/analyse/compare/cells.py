@@ -17,6 +17,10 @@ from loadstone.core.statistics import dependence
 
 Samples = Sequence[Sequence[Floats]]
 """A value for each request of each run of each side."""
+Runs = Sequence[Sequence[RequestTimes]]
+"""The requests of each run of each side."""
+Dollars = Sequence[Sequence[float | None]]
+"""The cost per hour of each run of each side."""
 
 PERMUTED_RUNS = 70
 """Relabellings of whole runs from which a permutation test can find anything: four against four have so many."""
@@ -131,16 +135,8 @@ def _take_request_blocks(cell: ComparedCell, a: Sequence[RunCell], b: Sequence[R
     take_blocks(cell, sides, paired=paired, dollars=[[place.run.dollars for place in places] for places in (a, b)])
 
 
-def take_blocks(
-    cell: ComparedCell,
-    sides: Sequence[Sequence[RequestTimes]],
-    *,
-    paired: bool,
-    dollars: Sequence[Sequence[float | None]] = (),
-) -> None:
+def take_blocks(cell: ComparedCell, sides: Runs, *, paired: bool, dollars: Dollars = ()) -> None:
     """Make the units of a cell from the requests of each side's runs; `paired`: row by row of the same request.
-
-    `dollars`: per hour, of each run.
 
     Metrics without a ratio are left out. Where nothing can be tested, the cell says why.
     """
@@ -205,10 +201,7 @@ def _correlation(rows: Floats, count: int) -> Floats:
 
 
 def _columns(
-    sides: Sequence[Sequence[RequestTimes]],
-    rows: Sequence[ComparedMetric],
-    count: int,
-    dollars: Sequence[Sequence[float | None]],
+    sides: Runs, rows: Sequence[ComparedMetric], count: int, dollars: Dollars
 ) -> tuple[Floats, Floats, list[ComparedMetric]]:
     """Compute block means of every metric that has them, `count` blocks of each run: (A's, B's, which metrics)."""
     tested: list[ComparedMetric] = []
@@ -232,9 +225,7 @@ def _columns(
     return a, b, tested
 
 
-def _rates(
-    metric: Metric, sides: Sequence[Sequence[RequestTimes]], count: int, dollars: Sequence[Sequence[float | None]]
-) -> list[list[Floats]] | None:
+def _rates(metric: Metric, sides: Runs, count: int, dollars: Dollars) -> list[list[Floats]] | None:
     """Compute output tokens per second, or for a dollar (where both sides cost as much, the test is that of the
     throughput), in each block of each run; None where a run has none.
     """
@@ -248,7 +239,7 @@ def _rates(
     return made
 
 
-def _values(metric: Metric, sides: Sequence[Sequence[RequestTimes]]) -> Samples:
+def _values(metric: Metric, sides: Runs) -> Samples:
     """Take a number for each request of each run, whose means are compared."""
     values: Samples = [[getattr(run, f"{metric.base}_s") for run in side] for side in sides]
     together = np.concatenate([run for side in values for run in side])
@@ -261,9 +252,7 @@ def _values(metric: Metric, sides: Sequence[Sequence[RequestTimes]]) -> Samples:
     return [[dependence.above(run, cut, near) for run in side] for side in values]
 
 
-def _variance_between_slots(
-    row: ComparedMetric, sides: Sequence[Sequence[RequestTimes]], places: int, *, paired: bool
-) -> float:
+def _variance_between_slots(row: ComparedMetric, sides: Runs, places: int, *, paired: bool) -> float:
     """Compute the variance that the slots of a closed loop add to the difference B − A, or for a throughput to
     ln(B/A).
     """
