@@ -12,9 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
-from loadstone.analyse.verdict.client import clocks_apart
+from loadstone.analyse.verdict.client import client_limits
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
@@ -147,5 +148,6 @@ def test_more_workers_than_this_machine_has_processors_need_a_cluster() -> None:
 
 @pytest.mark.parametrize(("apart_s", "warned"), [(None, False), (0.0015, False), (0.004, True)])
 def test_clocks_that_may_be_apart_by_more_than_a_late_send_are_a_finding(apart_s: float | None, warned: bool) -> None:
-    cell = SimpleNamespace(info=CellInfo(load=Load("rate", 1.0), clocks_apart_s=apart_s))
-    assert (clocks_apart(cell) is not None) is warned  # type: ignore[arg-type]
+    info = CellInfo(load=Load("rate", 1.0), clocks_apart_s=apart_s)
+    cell = SimpleNamespace(info=info, requests=SimpleNamespace(worker=np.zeros(1)), clock="kernel")
+    assert bool(list(client_limits(cell))) is warned  # type: ignore[arg-type]

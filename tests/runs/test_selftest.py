@@ -21,7 +21,7 @@ from rich.console import Console
 
 from conftest import Loadstone
 from loadstone.analyse import client_accuracy
-from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift
+from loadstone.analyse.client_accuracy import ClientErrors, Selftest, SelftestRow, Shift
 from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
@@ -226,12 +226,12 @@ def test_spread_gives_no_percentile_that_nothing_lies_beyond() -> None:
 # What is kept.
 
 
-def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 1000, **fields: Any) -> Row:
+def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 1000, **fields: Any) -> SelftestRow:
     values = np.full(n, p50)
     values[n // 2 + 1 :] = 3 * p50
     error = spread(values)
     shift = Shift(p50, 2 * p50)
-    comparison = Comparison(
+    comparison = ClientErrors(
         error_s=error, ttft_s=shift, itl_s=None, request_s=error, server_late_s=error, coalesced=0.0, unmatched=0
     )
     given: dict[str, Any] = {
@@ -240,7 +240,7 @@ def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 
         "created": "2026-11-21",
     }
     given |= {"comparison": comparison}
-    return Row(streams=streams, tokens_per_s=tokens_per_s, **given | fields)
+    return SelftestRow(streams=streams, tokens_per_s=tokens_per_s, **given | fields)
 
 
 def test_save_keeps_what_was_not_measured_again(cache: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-SOURCES = ("dcgm", "amd", "nvidia-smi", "nvml", "triton")
+SOURCES = ("dcgm", "amd", "nvidia-smi", "nvml", "engine")
 """The first of these that reports GPUs is taken: an exporter was named by the user, and may know of other
 machines than this one; an engine tells least."""
 LEAST_NEW = 3
@@ -76,10 +76,10 @@ _NAMES = {
     "nvidia_smi_memory_used_bytes": Meaning("nvidia-smi", "memory_used_bytes"),
     "nvidia_smi_temperature_gpu": Meaning("nvidia-smi", "temperature_c"),
     "nvidia_smi_utilization_gpu_ratio": Meaning("nvidia-smi", "busy_share"),
-    "nv_gpu_power_usage": Meaning("triton", "power_w"),
-    "nv_energy_consumption": Meaning("triton", "energy_j_total"),
-    "nv_gpu_memory_used_bytes": Meaning("triton", "memory_used_bytes"),
-    "nv_gpu_utilization": Meaning("triton", "busy_share"),
+    "nv_gpu_power_usage": Meaning("engine", "power_w"),
+    "nv_energy_consumption": Meaning("engine", "energy_j_total"),
+    "nv_gpu_memory_used_bytes": Meaning("engine", "memory_used_bytes"),
+    "nv_gpu_utilization": Meaning("engine", "busy_share"),
 }
 
 

@@ -25,8 +25,8 @@ from loadstone.measure.engines.observe import Observer, exporter
 from loadstone.measure.engines.server import HttpServer
 from loadstone.runs import deployments, execution, preflight, provenance, worker_jobs
 from loadstone.runs.cells import CellLoop, Event, Listener
+from loadstone.runs.launched import why_ended
 from loadstone.runs.preflight import Prepared
-from loadstone.runs.targets import why_ended
 from loadstone.workload.options import Options
 
 _EVENT_BYTES = 20

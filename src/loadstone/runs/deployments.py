@@ -15,11 +15,10 @@ from loadstone.core.errors import InputError
 from loadstone.core.record import Target
 from loadstone.core.text import excerpt
 from loadstone.engines.sharding.limits import count
+from loadstone.engines.table import SIMULATED
+from loadstone.engines.triton import BACKENDS
 from loadstone.measure.engines import attach
 from loadstone.workload.options import TargetOptions
-
-_BEHIND_TRITON = ("tensorrt-llm", "vllm")
-"""Engines that Triton has as backends, of which it tells neither name nor version."""
 
 
 def declared_deployment(options: TargetOptions) -> Deployment | None:
@@ -58,8 +57,8 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
     named another engine than the server does.
     """
     declared = deployed.engine if names_engine(text) else None
-    behind = target.engine == "Triton" and declared in _BEHIND_TRITON
-    may_differ = behind or target.engine in (None, attach.SIMULATED)
+    behind = target.engine == "Triton" and declared in BACKENDS
+    may_differ = behind or target.engine in (None, SIMULATED)
     if declared and not may_differ and engine_name(declared) != target.engine:
         raise InputError(
             f"--deployment {text!r}: its engine is {declared}, and {target.url} says that it is {target.engine}; "

@@ -23,8 +23,8 @@ from loadstone.core.record import CellInfo, RequestRecord, Target
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Signals
 from loadstone.engines import keywords_named
-from loadstone.engines.keywords import Keywords
 from loadstone.engines.launch import Site
+from loadstone.engines.offline.keywords import Keywords
 from loadstone.measure.engines.launch import LaunchError
 from loadstone.measure.offline.engine import (
     LoadedEngine,
@@ -53,8 +53,6 @@ _EVENT_BYTES = 1
 _WARMUP_TOKENS = 16
 """Answers of warm-up requests are cut to so many: they are there so that kernels are compiled and memory is taken."""
 _MOST_IDS = 1 << 16
-_TIMED = ("vllm",)
-"""Engines that tell when each request had its first and last token."""
 
 
 class _Stopped(Exception):
@@ -154,7 +152,7 @@ def _open(
         url=text,
         urls=[text],
         endpoint="offline",
-        streams=keywords.engine in _TIMED,
+        streams=keywords.timed,
         model=deployment.model.name,
         engine=engine_title(keywords.engine),
         engine_version=loaded.version,

@@ -32,6 +32,7 @@ from loadstone.measure.engines.server import HttpServer, check_proxy
 from loadstone.measure.wire.request import RequestBody, make_body, make_path
 from loadstone.runs import execution, targets
 from loadstone.runs.deployments import declared_deployment
+from loadstone.runs.launched import check_target
 from loadstone.runs.targets import Servers, Tell, longest_tokens
 from loadstone.workload.option_values import parse_structured
 from loadstone.workload.options import ClientOptions, EarlyEndOptions, Options
@@ -98,7 +99,7 @@ def prepare(options: Options, stopping: Stopping | None, stack: contextlib.ExitS
     draft = planner.plan()
     execution.bounds_of(options.output)
     check_client(options.client)
-    targets.check_target(options.target)
+    check_target(options.target)
     declared = declared_deployment(options.target)
     stopping = stopping or stopping_of(until_precise(options).early_end, options.client)
     headers = headers_of(options.client.headers)

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift, Spread, events_per_s
-from loadstone.analyse.metrics import cell_metrics
+from loadstone.analyse.client_accuracy import ClientErrors, Selftest, SelftestRow, Shift, Spread, events_per_s
+from loadstone.analyse.metrics import measure_cell
 from loadstone.core import host, run_folder
 from loadstone.core.errors import LoadstoneError
 from loadstone.core.plan import Load
@@ -79,8 +79,8 @@ def run(
     return Selftest(host=described, rows=rows)
 
 
-def _row(level: StreamLevel, contended: bool) -> Row:
-    row = Row(
+def _row(level: StreamLevel, contended: bool) -> SelftestRow:
+    row = SelftestRow(
         streams=level.streams,
         tokens_per_s=level.tokens_per_s,
         contended=contended,
@@ -121,7 +121,9 @@ def _ask_truth(server: TimingServer) -> dict[str, list[int]]:
     return msgspec.json.decode(answer.content, type=dict[str, list[int]])
 
 
-def _numbers(row: Row, document: Mapping[str, Any], law: FixedLatency, truth: Mapping[str, Sequence[int]]) -> Row:
+def _numbers(
+    row: SelftestRow, document: Mapping[str, Any], law: FixedLatency, truth: Mapping[str, Sequence[int]]
+) -> SelftestRow:
     import pyarrow as pa
 
     if not document["cells"]:
@@ -174,7 +176,7 @@ def _keep_busy(processes: int) -> Iterator[list[int]]:
 
 def compare(
     records: pa.Table, truth: Mapping[str, Sequence[int]], origin_ns: int, law: FixedLatency, load: Load
-) -> Comparison | None:
+) -> ClientErrors | None:
     """Compare records of one cell with the truth (see `_ask_truth`); None where no measured request is ok and
     matched.
 
@@ -201,11 +203,11 @@ def compare(
     index = ours.schema.get_field_index("arrival_s")
     theirs = ours.set_column(index, ours.schema.field(index), pa.array(written, pa.list_(pa.float64())))
     arrival_s = ours["arrival_s"].combine_chunks().flatten().to_numpy()
-    by_us, by_them = (cell_metrics(table.to_batches, load) for table in (ours, theirs))
-    return Comparison(
+    by_us, by_them = (measure_cell(table.to_batches, load).samples for table in (ours, theirs))
+    return ClientErrors(
         error_s=spread(arrival_s - np.concatenate(written)),
-        ttft_s=_shift(by_us.ttft_s, by_them.ttft_s),
-        itl_s=_shift(by_us.itl_s, by_them.itl_s),
+        ttft_s=_shift(by_us["ttft_s"], by_them["ttft_s"]),
+        itl_s=_shift(by_us["itl_s"], by_them["itl_s"]),
         request_s=spread(np.subtract(received, origin_ns) * 1e-9 - ours["sent_s"].to_numpy()),
         server_late_s=spread(np.concatenate(late)),
         coalesced=_coalesced_share(ours),

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.core.errors import InputError, TargetError
+from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
-from loadstone.engines import launch_named
-from loadstone.engines.launch import Site
-from loadstone.measure.engines.launch import LaunchError, RunningEngine
-from loadstone.measure.engines.process import free_port
+from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.server import shown
+from loadstone.runs.launched import launch_for, started
 from loadstone.workload.option_values import DEFAULT_SIM
 from loadstone.workload.options import TargetOptions
 
@@ -29,20 +26,6 @@ class Servers(NamedTuple):
     urls: list[str]
     engine: RunningEngine | None = None
     log: Path | None = None
-
-
-def check_target(options: TargetOptions) -> None:
-    """Raise InputError where an option is about an engine to be started, and none is."""
-    given = {
-        "--argument": options.arguments,
-        "--env": options.environment,
-        "--program": options.program,
-        "--container": options.container,
-        "--image": options.image,
-    }
-    for flag, value in given.items():
-        if value and options.launch is None:
-            raise InputError(f"{flag}: goes with --launch DEPLOYMENT, which starts an engine")
 
 
 def find_servers(options: TargetOptions, plan: Plan, stack: contextlib.ExitStack, tell: Tell) -> Servers:
@@ -59,7 +42,10 @@ def find_servers(options: TargetOptions, plan: Plan, stack: contextlib.ExitStack
     if len(own) > 1:
         raise InputError(f"{own[0]} and {own[1]}: one engine is measured; give one")
     if options.launch is not None:
-        engine = stack.enter_context(launch(options, options.launch, tell))
+        launch = launch_for(options, options.launch)
+        for note in launch.notes:
+            tell(note)
+        engine = stack.enter_context(started(launch, tell, options.timeout_ready_s))
         return Servers([engine.url], engine, engine.ranks[0].log_path)
     if options.engine is None:
         return Servers([_start_simulated(options.sim or DEFAULT_SIM, stack)])
@@ -111,54 +97,3 @@ def longest_tokens(plan: Plan) -> int:
     session = np.cumsum(plan.turn <= 0)
     # Each turn also has what its template adds.
     return int(np.bincount(session, tokens + 16).max())
-
-
-@contextlib.contextmanager
-def launch(options: TargetOptions, text: str, tell: Tell) -> Iterator[RunningEngine]:
-    """Run the deployment `text` on this machine: ready within the block, and gone after it.
-
-    Raises InputError, and LaunchError where it does not start or has ended: its log then stays.
-    """
-    site = Site(
-        model=options.model,
-        port=free_port(),
-        program=options.program,
-        runtime=options.container,
-        image=options.image,
-        cache=str(Path("~/.cache/huggingface").expanduser()),
-        arguments=tuple(options.arguments),
-        environment=tuple(options.environment),
-    )
-    commands = launch_named(text, site)
-    if len(commands.ranks) > 1:
-        nodes = len(commands.ranks)
-        raise InputError(f"--launch {text}: it takes {nodes} nodes, and this is one; write a study (docs/studies.md)")
-    for note in commands.notes:
-        tell(note)
-    folder = Path(tempfile.mkdtemp(prefix="loadstone-"))
-    kept = False
-    try:
-        with RunningEngine(commands, folder) as engine:
-            tell(f"starting {commands.engine}; log: {engine.ranks[0].log_path}")
-            engine.wait_ready(options.timeout_ready_s)
-            try:
-                yield engine
-            except TargetError:
-                engine.check()  # where it has ended, that is the reason
-                raise
-    except LaunchError as error:
-        kept = error.log.is_file()
-        raise
-    finally:
-        if not kept:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def why_ended(engine: RunningEngine | None, log: Path) -> str | None:
-    """Say why an engine ended while it was measured; None: it did not. `log`: where its log is kept."""
-    try:
-        if engine is not None:
-            engine.check()
-    except LaunchError as error:
-        return str(error).replace(str(error.log), str(log))
-    return None

@@ -1,4 +1,4 @@
-"""The control plane of a Triton server over gRPC alone, as `--endpoint triton-grpc` does it."""
+"""Is the control plane of a Triton server over gRPC alone, as `--endpoint triton-grpc` does it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GrpcServer(Server):
         self._channel.close()
 
     def call(self, name: str, /, **fields: Any) -> Any:
-        """A control request's answer. Raises TargetError where there is none."""
+        """Return a control request's answer. Raises TargetError where there is none."""
         request = getattr(self.messages, f"{name}Request")(**fields)
         method = self._channel.unary_unary(
             f"{_PREFIX}/{name}",

@@ -14,11 +14,12 @@ from typing import Self, TypeVar
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.engines.keywords import Keywords
+from loadstone.engines.offline import program
+from loadstone.engines.offline.keywords import Keywords
 from loadstone.measure.engines.launch import READY_S, LaunchError, cause_in
 from loadstone.measure.engines.process import ServerProcess
 
-_PROGRAM = Path(__file__).with_name("program.py")
+_PROGRAM = Path(program.__file__)
 _POLL_S = 0.2
 _PIECE_BYTES = 1 << 20
 _MOST_PATH_BYTES = 103

@@ -17,7 +17,7 @@ from loadstone.core import arrays, run_folder
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo
-from loadstone.core.server_metrics import GAUGES
+from loadstone.engines.server_metrics import GAUGES
 
 Floats = NDArray[np.float64]
 

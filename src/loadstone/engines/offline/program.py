@@ -103,7 +103,7 @@ def load_transformers(model: str, arguments: dict[str, Any]) -> Loaded:
 
 def main() -> None:
     here = Path(__file__).resolve().parent
-    sys.path[:] = [each for each in sys.path if Path(each).resolve() != here]  # its engine.py is not the engine's
+    sys.path[:] = [each for each in sys.path if Path(each).resolve() != here]  # no module of the engine's lies here
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(sys.argv[1])
         lines = channel.makefile("rb")

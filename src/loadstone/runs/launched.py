@@ -1,0 +1,82 @@
+"""Starts an engine here, and stops it: for a run (`bench --launch`), or until its user has enough."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from loadstone.core.errors import InputError, TargetError
+from loadstone.engines import launch_named
+from loadstone.engines.launch import Launch, read_site
+from loadstone.measure.engines.launch import READY_S, LaunchError, RunningEngine
+from loadstone.measure.engines.process import free_port
+from loadstone.workload.options import TargetOptions
+
+
+def check_target(options: TargetOptions) -> None:
+    """Raise InputError where an option is about an engine to be started, and none is."""
+    given = {
+        "--argument": options.arguments,
+        "--env": options.environment,
+        "--program": options.program,
+        "--container": options.container,
+        "--image": options.image,
+    }
+    for flag, value in given.items():
+        if value and options.launch is None:
+            raise InputError(f"{flag}: goes with --launch DEPLOYMENT, which starts an engine")
+
+
+def launch_for(options: TargetOptions, text: str) -> Launch:
+    """Return the commands of the deployment `text` on this machine. Raises InputError."""
+    site = read_site(
+        model=options.model,
+        port=free_port(),
+        program=options.program,
+        runtime=options.container,
+        image=options.image,
+        argument=options.arguments,
+        env=options.environment,
+    )
+    launch = launch_named(text, site)
+    if (nodes := len(launch.ranks)) > 1:
+        raise InputError(f"--launch {text}: it takes {nodes} nodes, and this is one; write a study (docs/studies.md)")
+    return launch
+
+
+@contextlib.contextmanager
+def started(launch: Launch, tell: Callable[[str], None], timeout_s: float = READY_S) -> Iterator[RunningEngine]:
+    """Run an engine on this machine: it is ready within the block, and gone after it.
+
+    Raises LaunchError where it does not start or has ended: its log then stays.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="loadstone-"))
+    kept = False
+    try:
+        with RunningEngine(launch, folder) as engine:
+            tell(f"starting {launch.engine}; log: {engine.ranks[0].log_path}")
+            engine.wait_ready(timeout_s)
+            try:
+                yield engine
+            except TargetError:
+                engine.check()  # where it has ended, that is the reason
+                raise
+    except LaunchError as error:
+        kept = error.log.is_file()
+        raise
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def why_ended(engine: RunningEngine | None, log: Path) -> str | None:
+    """Return why an engine ended while it was measured; None: it did not. `log`: where its log is kept."""
+    try:
+        if engine is not None:
+            engine.check()
+    except LaunchError as error:
+        return str(error).replace(str(error.log), str(log))
+    return None
