@@ -30,6 +30,8 @@ def seal(folder: Path, info: RunInfo) -> None:
 def changed(folder: Path) -> list[str]:
     """The files that are not as they were written; none where nobody kept how that was."""
     known: dict[str, str] = {}
+    if not (folder / "run.json").is_file():  # a pipe would be waited for
+        return []
     with contextlib.suppress(OSError, msgspec.DecodeError):
         known = msgspec.json.decode((folder / "run.json").read_bytes(), type=_Marked).marks
     return [name for name, mark in _marks(folder).items() if known.get(name, mark) != mark] if known else []
@@ -39,6 +41,8 @@ def _marks(folder: Path) -> dict[str, str]:
     """Of large files their end, where Parquet has the place and the size of all columns, stands for all."""
     marks = {}
     for name in ("summary.json", "records.parquet"):
+        if not (folder / name).is_file():
+            continue
         with contextlib.suppress(OSError), (folder / name).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _MARKED_BYTES))
