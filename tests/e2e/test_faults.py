@@ -298,16 +298,18 @@ def test_odd_answers_are_read_by_their_counts_and_told(loadstone: Loadstone, sho
     counts = {"prompt_tokens": 8, "completion_tokens": 8}
     details = {"completion_tokens_details": {"reasoning_tokens": 4}}
     thought = [{"thoughts": f" {i}"} for i in range(4)] if shown else []
-    role = event({"choices": [{"delta": {"role": "assistant", "content": ""}}], "usage": counts | {"completion_tokens": 1}})
+    role = {"role": "assistant", "content": ""}
+    first = event({"choices": [{"delta": role}], "usage": counts | {"completion_tokens": 1}})
     last = event({"choices": [{"delta": {}, "finish_reason": "length"}], "usage": counts | details})
 
     def reply(ask: Ask, send: Send) -> None:
         if not ask.body:
             answer(ask, send)
             return
-        send(SSE + chunk(role))
+        send(SSE + chunk(first))
         time.sleep(0.05)
-        deltas = [event({"choices": [{"delta": each}]}) for each in (*thought, *({"content": f" {i}"} for i in range(4)))]
+        said = [*thought, *({"content": f" {i}"} for i in range(4))]
+        deltas = [event({"choices": [{"delta": each}]}) for each in said]
         send(b"".join(map(chunk, [*deltas, last, DONE])) + LAST_CHUNK)
 
     words = ("--endpoint", "chat", "--input", "8", "--output", "8", "--concurrency", "1", "--requests", "2", "--json")
