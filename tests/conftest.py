@@ -435,7 +435,7 @@ def script(path: Path) -> ModuleType:
 
 def eventually(condition: Callable[[], object]) -> bool:
     """Whether it comes true within a time that only a broken program needs."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         if time.monotonic() > deadline:
             return False

@@ -49,7 +49,7 @@ def slurm(tmp_path: Path) -> Iterator[SlurmNodes]:
 
 @pytest.fixture
 def ray(tmp_path: Path, ray_address: str) -> RayNodes:
-    return RayNodes(tmp_path, {"RAY": ray_address, "TMPDIR": str(tmp_path)})
+    return RayNodes(tmp_path, ray_address)
 
 
 @pytest.fixture(params=KINDS)
@@ -188,7 +188,7 @@ NO_PYTHON = "the client on {node} ended with exit code 127: "
     indirect=["nodes"],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(nodes: Nodes, machine: str, problem: str) -> None:
-    study = nodes.study(machine=machine.replace("ADDRESS", nodes.env.get("RAY", "")))
+    study = nodes.study(machine=machine.replace("ADDRESS", getattr(nodes, "address", "")))
     assert problem in study.failure()
     nodes.check_clean()
 
