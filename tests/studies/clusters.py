@@ -16,7 +16,7 @@ import pytest
 from conftest import eventually, gone, kill
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
-from loadstone.studies.status import StudyStatus, status_of
+from loadstone.studies.status import StudyStatus, read_status
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,7 +128,7 @@ class TwoRanks:
 
     def status(self) -> StudyStatus:
         read = read_study(self.path)
-        return status_of(read, plan_study(read), self.out)
+        return read_status(read, plan_study(read), self.out)
 
     def states(self) -> list[str]:
         return [cell.state for launch in self.status().launches for cell in launch.cells]

@@ -17,7 +17,7 @@ from clusters import ROOT, Nodes, RayNodes, SlurmNodes, SshNodes, cluster, end
 from conftest import eventually
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
-from loadstone.studies.supervise import CUT, finished
+from loadstone.studies.supervise import CUT, find_run
 
 pytestmark = pytest.mark.slow
 KINDS = ("ssh", "slurm", "ray")
@@ -68,7 +68,7 @@ def test_two_ranks_are_started_and_measured_from_the_first_node(nodes: Nodes) ->
     study.run()
     assert study.states() == ["done", "done"]
     (launch,) = plan_study(read_study(study.path))
-    runs = [finished(study.out, cell) for cell in launch.cells]
+    runs = [find_run(study.out, cell) for cell in launch.cells]
     assert all(each is not None and (each / "records.parquet").exists() for each in runs)
     logs = study.out / "launches" / launch.id
     first = [(logs / f"rank-{i}.log").read_text().splitlines()[0].split(" leader ")[0] for i in (0, 1)]

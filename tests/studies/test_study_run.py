@@ -19,12 +19,12 @@ import pytest
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.studies.file import read_study
-from loadstone.studies.journal import entries
-from loadstone.studies.machines import machines_of
+from loadstone.studies.journal import read_entries
+from loadstone.studies.machines import make_machines
 from loadstone.studies.machines.local import LocalMachine
 from loadstone.studies.plan import plan_study
-from loadstone.studies.status import status_of
-from loadstone.studies.supervise import CUT, finished
+from loadstone.studies.status import read_status
+from loadstone.studies.supervise import CUT, find_run
 
 STUDY = """\
 study: small
@@ -67,7 +67,7 @@ def is_alive(pid: int) -> bool:
 
 def engines(folder: Path) -> list[int]:
     pids: list[int] = []
-    for entry in entries(folder):
+    for entry in read_entries(folder):
         processes = entry.handle.get("processes", [])
         pids += [int(pid) for pid in processes] if isinstance(processes, list) else []
     return pids
@@ -80,9 +80,9 @@ def test_a_study_is_measured_and_then_nothing_is_left_to_do(path: Path) -> None:
     assert run.returncode == 0, told
     read = read_study(path)
     launches = plan_study(read)
-    runs = [finished(folder, cell) for launch in launches for cell in launch.cells]
+    runs = [find_run(folder, cell) for launch in launches for cell in launch.cells]
     assert None not in runs
-    status = status_of(read, launches, folder)
+    status = read_status(read, launches, folder)
     assert {launch.state for launch in status.launches} == {"done"}
     again = start(path, "--json")
     shown, _ = again.communicate(timeout=60)
@@ -91,7 +91,7 @@ def test_a_study_is_measured_and_then_nothing_is_left_to_do(path: Path) -> None:
     assert [cell["run_dir"] for launch in document["launches"] for cell in launch["cells"]] == [
         str(run) for run in runs
     ]
-    assert sum(entry.event == "launch" for entry in entries(folder)) == 2
+    assert sum(entry.event == "launch" for entry in read_entries(folder)) == 2
     assert not any(map(is_alive, engines(folder)))
 
 
@@ -100,7 +100,7 @@ def test_a_changed_cell_alone_is_measured(path: Path) -> None:
     start(path).communicate(timeout=120)
     path.write_text(STUDY.replace("repeats: 2", "repeats: 1").replace("[1, 2]", "[1, 3]"))
     start(path).communicate(timeout=120)
-    done = [entry for entry in entries(path.parent / "out" / "small") if entry.event == "done"]
+    done = [entry for entry in read_entries(path.parent / "out" / "small") if entry.event == "done"]
     assert len(done) == 3
 
 
@@ -140,7 +140,7 @@ def test_one_launch_serves_all_repeats_where_nothing_is_restarted(path: Path) ->
     (launch,) = msgspec.json.decode(shown)["launches"]
     assert [(cell["repeat"], cell["state"]) for cell in launch["cells"]] == [(1, "done")] * 2 + [(2, "done")] * 2
     assert "repeats 1 to 2" in told
-    assert sum(entry.event == "ready" for entry in entries(path.parent / "out" / "small")) == 1
+    assert sum(entry.event == "ready" for entry in read_entries(path.parent / "out" / "small")) == 1
 
 
 def test_a_cell_that_takes_too_long_is_ended_and_kept(path: Path) -> None:
@@ -165,7 +165,7 @@ PARALLEL = STUDY + "machines: {here: {local: true, parallel: 2}}\n"
 def at_once(folder: Path) -> int:
     """The most launches that ever ran at a time."""
     under_way, most = set(), 0
-    for entry in entries(folder):
+    for entry in read_entries(folder):
         if entry.event == "launch":
             under_way.add(entry.launch)
         elif entry.event == "end":
@@ -184,7 +184,7 @@ def test_launches_run_at_the_same_time_and_one_that_fails_stops_no_other(path: P
     launches = msgspec.json.decode(shown)["launches"]
     assert [launch["state"] for launch in launches] == ["failed", "done"] * 2
     assert at_once(folder) == 2
-    measured = Counter(entry.cell for entry in entries(folder) if entry.event == "done")
+    measured = Counter(entry.cell for entry in read_entries(folder) if entry.event == "done")
     assert list(measured.values()) == [1] * 4
     assert not any(map(is_alive, engines(folder)))
 
@@ -195,7 +195,7 @@ def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: 
     folder = path.parent / "out" / "small"
     run = start(path)
     deadline = time.monotonic() + 60
-    while sum(entry.event == "cell" for entry in entries(folder)) < 2:
+    while sum(entry.event == "cell" for entry in read_entries(folder)) < 2:
         assert time.monotonic() < deadline
         assert run.poll() is None
         time.sleep(0.1)
@@ -211,9 +211,9 @@ def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: 
         time.sleep(0.1)
     if number != signal.SIGKILL:
         assert "run it again to go on" in told
-        assert sum(entry.event == "end" and entry.why == "interrupted" for entry in entries(folder)) == 2
+        assert sum(entry.event == "end" and entry.why == "interrupted" for entry in read_entries(folder)) == 2
         read = read_study(path)
-        states = {(each.state, each.why) for each in status_of(read, plan_study(read), folder).launches}
+        states = {(each.state, each.why) for each in read_status(read, plan_study(read), folder).launches}
         assert states == {("waiting", "interrupted")}  # nothing of it failed
     path.write_text(PARALLEL)  # other cells: nothing of the first is in their way
     again = start(path)
@@ -240,12 +240,12 @@ def test_more_launches_at_a_time_than_there_is_room_for_are_refused(path: Path, 
 def test_each_launch_that_runs_at_a_time_has_its_own_gpus(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     path.write_text(PARALLEL)
-    machines = machines_of(read_study(path), None)
+    machines = make_machines(read_study(path), None)
     seen = [machine._engines["llama.cpp"].env for machine in machines if isinstance(machine, LocalMachine)]
     assert seen == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
     path.write_text(PARALLEL.replace("parallel: 2", "parallel: 5"))
     with pytest.raises(InputError, match="5 launches at a time on 4 GPUs"):
-        machines_of(read_study(path), None)
+        make_machines(read_study(path), None)
 
 
 @pytest.fixture
@@ -270,7 +270,7 @@ def test_a_full_disk_ends_the_study_which_goes_on_once_there_is_room(small_disk:
     folder = small_disk / "out" / "small"
     run = start(path)
     deadline = time.monotonic() + 60
-    while not any(entry.event == "cell" for entry in entries(folder)):
+    while not any(entry.event == "cell" for entry in read_entries(folder)):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     ballast = small_disk / "ballast"
@@ -282,15 +282,15 @@ def test_a_full_disk_ends_the_study_which_goes_on_once_there_is_room(small_disk:
     assert run.returncode == 2, told
     assert "make room" in told or "no room" in told or "full" in told
     assert not any(map(is_alive, engines(folder)))
-    done = {entry.cell for entry in entries(folder) if entry.event == "done"}
+    done = {entry.cell for entry in read_entries(folder) if entry.event == "done"}
     ballast.unlink()
     again = start(path)
     _, told = again.communicate(timeout=180)
     assert again.returncode == 0, told
-    measured = Counter(entry.cell for entry in entries(folder) if entry.event == "done")
+    measured = Counter(entry.cell for entry in read_entries(folder) if entry.event == "done")
     assert set(measured) >= done
     assert set(measured.values()) == {1}
-    assert all(finished(folder, cell) for launch in plan_study(read_study(path)) for cell in launch.cells)
+    assert all(find_run(folder, cell) for launch in plan_study(read_study(path)) for cell in launch.cells)
 
 
 @pytest.mark.slow
@@ -321,7 +321,7 @@ def test_killed_at_twenty_moments_no_cell_is_lost_or_measured_twice(path: Path, 
     last.communicate(timeout=600)
     assert last.returncode == 0
     launches = plan_study(read_study(path))
-    assert all(finished(folder, cell) for launch in launches for cell in launch.cells)
-    measured = Counter(entry.cell for entry in entries(folder) if entry.event == "done")
+    assert all(find_run(folder, cell) for launch in launches for cell in launch.cells)
+    measured = Counter(entry.cell for entry in read_entries(folder) if entry.event == "done")
     assert set(measured.values()) == {1}
     assert (folder / CUT).exists()

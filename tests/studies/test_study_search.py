@@ -16,7 +16,7 @@ from loadstone.core.errors import InputError
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 from loadstone.studies.report import study_runs
-from loadstone.studies.status import status_of
+from loadstone.studies.status import read_status
 from loadstone.studies.supervise import CELLS, CUT
 
 STUDY = """\
@@ -87,10 +87,10 @@ loads: {{find-max: "e2e_p50<200ms", concurrency: 2, max-duration: 30s}}
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=60)
         assert run.returncode == 130
-        assert status_of(read, launches, folder).launches[0].cells[0].state == "waiting"
+        assert read_status(read, launches, folder).launches[0].cells[0].state == "waiting"
         probes = len(list(cell.iterdir()))
         subprocess.run(words(path), capture_output=True, check=True)
-        done = status_of(read, launches, folder).launches[0].cells[0]
+        done = read_status(read, launches, folder).launches[0].cells[0]
         assert done.state == "done"
         assert done.found is not None
         assert "under way" in done.found

@@ -13,8 +13,8 @@ from loadstone.engines import launch_named
 from loadstone.engines.launch import Launch as Commands
 from loadstone.engines.launch import RankCommand, Site, own_words
 from loadstone.measure.engines import llama_cpp
-from loadstone.studies.file import Engine
-from loadstone.studies.plan import EMBEDDED_MODEL, Launch
+from loadstone.studies.file import EngineSettings
+from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch
 
 _ADDRESS = "LOADSTONE-NODE-"
 _EMBEDDED_SLOTS = 16
@@ -22,7 +22,7 @@ _EMBEDDED_CONTEXT = 4096
 
 
 def commands_of(
-    launch: Launch, engine: Engine, nodes: tuple[str, ...], port: int | None, host: str = "127.0.0.1"
+    launch: PlannedLaunch, engine: EngineSettings, nodes: tuple[str, ...], port: int | None, host: str = "127.0.0.1"
 ) -> Commands:
     """The commands of all ranks. `host`: where the only one of them listens. Raises InputError where the engine
     cannot be started so.
@@ -87,7 +87,7 @@ def shell_word(word: str, address: Callable[[int], str]) -> str:
     return quoted
 
 
-def gpus_per_node(launch: Launch) -> int:
+def gpus_per_node(launch: PlannedLaunch) -> int:
     """0 where a launch has none, or nothing is known of the hardware."""
     if launch.deployment is None:
         return 0
