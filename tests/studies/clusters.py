@@ -149,7 +149,7 @@ def end(run: subprocess.Popen[str], code: int, number: signal.Signals | None = N
     """Wait for a run, after a signal if one is given."""
     if number is not None:
         run.send_signal(number)
-    _, told = run.communicate(timeout=180)
+    _, told = run.communicate(timeout=600)
     assert run.returncode == code, told
     return told
 

@@ -18,7 +18,7 @@ from loadstone.studies.file import read_study
 from loadstone.studies.journal import read_entries
 from loadstone.studies.plan import plan_study
 from loadstone.studies.supervise import find_run
-from studies.test_study_run import engines, is_alive, start
+from studies.test_study_run import engines_are_gone, start
 
 ARGUMENTS = {
     "vllm": {
@@ -89,10 +89,7 @@ def test_four_engines_are_measured_killed_taken_up_again_and_reported(path: Path
             time.sleep(0.2)
         os.kill(run.pid, signal.SIGKILL)
         run.communicate()
-        deadline = time.monotonic() + 30
-        while any(map(is_alive, engines(folder))):
-            assert time.monotonic() < deadline, f"{victim} was left behind"
-            time.sleep(0.1)
+        assert engines_are_gone(folder), f"{victim} was left behind"
 
     last = start(path)
     _, said = last.communicate(timeout=1800)
