@@ -22,8 +22,10 @@ STARTERS = frozenset({
     "subprocess", "Popen", "fork", "spawn", "start", "serve", "ServerProcess", "bench", "selftest", "find_max",
 })  # fmt: skip
 """Names of what starts a process."""
-COMMANDS = frozenset({"bench", "launch", "offline", "selftest", "serve-sim"})
-"""Commands that start one, unless they refuse what they are given."""
+METHODS = frozenset({"start", "spawn", "serve"})
+"""Those of them that are something else where they are an object's, such as a thread's."""
+SERVERS = frozenset({"ScriptedServer", "--sim", "--engine", "--launch", "--quick"})
+"""Words of a test whose `bench` comes to the point where it starts one."""
 EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
 """Audit events of a process that is about to start."""
 
@@ -45,26 +47,30 @@ _AUTOMATIC = frozenset({"room", "not_for_ever", "no_selftest", "no_keys", "loads
 
 @cache
 def _starts(function: Callable[..., object]) -> bool:
-    words = _words(inspect.unwrap(function), set())
-    return bool(words & STARTERS) or bool(words & COMMANDS and not words & {"line"})
+    names, texts = _words(inspect.unwrap(function), set())
+    return bool(names & STARTERS) or bool({"bench", "selftest"} & texts and (names | texts) & SERVERS)
 
 
-def _words(function: Any, seen: set[object]) -> set[str]:
+def _words(function: Any, seen: set[object]) -> tuple[set[str], set[str]]:
     """Return the names and strings in a function's code and in that of the tests' helpers which it names."""
-    if function in seen or not hasattr(function, "__code__"):
-        return set()
+    if not inspect.isfunction(function) or function in seen:
+        return set(), set()
     seen.add(function)
-    words = set(_code_words(function.__code__))
-    for name in words & function.__globals__.keys():
-        helper = function.__globals__[name]
+    all_names, texts = _code_words(function.__code__)
+    names = {name for name in all_names if name in function.__globals__ or name not in METHODS}
+    for helper in [function.__globals__[name] for name in names & function.__globals__.keys()]:
+        functions: list[object] = []
         if isinstance(helper, tuple):
-            words |= {each for each in helper if isinstance(each, str)}
+            texts |= {each for each in helper if isinstance(each, str)}
         elif inspect.isfunction(helper) and _is_of_tests(helper):
-            words |= _words(helper, seen)
-        elif inspect.isclass(helper) and _is_of_tests(helper):
-            for method in vars(helper).values():
-                words |= _words(method, seen)
-    return words
+            functions = [helper]
+        elif inspect.isclass(helper) and _is_of_tests(helper) and helper.__name__ not in SERVERS:
+            functions = list(vars(helper).values())
+        for each in functions:
+            more_names, more_texts = _words(each, seen)
+            names |= more_names
+            texts |= more_texts
+    return names, texts
 
 
 def _is_of_tests(helper: Any) -> bool:
@@ -72,15 +78,18 @@ def _is_of_tests(helper: Any) -> bool:
     return file is not None and Path(file).is_relative_to(TESTS)
 
 
-def _code_words(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+def _code_words(code: CodeType) -> tuple[set[str], set[str]]:
+    names, texts = set(code.co_names), set()
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _code_words(constant)
-        elif isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, tuple):
-            yield from (each for each in constant if isinstance(each, str))
+            inner_names, inner_texts = _code_words(constant)
+            names |= inner_names
+            texts |= inner_texts
+        else:
+            texts |= {
+                each for each in (constant if isinstance(constant, tuple) else (constant,)) if isinstance(each, str)
+            }
+    return names, texts
 
 
 class Guard:

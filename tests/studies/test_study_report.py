@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import Loadstone
 
+from conftest import Loadstone
 from loadstone.measure.simulated_server import start
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
