@@ -18,7 +18,7 @@ from loadstone.studies.file import read_study
 from loadstone.studies.journal import read_entries
 from loadstone.studies.plan import plan_study
 from loadstone.studies.supervise import find_run
-from studies.test_study_run import engines_are_gone, start
+from test_study_run import engines_are_gone, start
 
 ARGUMENTS = {
     "vllm": {
