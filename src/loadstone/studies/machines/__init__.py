@@ -9,8 +9,7 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.core.nvml import Gpus
-from loadstone.studies import file
-from loadstone.studies.file import EngineSettings, StudyFile
+from loadstone.studies.file import EngineSettings, MachineSettings, StudyFile
 from loadstone.studies.machines.local import LocalMachine
 from loadstone.studies.machines.ray import RayMachine
 from loadstone.studies.machines.slurm import SlurmMachine
@@ -20,7 +19,7 @@ from loadstone.studies.supervise import Machine
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def find_machine(read: StudyFile, name: str | None) -> tuple[str, file.Machine]:
+def find_machine(read: StudyFile, name: str | None) -> tuple[str, MachineSettings]:
     """Return the name and settings of the machine that a study calls `name`, or its first. Raises InputError."""
     machines = read.study.machines
     if name is not None and name not in machines:
