@@ -62,10 +62,10 @@ from loadstone.measure.engines import llama_cpp
 from loadstone.runs import bench, simulate
 from loadstone.workload.options import Options, SimulateOptions
 
-Law = Callable[[np.random.Generator, float], Requests]
+FixedLatency = Callable[[np.random.Generator, float], Requests]
 
 
-def closed(requests: int, places: int) -> Law:
+def closed(requests: int, places: int) -> FixedLatency:
     def run(rng: np.random.Generator, slower: float) -> Requests:
         lengths = rng.integers(64, 129, requests)
         first, last = np.zeros(requests, np.int64), np.zeros(requests, np.int64)
@@ -88,7 +88,7 @@ def closed(requests: int, places: int) -> Law:
     return run
 
 
-def stretches(requests: int, lasts_s: float) -> Law:
+def stretches(requests: int, lasts_s: float) -> FixedLatency:
     def run(rng: np.random.Generator, slower: float) -> Requests:
         tick_s, tokens = 0.002, 16
         rho = np.exp(-tick_s / lasts_s) if lasts_s else 0.0
@@ -110,7 +110,7 @@ def stretches(requests: int, lasts_s: float) -> Law:
     return run
 
 
-def open_loop(requests: int, share: float) -> Law:
+def open_loop(requests: int, share: float) -> FixedLatency:
     def run(rng: np.random.Generator, slower: float) -> Requests:
         servers = 8
         arrives = np.cumsum(rng.exponential(1 / (share * servers), requests))
@@ -159,7 +159,7 @@ def _stat(run: Requests, metric: Metric, places: int) -> Stat | None:
     return Stat.of(getattr(found, metric.statistic), found.ci95[metric.statistic])
 
 
-def compared(law: Law, places: int, pair: int, slower: float) -> Cell:
+def compared(law: FixedLatency, places: int, pair: int, slower: float) -> Cell:
     a, b = (law(np.random.default_rng([pair, side]), factor) for side, factor in ((0, 1.0), (1, slower)))
     rows, reaches = [], {}
     for metric in DEFAULT:
@@ -175,7 +175,7 @@ def compared(law: Law, places: int, pair: int, slower: float) -> Cell:
     return cell
 
 
-LAWS: dict[str, tuple[Law, int]] = {
+LAWS: dict[str, tuple[FixedLatency, int]] = {
     **{f"closed, {c} places, {n} requests": (closed(n, c), c) for c, n in (
         (1, 32), (8, 128), (8, 512), (32, 256), (32, 512), (32, 2048), (128, 1024), (128, 4096),
     )},
@@ -259,7 +259,7 @@ def _head() -> None:
     print("|---|---:|" + "---:|" * (len(names) + 2))
 
 
-def intervals(laws: list[tuple[str, Law, int]], runs: int) -> None:
+def intervals(laws: list[tuple[str, FixedLatency, int]], runs: int) -> None:
     _head()
     for name, law, places in laws:
         values: dict[str, list[tuple[float, Bounds, Bounds]]] = {}

@@ -26,7 +26,7 @@ from hypothesis import settings
 
 import tiers
 from loadstone import commands
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 
 # A shell that starts this in the background has SIGINT ignored, which every process that a test starts would inherit.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -40,7 +40,7 @@ Json = dict[str, Any]
 MODEL = "scripted"
 SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
-FAST = Law(ttft_s=0.01, itl_s=0.002)
+FAST = FixedLatency(ttft_s=0.01, itl_s=0.002)
 QUICK = ("--input", "8", "--output", "4", "--warmup", "0")
 """Flags of runs that are about something else than their length."""
 

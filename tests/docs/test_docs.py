@@ -41,7 +41,7 @@ def test_examples_on_the_page_run(
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # a self-test is kept there
-    law = simulated_server.Law.parse("ttft=5ms,itl=1ms")
+    law = simulated_server.FixedLatency.parse("ttft=5ms,itl=1ms")
     with simulated_server.start(law) as first, simulated_server.start(law) as second:
 
         def real(text: str) -> str:

@@ -41,7 +41,7 @@ from conftest import (
 )
 from loadstone.measure.engines import server as control_plane
 from loadstone.measure.engines.process import free_port
-from loadstone.measure.simulated_server import Law, start
+from loadstone.measure.simulated_server import FixedLatency, start
 from replies import DONE, PLANNED, RUN, all_well, findings, measure, repeats, say, sends, statuses, streams, tokens
 
 PING = chunk(b": ping\n\n")
@@ -395,7 +395,7 @@ def test_a_server_killed_in_the_run(loadstone: Loadstone) -> None:
 
 def test_a_server_that_stops_and_goes_on(loadstone: Loadstone, tmp_path: Path) -> None:
     """SIGSTOP: its sockets stay, nothing comes; then all goes on. Nothing is lost, and the pause is in the times."""
-    with start(Law(ttft_s=0.01, itl_s=0.01)) as server:
+    with start(FixedLatency(ttft_s=0.01, itl_s=0.01)) as server:
 
         def pause() -> None:
             """Once answers have come, however long it took to begin."""

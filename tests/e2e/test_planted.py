@@ -44,7 +44,7 @@ from conftest import (
 from engines import launch
 from loadstone.core.errors import InputError
 from loadstone.measure.engines import llama_cpp
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from replies import DONE, counted, say, sends, tokens
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -441,7 +441,7 @@ def test_the_page_has_the_same_list() -> None:
 @pytest.fixture(scope="module")
 def steady() -> Iterator[TimingServer]:
     """Slower than the noise of a test machine."""
-    with start(Law(ttft_s=0.03, itl_s=0.004)) as server:
+    with start(FixedLatency(ttft_s=0.03, itl_s=0.004)) as server:
         yield server
 
 
@@ -494,7 +494,7 @@ def test_a_clean_dataset_is_trusted(loadstone: Loadstone, steady: TimingServer, 
 
 
 def test_a_clean_fleet_is_trusted(loadstone: Loadstone, steady: TimingServer) -> None:
-    with start(Law(ttft_s=0.03, itl_s=0.004)) as other:
+    with start(FixedLatency(ttft_s=0.03, itl_s=0.004)) as other:
         flags = ["--input", "64", "--output", "8", "--concurrency", "4", "--requests", "24", "--json"]
         clean(loadstone("bench", steady.url, other.url, *flags), 24)
 

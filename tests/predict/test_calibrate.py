@@ -30,7 +30,7 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
 from loadstone.measure.simulated_server import start
-from loadstone.measure.simulated_server.law import Law
+from loadstone.measure.simulated_server.settings import FixedLatency
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.step_time import StepModel
@@ -397,7 +397,7 @@ def test_two_points_bring_the_rest_of_a_sweep_near() -> None:
 def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_path: Path) -> None:
     """Measured against a server of known times: the profile comes to know this one."""
     # Above the model's own time: what a busy test machine adds is less beside it.
-    with start(Law(ttft_s=0.04, itl_s=0.01)) as server:
+    with start(FixedLatency(ttft_s=0.04, itl_s=0.01)) as server:
         asked = ("--input", "200", "--output", "30", "--concurrency", "1,4", "--requests", "8", "--json")
         run = loadstone("bench", server.url, *asked)
     # A busy test machine may make a cell untrusted.
@@ -439,7 +439,9 @@ def test_requests_come_when_they_came_where_more_than_answers_says_when(loadston
         "ramp": ("--ramp", "concurrency=1:3:1s"),
         "closed": ("--concurrency", "2", "--requests", "4"),
     }
-    with start(Law(ttft_s=0.02, itl_s=0.02)) as server:  # so that tokens do not come together on a busy machine
+    with start(
+        FixedLatency(ttft_s=0.02, itl_s=0.02)
+    ) as server:  # so that tokens do not come together on a busy machine
         folders = {name: loadstone("bench", server.url, *asked, *load).folder for name, load in loads.items()}
     (sessions,), (ramp,), (closed,) = (cases_of_runs([folders[name]], deployment, force=True) for name in loads)
     assert closed.times is None
@@ -465,7 +467,7 @@ def test_what_is_not_trusted_teaches_nothing(loadstone: Loadstone, tmp_path: Pat
     """Neither a profile nor a recommendation; unless somebody says so."""
     asked = ("--input", "50", "--output", "5", "--concurrency", "2", "--requests", "8", "--out", tmp_path / "runs")
     named = ("--deployment", "llama-3.1-8b@1xh100/tp1")
-    with start(Law(ttft_s=0.02, itl_s=0.002)) as server:
+    with start(FixedLatency(ttft_s=0.02, itl_s=0.002)) as server:
         run = loadstone("bench", server.url, *asked, *named, "--json").folder
     table = pq.read_table(run / "records.parquet")
     words = ["error", *table["status"].to_pylist()[1:]][::-1]  # the last, which is no warm-up

@@ -375,7 +375,7 @@ def tokens_of(asked: Plan, request: CellRequests, index: int) -> list[Any]:
         if own < 0:
             said += [("text", int(asked.prompt[row]), at) for at in range(request.input_tokens[row - start])]
         elif asked.blocks is not None:
-            blocks = asked.blocks.of(row).tolist()
+            blocks = asked.blocks.take_row(row).tolist()
             shared = [("block", block, at) for block in blocks for at in range(asked.blocks.tokens)][:own]
             said += [*shared, *(("own", past, at) for at in range(own - len(shared)))]
         else:

@@ -20,7 +20,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
 from loadstone.measure.client.protocol import Job
-from loadstone.measure.simulated_server import Law, start
+from loadstone.measure.simulated_server import FixedLatency, start
 from loadstone.runs.bench import bench
 from loadstone.runs.preflight import check_options
 from loadstone.workload.options import Options
@@ -53,7 +53,7 @@ def rows(folder: Path) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 def test_the_merged_run_is_that_of_one_machine(tmp_path: Path, address: str) -> None:
-    with start(Law(ttft_s=0.02, itl_s=0.005)) as server:
+    with start(FixedLatency(ttft_s=0.02, itl_s=0.005)) as server:
         folders = [
             Path(bench(options(server.url, tmp_path, ray, requests=[120]))["run_dir"]) for ray in (None, address)
         ]
@@ -88,7 +88,7 @@ def test_a_worker_that_dies_there_ends_the_run_and_loses_no_record(tmp_path: Pat
         if getattr(event, "kind", "") == "cell":
             threading.Thread(target=kill_one).start()
 
-    with start(Law(ttft_s=0.02, itl_s=0.005)) as server:
+    with start(FixedLatency(ttft_s=0.02, itl_s=0.005)) as server:
         document = bench(options(server.url, tmp_path, address, duration_s=60.0), on_event)
     folder = Path(document["run_dir"])
     info = run_folder.read_info(folder)

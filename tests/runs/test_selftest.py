@@ -28,7 +28,7 @@ from loadstone.core.host import Host
 from loadstone.core.plan import Load, LoadKind
 from loadstone.core.record import RequestRecord
 from loadstone.core.summary import CellSummary, Client, Latency, Metrics, Requests, Verdict
-from loadstone.measure.simulated_server import Law
+from loadstone.measure.simulated_server import FixedLatency
 from loadstone.report.pages.selftest import render
 from loadstone.runs import bench as measure
 from loadstone.runs import selftest
@@ -36,7 +36,7 @@ from loadstone.runs.selftest import Level, compare, spread
 
 CLOCKS_DIFFER_S = 50e-6  # kernel stamps are CLOCK_REALTIME, mapped by an offset that is sampled
 ORIGIN_NS = 1_000_000_000_000
-LAW = Law(ttft_s=0.1, itl_s=0.1)
+LAW = FixedLatency(ttft_s=0.1, itl_s=0.1)
 LOAD = Load("concurrency", 2)
 
 

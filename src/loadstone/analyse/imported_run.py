@@ -88,7 +88,7 @@ def read(folder: Path) -> Summary:
     if not (folder / "summary.json").exists():
         raise InputError(f"{folder}: neither records nor a summary; import the file again")
     summary = summaries.read(folder, "import the file again")
-    if run_folder.changed(folder):
+    if run_folder.find_changed(folder):
         raise InputError(f"{folder / 'summary.json'}: was changed after it was written; import the file again")
     summary.run_dir, summary.run_id = str(folder), folder.name
     return summary
@@ -113,7 +113,7 @@ def lay_over(summary: CellSummary, imported: ImportedCell) -> None:
 
 def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[StatedNumber]:
     """The file's own numbers, of throughputs and latencies, that differ from what is shown of the cell."""
-    from loadstone.analyse.other_tools import definition_in
+    from loadstone.analyse.other_tools import find_definition
 
     shown: list[tuple[str, str | None, float | None, float | None]] = [
         (name, None, imported.stated.totals.get(name), getattr(summary.lasting(), name)) for name in _RATES
@@ -126,7 +126,7 @@ def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[
         stated = finite(number)
         if stated is None or ours is None or abs(stated - ours) <= SHOWN_DIFFERENCE * max(stated, ours):
             continue
-        definition = definition_in(imported.definitions, metric)
+        definition = find_definition(imported.definitions, metric)
         yield StatedNumber(metric=metric, statistic=statistic, stated=stated, ours=ours, definition=definition)
 
 

@@ -119,7 +119,7 @@ def parts(
 
 
 def _part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
-    done = rows[arrays.completed(rows)]
+    done = rows[arrays.is_completed(rows)]
     output_tokens = int(np.nansum(rows["tokens"]))
     latencies = _latencies(done, Dependence.of(done["sent"], done["last"]), streams)
     return Part(
@@ -181,9 +181,9 @@ def cell_metrics(
     for batch in read():
         whole = arrays.events(batch)
         part = arrays.rows(batch, whole)
-        counted = part["measured"] & arrays.completed(part)
-        for at, piece in arrays.pieces(whole):
-            gained = arrays.gained(piece)
+        counted = part["measured"] & arrays.is_completed(part)
+        for at, piece in arrays.split_pieces(whole):
+            gained = arrays.count_gained(piece)
             if window is not None:
                 within += window_curve(piece.arrival, gained, window)
             chosen = counted[at]
@@ -200,18 +200,18 @@ def cell_metrics(
         window = _window(rows["sent"][rows["measured"]])
         if window is not None:
             for batch in read():
-                for _, piece in arrays.pieces(arrays.events(batch)):
-                    within += window_curve(piece.arrival, arrays.gained(piece), window)
+                for _, piece in arrays.split_pieces(arrays.events(batch)):
+                    within += window_curve(piece.arrival, arrays.count_gained(piece), window)
 
     pace = pace_of(load, rows, streams=streams) if load.is_open and rows["measured"].any() else None
     measured = _those(rows, rows["measured"])
-    done = _those(measured, arrays.completed(measured))
+    done = _those(measured, arrays.is_completed(measured))
     started = _those(measured, ~np.isnan(measured["first"]))
     duration_s = arrays.span_s(np.fmin(measured["intended"], measured["sent"]), measured["end"])
     output_tokens = int(np.nansum(measured["tokens"]))
     input_tokens = arrays.total(started["input"])
     met = _met(measured, load, slo) if any(bound is not None for bound in slo) else None
-    dependence = Dependence.of(done["sent"], done["last"], span_s, load.places)
+    dependence = Dependence.of(done["sent"], done["last"], span_s, load.slots)
 
     return CellMetrics(
         requests=_requests(measured),
@@ -224,23 +224,23 @@ def cell_metrics(
         output_tokens=output_tokens,
         output_events=events,
         cached_input_tokens=arrays.total(measured["cached"]),
-        output_tokens_per_s=arrays.over(output_tokens, duration_s),
-        total_tokens_per_s=None if input_tokens is None else arrays.over(input_tokens + output_tokens, duration_s),
-        requests_per_s=arrays.over(len(done), duration_s),
+        output_tokens_per_s=arrays.divide(output_tokens, duration_s),
+        total_tokens_per_s=None if input_tokens is None else arrays.divide(input_tokens + output_tokens, duration_s),
+        requests_per_s=arrays.divide(len(done), duration_s),
         steady=None
         if window is None
         else _steady(within, window, dependence, input_tokens, output_tokens, len(done)),
         pace=pace,
         sustained=sustained_of(load, measured, pace),
         achieved_rate_per_s=_achieved_rate_per_s(measured),
-        goodput_per_s=None if met is None else arrays.over(int(met.sum()), duration_s),
+        goodput_per_s=None if met is None else arrays.divide(int(met.sum()), duration_s),
         attainment=float(met.mean()) if met is not None and len(met) else None,
     )
 
 
 def _window(sent_s: Floats) -> Span | None:
     """From the first to the last send; None where it has no length, as with a single send."""
-    sent = arrays.present(sent_s)
+    sent = arrays.drop_missing(sent_s)
     return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
 
 
@@ -276,7 +276,7 @@ def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Susta
     if pace is None or not pace.keeps_up or pace.growth is None:
         return None
     tokens = measured["tokens"]
-    if not len(measured) or not arrays.completed(measured).all() or np.isnan(tokens).any() or not tokens.any():
+    if not len(measured) or not arrays.is_completed(measured).all() or np.isnan(tokens).any() or not tokens.any():
         return None
     behind = math.log1p(max(0.0, sum(pace.growth)))
     each = {"output_tokens_per_s": tokens, "requests_per_s": np.ones(len(tokens))}
@@ -302,7 +302,7 @@ def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Susta
 def _met(rows: NDArray[Any], load: Load, slo: RequestBounds) -> Bools:
     """Which requests are ok or short and within every bound (≤). One token has no TPOT to miss."""
     origin = arrays.origin_s(rows, load)
-    met = arrays.completed(rows)
+    met = arrays.is_completed(rows)
     if slo.ttft_s is not None:
         met &= rows["first"] - origin <= slo.ttft_s
     if slo.tpot_s is not None:
@@ -314,8 +314,8 @@ def _met(rows: NDArray[Any], load: Load, slo: RequestBounds) -> Bools:
 
 def _achieved_rate_per_s(measured: NDArray[Any]) -> float | None:
     """(sends − 1)/(last send − first send); None below two sends or where all were sent at once."""
-    sent = arrays.present(measured["sent"])
-    return arrays.over(len(sent) - 1, float(np.ptp(sent))) if len(sent) >= 2 else None
+    sent = arrays.drop_missing(measured["sent"])
+    return arrays.divide(len(sent) - 1, float(np.ptp(sent))) if len(sent) >= 2 else None
 
 
 def _those(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
@@ -325,5 +325,5 @@ def _those(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
 
 
 def _mean(values: Floats) -> float | None:
-    known = arrays.present(values)
+    known = arrays.drop_missing(values)
     return float(known.mean()) if len(known) else None

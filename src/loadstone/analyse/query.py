@@ -95,7 +95,7 @@ def rows_of(sql: str, runs: Path) -> Result:
     if not folders:
         raise InputError(f"{runs}: no run folders here; measure something first, or name the folder with --runs")
     for folder in folders:
-        if altered := run_folder.changed(folder):
+        if altered := run_folder.find_changed(folder):
             raise InputError(f"{folder / altered[0]}: was changed after it was written; move the run away")
     with duckdb.connect() as connection:
         try:

@@ -190,6 +190,7 @@ def _speculates(settings: Mapping[str, Any]) -> bool:
 def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
     """Of what the run was on: as its papers name it, or put together from what a file told."""
     from loadstone.catalogue.deployment.shorthand import split_deployment
+    from loadstone.engines import ENGINES
 
     shorthand = mapping(info.settings.get("deployment")).get("name")
     if isinstance(shorthand, str) and facts.hardware is not None:
@@ -204,7 +205,7 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
     counts = (("tp", facts.tp), ("pp", facts.pp), ("dp", facts.dp), ("ep", facts.ep))
     words = [f"{name}{n}" for name, n in counts if n]
     engine = (facts.engine or "").lower()
-    words += [f"engine={engine}"] if engine in ("vllm", "sglang", "tensorrt-llm") else []
+    words += [f"engine={engine}"] if engine in ENGINES and ENGINES[engine].eras else []
     words += [f"kv={facts.kv_dtype}"] if facts.kv_dtype and facts.kv_dtype != "auto" else []
     dtype = f":{facts.weights_dtype}" if facts.weights_dtype else ""
     return f"{name}{dtype}@{facts.gpus}x{facts.gpu}/{','.join(words)}".rstrip("/")

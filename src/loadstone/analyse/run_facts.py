@@ -32,9 +32,7 @@ from loadstone.catalogue.find import gpu_title
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.record import RunInfo
 from loadstone.core.summary import Summary, mean_tokens
-
-_WITHOUT_GPU = ("llama.cpp", "timing server", "simulated engine")
-"""Engines that may run on the processor of a machine with GPUs."""
+from loadstone.engines.table import needs_gpu
 
 _LARGEST = 1 << 53
 """Whole numbers from here on count nothing of a run, and floats cannot hold them all."""
@@ -148,7 +146,7 @@ def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:
 def _watched(info: RunInfo) -> dict[str, Any]:
     """The GPUs beside a measured server: all of one name, or nothing. How many of several it used is not told."""
     engine, gpus = info.target.engine if info.target else None, info.settings.get("gpus")
-    if engine in _WITHOUT_GPU or not isinstance(gpus, list) or not gpus:
+    if not needs_gpu(engine) or not isinstance(gpus, list) or not gpus:
         return {}
     names = {_named(gpu) for gpu in gpus}
     return {"gpu": names.pop(), "gpus": 1 if len(gpus) == 1 else None} if len(names) == 1 else {}

@@ -41,7 +41,7 @@ def read_run(folder: Path) -> StoredRun:
     if (folder / "summary.json").exists() and (info.loadstone == __version__ or not has_records):
         only_stated = imported_run.is_summary_only(folder, info)
         summary = imported_run.read(folder) if only_stated else summaries.read(folder)
-        if has_records and run_folder.changed(folder):
+        if has_records and run_folder.find_changed(folder):
             summary = measured_summary(folder, info)
         doubt(folder, summary.cells)
         if has_records or any(cell.roofline is not None for cell in summary.cells):

@@ -18,7 +18,7 @@ from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.slo import Bound, bounds_of
 from loadstone.core import run_folder
-from loadstone.core.arrays import COLUMNS, known_times
+from loadstone.core.arrays import COLUMNS, mask_times
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Plan
@@ -131,7 +131,7 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
 
 def doubt(folder: Path, cells: Sequence[CellSummary]) -> None:
     """Tells where a cell's records are not those that were written, or its times none that can be."""
-    altered = "records.parquet" in run_folder.changed(folder)
+    altered = "records.parquet" in run_folder.find_changed(folder)
     for cell in cells:
         if not cell.verdict.has("records_altered", "times_impossible"):
             doubts = verdict.record_findings(altered=altered, impossible=cell.is_impossible)
@@ -181,7 +181,7 @@ def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
     """
     cut = {number for number, cell in enumerate(info.cells) if cell.stopped is not None}
     if cut or any(plan.cyclic(cell) for cell in range(len(plan.cells))):
-        plan = run_folder.issued(folder, plan, cut)
+        plan = run_folder.cut_to_issued(folder, plan, cut)
         run_folder.write_plan(folder / "plan.parquet", plan)
         info.plan_id = plan.plan_id
     run_folder.write_info(folder, info)
@@ -220,7 +220,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
         load,
         _limits(bounds),
         streams=info.streams,
-        sent_s=known_times(scalars["sent_s"].to_numpy())[measured],
+        sent_s=mask_times(scalars["sent_s"].to_numpy())[measured],
         span_s=imported.stated.duration_s if imported is not None and imported.relative_times else None,
     )
     parts = breakdown_of(run.folder, info, run.plan, cell, load, info.streams)
@@ -244,7 +244,7 @@ def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
     )
     _add_server(summary, run, cell)
     if summary.gpu is not None and run.readings is not None:
-        ends_s = known_times(scalars["end_s"].to_numpy())[measured]
+        ends_s = mask_times(scalars["end_s"].to_numpy())[measured]
         _add_energy(summary, run.readings, float(np.nanmax(ends_s, initial=0.0)))
     summary.verdict = verdict.judge(_findings(run, cell, metrics, scalars, events, summary, imported))
     line, beyond = quote(summary, _selftest(info))
@@ -358,7 +358,7 @@ def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
     """
 
     def joules(tokens_per_s: float | None, begin_s: float, over_s: float) -> float | None:
-        energy_j = readings.energy_j(begin_s, over_s)
+        energy_j = readings.sum_energy_j(begin_s, over_s)
         return energy_j / (tokens_per_s * (over_s - begin_s)) if energy_j is not None and tokens_per_s else None
 
     metrics = summary.metrics
@@ -381,8 +381,7 @@ def _in_dialect(run: _Run, cell: int, dialect: str) -> ToolNumbers:
     """The cell's numbers under another tool's names, by its definitions."""
     from loadstone.analyse.other_tools import summarise_as
 
-    load = run.info.cells[cell].load
-    return summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), load, streams=run.info.streams)
+    return summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), streams=run.info.streams)
 
 
 def _add_server(summary: CellSummary, run: _Run, cell: int) -> None:

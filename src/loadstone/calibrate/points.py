@@ -286,7 +286,7 @@ def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int,
         return tp, dp, 1, False
     attention_dp = dp > 1
     ep = max(1, point.moe_ep or 0)
-    if attention_dp and ep == 1 and engine == "vllm":
+    if attention_dp and ep == 1 and ENGINES[engine].spreads_experts:
         ep = tp * dp
     ranks = tp * dp if attention_dp else tp
     return tp, dp, ep if ranks % ep == 0 else 1, attention_dp

@@ -138,7 +138,7 @@ def _print_commands(
     """What starts each deployment on a machine, once: repeats are started alike. `files`: where it is written, if it
     is not to be printed.
     """
-    from loadstone.core.run_folder.folder import unwritable
+    from loadstone.core.run_folder.folder import explain_unwritable
     from loadstone.studies.commands import commands_of
     from loadstone.studies.file import EngineSettings
     from loadstone.studies.machines import find_machine
@@ -161,7 +161,7 @@ def _print_commands(
                 files.mkdir(parents=True, exist_ok=True)
                 (files / file.name).write_text(file.text, "utf-8")
             except OSError as error:
-                raise unwritable(error, files) from error
+                raise explain_unwritable(error, files) from error
             print(title, f"# {file.hint}", files / file.name, sep="\n")
             continue
         if file is not None:

@@ -103,7 +103,7 @@ class Pace(NamedTuple):
 
 def pace_of(load: Load, rows: NDArray[Any], *, streams: bool = True) -> Pace:
     """Of an open loop; `rows`: all its requests, as in arrays.rows(), warm-up too."""
-    replicas = np.unique(arrays.present(rows["replica"]))
+    replicas = np.unique(arrays.drop_missing(rows["replica"]))
     for replica in (None, *(map(int, replicas) if len(replicas) > 1 else ())):
         those = rows if replica is None else rows[rows["replica"] == replica]
         if (why := _why_not(load, those, streams)) is not None:
@@ -142,7 +142,7 @@ def _behind(load: Load, rows: NDArray[Any], name: str, *, one_piece: bool = Fals
     size = np.ones(len(rows))
     if name == "last":
         size = np.maximum(1.0, rows["tokens"])
-        known = arrays.present(size)
+        known = arrays.drop_missing(size)
         size = np.nan_to_num(size, nan=float(known.mean()) if len(known) else 1.0)
     at_s = due_s[measured]
     span_s = float(at_s[-1] - at_s[0])

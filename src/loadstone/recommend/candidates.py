@@ -28,8 +28,6 @@ from loadstone.predict.step_time.work import work_of
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.traffic import Traffic
 
-_STEP_TOKENS = {"vllm": "max_num_batched_tokens", "sglang": "chunked_prefill_size", "tensorrt-llm": "max_num_tokens"}
-_SEQS = {"vllm": "max_num_seqs", "sglang": "max_running_requests", "tensorrt-llm": "max_batch_size"}
 _STEPS = (None, 2048, 16384)
 _PLACES = (None, 64, 256)
 _DRAFTS = (None, 1, 3)
@@ -215,10 +213,10 @@ def _caches(first: Deployment, options: RecommendOptions) -> list[str]:
 def limited(base: Deployment) -> Iterator[Deployment]:
     """A deployment under its engine's own limits, and others; with drafts where the checkpoint has layers for it."""
     given = {name for name, _ in base.arguments}
-    engine = base.engine
+    rules = rules_of(base)
     for tokens, seqs, drafts in product(_STEPS, _PLACES, _DRAFTS if base.model.draft_layers else (None,)):
-        more = [(_STEP_TOKENS.get(engine), tokens), (_SEQS.get(engine), seqs), ("num_speculative_tokens", drafts)]
-        chosen = [(name, str(value)) for name, value in more if value is not None and name is not None]
+        more = [(rules.step_argument, tokens), (rules.seqs_argument, seqs), ("num_speculative_tokens", drafts)]
+        chosen = [(name, str(value)) for name, value in more if value is not None and name]
         if any(name in given for name, _ in chosen):
             continue
         yield msgspec.structs.replace(base, arguments=(*base.arguments, *chosen)) if chosen else base

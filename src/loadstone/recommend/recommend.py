@@ -23,8 +23,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan as WorkPlan
 from loadstone.core.statistics.distribution import Z80
 from loadstone.core.units import show_seconds
-from loadstone.engines import launch_named
-from loadstone.engines.launch import Site
+from loadstone.engines import launch_of
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.fleet import fleet_with
 from loadstone.predict.steady_state import level_at
@@ -241,7 +240,7 @@ def _plan(choice: Choice, finals: _Finals, found: Search, measured: Sequence[_Me
         helps=_helps(candidate, found),
         regret=choice.regret * (HOURS_PER_MONTH if priced else 1.0),
         source="measured" if deployment.name in {each.deployment for each in measured} else "simulated",
-        launch=list(launch_named(deployment.name, Site()).shell_lines()),
+        launch=list(launch_of(deployment).shell_lines()),
         by_hour=by_hour(
             traffic.hours, replicas, options.reserve, view.capacities[at], most,
             gpus=deployment.gpus, dollars_per_hour=hourly / replicas if priced else None,

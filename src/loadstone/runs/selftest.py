@@ -30,7 +30,7 @@ from loadstone.core.plan import Load
 from loadstone.core.statistics import Distribution, percentile
 from loadstone.core.summary import Summary
 from loadstone.core.units import show_seconds
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.runs import bench
 from loadstone.workload.options import Options
 
@@ -90,7 +90,7 @@ def _row(level: Level, contended: bool) -> Row:
     if limit not in (resource.RLIM_INFINITY, -1) and level.streams + _SPARE_FILES > limit:
         return msgspec.structs.replace(row, note=f"the limit of open files is {limit}; raise it with ulimit -n")
     itl_s = 1 / level.tokens_per_s
-    law = Law(ttft_s=itl_s, itl_s=itl_s)
+    law = FixedLatency(ttft_s=itl_s, itl_s=itl_s)
     try:
         with tempfile.TemporaryDirectory(prefix="loadstone-") as out, start(law, keep_truth=True) as server:
             options = Options(
@@ -119,7 +119,7 @@ def _truth(server: TimingServer) -> dict[str, list[int]]:
     return msgspec.json.decode(answer.content, type=dict[str, list[int]])
 
 
-def _numbers(row: Row, document: Mapping[str, Any], law: Law, truth: Mapping[str, Sequence[int]]) -> Row:
+def _numbers(row: Row, document: Mapping[str, Any], law: FixedLatency, truth: Mapping[str, Sequence[int]]) -> Row:
     import pyarrow as pa
 
     if not document["cells"]:
@@ -169,7 +169,7 @@ def _busy(processes: int) -> Iterator[list[int]]:
 
 
 def compare(
-    records: pa.Table, truth: Mapping[str, Sequence[int]], origin_ns: int, law: Law, load: Load
+    records: pa.Table, truth: Mapping[str, Sequence[int]], origin_ns: int, law: FixedLatency, load: Load
 ) -> Comparison | None:
     """Records of one cell against the truth (see `_truth`); None where no measured request is ok and matched.
 

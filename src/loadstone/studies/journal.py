@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from loadstone.core.files import read_bytes
-from loadstone.core.run_folder.folder import unwritable
+from loadstone.core.run_folder.folder import explain_unwritable
 
 FILE_NAME = "journal.jsonl"
 _MOST_BYTES = 256 << 20
@@ -64,7 +64,7 @@ class StudyJournal:
             if not _ends_whole(self._path):
                 os.write(self._file, b"\n")  # a torn line is left as it is, and the next one is not joined to it
         except OSError as error:
-            raise unwritable(error, self._path) from error
+            raise explain_unwritable(error, self._path) from error
 
     def write(self, event: EventKind, **fields: object) -> None:
         """Append an entry. Raises InputError; DiskFullError where there is no room."""
@@ -74,7 +74,7 @@ class StudyJournal:
                 line = line[os.write(self._file, line) :]
             os.fsync(self._file)
         except OSError as error:
-            raise unwritable(error, self._path) from error
+            raise explain_unwritable(error, self._path) from error
 
     def close(self) -> None:
         os.close(self._file)

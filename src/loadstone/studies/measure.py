@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse.stored_run import read_run
-from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.summary import Summary
@@ -86,9 +85,9 @@ class Simulation:
     ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
         journal.write("launch", launch=launch.id)
-        if launch.deployment is None:
+        if launch.parsed is None:
             raise InputError(f"{launch.engine}: no layout, so that there is nothing to simulate; write one")
-        fleet_of(parse_deployment(launch.deployment))  # what cannot be is said once, not for each cell
+        fleet_of(launch.parsed)  # what cannot be is said once, not for each cell
         yield RunningLaunch("simulated", {})
 
     def release(self, left: Handle) -> None:

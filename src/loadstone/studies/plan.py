@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import ARGUMENTS, engine_key
 from loadstone.core.errors import InputError
+from loadstone.engines import EMBEDDED
 from loadstone.runs import find_max
 from loadstone.studies.file import ACCEPTANCE, EngineSettings, StudyFile, load_entries
 from loadstone.workload.lengths import parse_length
@@ -60,6 +62,7 @@ class PlannedLaunch(NamedTuple):
     engine      its name in the study
     layout      hardware and parallelism, as the study has them; empty: this machine as it is
     deployment  the shorthand; None where nothing is known of the hardware
+    parsed      the deployment that it stands for
     arguments   of the engine, which the shorthand does not have, as (flag, value)
     repeat      of its cells, from 1; the first of them, where one launch serves all (restart: never)
     """
@@ -69,6 +72,7 @@ class PlannedLaunch(NamedTuple):
     model: str
     layout: str
     deployment: str | None
+    parsed: Deployment | None
     arguments: tuple[tuple[str, str | None], ...]
     repeat: int
     cells: tuple[PlannedCell, ...]
@@ -110,6 +114,7 @@ class _Setup(NamedTuple):
     model: str
     layout: str
     deployment: str | None
+    parsed: Deployment | None
     arguments: tuple[tuple[str, str | None], ...]
 
 
@@ -134,23 +139,23 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
     kind = engine_key(engine.engine or name)
     known, own = _split_arguments(engine, layout)
     model = model or engine.model or ""
-    if not model and kind != "llama.cpp" and engine.url is None:
+    if not model and kind != EMBEDDED and engine.url is None:
         raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
     if layout and not model and engine.url is None:
         at = read.study.deployments.layout.index(layout)
         remedy = "the small model that llama.cpp gets without one runs on this machine as it is; write model:"
         raise read.error(f"$.deployments.layout[{at}]", f"{layout}: a layout of no model: {remedy}")
-    deployment = None
+    deployment = parsed = None
     if model and layout and kind is not None:
         version = [f"version={engine.version}"] if engine.version else []
         options = [layout.partition("/")[2], f"engine={kind}", *version, *known]
         deployment = f"{model}@{layout.partition('/')[0]}/{','.join(filter(None, options))}"
         try:
-            parse_deployment(deployment)
+            parsed = parse_deployment(deployment)
         except InputError as error:
             at = read.study.deployments.layout.index(layout)
             raise read.error(f"$.deployments.layout[{at}]", str(error)) from None
-    return _Setup(name, engine, model or EMBEDDED_MODEL, layout, deployment, tuple(own))
+    return _Setup(name, engine, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(own))
 
 
 def _split_arguments(engine: EngineSettings, layout: str) -> tuple[list[str], list[tuple[str, str | None]]]:
@@ -268,8 +273,8 @@ def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[
         for repeat in repeats
         for each in loads
     )
-    name, _, model, layout, deployment, arguments = setup
-    return PlannedLaunch(launch, name, model, layout, deployment, arguments, repeats[0], cells)
+    name, _, model, layout, deployment, parsed, arguments = setup
+    return PlannedLaunch(launch, name, model, layout, deployment, parsed, arguments, repeats[0], cells)
 
 
 def _hash(value: Any) -> str:

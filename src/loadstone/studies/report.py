@@ -18,7 +18,7 @@ from loadstone.core.files import read_bytes
 from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
 from loadstone.core.run_folder.owner import is_owned
-from loadstone.core.secrets import blank, is_of_a_key, keys_in
+from loadstone.core.secrets import blank, keys_in, names_key
 from loadstone.report.data.wording import clean
 from loadstone.report.pages.study import StudyCell, StudyPart
 from loadstone.runs.find_max import unit_of
@@ -70,7 +70,7 @@ def study_runs(
     for launch in launches:
         for run in filter(None, (runs[cell.id] for cell in launch.cells)):
             info = run_folder.read_info(run)
-            done.append(_Done(launch, info, Provenance.of(info)))
+            done.append(_Done(launch, info, Provenance.read(info)))
     cells = _cells(launches, runs, twin)
     shared, apart = _made_with(done)
     part = StudyPart(
@@ -280,11 +280,11 @@ def _without_secrets(read: StudyFile) -> str:
     """Return the file's text without values that are named as keys are, keys that are in this process's environment,
     and passwords in addresses."""
     text = read_bytes(read.path, _MOST_BYTES, "give a study file").decode("utf-8-sig", "replace")
-    keys = [value for name, value in os.environ.items() if is_of_a_key(name) and len(value) >= _SHORTEST_KEY]
+    keys = [value for name, value in os.environ.items() if names_key(name) and len(value) >= _SHORTEST_KEY]
     named = [msgspec.to_builtins(read.study.engines), read.study.workloads, read.study.loads]
     text = blank(text, [*keys, *keys_in((), named)])
     for engine in read.study.engines.values():
         for name, value in (*engine.env.items(), *engine.args.items()):
-            if is_of_a_key(name) and isinstance(value, str) and value:  # too short to look for it everywhere
+            if names_key(name) and isinstance(value, str) and value:  # too short to look for it everywhere
                 text = re.sub(rf"({re.escape(name)}[\"']?\s*:\s*[\"']?){re.escape(value)}", r"\1…", text)
     return _CREDENTIALS.sub("://…@", text)

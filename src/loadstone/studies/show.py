@@ -22,7 +22,6 @@ import numpy as np
 
 from loadstone.analyse.compare.price import Prices, key
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.predict.simulator.client import whole_prompts
@@ -148,12 +147,11 @@ def _deployment(
     read: StudyFile, launches: list[PlannedLaunch], asked: dict[bytes, _Asked], prices: Prices
 ) -> DeploymentEstimate:
     launch = launches[0]
-    engine, deployment, problem = None, None, ""
-    if launch.deployment is None:
+    engine, deployment, problem = None, launch.parsed, ""
+    if deployment is None:
         problem = "no layout or model by which its time could be predicted"
     else:
         try:
-            deployment = parse_deployment(launch.deployment)
             engine = _Engine(deployment)
         except InputError as error:
             problem = str(error)

@@ -171,7 +171,7 @@ def take_blocks(
         cell.why = "no metric is known on both sides for every block of requests"
         return
     cell.unit, cell.counts = "blocks", (len(on_a), len(on_b))
-    between_places = np.array([_between_places(row, sides, cell.load.places, paired=paired) for row in cell.tested])
+    between_places = np.array([_between_places(row, sides, cell.load.slots, paired=paired) for row in cell.tested])
     for index, row in enumerate(cell.tested):
         if row.metric.is_share:
             between_places[index] = 0.0

@@ -88,7 +88,7 @@ def _made_with(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
     """What engines were started with, where both sides know it."""
     rows = []
     for what, value in MADE_WITH.items():
-        sides = [_distinct([value(Provenance.of(run.info)) for run in runs]) for runs in (a, b)]
+        sides = [_distinct([value(Provenance.read(run.info)) for run in runs]) for runs in (a, b)]
         if all(None not in values for values in sides):
             rows += _row(what, sides, only_differing=True)
     return rows
@@ -131,7 +131,7 @@ def _plan(a: Sequence[Run], b: Sequence[Run], rows: Sequence[Difference]) -> lis
 
 def flags_known(runs: Sequence[Run]) -> bool:
     """Whether of each run it is known how its engine was started."""
-    return all(run.simulated or Provenance.of(run.info).commands for run in runs)
+    return all(run.simulated or Provenance.read(run.info).commands for run in runs)
 
 
 def common_loads(a: Sequence[Run], b: Sequence[Run]) -> set[Load]:

@@ -181,7 +181,7 @@ def requests_of(place: Place, *, intended: bool, with_tokens: bool) -> Requests:
         span_s = float(np.nanmax(columns["end_s"])) - start_s
         if with_tokens and last_s > start_s:
             events = map(arrays.events, run_folder.read_records(folder, number, arrays.COLUMNS))
-            curves = [window_curve(each.arrival, arrays.gained(each), (start_s, last_s)) for each in events]
+            curves = [window_curve(each.arrival, arrays.count_gained(each), (start_s, last_s)) for each in events]
             curve, window_s = np.sum(curves, axis=0), last_s - start_s
     index = columns.pop("index").astype(np.int64)
     failed = _failed(folder, number)
@@ -201,7 +201,7 @@ def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:
 
     rows = arrays.rows(batch, arrays.events(batch))
     timed = ~(np.isnan(rows["first"]) | np.isnan(rows["sent"]))
-    chosen = rows["measured"] & arrays.completed(rows) & timed
+    chosen = rows["measured"] & arrays.is_completed(rows) & timed
     rows = rows[chosen]
     names = batch.column("request_id").filter(pa.array(chosen)).to_pylist()
     origin_s = rows["intended"] if intended else rows["sent"]
@@ -250,5 +250,5 @@ def shared_requests(a: Place, b: Place) -> int | None:
 def _texts(plan: Plan, rows: NDArray[np.intp]) -> list[object]:
     """What each row asks that is no number: its text, or which shared blocks it is made of."""
     if plan.blocks is not None:
-        return [plan.blocks.of(row).tobytes() for row in rows]
+        return [plan.blocks.take_row(row).tobytes() for row in rows]
     return [plan.prompts[at] if at >= 0 else None for at in plan.prompt[rows]]

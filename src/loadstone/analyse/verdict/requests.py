@@ -152,7 +152,7 @@ def request_table(scalars: pa.Table, events: Events) -> RequestTable:
         )
     columns: dict[str, Any] = {name: texts(name) for name in _TEXTS}
     for name in _NUMBERS:
-        columns[name] = arrays.known_times(scalars[name].to_numpy().astype(np.float64))
+        columns[name] = arrays.mask_times(scalars[name].to_numpy().astype(np.float64))
     status = columns["status"]
     return RequestTable(
         index=last_parts.cast(pa.int64()).to_numpy(zero_copy_only=False),
@@ -165,8 +165,8 @@ def request_table(scalars: pa.Table, events: Events) -> RequestTable:
 
 def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
     figures = EventFigures.empty(batch.num_rows)
-    arrival, lengths = arrays.flat(batch.column("arrival_s"))
-    arrival = arrays.known_times(arrival)
+    arrival, lengths = arrays.flatten(batch.column("arrival_s"))
+    arrival = arrays.mask_times(arrival)
     figures.events[:] = lengths
     some = lengths > 0
     ends = np.cumsum(lengths)[some]
@@ -176,7 +176,7 @@ def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
     figures.second_s[lengths > 1] = arrival[firsts[lengths[some] > 1] + 1]
     if not len(arrival) or not live:
         return figures
-    (read, reads), (tokens, counts) = (arrays.flat(batch.column(name)) for name in ("read", "tokens"))
+    (read, reads), (tokens, counts) = (arrays.flatten(batch.column(name)) for name in ("read", "tokens"))
     with np.errstate(invalid="ignore"):  # records that others made may have arrivals without end
         gap_us = np.diff(arrival, prepend=0.0) * 1e6
     gap_us[firsts] = 0.0

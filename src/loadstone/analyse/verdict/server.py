@@ -7,7 +7,7 @@ and what that means.
     prefix_hits        counter, prompt tokens taken from a prefix cache
     prefix_queries     counter, prompt tokens looked for in it
 
-core.server_metrics has the engines' own names, which is also what `loadstone.measure.engines.observe` always keeps.
+`engines/server_metrics.py` has the engines' own names, which is also what `measure/engines/observe.py` always keeps.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from loadstone.analyse.verdict.requests import Cell, Floats
 from loadstone.core import gpu_metrics
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.nvml import reasons_in
-from loadstone.core.server_metrics import COUNTERS, GAUGES, START_TIME
 from loadstone.core.summary import Finding, GpuFigures, Level, ServerFigures
 from loadstone.core.units import show_seconds
+from loadstone.engines.server_metrics import COUNTERS, GAUGES, START_TIME
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +121,7 @@ _STATES = ("power_w", "sm_clock_mhz", "memory_used_bytes", "busy_share", "clock_
 
 def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures | None:
     """None where none of the readings, within the cell, is of a GPU's state."""
-    inside = {name: series for name in _STATES if (series := readings.within(name, start_s, end_s))}
+    inside = {name: series for name in _STATES if (series := readings.select(name, start_s, end_s))}
     if not inside:
         return None
 
@@ -129,7 +129,7 @@ def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures 
         """Mean and max over the moments of the GPUs' sum, or mean."""
         if name not in inside:
             return None
-        each = readings.together(name, start_s, end_s)[1]
+        each = readings.interpolate(name, start_s, end_s)[1]
         joined = each.sum(axis=0) if of_sum else each.mean(axis=0)
         return Level(float(np.mean(joined)), float(np.max(joined)))
 
@@ -148,7 +148,7 @@ def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures 
         sm_clock_min_mhz=float(min(clocks)) if clocks else None,
         memory_used_bytes=memory.max if memory is not None else None,
         busy_share=level("busy_share"),
-        energy_j=readings.energy_j(start_s, end_s),
+        energy_j=readings.sum_energy_j(start_s, end_s),
         new_every_s=max((_new_every_s(series) for _, series in inside.get("power_w", ())), default=0.0) or None,
     )
 

@@ -149,7 +149,7 @@ def pace_unknown(cell: Cell) -> Finding | None:
             f"each request took {pace.growth[0]:.0%} ± {pace.growth[1]:.0%} longer per second that it was due later"
         )
     else:
-        span_s = float(np.ptp(arrays.present(cell.measured.due_s)))
+        span_s = float(np.ptp(arrays.drop_missing(cell.measured.due_s)))
         evidence = (
             f"{e2e.n} requests in {show_seconds(span_s)}, each of which took {show_seconds(e2e.mean)} on average"
         )
@@ -232,7 +232,7 @@ def wide_interval(cell: Cell) -> Finding | None:
 def interval_unknown(cell: Cell) -> Finding | None:
     """Slow stretches that last about as long as the cell, so that nobody can tell how many more there would be."""
     done, metrics = cell.completed, cell.metrics
-    known = Dependence.of(done.sent_s, done.last_s, places=cell.load.places)
+    known = Dependence.of(done.sent_s, done.last_s, places=cell.load.slots)
     named = {"TTFT": metrics.ttft_s, "TPOT": metrics.tpot_s, "E2E": metrics.e2e_s}
     unknown = [name for name, one in named.items() if one is not None and one.ci95["mean"] == [None, None]]
     if not unknown or not known.most_blocks or not known.places:
@@ -248,7 +248,7 @@ def phases_locked(cell: Cell) -> Finding | None:
     """In a closed loop: requests that were sent together end together and are followed by such as are sent together,
     so that who waits for whom stays as it came about (core.statistics.dependence).
     """
-    sent, places = cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable")), cell.load.places
+    sent, places = cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable")), cell.load.slots
     unlike = cell.load.unit != "requests"
     if unlike or spread_between_places(np.diff(sent.sent_s), places) < thresholds.LOCKED:
         return None

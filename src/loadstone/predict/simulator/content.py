@@ -74,7 +74,7 @@ class Contents:
         if plan.prefix_tokens[at]:
             yield ("prefix", int(plan.prefix_group[at])), int(plan.prefix_tokens[at])
         if plan.blocks is not None:
-            for block in plan.blocks.of(at).tolist():
+            for block in plan.blocks.take_row(at).tolist():
                 if tokens <= 0:
                     return
                 yield ("block", block), min(tokens, plan.blocks.tokens)

@@ -201,7 +201,7 @@ def beginning(plan: Plan, cell: int) -> Plan:
     picked = np.arange(rows.start, rows.start + count)
     columns = {name: getattr(plan, name)[picked] for name in Plan.COLUMNS}
     columns["cell"] = np.zeros(count, np.int32)
-    if load.places:
+    if load.slots:
         # By count, also of a cell by time: what goes round after the part is not looked at.
         load = msgspec.structs.replace(load, duration_s=None)
     return replace(plan, cells=(load,), blocks=None if plan.blocks is None else plan.blocks.take(picked), **columns)

@@ -14,7 +14,6 @@ from loadstone.engines import ENGINES, rules_of
 from loadstone.engines.sharding.limits import count
 from loadstone.engines.sharding.rank import shape_of
 
-_NOT_IN_GGUF = ("fp8", "nvfp4")
 _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
 
 
@@ -68,7 +67,7 @@ def _with_others(deployment: Deployment, refusal: str | None) -> str | None:
         engine
         for engine in ENGINES
         if engine != deployment.engine
-        and not (engine == "llama.cpp" and deployment.weights_dtype in _NOT_IN_GGUF)
+        and deployment.weights_dtype not in ENGINES[engine].unreadable_weights
         and rules_of(msgspec.structs.replace(deployment, engine=engine, arguments=())).hardware_refusal() is None
     ]
     return f"{refusal}; {' or '.join(f'engine={engine}' for engine in others)} would run it" if others else refusal

@@ -10,7 +10,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import ENGINES, ranks, rules_of
 from loadstone.engines.sharding.kv_cache import Cache, largest
-from loadstone.engines.sharding.limits import Budget, EngineLimits, Limits
+from loadstone.engines.sharding.limits import BatchLimits, Budget, EngineLimits
 from loadstone.engines.sharding.rank import Rank
 from loadstone.predict.sizing.check import contradictions
 
@@ -24,7 +24,7 @@ class Memory(msgspec.Struct, frozen=True):
     """limits; a (rank, budget, cache) per pipeline stage; `binding`: the stage whose cache has the fewest blocks,
     which all of them then have."""
 
-    limits: Limits
+    limits: BatchLimits
     stages: tuple[tuple[Rank, Budget, Cache], ...]
     binding: int
     blocks: int

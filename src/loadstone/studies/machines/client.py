@@ -9,7 +9,7 @@ from typing import Protocol
 
 from loadstone.core.errors import TargetError
 from loadstone.engines.launch import Launch
-from loadstone.measure.engines.launch import Engine, Rank
+from loadstone.measure.engines.launch import RankProcess, StartedRanks
 
 HERE = "localhost"
 """The name in a study file of the host that runs the study."""
@@ -20,13 +20,13 @@ _FILES = ("dataset", "trace", "plan", "tokenizer", "structured")
 """Options of `bench` that name files; structured's may have `SCHEME:` before."""
 
 
-class LedProcess(Rank, Protocol):
+class LedProcess(RankProcess, Protocol):
     """A process on another host. `stop` asks it to end, and returns when it has; `end` only asks."""
 
     def end(self) -> None: ...
 
 
-class LedRanks(Engine):
+class LedRanks(StartedRanks):
     """An engine whose ranks are led elsewhere. When one of them ends, the others are ended."""
 
     def __init__(
@@ -64,7 +64,7 @@ def copy_named_file(word: str, put: Callable[[Path, str], str]) -> str:
     return f"--{name}={scheme}{colon}{put(Path(file), f'{name}-{Path(file).name}')}"
 
 
-def follow(client: Rank, host: str, check: Callable[[], None]) -> None:
+def follow(client: RankProcess, host: str, check: Callable[[], None]) -> None:
     """Return once `loadstone bench` on `host` has left a run folder there. `check` is called meanwhile; what it
     raises ends the client, which saves what it has. Raises TargetError.
     """

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from loadstone.core.errors import InputError, TargetError
 from loadstone.engines.launch import Launch as Commands
-from loadstone.measure.engines.launch import Engine as Ranks
-from loadstone.measure.engines.launch import LaunchError, first_error
+from loadstone.measure.engines.launch import LaunchError, StartedRanks, first_error
 from loadstone.measure.engines.process import ServerProcess, container_stop, free_port
 from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word, with_address
@@ -210,7 +209,7 @@ class SlurmMachine:
                 yield SshClient(connection, self._machine, folder, check)
 
 
-class SlurmRanks(Ranks):
+class SlurmRanks(StartedRanks):
     """An engine whose ranks are the tasks of a job."""
 
     def __init__(self, commands: Commands, folder: Path, job: SlurmJob) -> None:

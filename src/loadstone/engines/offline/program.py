@@ -28,7 +28,7 @@ Loaded = tuple[str, int, Generate]
 """The engine's package, the size of its vocabulary, and what answers a batch."""
 
 
-def of_vllm(model: str, arguments: dict[str, Any]) -> Loaded:
+def load_vllm(model: str, arguments: dict[str, Any]) -> Loaded:
     import vllm
 
     engine = vllm.LLM(model=model, disable_log_stats=False, **arguments)
@@ -45,7 +45,7 @@ def of_vllm(model: str, arguments: dict[str, Any]) -> Loaded:
     return "vllm", engine.llm_engine.model_config.get_vocab_size(), generate
 
 
-def of_sglang(model: str, arguments: dict[str, Any]) -> Loaded:
+def load_sglang(model: str, arguments: dict[str, Any]) -> Loaded:
     import sglang
 
     engine = sglang.Engine(model_path=model, **arguments)
@@ -58,7 +58,7 @@ def of_sglang(model: str, arguments: dict[str, Any]) -> Loaded:
     return "sglang", engine.tokenizer_manager.model_config.vocab_size, generate
 
 
-def of_tensorrt_llm(model: str, arguments: dict[str, Any]) -> Loaded:
+def load_tensorrt_llm(model: str, arguments: dict[str, Any]) -> Loaded:
     import tensorrt_llm
 
     engine = tensorrt_llm.LLM(model=model, **arguments)
@@ -72,7 +72,7 @@ def of_tensorrt_llm(model: str, arguments: dict[str, Any]) -> Loaded:
     return "tensorrt_llm", engine.tokenizer.vocab_size, generate
 
 
-def of_transformers(model: str, arguments: dict[str, Any]) -> Loaded:
+def load_transformers(model: str, arguments: dict[str, Any]) -> Loaded:
     import torch
     import transformers
 
@@ -103,7 +103,7 @@ def of_transformers(model: str, arguments: dict[str, Any]) -> Loaded:
 
 def main() -> None:
     here = Path(__file__).resolve().parent
-    sys.path[:] = [each for each in sys.path if Path(each).resolve() != here]  # its engine.py is not the engine's
+    sys.path[:] = [each for each in sys.path if Path(each).resolve() != here]  # no module of the engine's lies here
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(sys.argv[1])
         lines = channel.makefile("rb")
@@ -113,10 +113,10 @@ def main() -> None:
 
         first = json.loads(lines.readline())
         engines = {
-            "vllm": of_vllm,
-            "sglang": of_sglang,
-            "tensorrt-llm": of_tensorrt_llm,
-            "transformers": of_transformers,
+            "vllm": load_vllm,
+            "sglang": load_sglang,
+            "tensorrt-llm": load_tensorrt_llm,
+            "transformers": load_transformers,
         }
         package, vocabulary, generate = engines[first["engine"]](first["model"], first["arguments"])
         send({"version": importlib.metadata.version(package), "vocabulary": vocabulary})

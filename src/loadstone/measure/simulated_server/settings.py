@@ -1,4 +1,4 @@
-"""What the timing server is started with: when tokens are due, and in what form it sends them."""
+"""Defines what the timing server is started with: when tokens are due, and in what form it sends them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ Usage = Literal["asked", "none", "final", "running", "unasked"]
 MODEL = "timing"
 
 
-class Law(msgspec.Struct, frozen=True):
-    """When tokens are due, in seconds from the arrival of the request: TTFT = a + b·input_tokens, ITL = c."""
+class FixedLatency(msgspec.Struct, frozen=True):
+    """A latency model of fixed times, in seconds from the arrival of the request: TTFT = a + b·input_tokens, ITL
+    = c.
+    """
 
     ttft_s: float = 0.05
     itl_s: float = 0.01
     per_input_token_s: float = 0.0
 
     @classmethod
-    def parse(cls, text: str, what: str = "--sim", or_else: str = "") -> Law:
-        """A law from `ttft=50ms,itl=10ms[,per_input_token=20us]`; what is left out keeps its default.
+    def parse(cls, text: str, what: str = "--sim", or_else: str = "") -> FixedLatency:
+        """Parse `ttft=50ms,itl=10ms[,per_input_token=20us]`; what is left out keeps its default.
 
         A number without a unit is seconds. `what` names the flag in the InputError for anything else, `or_else` what
         may stand there too.
@@ -35,24 +37,24 @@ class Law(msgspec.Struct, frozen=True):
             name = f"{key.strip()}_s"
             if name not in cls.__struct_fields__ or name in seconds:
                 raise InputError(
-                    f"{what}: {part.strip()!r} in {text!r} is not a timing law; write {or_else}ttft=50ms,itl=10ms"
+                    f"{what}: {part.strip()!r} in {text!r} is not a fixed latency; write {or_else}ttft=50ms,itl=10ms"
                 )
             seconds[name] = parse_seconds(value, f"{what} {key.strip()}")
         return cls(**seconds)
 
     def __str__(self) -> str:
-        """What `parse` reads, all in seconds."""
+        """Write it as `parse` reads it, all in seconds."""
         return f"ttft={self.ttft_s}s,itl={self.itl_s}s,per_input_token={self.per_input_token_s}s"
 
     def due_ns(self, input_tokens: int, index: int) -> int:
-        """Nanoseconds from arrival to the output token `index` (from 0)."""
+        """Return nanoseconds from arrival to the output token `index` (from 0)."""
         return int((self.ttft_s + self.per_input_token_s * input_tokens + self.itl_s * index) * 1e9)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a timing server is started with; as JSON it is the argument of its process.
+    """The settings that a timing server is started with; as JSON they are the argument of its process.
 
-    deployment         whose scheduler decides when tokens are due, e.g. `llama-3.1-70b@8xh200`; "": the law does
+    deployment         whose scheduler decides when tokens are due, e.g. `llama-3.1-70b@8xh200`; "": `latency`
     acceptance         of a deployment's guessed tokens
     profile            performance profile of a deployment; None: the one that is shipped for it
     port               to listen on; 0: any, and the line on stdout says which
@@ -67,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_truth         keeps when each event with text was written, until GET /truth takes it
     """
 
-    law: Law = Law()
+    latency: FixedLatency = FixedLatency()
     deployment: str = ""
     acceptance: float | None = None
     profile: str | None = None
