@@ -33,7 +33,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing of the code
-settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("any machine")
 
 Json = dict[str, Any]
@@ -308,7 +307,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--quick"):
-        settings.load_profile("quick")
         config.pluginmanager.register(tiers.Guard())
 
 
@@ -319,7 +317,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if tiers.starts_process(item):
             item.add_marker("process")
     if config.getoption("--quick"):
-        chosen = [item for item in items if not {"process", "slow"} & {mark.name for mark in item.iter_markers()}]
+        others = {"process", "long", "slow"}
+        chosen = [item for item in items if not others & {mark.name for mark in item.iter_markers()}]
+        for item in chosen:
+            tiers.limit_examples(item)
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
     items.sort(key=lambda item: item.get_closest_marker("quiet") is not None)

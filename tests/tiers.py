@@ -16,6 +16,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 TESTS = Path(__file__).resolve().parent
 STARTERS = frozenset({
@@ -26,6 +27,8 @@ METHODS = frozenset({"start", "spawn", "serve"})
 """Those of them that are something else where they are an object's, such as a thread's."""
 SERVERS = frozenset({"ScriptedServer", "--sim", "--engine", "--launch", "--quick"})
 """Words of a test whose `bench` comes to the point where it starts one."""
+EXAMPLES = 20
+_SETTINGS = "_hypothesis_internal_use_settings"
 EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
 """Audit events of a process that is about to start."""
 
@@ -90,6 +93,14 @@ def _code_words(code: CodeType) -> tuple[set[str], set[str]]:
                 each for each in (constant if isinstance(constant, tuple) else (constant,)) if isinstance(each, str)
             }
     return names, texts
+
+
+def limit_examples(item: pytest.Item) -> None:
+    """Have a property tried with no more than EXAMPLES inputs."""
+    function = getattr(item, "function", None)
+    own = getattr(function, _SETTINGS, None)
+    if own is not None and own.max_examples > EXAMPLES:
+        setattr(function, _SETTINGS, settings(own, max_examples=EXAMPLES))
 
 
 class Guard:

@@ -17,6 +17,8 @@ from loadstone.recommend.text import remarks
 from loadstone.recommend.traffic import traffic_of
 from loadstone.workload.options import options_of
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Path:

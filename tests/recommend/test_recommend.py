@@ -27,6 +27,8 @@ from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 from loadstone.workload.options import options_of
 
+pytestmark = pytest.mark.long
+
 ASKED = {
     "model": "llama-3.1-8b",
     "input": "1024",
