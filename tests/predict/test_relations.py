@@ -24,6 +24,7 @@ from loadstone.workload.options import SimulateOptions
 relations = script(Path(__file__).resolve().parents[2] / "benchmarks/relations.py")
 
 
+@pytest.mark.long
 def test_a_small_part_of_the_grid_holds_but_for_what_is_explained() -> None:
     def alike(kind: str, fast: object, slow: object) -> bool:
         """Of GPUs those whose coefficients are the same: others are for the whole grid."""

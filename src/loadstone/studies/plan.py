@@ -1,4 +1,4 @@
-"""What a study does: launches, each a deployment started once, and the cells that are measured while it runs.
+"""Plans a study: launches, each a deployment started once, and the cells that are measured while it runs.
 
 The launch is what is scheduled. Its id and those of its cells are hashes of what matters to their results, so that a
 study whose file changes measures again what changed, and nothing else.
@@ -21,7 +21,7 @@ from loadstone.catalogue.engines import ARGUMENTS, engine_key
 from loadstone.core.errors import InputError
 from loadstone.engines import EMBEDDED
 from loadstone.runs import find_max
-from loadstone.studies.file import ACCEPTANCE, Engine, StudyFile, load_entries
+from loadstone.studies.file import ACCEPTANCE, EngineSettings, StudyFile, load_entries
 from loadstone.workload.lengths import parse_length
 from loadstone.workload.options import Options, SimulateOptions, options_of, values_of
 from loadstone.workload.planning import Planner
@@ -32,11 +32,11 @@ _FIND_MAX = "find-max"
 _AXES = ("concurrency", "rate", "time-scale")
 _ID_LENGTH = 12
 _MOST_CELLS = 20_000
-"""Of a study; at a minute each they take a fortnight."""
+"""The most cells of a study; at a minute each they take a fortnight."""
 _COUNT = re.compile(r"\b(tp|pp|dp|ep|nodes)=([0-9])")
 
 
-class Cell(NamedTuple):
+class PlannedCell(NamedTuple):
     """One workload at one load of one launch: a run folder of its own.
 
     repeat    from 1
@@ -51,11 +51,11 @@ class Cell(NamedTuple):
 
     @property
     def is_search(self) -> bool:
-        """For the highest load: its answer is about one of several runs."""
+        """Tell a search for the highest load, whose answer is about one of several runs."""
         return self.options.get(_FIND_MAX) is not None
 
 
-class Launch(NamedTuple):
+class PlannedLaunch(NamedTuple):
     """A deployment that is started, measured and stopped.
 
     engine      its name in the study
@@ -74,11 +74,11 @@ class Launch(NamedTuple):
     parsed: Deployment | None
     arguments: tuple[tuple[str, str | None], ...]
     repeat: int
-    cells: tuple[Cell, ...]
+    cells: tuple[PlannedCell, ...]
 
 
-def plan_study(read: StudyFile) -> tuple[Launch, ...]:
-    """All launches, in the order in which they run. Raises InputError, with line and column."""
+def plan_study(read: StudyFile) -> tuple[PlannedLaunch, ...]:
+    """Return all launches in the order in which they run. Raises InputError, with line and column."""
     study = read.study
     _check_size(read)
     loads = _cells(read)
@@ -93,7 +93,7 @@ def plan_study(read: StudyFile) -> tuple[Launch, ...]:
 
 
 def _check_size(read: StudyFile) -> None:
-    """Raises InputError where there is no cell, or so many that planning them would take all memory."""
+    """Refuse a study of no cell, or of so many that planning them would take all memory."""
     study, axes = read.study, read.study.deployments
     loads = sum(len(list(_single_loads(entry))) for _, entry in load_entries(study))
     if not loads * len(study.workloads):
@@ -109,7 +109,7 @@ class _Setup(NamedTuple):
     """A deployment of the study, before it is repeated."""
 
     name: str
-    engine: Engine
+    engine: EngineSettings
     model: str
     layout: str
     deployment: str | None
@@ -134,16 +134,9 @@ def _combinations(read: StudyFile) -> Iterator[tuple[str, str, str]]:
 
 
 def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
-    engine = read.study.engines.get(name, Engine())
+    engine = read.study.engines.get(name, EngineSettings())
     kind = engine_key(engine.engine or name)
-    known, own = [], []
-    for key, value in engine.args.items():
-        plain = key.lstrip("-").replace("-", "_")
-        text = None if value is None or value is True else f"{value}".lower() if value is False else f"{value}"
-        if plain in ARGUMENTS and layout and text is not None:
-            known.append(f"{plain}={text}")
-        else:
-            own.append((key.lstrip("-"), text))
+    known, own = _split_arguments(engine, layout)
     model = model or engine.model or ""
     if not model and kind != EMBEDDED and engine.url is None:
         raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
@@ -162,6 +155,19 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
             at = read.study.deployments.layout.index(layout)
             raise read.error(f"$.deployments.layout[{at}]", str(error)) from None
     return _Setup(name, engine, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(own))
+
+
+def _split_arguments(engine: EngineSettings, layout: str) -> tuple[list[str], list[tuple[str, str | None]]]:
+    """Return the arguments that the shorthand of a deployment has, and the others."""
+    known, own = [], []
+    for key, value in engine.args.items():
+        plain = key.lstrip("-").replace("-", "_")
+        text = None if value is None or value is True else f"{value}".lower() if value is False else f"{value}"
+        if plain in ARGUMENTS and layout and text is not None:
+            known.append(f"{plain}={text}")
+        else:
+            own.append((key.lstrip("-"), text))
+    return known, own
 
 
 class _Cell(NamedTuple):
@@ -218,7 +224,7 @@ def _identity(meant: Options, acceptance: float | None) -> dict[str, Any]:
 
 
 def _single_loads(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """An entry of `loads` cut into single loads, each with its name."""
+    """Cut an entry of `loads` into single loads, each with its name."""
     if entry.get(_FIND_MAX) is not None:
         yield f"{_FIND_MAX} {entry[_FIND_MAX]}{' by concurrency' * ('concurrency' in entry)}", entry
         return
@@ -233,7 +239,7 @@ def _single_loads(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _is_burst(rate: Any) -> bool:
-    """Whether all requests are sent at once; a rate that is no number is refused later, with its place."""
+    """Tell a rate that sends all requests at once; one that is no number is refused later, with its place."""
     try:
         return float(rate[0] if isinstance(rate, list) and len(rate) == 1 else rate) == math.inf
     except (TypeError, ValueError):
@@ -241,7 +247,7 @@ def _is_burst(rate: Any) -> bool:
 
 
 def _check_different(read: StudyFile, setups: Sequence[_Setup]) -> None:
-    """Raises InputError where two deployments are one."""
+    """Refuse two deployments that are one."""
     seen: dict[str, _Setup] = {}
     for setup in setups:
         if (same := seen.setdefault(_hash(_identity_of(setup)), setup)) is not setup:
@@ -258,11 +264,11 @@ def _identity_of(setup: _Setup) -> dict[str, Any]:
     }
 
 
-def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[_Cell]) -> Launch:
+def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[_Cell]) -> PlannedLaunch:
     never = read.study.restart == "never"
     launch = _hash(_identity_of(setup) | {"repeat": None if never else repeats[0]})
     cells = tuple(
-        Cell(
+        PlannedCell(
             _hash({"launch": launch, "options": each.identity} | ({"repeat": repeat} if never else {})),
             each.workload,
             each.load,
@@ -273,7 +279,7 @@ def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[
         for each in loads
     )
     name, _, model, layout, deployment, parsed, arguments = setup
-    return Launch(launch, name, model, layout, deployment, parsed, arguments, repeats[0], cells)
+    return PlannedLaunch(launch, name, model, layout, deployment, parsed, arguments, repeats[0], cells)
 
 
 def _hash(value: Any) -> str:
