@@ -14,6 +14,7 @@ from loadstone.core import run_folder
 from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
+from loadstone.core.settings import read_settings
 from loadstone.core.version import __version__
 from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import read_runs
@@ -70,7 +71,7 @@ def run(
                       model=model, engine=engine, prompt_kind="text"),
         slo=dict(slo or {}),
         plan_id="0123456789ab", seed=0, salt=None,
-        settings={"deployment": deployed, "workload": asked | dict(workload or {})} | dict(settings or {}),
+        settings=read_settings({"deployment": deployed, "workload": asked | dict(workload or {}), **(settings or {})}),
         cells=[CellInfo(load=Load(kind=each["load"]["kind"], value=each["load"]["value"]), start_s=0.0, end_s=9.0)
                for each in cells],
     )  # fmt: skip
