@@ -1,6 +1,6 @@
 """Measurement errors planted on purpose, each of which its own finding must flag; and clean runs, where none may.
 
-docs/trust.md has the same list for readers: each `@planted` below is a line of its table.
+benchmarks/results/planted.md has the same list for readers: each `@planted` below is a line of its table.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from loadstone.measure.engines import llama_cpp
 from loadstone.measure.simulated_server import Law, TimingServer, start
 
 ROOT = Path(__file__).resolve().parents[2]
-TRUST = ROOT / "docs" / "trust.md"
+TRUST = ROOT / "benchmarks" / "results" / "planted.md"
 CLOSED = "--input 64 --output 8 --warmup 0 --concurrency 2 --requests 24"
 Plant = Callable[[Loadstone, Path], Outcome]
 
 
 class Planted(NamedTuple):
     error: str
-    """As docs/trust.md has it."""
+    """As benchmarks/results/planted.md has it."""
     kind: str
     run: Plant
 
