@@ -1,4 +1,4 @@
-"""Simulated figures that a page quotes are those of the commands that it quotes beside them."""
+"""Figures that a page quotes are those of the commands that it quotes beside them."""
 
 from __future__ import annotations
 
@@ -95,3 +95,37 @@ def test_superseded_methods_give_what_the_page_says(loadstone: Loadstone) -> Non
     assert len(runs) == len(quoted) == 4
     for run, figures in zip(runs, quoted, strict=True):
         assert [run["steady"]["output_tokens_per_s"], run["ttft_s"]["p50"]] == pytest.approx(figures, rel=WITHIN)
+
+
+def test_prices_are_compared_for_the_runs_that_are_quoted(loadstone: Loadstone) -> None:
+    text = section("compare.md", "## Prices")
+    quoted = re.findall(r"^ output_tokens_per_s +(\d \d+) +(\d \d+)", text, re.MULTILINE)
+    (command,) = re.findall(r"`loadstone (simulate [^`]+)`", text)
+    runs = cells_of(loadstone, f"loadstone {command}\nloadstone {command.replace('h100', 'h200')}")
+    got = [run["steady"]["output_tokens_per_s"] for run in runs]
+    assert got == pytest.approx([number(cell.replace(" ", "")) for cell in quoted[0]], rel=WITHIN)
+
+
+def printed() -> list[tuple[str, list[str]]]:
+    """Commands of all pages whose output is the same each time, with the lines that the page prints below them."""
+    found = []
+    for page in [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]:
+        for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            for command, output in re.findall(r"^\$ loadstone (.+)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+                same = command.startswith(("recommend ", "size ")) or "--dry-run" in command
+                if output and same:
+                    found.append((command, output.splitlines()))
+    return found
+
+
+@pytest.mark.parametrize(("command", "lines"), printed(), ids=[command for command, _ in printed()])
+def test_what_a_page_prints_is_what_the_command_prints(command: str, lines: list[str], loadstone: Loadstone) -> None:
+    outcome = loadstone(*shlex.split(command, comments=True))
+    assert outcome.code == 0, outcome.err
+    whole = " ".join(outcome.out.split())
+    assert [line for line in lines if " ".join(line.split()) not in whole] == []
+
+
+def test_pages_print_a_decision_and_commands_of_launches() -> None:
+    commands = [command.partition(" ")[0] for command, _ in printed()]
+    assert {"recommend", "launch"} <= set(commands)

@@ -1,7 +1,7 @@
 """How near a cell came to what its hardware can do: the roofline's times beside its own, MBU and MFU.
 
 Only where a run says enough (model, GPU, how many, how they are split) and the catalogue knows them. Formulas and
-what is assumed: docs/metrics.md, "Speed of light".
+what is assumed: docs/metrics.md, "Roofline".
 """
 
 from __future__ import annotations
