@@ -727,8 +727,7 @@ def baselines(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "output tok/s",
             BAND + "; 15,000 tok/s are claimed at 64",
         ),
-        "512 tokens in, 256 out, defaults of the engines of today. TTFT is of a loop in which users are out of "
-        "step.",
+        "512 tokens in, 256 out, defaults of the engines of today. TTFT is of a loop in which users are out of step.",
         "Simulated; the limit of 4.3 ms is arithmetic, and that of the hardware the sum of what must be read and "
         "computed.",
     )

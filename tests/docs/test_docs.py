@@ -30,7 +30,9 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in IN_ONE_SHELL], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in IN_ONE_SHELL], ids=lambda page: page.name
+)
 def test_examples_on_the_page_run(page: Path, tmp_path: Path) -> None:
     commands = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("loadstone ")]
     programs = blocks(page, "python")
