@@ -1007,10 +1007,10 @@ QUESTIONS: dict[int, Question] = {
 BY_THE_HOUR = 11
 HEAD = """# The questions that this project started from, answered
 
-Each answer comes from a study in `examples/questions`. `python benchmarks/questions.py POINTS.csv` makes this page, its
-pictures and its tables ([results](../benchmarks/results/questions.md)). Numbers in brackets are 80 % intervals of the
-performance model's error on machines that no fit has seen ([accuracy](accuracy.md)); an interval that contains 1 leaves
-the sign open. [Seeds](seeds.md) describes the four documents, 000 to 003.
+Each answer comes from a study in `examples/questions`. `python benchmarks/questions.py POINTS.csv` makes this page,
+its pictures and its tables ([results](../benchmarks/results/questions.md)). Numbers in brackets are 80 % intervals of
+the performance model's error on machines that no fit has seen ([accuracy](accuracy.md)); an interval that contains 1
+leaves the sign open. [Seeds](seeds.md) describes the four documents, 000 to 003.
 """
 RESULTS_HEAD = """# The questions, in full
 

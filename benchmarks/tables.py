@@ -2,9 +2,9 @@
 
     python benchmarks/tables.py PAGE [--only TEXT] [--set POINTS.csv=PATH ...]
 
-A paragraph that begins with a command in backquotes (`python benchmarks/...`) is followed by what the command prints: the
-tables up to the next such paragraph or heading are replaced. Commands that read a file name it in capitals; `--set` has
-the path, and without it their tables stay.
+A paragraph that begins with a command in backquotes (`python benchmarks/...`) is followed by what the command prints:
+the tables up to the next such paragraph or heading are replaced. Commands that read a file name it in capitals;
+`--set` has the path, and without it their tables stay.
 """
 
 from __future__ import annotations

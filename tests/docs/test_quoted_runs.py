@@ -17,7 +17,7 @@ RESULTS = DOCS.parent / "benchmarks" / "results"
 ROUNDED = 0.006
 """Pages have three digits; the plan and the coefficients give the same results to the last bit."""
 RENEWED = 0.05
-"""Tables of benchmarks/results are written by their scripts: coefficients that are fitted anew move a figure by less."""
+"""Tables of benchmarks/results are written by scripts: coefficients that are fitted anew move a figure by less."""
 
 
 def section(page: str, heading: str) -> str:
