@@ -81,6 +81,12 @@ def test_a_closed_loop_of_equal_lengths_goes_on_as_it_started(loadstone: Loadsto
         assert mine == pytest.approx(pages, rel=ROUNDED)
 
 
+def test_slots_that_meet_wait_for_one_another(loadstone: Loadstone) -> None:
+    text = section("measuring.md", "### Slots that meet")
+    quoted = [number(cell) for cell in rows_of(text)[2][2:4]]
+    assert [run["ttft_s"]["p50"] for run in cells_of(loadstone, text)] == pytest.approx(quoted, rel=ROUNDED)
+
+
 def test_targets_are_held_against_the_run_that_is_quoted(loadstone: Loadstone) -> None:
     text = section("seeds.md", "### Targets")
     ttft, tpot, rate = ([number(cell) for cell in row[1:]] for row in rows_of(text)[2:])
