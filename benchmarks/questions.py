@@ -37,10 +37,10 @@ from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import read_runs
 from loadstone.report.data.statistic import Stat
 from loadstone.studies.file import read_study
-from loadstone.studies.machines import machines_of
+from loadstone.studies.machines import make_machines
 from loadstone.studies.measure import Simulation, live, simulated
 from loadstone.studies.plan import plan_study
-from loadstone.studies.supervise import finished, run_study
+from loadstone.studies.supervise import find_run, run_study
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES, PAGE = ROOT / "examples" / "questions", ROOT / "docs" / "questions.md"
@@ -90,9 +90,9 @@ def run(study: Path, out: Path) -> Cells:
     launches, measured = plan_study(read), read.study.study in MEASURED
     folder = out / (read.study.study if measured else f"{read.study.study}-simulated")
     how = live(read, lambda event: None) if measured else simulated(read)
-    left = run_study(read, launches, folder, machines_of(read, None) if measured else [Simulation()], how)
+    left = run_study(read, launches, folder, make_machines(read, None) if measured else [Simulation()], how)
     assert not left, f"{study}: {left} cells are missing; `loadstone study status` says why"
-    keyed = [(launch, cell, finished(folder, cell)) for launch in launches for cell in launch.cells]
+    keyed = [(launch, cell, find_run(folder, cell)) for launch in launches for cell in launch.cells]
     runs, passed_over = read_runs([path for _, _, path in keyed if path is not None])
     assert not passed_over, passed_over
     by_folder = {runs[point.number - 1].folder: point for point in points_of(runs, PRICES)}

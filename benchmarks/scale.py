@@ -57,7 +57,10 @@ class WorkerMemory(threading.Thread):
 def run(law: str, options: Callable[[str, Path], Options], expected_requests: int, expected_tokens: int) -> None:
     memory = WorkerMemory()
     memory.start()
-    with simulated_server.start(simulated_server.Law.parse(law)) as server, tempfile.TemporaryDirectory() as folder:
+    with (
+        simulated_server.start(simulated_server.FixedLatency.parse(law)) as server,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         started = time.monotonic()
         document: dict[str, Any] = bench(options(server.url, Path(folder)))
         wall_s = time.monotonic() - started

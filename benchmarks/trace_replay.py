@@ -33,7 +33,7 @@ def main() -> int:
     given = parser.parse_args()
     expected = trace.read(given.trace).time_s[: given.requests] * given.time_scale
     with (
-        simulated_server.start(simulated_server.Law.parse(given.law)) as server,
+        simulated_server.start(simulated_server.FixedLatency.parse(given.law)) as server,
         tempfile.TemporaryDirectory() as folder,
     ):
         document = bench(

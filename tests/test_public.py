@@ -13,7 +13,7 @@ import loadstone
 from loadstone.commands.bench import bench as bench_command
 from loadstone.core import errors, run_folder, signals
 from loadstone.core.errors import InputError
-from loadstone.core.host import path_of
+from loadstone.core.host import make_path
 from loadstone.runs import bench
 from loadstone.workload.options import Options, SimulateOptions, flags_of, json_schema
 from loadstone.workload.request import Timeouts
@@ -165,7 +165,7 @@ def test_the_home_folder_is_meant_by_its_sign(tmp_path: Path, monkeypatch: pytes
     assert Path(document["run_dir"]).parent == tmp_path / "home" / "runs"
     assert loadstone.write_report("~/runs", "~/all.csv") == [tmp_path / "home" / "all.csv"]
     assert list(Path().iterdir()) == []
-    assert path_of("~nobody-of-this-name/x") == Path("~nobody-of-this-name/x")
+    assert make_path("~nobody-of-this-name/x") == Path("~nobody-of-this-name/x")
 
 
 def test_a_run_is_recovered(tmp_path: Path) -> None:

@@ -240,10 +240,10 @@ def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list
 def _folder(path: Any) -> Path:
     """A path that was given. Raises InputError where it is none, such as a run's document."""
     from loadstone.core.errors import InputError
-    from loadstone.core.host import path_of
+    from loadstone.core.host import make_path
 
     try:
-        return path_of(path)
+        return make_path(path)
     except TypeError:
         problem = f"a path is needed, and this is of type {type(path).__name__}"
         raise InputError(f"{problem}; of a summary, give its ['run_dir']") from None

@@ -21,8 +21,15 @@ from loadstone import compare
 from loadstone.analyse.compare.cells import take_blocks
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import DEFAULT, parse_metric
-from loadstone.analyse.compare.result import Cell, Comparison, Difference, Row, SideResult, Unmatched
-from loadstone.analyse.compare.sides import Place, Requests, open_run, shared_requests
+from loadstone.analyse.compare.result import (
+    ComparedCell,
+    ComparedMetric,
+    Comparison,
+    Difference,
+    SideResult,
+    Unmatched,
+)
+from loadstone.analyse.compare.sides import RequestTimes, RunCell, open_run, shared_requests
 from loadstone.analyse.compare.text import explained, setup_lines, word
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
@@ -143,12 +150,12 @@ def test_what_differs_in_the_plan_is_said(tmp_path: Path) -> None:
     assert [one["what"] for one in compare([a], [unexplained])["setup"]] == ["plan"]
 
 
-def placed(folder: Path, plan: Any) -> Place:
+def placed(folder: Path, plan: Any) -> RunCell:
     """A run whose plan this is."""
     run = open_run(make(folder), {})
     run_folder.write_plan(folder / "plan.parquet", plan)
     run.info.plan_id = plan.plan_id
-    return Place(run, 0)
+    return RunCell(run, 0)
 
 
 def test_plans_are_the_same_up_to_where_they_part(tmp_path: Path) -> None:
@@ -222,7 +229,7 @@ def test_test_and_interval_agree_on_what_is_concluded(
         if not up:
             ratio, low, high = 1 / ratio, high and 1 / high, low and 1 / low
         metric = parse_metric("ttft_p50")
-        row = Row(metric, 1.0, ratio, ratio=ratio, low=low, high=high, p=p, p_family=p, would_show=1.1)
+        row = ComparedMetric(metric, 1.0, ratio, ratio=ratio, low=low, high=high, p=p, p_family=p, would_show=1.1)
         assert row.conclusion == said
         assert row.printed.differs == (said == "better")
         assert row.printed.better == (("a" if up else "b") if said == "better" else None)
@@ -236,20 +243,23 @@ def test_what_was_shown_would_have_shown() -> None:
     rng = np.random.default_rng(0)
     metric = parse_metric("tpot_p50")
     units = np.stack([rng.random(8), rng.random(8) + 9], axis=0)[:, :, None]
-    row = Row(metric, 1.0, 1.02, ratio=1.02, low=1.01, high=1.03, log_error=0.02)
+    row = ComparedMetric(metric, 1.0, 1.02, ratio=1.02, low=1.01, high=1.03, log_error=0.02)
     from loadstone.analyse.compare.permutation import Units
 
-    judge([Cell(CLOSED, [row], unit="blocks", units=Units(units[0], units[1], np.zeros(1)), tested=[row])], seed=0)
+    judge(
+        [ComparedCell(CLOSED, [row], unit="blocks", units=Units(units[0], units[1], np.zeros(1)), tested=[row])],
+        seed=0,
+    )
     assert row.differs
     assert row.would_show == pytest.approx(1.02)
 
 
 def test_what_a_conclusion_means_is_said_where_it_stands() -> None:
-    untested = Row(parse_metric("tpot_p50"), 1.0, 1.0, ratio=1.0)
+    untested = ComparedMetric(parse_metric("tpot_p50"), 1.0, 1.0, ratio=1.0)
     same = dataclasses.replace(untested, low=0.9999, high=1.0001, p_family=0.5)
     better = dataclasses.replace(untested, ratio=0.8, low=0.7, high=0.9, p_family=0.001)
     side = SideResult([], "", "measured")
-    cells = [Cell(CLOSED, [same]).printed]
+    cells = [ComparedCell(CLOSED, [same]).printed]
     comparison = Comparison(a=side, b=side, setup=[], cells=cells, unmatched=Unmatched([], []), findings=[])
     assert explained(comparison) == ["the same: to within 0.1 %; less counts as no difference"]
     assert word(same.printed)[0] == "the same"
@@ -360,7 +370,7 @@ def test_a_ratio_that_no_two_runs_have_is_none(tmp_path: Path, value: float) -> 
 # --- a rhythm -------------------------------------------------------------------------------------------------------
 
 
-def in_step(rng: np.random.Generator, generations: int, places: int) -> Requests:
+def in_step(rng: np.random.Generator, generations: int, places: int) -> RequestTimes:
     """A closed loop of requests of equal length: at each place a prompt waits for another or does not, as the start
     decided, for the whole run; one in twenty does the other.
     """
@@ -369,7 +379,7 @@ def in_step(rng: np.random.Generator, generations: int, places: int) -> Requests
     count = len(ttft_s)
     sent_s = np.arange(count) / places
     tpot_s = 0.01 * np.exp(rng.normal(0, 0.01, count))
-    return Requests(
+    return RequestTimes(
         index=np.arange(count), ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=np.full(count, 1.0), sent_s=sent_s,
         end_s=sent_s + 1.0, curve=None, window_s=None, span_s=float(generations),
     )  # fmt: skip
@@ -382,8 +392,8 @@ def test_a_rhythm_that_lasts_the_run_is_no_difference() -> None:
         made = []
         for metric in (metric for metric in DEFAULT if metric.per_request):
             a, b = (float(np.quantile(getattr(side, f"{metric.base}_s"), metric.quantile)) for side in sides)
-            made.append(Row(metric, a, b, ratio=b / a))
-        cell = Cell(Load("concurrency", 32.0), made)
+            made.append(ComparedMetric(metric, a, b, ratio=b / a))
+        cell = ComparedCell(Load("concurrency", 32.0), made)
         take_blocks(cell, [[sides[0]], [sides[1]]], paired=False)
         judge([cell], pair, relabellings=499)
         alarms += any(row.differs for row in made)

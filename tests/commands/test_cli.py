@@ -32,7 +32,7 @@ from conftest import (
 from loadstone import __version__
 from loadstone.commands import app
 from loadstone.measure.simulated_server import TimingServer, start
-from loadstone.measure.simulated_server.law import Law
+from loadstone.measure.simulated_server.settings import FixedLatency
 from loadstone.workload.flag_names import HERE
 from test_summary import CLOSED, make_run
 
@@ -194,7 +194,7 @@ def test_another_tools_flags_are_none_of_ours_and_what_they_are_called_here_is()
 def test_a_deployment_that_is_none_is_one_line(capfd: pytest.CaptureFixture[str], loadstone: Loadstone) -> None:
     for asked, said in (("llama-9b@1xh100", "no model 'llama-9b'"), ("llama-3.1-8b@1xh1000", "h1000")):
         assert said in loadstone("bench", "--sim", asked).line()
-    assert "not a timing law; write llama-3.1-8b@1xh100, or" in loadstone("bench", "--sim", "llama-3.1-8b").line()
+    assert "not a fixed latency; write llama-3.1-8b@1xh100, or" in loadstone("bench", "--sim", "llama-3.1-8b").line()
     assert loadstone("bench", "--sim", "http://localhost:8000").line().startswith("--sim and a URL:")
     assert capfd.readouterr().err == ""  # nor from a server that was begun
 
@@ -395,7 +395,7 @@ def test_a_key_that_is_no_key(loadstone: Loadstone, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_context_too_short(loadstone: Loadstone) -> None:
-    with start(Law(), max_model_len=100) as server:
+    with start(FixedLatency(), max_model_len=100) as server:
         line = loadstone("bench", server.url, "--input", "90", "--output", "11").line()
         assert "--input 90 and --output 11: together they are beyond the server's context of 100 tokens" in line
 
@@ -432,8 +432,8 @@ def test_another_tool_s_numbers_beside_ours(loadstone: Loadstone, timing: Timing
     assert beside["metrics"].keys() == beside["definitions"].keys()
     again = loadstone("show", outcome.folder, "--json")
     assert again.cell["dialect"] == beside
-    shown = loadstone("show", outcome.folder, "--dialect", "mlperf")
-    assert "MLPerf LoadGen" in shown.out
+    shown = loadstone("show", outcome.folder, "--dialect", "llmperf")
+    assert "token_benchmark_ray.py" in shown.out
     assert "--dialect no-tool: unknown" in loadstone("show", outcome.folder, "--dialect", "no-tool").line()
     assert "--dialect no-tool: unknown" in loadstone("bench", timing.url, "--dialect", "no-tool").line()
 

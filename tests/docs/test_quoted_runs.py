@@ -12,6 +12,8 @@ import pytest
 
 from conftest import Loadstone
 
+pytestmark = pytest.mark.long
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS = DOCS.parent / "benchmarks" / "results"
 ROUNDED = 0.006

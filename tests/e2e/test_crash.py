@@ -16,7 +16,7 @@ import pytest
 
 from conftest import Loadstone, eventually, gone, kill, processes_about, read_records, spawn
 from loadstone.core import run_folder
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.runs import bench, simulate
 from loadstone.workload.options import SimulateOptions
 
@@ -26,7 +26,7 @@ SHORT = ("--input", "8", "--output", "10", "--concurrency", "3", "--requests", "
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[TimingServer]:
-    with start(Law(ttft_s=0.02, itl_s=0.005)) as running:
+    with start(FixedLatency(ttft_s=0.02, itl_s=0.005)) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
 from loadstone.core.record import RunInfo, Target
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.report.charts.bands import predictions
 from loadstone.report.data.points import points_of
 from loadstone.runs.preflight import deployment_record, doubts
@@ -218,7 +218,7 @@ def test_bad_ones_are_one_line_before_anything_is_sent(loadstone: Loadstone, tmp
 
 
 def test_a_fleet_has_one_together_and_python_says_it_too(timing: TimingServer, tmp_path: Path) -> None:
-    with start(Law(ttft_s=0.01, itl_s=0.002)) as second:
+    with start(FixedLatency(ttft_s=0.01, itl_s=0.002)) as second:
         document = package.bench(
             [timing.url, second.url], deployment="llama-3.1-8b@2xh100/dp2", concurrency=2, requests=4, input=8,
             output=4, out=tmp_path,
@@ -278,7 +278,7 @@ def test_the_version_of_triton_is_not_that_of_the_engine_behind_it() -> None:
 
 def test_calibrate_knows_what_runs_were_measured_on(loadstone: Loadstone, tmp_path: Path) -> None:
     asked = ("--input", "64", "--output", "12", "--concurrency", "1,3", "--requests", "4", "--json")
-    with start(Law(ttft_s=0.02, itl_s=0.004)) as server:
+    with start(FixedLatency(ttft_s=0.02, itl_s=0.004)) as server:
         first, second, other = (
             loadstone("bench", server.url, *asked, "--deployment", f"llama-3.1-8b@1x{gpu}").folder
             for gpu in ("h100", "h100", "h200")

@@ -122,18 +122,18 @@ def test_another_month_and_other_lengths_are_other_runs(tmp_path: Path) -> None:
 
 def test_lengths_that_are_nearly_alike_are_one_workload() -> None:
     alike = _Alike()
-    assert alike.of((1000.0, 100.0)) == (1000.0, 100.0)
+    assert alike.match((1000.0, 100.0)) == (1000.0, 100.0)
     for near in ((1019.0, 98.1), (981.0, 101.9), (1000.0, 100.0)):
-        assert alike.of(near) == (1000.0, 100.0)
+        assert alike.match(near) == (1000.0, 100.0)
     for other in ((1000.0, 0.0), (1021.0, 100.0), (1000.0, 97.9), (100.0, 1000.0)):
-        assert alike.of(other) == other
+        assert alike.match(other) == other
     drawn = random.Random(1)
     seen = {(1000.0, 100.0), (1000.0, 0.0), (1021.0, 100.0), (1000.0, 97.9), (100.0, 1000.0)}
     for _ in range(500):
         lengths = (drawn.uniform(1, 1e5), drawn.uniform(1, 1e4))
-        found = alike.of(lengths)
+        found = alike.match(lengths)
         assert all(abs(a - b) <= LENGTHS * max(a, b) for a, b in zip(found, lengths, strict=True))
-        assert alike.of(lengths) == found
+        assert alike.match(lengths) == found
         seen.add(found)
     for one, other in itertools.combinations(sorted(seen), 2):
         assert any(abs(a - b) > LENGTHS * max(a, b) for a, b in zip(one, other, strict=True))

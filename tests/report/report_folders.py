@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from loadstone.analyse.compare.price import Prices
 from loadstone.core import run_folder
 from loadstone.core.host import Host
 from loadstone.core.plan import Load
@@ -109,8 +110,8 @@ def _complete(cell: Json) -> Json:
 
 
 def points(folder: Path, prices: Mapping[str, float] | None = None) -> list[Point]:
-    """Of all runs in the folder. `prices`: dollars per hour by GPU."""
-    return points_of(read_runs([folder])[0], prices)
+    """Return the points of all runs in the folder. `prices`: dollars per hour by GPU."""
+    return points_of(read_runs([folder])[0], None if prices is None else Prices(prices))
 
 
 def length(tokens: int) -> Json:

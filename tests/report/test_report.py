@@ -16,7 +16,7 @@ import pytest
 from browser import Browser, needs_chromium
 from conftest import Loadstone
 from loadstone.core.errors import InputError
-from loadstone.core.text import no_formula
+from loadstone.core.text import escape_formula
 from loadstone.interop.read import import_files
 from loadstone.interop.read.folders import run_folders
 from loadstone.report import write
@@ -161,7 +161,7 @@ def test_formulas_are_no_formulas_in_csv(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(sheet(build(runs, inside=False)))))
     assert (rows[0]["engine"], rows[0]["model"]) == ("'=1+1", "'@x")
     assert float(rows[0]["ttft_value_s"]) == 0.1
-    assert [no_formula(value) for value in ("+1", "-x", "\tx", "x=1", -1.5, None)] == [
+    assert [escape_formula(value) for value in ("+1", "-x", "\tx", "x=1", -1.5, None)] == [
         "'+1",
         "'-x",
         "'\tx",

@@ -58,7 +58,7 @@ def test_a_deployment_is_started_measured_and_stopped(program: Path) -> None:
     info = run_folder.read_info(folder)
     assert info.settings["deployment"]["stated"] == DEPLOYMENT
     assert info.settings["deployment"]["engine"] == "llama.cpp"
-    made = Provenance.of(info)
+    made = Provenance.read(info)
     assert made.commands[0][0] == str(program)
     assert made.flags["threads"] == "1"
     assert made.flags["ctx_size"] == "2048"

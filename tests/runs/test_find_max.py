@@ -129,6 +129,7 @@ def test_one_sentence_says_the_result(probes: list[Probe], low: float, high: flo
     assert _text(Answer(probes, low, high), found, "b", measured=True).startswith(words)
 
 
+@pytest.mark.long
 def test_the_simulated_clock_s_capacity_is_met(tmp_path) -> None:  # type: ignore[no-untyped-def]
     found = loadstone.simulate(
         "llama-3.1-8b@1xh100", input=512, output=128, out=tmp_path, find_max="ttft_p99<500ms,tpot_p99<15ms"

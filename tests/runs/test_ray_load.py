@@ -12,15 +12,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
-from loadstone.analyse.verdict.client import clocks_apart
+from loadstone.analyse.verdict.client import client_limits
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
 from loadstone.measure.client.protocol import Job
-from loadstone.measure.simulated_server import Law, start
+from loadstone.measure.simulated_server import FixedLatency, start
 from loadstone.runs.bench import bench
 from loadstone.runs.preflight import check_options
 from loadstone.workload.options import Options
@@ -53,7 +54,7 @@ def rows(folder: Path) -> list[tuple[object, ...]]:
 
 @pytest.mark.slow
 def test_the_merged_run_is_that_of_one_machine(tmp_path: Path, address: str) -> None:
-    with start(Law(ttft_s=0.02, itl_s=0.005)) as server:
+    with start(FixedLatency(ttft_s=0.02, itl_s=0.005)) as server:
         folders = [
             Path(bench(options(server.url, tmp_path, ray, requests=[120]))["run_dir"]) for ray in (None, address)
         ]
@@ -88,7 +89,7 @@ def test_a_worker_that_dies_there_ends_the_run_and_loses_no_record(tmp_path: Pat
         if getattr(event, "kind", "") == "cell":
             threading.Thread(target=kill_one).start()
 
-    with start(Law(ttft_s=0.02, itl_s=0.005)) as server:
+    with start(FixedLatency(ttft_s=0.02, itl_s=0.005)) as server:
         document = bench(options(server.url, tmp_path, address, duration_s=60.0), on_event)
     folder = Path(document["run_dir"])
     info = run_folder.read_info(folder)
@@ -145,5 +146,6 @@ def test_more_workers_than_this_machine_has_processors_need_a_cluster() -> None:
 
 @pytest.mark.parametrize(("apart_s", "warned"), [(None, False), (0.0015, False), (0.004, True)])
 def test_clocks_that_may_be_apart_by_more_than_a_late_send_are_a_finding(apart_s: float | None, warned: bool) -> None:
-    cell = SimpleNamespace(info=CellInfo(load=Load("rate", 1.0), clocks_apart_s=apart_s))
-    assert (clocks_apart(cell) is not None) is warned  # type: ignore[arg-type]
+    info = CellInfo(load=Load("rate", 1.0), clocks_apart_s=apart_s)
+    cell = SimpleNamespace(info=info, requests=SimpleNamespace(worker=np.zeros(1)), clock="kernel")
+    assert bool(list(client_limits(cell))) is warned  # type: ignore[arg-type]

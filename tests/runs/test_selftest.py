@@ -21,14 +21,14 @@ from rich.console import Console
 
 from conftest import Loadstone
 from loadstone.analyse import client_accuracy
-from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift
+from loadstone.analyse.client_accuracy import ClientErrors, Selftest, SelftestRow, Shift
 from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
 from loadstone.core.plan import Load, LoadKind
 from loadstone.core.record import RequestRecord
 from loadstone.core.summary import CellSummary, Client, Latency, Metrics, Requests, Verdict
-from loadstone.measure.simulated_server import Law
+from loadstone.measure.simulated_server import FixedLatency
 from loadstone.report.pages.selftest import render
 from loadstone.runs import bench as measure
 from loadstone.runs import selftest
@@ -36,7 +36,7 @@ from loadstone.runs.selftest import Level, compare, spread
 
 CLOCKS_DIFFER_S = 50e-6  # kernel stamps are CLOCK_REALTIME, mapped by an offset that is sampled
 ORIGIN_NS = 1_000_000_000_000
-LAW = Law(ttft_s=0.1, itl_s=0.1)
+LAW = FixedLatency(ttft_s=0.1, itl_s=0.1)
 LOAD = Load("concurrency", 2)
 
 
@@ -226,12 +226,12 @@ def test_spread_gives_no_percentile_that_nothing_lies_beyond() -> None:
 # What is kept.
 
 
-def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 1000, **fields: Any) -> Row:
+def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 1000, **fields: Any) -> SelftestRow:
     values = np.full(n, p50)
     values[n // 2 + 1 :] = 3 * p50
     error = spread(values)
     shift = Shift(p50, 2 * p50)
-    comparison = Comparison(
+    comparison = ClientErrors(
         error_s=error, ttft_s=shift, itl_s=None, request_s=error, server_late_s=error, coalesced=0.0, unmatched=0
     )
     given: dict[str, Any] = {
@@ -240,7 +240,7 @@ def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 
         "created": "2026-11-21",
     }
     given |= {"comparison": comparison}
-    return Row(streams=streams, tokens_per_s=tokens_per_s, **given | fields)
+    return SelftestRow(streams=streams, tokens_per_s=tokens_per_s, **given | fields)
 
 
 def test_save_keeps_what_was_not_measured_again(cache: Path) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from loadstone.commands.bench import _target
 from loadstone.commands.flags import takes
-from loadstone.studies.measure import words_of
+from loadstone.studies.measure import command_words
 from loadstone.workload.options import Options, options_of
 
 GIVEN: list[dict[str, Any]] = [
@@ -30,7 +30,7 @@ def test_words_mean_what_the_options_mean(given: dict[str, Any]) -> None:
         read.append(options)
 
     app.command()(takes(Options, _target)(bench))
-    app(words_of(given), standalone_mode=False)
+    app(command_words(given), standalone_mode=False)
     expected = options_of(given, Options)
     read[0].command = expected.command
     if isinstance(expected.url, str):

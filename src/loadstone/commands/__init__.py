@@ -37,7 +37,7 @@ from loadstone.commands.study import study
 from loadstone.commands.validate import validate
 from loadstone.commands.view import view
 from loadstone.core.errors import InputError, LoadstoneError, NoRoomError, lacks_room
-from loadstone.core.host import path_of
+from loadstone.core.host import make_path
 from loadstone.core.signals import SIGNALS, Handler
 from loadstone.core.text import printable
 from loadstone.core.version import __version__
@@ -198,7 +198,7 @@ def _mend_home() -> None:
     """A user without a name, as containers have, has no home where HOME is not set, and libraries ask for one: it is
     then what container runtimes make it.
     """
-    if path_of("~") == Path("~"):
+    if make_path("~") == Path("~"):
         os.environ["HOME"] = "/"
 
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from loadstone.commands.flags import Json, Out, Profile, Strict, option
-from loadstone.commands.launch import flag_of, variable_of
 from loadstone.commands.output import show_run
 from loadstone.core.errors import InputError
 
@@ -49,7 +48,7 @@ def offline(
     have in Python, without server and client. Each batch is a cell of an ordinary run.
     """
     from loadstone.engines import keywords_named
-    from loadstone.engines.launch import Site
+    from loadstone.engines.launch import read_site
     from loadstone.workload.options import Options, SimulateOptions, options_of
 
     common: dict[str, Any] = {
@@ -84,12 +83,12 @@ def offline(
             return _joined([run(options_of(each | chosen, SimulateOptions)) for each in outputs])
         from loadstone.runs.offline import offline as run_batches
 
-        site = Site(model=model, arguments=tuple(flag_of(each) for each in argument or ()))
+        site = read_site(model=model, argument=argument or (), env=env or ())
         keywords = keywords_named(deployment, site)
         for note in keywords.notes:
             print(f"loadstone: {note}", file=sys.stderr)
-        environment = dict(variable_of(each) for each in env or ())
-        return _joined(run_batches([options_of(each, Options) for each in outputs], keywords, python, environment))
+        runs = [options_of(each, Options) for each in outputs]
+        return _joined(run_batches(runs, keywords, python, dict(site.environment)))
 
     show_run(measure, "simulated" if simulate else "measured", json, strict)
 

@@ -1,4 +1,4 @@
-"""What a run was made with, so that a stranger can make it again: RunInfo.settings["provenance"]. No I/O."""
+"""Records what a run was made with, so that a stranger can make it again: RunInfo.settings["provenance"]. No I/O."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _OF_THE_PLACE = ("host", "port", "name", "nccl_port", "dist_init_addr", "master_
 
 
 class GitState(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the folder that a run was started in. `changed`: whether files differ from the commit; None: not known."""
+    """The commit of the folder that a run was started in. `changed`: files differ from it; None: not known."""
 
     commit: str
     changed: bool | None = None
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of an engine that was started for the run; of one that ran already, what this machine tells.
+    """Describes an engine started for the run; of one that ran already, it holds what this machine tells.
 
     commands      the words that started each rank, rank 0 first, without secrets
     image         of the container, as it was named; `image_digest`: sha256 of what ran
@@ -39,8 +39,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     git: GitState | None = None
 
     @classmethod
-    def of(cls, info: RunInfo) -> Provenance:
-        """As run.json has it; empty where it has none, or another version's."""
+    def read(cls, info: RunInfo) -> Provenance:
+        """Read it from run.json; empty where it has none, or another version's."""
         try:
             return msgspec.convert(info.settings.get("provenance") or {}, cls)
         except msgspec.ValidationError:

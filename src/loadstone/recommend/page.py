@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadstone.core.errors import InputError
-from loadstone.core.files import refusing
+from loadstone.core.files import explain_os_error
 from loadstone.recommend.result import Recommendation
 from loadstone.recommend.text import answer, columns, footer, remarks, row_of, why_measure
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
@@ -34,7 +34,7 @@ def write_page(document: Recommendation, path: Path) -> None:
         ],
         foot=footer(document),
     )
-    with refusing(f"-o {path}: cannot be written", "name another file"):
+    with explain_os_error(f"-o {path}: cannot be written", "name another file"):
         path.write_text(framed(f"What to deploy for {document.model}", content), encoding="utf-8")
 
 

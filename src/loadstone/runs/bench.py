@@ -22,7 +22,7 @@ from loadstone.core.plan import Plan
 from loadstone.core.provenance import Provenance
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
-from loadstone.measure.client.pool import Pool
+from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.client.protocol import NOTHING_YET, Progress, StepDone
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.launch import RunningEngine
@@ -121,7 +121,7 @@ def bench(
                 if started.log is not None:
                     with contextlib.suppress(OSError):
                         shutil.copyfile(started.log, folder / "engine.log")
-            return launched.ended(started.engine, folder / "engine.log") or failure
+            return launched.why_ended(started.engine, folder / "engine.log") or failure
 
         return execution.execute(folder, info, plan, signals, run)
 
@@ -154,7 +154,7 @@ def _measure(
         exporters=info.settings.get("gpu_metrics", ()),
     )
     with observer:
-        pool = Pool(jobs, folder / "log.txt")
+        pool = WorkerPool(jobs, folder / "log.txt")
         measure_cells(
             pool,
             plan,
@@ -165,7 +165,7 @@ def _measure(
             before_cell=flush,
             look=observer.look,
             stopping=stopping,
-            engine_ended=lambda: launched.ended(engine, folder / "engine.log"),
+            engine_ended=lambda: launched.why_ended(engine, folder / "engine.log"),
         )
     failure = "; ".join(pool.failures) if pool.failures and not signals.count else None
     for note in [*([failure] if failure else []), *observer.notes]:
@@ -174,7 +174,7 @@ def _measure(
 
 
 def measure_cells(
-    pool: Pool,
+    pool: WorkerPool,
     plan: Plan,
     info: RunInfo,
     folder: Path,
@@ -218,7 +218,7 @@ def measure_cells(
 
 
 def _cell(
-    pool: Pool,
+    pool: WorkerPool,
     plan: Plan,
     cell: int,
     info: RunInfo,
@@ -230,7 +230,7 @@ def _cell(
     """The steps of one cell; times are those of the last, after the warm-up. None where it was cut short."""
     resent, stopped, stop = 0, False, None
     steps, watched = plan.steps(cell), stopping != Stopping()
-    watch = Watch(stopping, plan.cells[cell].places)
+    watch = Watch(stopping, plan.cells[cell].slots)
     for first, last in steps:
         begun_s, before = time.monotonic(), pool.progress if watched else NOTHING_YET
         for message in pool.run_step(cell, plan.cells[cell], first, last):

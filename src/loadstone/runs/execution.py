@@ -15,7 +15,7 @@ from loadstone.core import host, run_folder
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
-from loadstone.core.secrets import words_without_keys
+from loadstone.core.secrets import blank_words
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.version import __version__
 from loadstone.workload.options import Options
@@ -67,7 +67,7 @@ def describe(
 
 
 def _without_secrets(command: Sequence[str]) -> list[str]:
-    shown = words_without_keys(command)
+    shown = blank_words(command)
     for i, part in enumerate(shown):
         for flag in _SECRET_FLAGS:
             if part == flag and i + 1 < len(shown):

@@ -18,9 +18,15 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
 from loadstone.core.signals import Signals
-from loadstone.engines.keywords import Keywords
+from loadstone.engines.offline.keywords import Keywords
 from loadstone.measure.engines.launch import LaunchError
-from loadstone.measure.offline.engine import Answer, Batch, Introduction, OfflineEngine, interpreter_of
+from loadstone.measure.offline.engine import (
+    LoadedEngine,
+    OfflineAnswer,
+    OfflineBatch,
+    OfflineEngine,
+    find_interpreter,
+)
 from loadstone.runs import execution, preflight
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
@@ -30,8 +36,6 @@ _EVENT_BYTES = 1
 _WARMUP_TOKENS = 16
 """Answers of warm-up requests are cut to so many: they are there so that kernels are compiled and memory is taken."""
 _MOST_IDS = 1 << 16
-_TIMED = ("vllm",)
-"""Engines that tell when each request had its first and last token."""
 
 
 class _Stopped(Exception):
@@ -48,7 +52,7 @@ def offline(
     engine that ends during a later batch leaves a failed run with the cells before.
     """
     plans = [_plan(options) for options in runs]
-    interpreter = interpreter_of(keywords, python)
+    interpreter = find_interpreter(keywords, python)
     with Signals() as signals:
 
         def look() -> None:
@@ -74,7 +78,7 @@ def _plan(options: Options) -> Plan:
 
 
 def _run(
-    options: Options, plan: Plan, keywords: Keywords, engine: OfflineEngine, met: Introduction, signals: Signals
+    options: Options, plan: Plan, keywords: Keywords, engine: OfflineEngine, met: LoadedEngine, signals: Signals
 ) -> dict[str, Any]:
     text = options.deployment or ""
     deployment = parse_deployment(text)
@@ -82,7 +86,7 @@ def _run(
         url=text,
         urls=[text],
         endpoint="offline",
-        streams=keywords.engine in _TIMED,
+        streams=keywords.timed,
         model=deployment.model.name,
         engine=engine_title(keywords.engine),
         engine_version=met.version,
@@ -169,7 +173,9 @@ def _cells(
     return None
 
 
-def _record(name: str, cell: int, phase: Any, answer: Answer, batch: Batch, origin_s: float) -> RequestRecord:
+def _record(
+    name: str, cell: int, phase: Any, answer: OfflineAnswer, batch: OfflineBatch, origin_s: float
+) -> RequestRecord:
     """Of one request of a batch: its first and last token where the engine says when these were, else the end."""
     timed = answer.first_s is not None and answer.last_s is not None and answer.output_tokens > 1
     times = [answer.first_s, answer.last_s] if timed else [answer.last_s or batch.end_s]

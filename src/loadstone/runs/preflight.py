@@ -27,16 +27,18 @@ from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.record import Target
-from loadstone.core.secrets import blank, blank_bytes, is_of_a_key, keys_in
+from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
 from loadstone.core.text import excerpt
 from loadstone.engines.sharding.limits import count
-from loadstone.measure.client.pool import workers_for
+from loadstone.engines.table import SIMULATED
+from loadstone.engines.triton import BACKENDS
+from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.probe import Requirements, token_counter
 from loadstone.measure.engines.server import HttpServer, check_proxy, shown
-from loadstone.measure.wire.request import RequestBody, body, path
-from loadstone.runs.launched import launched
+from loadstone.measure.wire.request import RequestBody, make_body, make_path
+from loadstone.runs.launched import launch_for, started
 from loadstone.workload.option_values import DEFAULT_SIM, parse_structured
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Beyond, Planner
@@ -49,8 +51,6 @@ _PROBE_TOKENS = 17
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
 _MARK = "[01234567] "
 """As long as what stands in front of a file's prompt; see PromptWriter."""
-_BEHIND_TRITON = ("tensorrt-llm", "vllm")
-"""Engines that Triton has as backends, of which it tells neither name nor version."""
 
 
 class Server(NamedTuple):
@@ -98,7 +98,10 @@ def target_of(options: Options, plan: Plan, stack: contextlib.ExitStack, tell: C
     if len(own) > 1:
         raise InputError(f"{own[0]} and {own[1]}: one engine is measured; give one")
     if options.launch is not None:
-        engine = stack.enter_context(launched(options, options.launch, tell))
+        launch = launch_for(options, options.launch)
+        for note in launch.notes:
+            tell(note)
+        engine = stack.enter_context(started(launch, tell, options.timeout_ready_s))
         return Measured([engine.url], engine, engine.ranks[0].log_path)
     if options.engine is None:
         from loadstone.measure import simulated_server
@@ -106,15 +109,15 @@ def target_of(options: Options, plan: Plan, stack: contextlib.ExitStack, tell: C
         simulated = options.sim or DEFAULT_SIM
         if "://" in simulated:
             raise InputError("--sim and a URL: measure a running server, or one of our own; give one")
-        law: simulated_server.Law | str = simulated
+        latency: simulated_server.FixedLatency | str = simulated
         # MODEL@GPUS is a deployment, whose scheduler then has the times.
         if "@" in simulated:
             from loadstone.predict.simulator.fleet import fleet_of
 
             fleet_of(parse_deployment(simulated))  # an error in it is one line, before a server starts
         else:
-            law = simulated_server.Law.parse(simulated, "--sim", f"{DEFAULT_SIM}, or a law, ")
-        return Measured([stack.enter_context(simulated_server.start(law)).url])
+            latency = simulated_server.FixedLatency.parse(simulated, "--sim", f"{DEFAULT_SIM}, or fixed times, ")
+        return Measured([stack.enter_context(simulated_server.start(latency)).url])
     from loadstone.measure.engines import llama_cpp
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadstone-")))
@@ -170,7 +173,7 @@ def probe(options: Options, plan: Plan, measured: Measured, headers: list[tuple[
             missed += server.missed
     target.engines = engines if len(set(engines)) > 1 else []
     # A header may name the model, too, which is no key.
-    named = keys_in([header for header in headers if is_of_a_key(header[0])], options.extra_body)
+    named = keys_in([header for header in headers if names_key(header[0])], options.extra_body)
     model = target.model.lower()
     keys = [key for key in keys_in(headers, options.extra_body) if key in named or key.lower() not in model]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
@@ -211,7 +214,7 @@ def answer_times_s(plan: Plan, server: Server, proxy: str | None = None) -> list
     if target.endpoint == "triton-grpc":
         return []
     writer = PromptWriter(server.vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat")
-    requests = RequestBody(body(server.request))
+    requests = RequestBody(make_body(server.request))
     with HttpServer(target.url, server.headers, proxy) as connection:
         # The first may find the server cold, and does not count.
         took_s = {}
@@ -219,7 +222,7 @@ def answer_times_s(plan: Plan, server: Server, proxy: str | None = None) -> list
             prompt = writer.write(plan.request(0, min(index, len(plan.rows(0)) - 1)))
             start_s = time.monotonic()
             try:
-                answer = connection.post(path(server.request), requests.render(prompt, tokens))
+                answer = connection.post(make_path(server.request), requests.render(prompt, tokens))
             except TargetError:
                 return []
             if answer.status_code != 200:
@@ -283,8 +286,8 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
     named another engine than the server does.
     """
     declared = deployed.engine if names_engine(text) else None
-    behind = target.engine == "Triton" and declared in _BEHIND_TRITON
-    may_differ = behind or target.engine in (None, attach.SIMULATED)
+    behind = target.engine == "Triton" and declared in BACKENDS
+    may_differ = behind or target.engine in (None, SIMULATED)
     if declared and not may_differ and engine_name(declared) != target.engine:
         raise InputError(
             f"--deployment {text!r}: its engine is {declared}, and {target.url} says that it is {target.engine}; "
@@ -434,7 +437,7 @@ def check_plan(plan: Plan, server: Server, salt: str | None, workers: int | None
             f"{what} beyond the server's context of {target.max_model_tokens} tokens; "
             "ask for less, or start the server with a longer context"
         )
-    check_open_files(plan, workers or workers_for(plan.cells))
+    check_open_files(plan, workers or choose_workers(plan.cells))
 
 
 def check_open_files(plan: Plan, workers: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from loadstone.core.provenance import GitState, Provenance
-from loadstone.core.secrets import blank, is_of_a_key, words_without_keys
+from loadstone.core.secrets import blank, blank_words, names_key
 from loadstone.engines.launch import Launch
 
 _PREFIXES = (
@@ -36,8 +36,8 @@ _GIT_S = 5.0
 def of_launch(launch: Launch, *, here: bool = True) -> Provenance:
     """Of an engine that runs. `here`: False where its ranks are on other machines, which are not asked."""
     container = launch.container
-    keys = [value for name, value in os.environ.items() if is_of_a_key(name) and len(value) > 7]
-    commands = tuple(tuple(blank(word, keys) for word in words_without_keys(rank.argv)) for rank in launch.ranks)
+    keys = [value for name, value in os.environ.items() if names_key(name) and len(value) > 7]
+    commands = tuple(tuple(blank(word, keys) for word in blank_words(rank.argv)) for rank in launch.ranks)
     first = launch.ranks[0]
     python, packages = _packages(launch) if here else (None, {})
     environment = dict(first.env)
@@ -49,9 +49,7 @@ def of_launch(launch: Launch, *, here: bool = True) -> Provenance:
         image_digest=_digest(container.runtime, container.image, here=here) if container else None,
         python=python,
         packages=packages,
-        environment={
-            name: blank(value, keys) for name, value in sorted(environment.items()) if not is_of_a_key(name)
-        },
+        environment={name: blank(value, keys) for name, value in sorted(environment.items()) if not names_key(name)},
     )
 
 

@@ -22,15 +22,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift, Spread, events_per_s
-from loadstone.analyse.metrics import cell_metrics
+from loadstone.analyse.client_accuracy import ClientErrors, Selftest, SelftestRow, Shift, Spread, events_per_s
+from loadstone.analyse.metrics import measure_cell
 from loadstone.core import host, run_folder
 from loadstone.core.errors import LoadstoneError
 from loadstone.core.plan import Load
 from loadstone.core.statistics import Distribution, percentile
 from loadstone.core.summary import Summary
 from loadstone.core.units import show_seconds
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.runs import bench
 from loadstone.workload.options import Options
 
@@ -79,8 +79,8 @@ def run(
     return Selftest(host=described, rows=rows)
 
 
-def _row(level: Level, contended: bool) -> Row:
-    row = Row(
+def _row(level: Level, contended: bool) -> SelftestRow:
+    row = SelftestRow(
         streams=level.streams,
         tokens_per_s=level.tokens_per_s,
         contended=contended,
@@ -90,7 +90,7 @@ def _row(level: Level, contended: bool) -> Row:
     if limit not in (resource.RLIM_INFINITY, -1) and level.streams + _SPARE_FILES > limit:
         return msgspec.structs.replace(row, note=f"the limit of open files is {limit}; raise it with ulimit -n")
     itl_s = 1 / level.tokens_per_s
-    law = Law(ttft_s=itl_s, itl_s=itl_s)
+    law = FixedLatency(ttft_s=itl_s, itl_s=itl_s)
     try:
         with tempfile.TemporaryDirectory(prefix="loadstone-") as out, start(law, keep_truth=True) as server:
             options = Options(
@@ -119,7 +119,9 @@ def _truth(server: TimingServer) -> dict[str, list[int]]:
     return msgspec.json.decode(answer.content, type=dict[str, list[int]])
 
 
-def _numbers(row: Row, document: Mapping[str, Any], law: Law, truth: Mapping[str, Sequence[int]]) -> Row:
+def _numbers(
+    row: SelftestRow, document: Mapping[str, Any], law: FixedLatency, truth: Mapping[str, Sequence[int]]
+) -> SelftestRow:
     import pyarrow as pa
 
     if not document["cells"]:
@@ -169,8 +171,8 @@ def _busy(processes: int) -> Iterator[list[int]]:
 
 
 def compare(
-    records: pa.Table, truth: Mapping[str, Sequence[int]], origin_ns: int, law: Law, load: Load
-) -> Comparison | None:
+    records: pa.Table, truth: Mapping[str, Sequence[int]], origin_ns: int, law: FixedLatency, load: Load
+) -> ClientErrors | None:
     """Records of one cell against the truth (see `_truth`); None where no measured request is ok and matched.
 
     `origin_ns`: CLOCK_MONOTONIC at the records' time 0.
@@ -196,11 +198,11 @@ def compare(
     index = ours.schema.get_field_index("arrival_s")
     theirs = ours.set_column(index, ours.schema.field(index), pa.array(written, pa.list_(pa.float64())))
     arrival_s = ours["arrival_s"].combine_chunks().flatten().to_numpy()
-    by_us, by_them = (cell_metrics(table.to_batches, load) for table in (ours, theirs))
-    return Comparison(
+    by_us, by_them = (measure_cell(table.to_batches, load).samples for table in (ours, theirs))
+    return ClientErrors(
         error_s=spread(arrival_s - np.concatenate(written)),
-        ttft_s=_shift(by_us.ttft_s, by_them.ttft_s),
-        itl_s=_shift(by_us.itl_s, by_them.itl_s),
+        ttft_s=_shift(by_us["ttft_s"], by_them["ttft_s"]),
+        itl_s=_shift(by_us["itl_s"], by_them["itl_s"]),
         request_s=spread(np.subtract(received, origin_ns) * 1e-9 - ours["sent_s"].to_numpy()),
         server_late_s=spread(np.concatenate(late)),
         coalesced=_coalesced(ours),

@@ -27,7 +27,7 @@ from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
-from loadstone.predict.simulator.interval import Off, answer_s, intervals
+from loadstone.predict.simulator.interval import CellIntervals, answer_s, intervals
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
@@ -176,11 +176,11 @@ def _cells(
         start_s = run.over_s + _PAUSE_S
 
 
-def uncertainty(plan: Plan, fleet: Fleet, draws: int, slo: Collection[str] = ()) -> list[Off]:
+def uncertainty(plan: Plan, fleet: Fleet, draws: int, slo: Collection[str] = ()) -> list[CellIntervals]:
     """By cell, how far off each metric may be; see simulator.interval. Nothing where the model knows no spread."""
     model = fleet.model
     if not isinstance(model, StepModel) or draws < 1:
-        return [Off({}, {}) for _ in plan.cells]
+        return [CellIntervals({}, {}) for _ in plan.cells]
     drawn = model.draws(draws, plan.seed)
     return [intervals(plan, cell, fleet, drawn, remaining(model.profile), slo) for cell in range(len(plan.cells))]
 

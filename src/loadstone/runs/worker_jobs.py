@@ -13,10 +13,10 @@ from loadstone.core.errors import TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.record import RunInfo
 from loadstone.core.version import __version__
-from loadstone.measure.client.pool import workers_for
+from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.client.protocol import Destination, Job
 from loadstone.measure.engines.server import check_url
-from loadstone.measure.wire.request import body, path
+from loadstone.measure.wire.request import make_body, make_path
 from loadstone.runs.preflight import Server
 from loadstone.workload.options import Options
 from loadstone.workload.request import Route
@@ -83,7 +83,7 @@ def jobs(options: Options, plan: Plan, info: RunInfo, server: Server, folder: Pa
     """One for each worker; times of the run count from now. Raises TargetError."""
     request = server.request
     streams = max((load.value for load in plan.cells if not load.is_open), default=1000)
-    below = "" if request.endpoint == "triton-grpc" else path(request)
+    below = "" if request.endpoint == "triton-grpc" else make_path(request)
     destinations = [
         _destination(options, parts, base_path + below, server.headers, server.keys)
         for parts, base_path in server.addresses
@@ -98,7 +98,7 @@ def jobs(options: Options, plan: Plan, info: RunInfo, server: Server, folder: Pa
             route=route(options, plan),
             endpoint=request.endpoint,
             streams=request.stream,
-            body=body(request),
+            body=make_body(request),
             vocabulary=server.vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",
@@ -108,5 +108,5 @@ def jobs(options: Options, plan: Plan, info: RunInfo, server: Server, folder: Pa
             watched=options.stop_when is not None,
             ray=options.ray,
         )
-        for worker in range(options.workers or workers_for(plan.cells))
+        for worker in range(options.workers or choose_workers(plan.cells))
     ]

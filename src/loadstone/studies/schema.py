@@ -12,7 +12,7 @@ from loadstone.workload.options import SimulateOptions, json_schema
 
 
 def study_schema() -> dict[str, Any]:
-    """JSON Schema, draft 2020-12. What it takes may still be refused, for what a schema cannot say."""
+    """Make the JSON Schema, draft 2020-12. A file that it takes may still be refused, for what it cannot say."""
     schema = msgspec.json.schema(Study, schema_hook=_quantity)
     study = schema["$defs"]["Study"]["properties"]
     options = json_schema(SimulateOptions)
@@ -30,7 +30,7 @@ def _quantity(kind: type) -> dict[str, Any]:
 
 
 def _entry(options: dict[str, Any], flags: Collection[str]) -> dict[str, Any]:
-    """A workload or a load: options by their flags, each as a value, as text, or as a list of these."""
+    """Describe a workload or a load: options by their flags, each a value, text, or a list of these."""
     properties = {}
     for flag in sorted(flags):
         schema = options[flag.replace("-", "_")]

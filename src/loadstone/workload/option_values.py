@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.core.host import path_of
+from loadstone.core.host import make_path
 from loadstone.core.units import parse_counts, parse_list, parse_seconds
 from loadstone.workload.lengths import parse_tokens
 from loadstone.workload.request import Structured
@@ -37,7 +37,7 @@ def text(value: Any, flag: str) -> str:
 
 def path(value: Any, flag: str) -> Path:
     try:
-        return path_of(value)
+        return make_path(value)
     except TypeError:
         raise InputError(f"{flag}: a path is needed, and this is of type {type(value).__name__}") from None
 

@@ -270,7 +270,7 @@ class Options(Flags):
         "bounds on each request (goodput, attainment): ttft<500ms,tpot<30ms,e2e<5s; or on a percentile: ttft_p99<1s",
     )
     dialect: str | None = flag(
-        RUN, "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf, mlperf"
+        RUN, "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf"
     )
     workers: int | None = flag(RUN, "client processes [default: as many as the load needs]")
     ray: str | None = flag(

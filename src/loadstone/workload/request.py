@@ -28,6 +28,12 @@ class Structured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 Endpoint = Literal["completions", "chat", "sglang", "triton", "triton-grpc"]
 
+SGLANG: Endpoint = "sglang"
+
+TRITON: Endpoint = "triton"
+
+TRITON_ENDPOINTS: tuple[Endpoint, ...] = (TRITON, "triton-grpc")
+
 PROMPT = "\x02prompt\x03"
 
 LENGTH = "\x02length\x03"

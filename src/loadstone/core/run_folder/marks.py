@@ -1,4 +1,4 @@
-"""Whether records.parquet and summary.json are as they were written: run.json keeps a mark of each."""
+"""Tells whether records.parquet and summary.json are as they were written: run.json keeps a digest of each."""
 
 from __future__ import annotations
 
@@ -9,36 +9,42 @@ from pathlib import Path
 
 import msgspec
 
+from loadstone.core.errors import InputError
+from loadstone.core.files import read_json
 from loadstone.core.record import RunInfo
-from loadstone.core.run_folder.folder import write_info
+from loadstone.core.run_folder.folder import MOST_INFO_BYTES, write_info
 
 _MARKED_BYTES = 1 << 20
 
 
 class _Marked(msgspec.Struct):
-    """Of run.json."""
+    """The part of run.json that is read here."""
 
     marks: dict[str, str] = {}
 
 
 def seal(folder: Path, info: RunInfo) -> None:
-    """Writes run.json with what these files are like once they are written; of records as they were at first."""
-    info.marks = _marks(folder) | {name: each for name, each in info.marks.items() if name == "records.parquet"}
+    """Write run.json with digests of these files; that of the records is kept from the first time."""
+    info.marks = _digest_files(folder) | {
+        name: each for name, each in info.marks.items() if name == "records.parquet"
+    }
     write_info(folder, info)
 
 
-def changed(folder: Path) -> list[str]:
-    """The files that are not as they were written; none where nobody kept how that was."""
+def find_changed(folder: Path) -> list[str]:
+    """List the files that are not as they were written; none where no digest was kept."""
     known: dict[str, str] = {}
-    with contextlib.suppress(OSError, msgspec.DecodeError):
-        known = msgspec.json.decode((folder / "run.json").read_bytes(), type=_Marked).marks
-    return [name for name, mark in _marks(folder).items() if known.get(name, mark) != mark] if known else []
+    with contextlib.suppress(InputError):
+        known = read_json(folder / "run.json", _Marked, MOST_INFO_BYTES, "a run", "measure it again").marks
+    return [name for name, mark in _digest_files(folder).items() if known.get(name, mark) != mark] if known else []
 
 
-def _marks(folder: Path) -> dict[str, str]:
-    """Of large files their end, where Parquet has the place and the size of all columns, stands for all."""
+def _digest_files(folder: Path) -> dict[str, str]:
+    """Digest both files: of a large one the end, where Parquet has the place and the size of all columns."""
     marks = {}
     for name in ("summary.json", "records.parquet"):
+        if not (folder / name).is_file():
+            continue
         with contextlib.suppress(OSError), (folder / name).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _MARKED_BYTES))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from loadstone.core.text import no_formula
+from loadstone.core.text import escape_formula
 from loadstone.report.data.points import LATENCIES, Point
 from loadstone.report.pages.document import Report
 
@@ -45,7 +45,7 @@ def sheet(report: Report) -> str:
     columns = _COLUMNS | (_PRICES if report.prices else {})
     writer.writerow(columns)
     for point in report.points:
-        writer.writerow(no_formula(_value(point, path)) for path in columns.values())
+        writer.writerow(escape_formula(_value(point, path)) for path in columns.values())
     return out.getvalue()
 
 

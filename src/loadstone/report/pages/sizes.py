@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.core.text import no_formula
+from loadstone.core.text import escape_formula
 from loadstone.predict.sizing.size import Row
 from loadstone.report.data.wording import clean
 from loadstone.report.pages.terminal import empty
@@ -179,5 +179,5 @@ def to_csv(rows: Sequence[Row]) -> str:
     writer.writerow(Row.__struct_fields__)
     for row in rows:
         values = msgspec.structs.astuple(row)
-        writer.writerow(str(value).lower() if isinstance(value, bool) else no_formula(value) for value in values)
+        writer.writerow(str(value).lower() if isinstance(value, bool) else escape_formula(value) for value in values)
     return text.getvalue()

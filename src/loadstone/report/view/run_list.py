@@ -189,7 +189,7 @@ def _summary(folder: Path) -> tuple[Summary | None, str]:
     if not path.exists():
         return None, "it has no summary yet"
     _bounded(path, _SUMMARY_BYTES)
-    if path.name in run_folder.changed(folder):
+    if path.name in run_folder.find_changed(folder):
         return None, "summary.json was changed after it was written"
     try:
         return summaries.read(folder), ""
