@@ -7,9 +7,9 @@
 Pairs of runs come from two laws that share nothing with the product, and whose requests depend on one another as
 those of engines do:
 
-closed   so many places, each taking the next request when its own ends; one step time for all, which waits for
+closed   so many slots, each taking the next request when its own ends; one step time for all, which waits for
          prefills and drifts (AR(1), correlation 0.98 from step to step, 10 %); lengths uniform in [64, 128]
-stretches  four places, 16 tokens each; TTFT and steps go up and down by a quarter with what else the machine does,
+stretches  four slots, 16 tokens each; TTFT and steps go up and down by a quarter with what else the machine does,
          correlated over so many seconds (an Ornstein-Uhlenbeck process on a log scale); 0: each request by itself
 open     Poisson arrivals to eight servers with a common queue (M/G/8, gamma service times, shape 4), at a share of
          their capacity: near 1, queues outlast the run
@@ -176,7 +176,7 @@ def compared(law: FixedLatency, places: int, pair: int, slower: float) -> Compar
 
 
 LAWS: dict[str, tuple[FixedLatency, int]] = {
-    **{f"closed, {c} places, {n} requests": (closed(n, c), c) for c, n in (
+    **{f"closed, {c} slots, {n} requests": (closed(n, c), c) for c, n in (
         (1, 32), (8, 128), (8, 512), (32, 256), (32, 512), (32, 2048), (128, 1024), (128, 4096),
     )},
     **{f"stretches of {lasts:g} s, {n} requests": (stretches(n, lasts), 4) for n in (32, 64, 200)
@@ -322,13 +322,13 @@ def _holds(bounds: Bounds, truth: float, near: float = 0.0) -> bool:
 
 _VARIED = {"input": "512", "output": "128", "range_ratio": 0.5}
 SIMULATED: dict[str, dict[str, Any]] = {
-    "8 places, 256 requests": {"concurrency": [8], "requests": [256], **_VARIED},
+    "8 slots, 256 requests": {"concurrency": [8], "requests": [256], **_VARIED},
     "24 requests/s, 300 of them": {"rate": [24.0], "requests": [300], **_VARIED},
     "24 requests/s, 1,000 of them": {"rate": [24.0], "requests": [1000], **_VARIED},
-    "fixed 256 and 64, 8 places, 256 requests": {
+    "fixed 256 and 64, 8 slots, 256 requests": {
         "concurrency": [8], "requests": [256], "input": "256", "output": "64",
     },
-    "fixed 1024 and 128, 32 places, 512 requests": {
+    "fixed 1024 and 128, 32 slots, 512 requests": {
         "concurrency": [32], "requests": [512], "input": "1024", "output": "128",
     },
     "fixed 1024 and 128, 8 requests/s, 300 of them": {

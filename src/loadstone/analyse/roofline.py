@@ -1,7 +1,7 @@
 """Compares a cell with the limits of its hardware: the roofline's times, MBU and MFU.
 
 Only where a run says enough (model, GPU, how many, how they are split) and the catalogue knows them. Formulas and
-what is assumed: docs/metrics.md, "Speed of light".
+what is assumed: docs/metrics.md, "Roofline".
 """
 
 from __future__ import annotations
