@@ -64,6 +64,7 @@ def run(
     """A run folder with these cells."""
     deployed = {"gpu": "h200", "gpus": 8} | dict(deployment or {})
     asked: Json = {"kind": "synthetic", "input": length(1024), "output": length(128), "prefix_tokens": 0}
+    asked |= workload or {}
     info = RunInfo(
         run_id=name, source=source, status="done", created=f"2026-01-01T00:00:00+00:00 {name}",
         command=["loadstone", "bench", "http://localhost:8000"], loadstone=__version__, host=Host(cpu="a cpu"),
@@ -71,7 +72,7 @@ def run(
                       model=model, engine=engine, prompt_kind="text"),
         slo=dict(slo or {}),
         plan_id="0123456789ab", seed=0, salt=None,
-        settings=read_settings({"deployment": deployed, "workload": asked | dict(workload or {}), **(settings or {})}),
+        settings=read_settings({"deployment": deployed, "workload": asked, **(settings or {})}),
         cells=[CellInfo(load=Load(kind=each["load"]["kind"], value=each["load"]["value"]), start_s=0.0, end_s=9.0)
                for each in cells],
     )  # fmt: skip
