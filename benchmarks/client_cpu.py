@@ -82,7 +82,7 @@ def ours(url: str, streams: int, tokens: int, usage: str) -> float:
     """CPU µs per token of Loadstone's worker."""
     with tempfile.TemporaryDirectory() as folder:
         document = bench(
-            Options(
+            Options.read(
                 url=url, rate=[streams / RAMP_S], burstiness=float("inf"), requests=[streams], warmup=0, input="2",
                 output=str(tokens), workers=1, out=Path(folder),
                 extra_body={"stream_options": OPTIONS[usage]},
@@ -106,7 +106,7 @@ def main() -> None:
     if arguments.bare:
         print(run_bare(arguments.bare, int(arguments.streams), arguments.tokens, arguments.usage))
         return
-    law = simulated_server.Law.parse(f"ttft=50ms,itl={arguments.itl}")
+    law = simulated_server.FixedLatency.parse(f"ttft=50ms,itl={arguments.itl}")
     print(f"{'streams':>8} {'bare µs/token':>14} {'loadstone':>10} {'ratio':>6}   rounds")
     for streams in map(int, arguments.streams.split(",")):
         pairs = []

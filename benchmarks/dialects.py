@@ -23,7 +23,7 @@ from loadstone.core.errors import InputError
 from loadstone.measure import simulated_server
 
 Json = dict[str, Any]
-LAW = simulated_server.Law(ttft_s=0.030, itl_s=0.007, per_input_token_s=0.0001)
+LAW = simulated_server.FixedLatency(ttft_s=0.030, itl_s=0.007, per_input_token_s=0.0001)
 CONCURRENCY, REQUESTS, OUTPUT_TOKENS, TOKENS_PER_EVENT = 4, 12, 24, 3
 
 

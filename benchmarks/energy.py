@@ -132,7 +132,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found: dict[str, list[Json]] = {name: [] for name in READERS}
     try:
-        law = simulated_server.Law.parse(arguments.law, "--law")
+        law = simulated_server.FixedLatency.parse(arguments.law, "--law")
         with tempfile.TemporaryDirectory(prefix="energy-tokenizer-") as folder, exporter() as address:
             peers.write_tokenizer(Path(folder))
             for _ in range(arguments.rounds):

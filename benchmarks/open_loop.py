@@ -103,7 +103,7 @@ def compare(arguments: argparse.Namespace) -> Json:
     unknown = [name for name in names if name not in TOOLS]
     if unknown:
         raise InputError(f"--tools {','.join(unknown)}: unknown; choose of {','.join(TOOLS)}")
-    law = simulated_server.Law.parse(arguments.law, "--law")
+    law = simulated_server.FixedLatency.parse(arguments.law, "--law")
     found: dict[str, Any] = {}
     for name in names:
         peers.installed(name)

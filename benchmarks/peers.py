@@ -384,7 +384,7 @@ def last_words(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def witness(url: str, law: simulated_server.Law) -> Iterator[list[float]]:
+def witness(url: str, law: simulated_server.FixedLatency) -> Iterator[list[float]]:
     """One stream read beside the others. After the block the list holds how late each write was by the law, in ms.
 
     The server writes into the stream when it wrote; the least late write counts as on time.
@@ -441,7 +441,7 @@ def run_tool(name: str, work: Work) -> tuple[Spent, Reading]:
     return spent, reading
 
 
-def measure(name: str, work: Work, law: simulated_server.Law) -> Json:
+def measure(name: str, work: Work, law: simulated_server.FixedLatency) -> Json:
     """One round of one tool: a single request, then the work."""
     single = work._replace(concurrency=1, requests=1)
     start_up, _ = run_tool(name, single)
@@ -541,7 +541,7 @@ def compare(arguments: argparse.Namespace) -> Json:
         raise InputError(
             "--tokens must be at least --concurrency × --output, --output at least 2, --rounds at least 1"
         )
-    law = simulated_server.Law.parse(arguments.law, "--law")
+    law = simulated_server.FixedLatency.parse(arguments.law, "--law")
     for name in names:
         installed(name)
     rounds: dict[str, list[Json]] = {name: [] for name in names}

@@ -57,7 +57,10 @@ class WorkerMemory(threading.Thread):
 def run(law: str, options: Callable[[str, Path], Options], expected_requests: int, expected_tokens: int) -> None:
     memory = WorkerMemory()
     memory.start()
-    with simulated_server.start(simulated_server.Law.parse(law)) as server, tempfile.TemporaryDirectory() as folder:
+    with (
+        simulated_server.start(simulated_server.FixedLatency.parse(law)) as server,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         started = time.monotonic()
         document: dict[str, Any] = bench(options(server.url, Path(folder)))
         wall_s = time.monotonic() - started
@@ -120,7 +123,7 @@ def main() -> None:
         tokens = given.tokens or 1024
         run(
             f"ttft=1s,itl={given.itl}",
-            lambda url, out: Options(
+            lambda url, out: Options.read(
                 url=url, concurrency=[given.streams], requests=[given.streams], warmup=0, input="8",
                 output=str(tokens), workers=given.workers, out=out,
             ),
@@ -133,7 +136,7 @@ def main() -> None:
         tokens = given.tokens or 2
         run(
             "ttft=1ms,itl=1ms",
-            lambda url, out: Options(
+            lambda url, out: Options.read(
                 url=url, concurrency=[given.concurrency], requests=[given.requests], input="8",
                 output=str(tokens), workers=given.workers, out=out,
             ),

@@ -33,11 +33,11 @@ def main() -> int:
     given = parser.parse_args()
     expected = trace.read(given.trace).time_s[: given.requests] * given.time_scale
     with (
-        simulated_server.start(simulated_server.Law.parse(given.law)) as server,
+        simulated_server.start(simulated_server.FixedLatency.parse(given.law)) as server,
         tempfile.TemporaryDirectory() as folder,
     ):
         document = bench(
-            Options(
+            Options.read(
                 url=server.url, trace=given.trace, time_scale=[given.time_scale], workers=given.workers,
                 requests=[given.requests] if given.requests else (), out=Path(folder),
             )

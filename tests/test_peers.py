@@ -15,7 +15,7 @@ import pytest
 
 from conftest import eventually, gone, script
 from loadstone.core.errors import InputError
-from loadstone.measure.simulated_server import MODEL, Law, start
+from loadstone.measure.simulated_server import MODEL, FixedLatency, start
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT.parent / "shared/data/results/peers"
@@ -174,7 +174,7 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
 def test_the_tokenizer_knows_every_word_of_an_answer(tmp_path: Path) -> None:
     peers.write_tokenizer(tmp_path)
     vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
-    with start(Law(ttft_s=0.0, itl_s=0.0)) as server:
+    with start(FixedLatency(ttft_s=0.0, itl_s=0.0)) as server:
         connection = http.client.HTTPConnection(urlsplit(server.url).netloc)
         body = json.dumps({"model": MODEL, "prompt": "a", "max_tokens": 1500})
         connection.request("POST", "/v1/completions", body)
@@ -187,8 +187,8 @@ def test_the_tokenizer_knows_every_word_of_an_answer(tmp_path: Path) -> None:
 @pytest.mark.quiet
 def test_the_witness_hears_how_late_the_server_is() -> None:
     """By a law that is 10 ms a token quicker than the server's, each write is 10 ms later than the one before."""
-    with start(Law(ttft_s=0.01, itl_s=0.02)) as server:
-        with peers.witness(server.url, Law(ttft_s=0.01, itl_s=0.01)) as late_ms:
+    with start(FixedLatency(ttft_s=0.01, itl_s=0.02)) as server:
+        with peers.witness(server.url, FixedLatency(ttft_s=0.01, itl_s=0.01)) as late_ms:
             time.sleep(1)
         assert len(late_ms) >= 10
         each_ms = (late_ms[-1] - late_ms[0]) / (len(late_ms) - 1)

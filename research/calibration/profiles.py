@@ -1,4 +1,4 @@
-"""From a fit over many points to the profile files of the package.
+"""Turns a fit over many points into the profiles of the package.
 
 One profile for each era and each architecture that the fit has seen of an engine, together or not, and the wider ones
 that stand in for what it has not (an engine on any GPU, any engine on an architecture, any on any). Each carries the
@@ -29,7 +29,7 @@ from loadstone.core.statistics.distribution import Z80
 from loadstone.engines import rules_of
 from loadstone.predict.step_time.boards import architecture_of, kind_of, shapes_of
 from loadstone.predict.step_time.coefficients import NAMES, Array
-from loadstone.predict.step_time.profile import Profile, Provenance, Quantity
+from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity
 
 ROUNDS = 3
 MANY = 60
@@ -139,7 +139,7 @@ def profiles(
     script: str,
     date: str,
 ) -> list[Profile]:
-    """All profile files. `residual_of`: what remains, by engine, era and architecture, `*` for any."""
+    """Make all profiles. `residual_of`: what remains, by engine, era and architecture, `*` for any."""
     seen: dict[tuple[str, str, str], list[Case]] = {}
     for case in table.cases:
         deployment = case.deployment
@@ -175,7 +175,7 @@ def profiles(
                 logarithms=_rounded(fit.logarithms(keys)),
                 covariance=tuple(_rounded(row) for row in spread),
                 residual=dict(residual_of(engine, era, architecture)),
-                provenance=Provenance(
+                provenance=FitProvenance(
                     script, date, len(fitted), dict(sorted(sources.items())), kinds=dict(sorted(kinds.items()))
                 ),
                 held_out={name: _rounded(fits[name].logarithms(keys)) for name in sorted(fits)},

@@ -15,7 +15,7 @@ from conftest import FAST, eventually
 from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.gpu_metrics import Readings, labels_of, meaning
+from loadstone.core.gpu_metrics import Readings, find_meaning, select_gpu_labels
 from loadstone.core.summary import Summary
 from loadstone.core.units import show_number
 from loadstone.measure.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
@@ -50,7 +50,7 @@ def of(text: str) -> dict[str, dict[str, float]]:
     rows = [(0.0, GPUS, name, msgspec.json.decode(labels), value) for name, labels, value in read_gpu_metrics(text)]
     return {
         name: {gpu: series.value[-1] for gpu, series in by_gpu.items()}
-        for name, by_gpu in Readings(table(rows)).of.items()
+        for name, by_gpu in Readings(table(rows)).series.items()
     }
 
 
@@ -103,7 +103,7 @@ def test_other_exporters() -> None:
         "energy_j_total": {"GPU-a": 150.0},
     }
     assert of('vllm:num_requests_running{engine="0"} 3\npower 7\n') == {}
-    assert meaning("DCGM_FI_DEV_POWER_USAGE_OF_SOMETHING") is None
+    assert find_meaning("DCGM_FI_DEV_POWER_USAGE_OF_SOMETHING") is None
 
 
 def test_gpus_of_two_machines_are_four() -> None:
@@ -117,7 +117,7 @@ def test_a_page_without_end_is_cut() -> None:
     assert len(read_gpu_metrics(page)) == GPU_SERIES
     assert read_gpu_metrics('DCGM_FI_DEV_POWER_USAGE{UUID="' + "x" * 5000 + '"} 1\n') == []
     assert read_gpu_metrics('DCGM_FI_DEV_POWER_USAGE{UUID="' + "x" * 600 + '"} 1\n') == []
-    assert labels_of([("clock_type", "GPU_CLOCK_TYPE_VIDEO")]) is None
+    assert select_gpu_labels([("clock_type", "GPU_CLOCK_TYPE_VIDEO")]) is None
 
 
 # --- energy -------------------------------------------------------------------------------------------------------
@@ -140,45 +140,45 @@ def test_energy_is_what_the_counters_gained() -> None:
     """300 W, then 500 W, by a counter in millijoules; of the second GPU 100 W all along."""
     counter = np.cumsum([0.0, *[300e3] * 10, *[500e3] * 10]).tolist()
     found = readings(gpu("TOTAL_ENERGY_CONSUMPTION", counter))
-    assert found.energy_j(0, 20) == pytest.approx(8000)
-    assert found.energy_j(5, 15) == pytest.approx(4000)
-    assert found.energy_j(8.5, 12.5) == pytest.approx(1.5 * 300 + 2.5 * 500)
+    assert found.sum_energy_j(0, 20) == pytest.approx(8000)
+    assert found.sum_energy_j(5, 15) == pytest.approx(4000)
+    assert found.sum_energy_j(8.5, 12.5) == pytest.approx(1.5 * 300 + 2.5 * 500)
     second = gpu("TOTAL_ENERGY_CONSUMPTION", [k * 100e3 for k in range(21)], uuid="b")
     both = readings(gpu("TOTAL_ENERGY_CONSUMPTION", counter), second)
-    assert both.energy_j(0, 20) == pytest.approx(10_000)
+    assert both.sum_energy_j(0, 20) == pytest.approx(10_000)
     # A twentieth that nobody read is taken to be like the rest; a quarter is not.
-    assert found.energy_j(0, 21) == pytest.approx(8000 * 21 / 20)
-    assert found.energy_j(0, 26) is None
+    assert found.sum_energy_j(0, 21) == pytest.approx(8000 * 21 / 20)
+    assert found.sum_energy_j(0, 26) is None
 
 
 def test_an_exporter_that_collects_seldom_tells_no_short_loads_energy() -> None:
     """DCGM's default: every 30 s, asked every second. 200 W in the first two minutes, 600 W in the next."""
     counter = np.cumsum([0.0, *[200e3 * 30] * 4, *[600e3 * 30] * 4]).tolist()
     found = readings(gpu("TOTAL_ENERGY_CONSUMPTION", held(counter, 30)))
-    assert found.energy_j(120, 235) == pytest.approx(600 * 115, rel=0.01)
-    assert found.energy_j(60, 180) == pytest.approx(200 * 60 + 600 * 60, rel=0.01)
-    assert found.energy_j(130, 170) is None  # one new reading
+    assert found.sum_energy_j(120, 235) == pytest.approx(600 * 115, rel=0.01)
+    assert found.sum_energy_j(60, 180) == pytest.approx(200 * 60 + 600 * 60, rel=0.01)
+    assert found.sum_energy_j(130, 170) is None  # one new reading
 
 
 def test_without_a_counter_power_serves() -> None:
     power = [400.0, 500.0, 600.0, 500.0, 500.0]
-    assert readings(gpu("POWER_USAGE", power)).energy_j(0, 4) == pytest.approx(500 * 4)
-    assert readings(gpu("POWER_USAGE", held([400.0, 500.0], 30))).energy_j(0, 60) is None
+    assert readings(gpu("POWER_USAGE", power)).sum_energy_j(0, 4) == pytest.approx(500 * 4)
+    assert readings(gpu("POWER_USAGE", held([400.0, 500.0], 30))).sum_energy_j(0, 60) is None
 
 
 def test_a_counter_that_contradicts_the_power_is_not_believed() -> None:
     power = gpu("POWER_USAGE", [500.0, 501.0, 499.0, 500.0])
-    assert readings(power, gpu("TOTAL_ENERGY_CONSUMPTION", [0.0, 5e5, 1e6, 1.5e6])).energy_j(0, 3) == 1500.0
+    assert readings(power, gpu("TOTAL_ENERGY_CONSUMPTION", [0.0, 5e5, 1e6, 1.5e6])).sum_energy_j(0, 3) == 1500.0
     wild = gpu("TOTAL_ENERGY_CONSUMPTION", [0.0, 5e8, 1e9, 1.5e9])  # in microjoules, say
-    assert readings(power, wild).energy_j(0, 3) == pytest.approx(1500.0)
+    assert readings(power, wild).sum_energy_j(0, 3) == pytest.approx(1500.0)
     reset = gpu("TOTAL_ENERGY_CONSUMPTION", [1e9, 1.0005e9, 10.0, 5e5])
-    assert readings(power, reset).energy_j(0, 3) == pytest.approx(1500.0)
+    assert readings(power, reset).sum_energy_j(0, 3) == pytest.approx(1500.0)
 
 
 def test_one_gpu_that_tells_nothing_leaves_no_sum() -> None:
     known = gpu("TOTAL_ENERGY_CONSUMPTION", [0.0, 5e5, 1e6, 1.5e6])
-    assert readings(known, gpu("POWER_USAGE", [70.0], uuid="b")).energy_j(0, 3) is None
-    assert readings().energy_j(0, 3) is None
+    assert readings(known, gpu("POWER_USAGE", [70.0], uuid="b")).sum_energy_j(0, 3) is None
+    assert readings().sum_energy_j(0, 3) is None
 
 
 def test_an_exporter_goes_before_this_machines_driver_and_that_before_the_engine() -> None:
@@ -255,7 +255,7 @@ def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.Mo
     assert cell["gpu"]["power_w"]["mean"] == pytest.approx(501, abs=1)
     for window in (cell["metrics"], cell["metrics"]["steady"]):
         assert window["j_per_output_token"] == pytest.approx(500 / window["output_tokens_per_s"], rel=0.02)
-    assert run_folder.read_info(Path(document["run_dir"])).settings["gpu_metrics"] == [url]
+    assert run_folder.read_info(Path(document["run_dir"])).settings.gpu_metrics == [url]
     assert heard
     assert not [headers for headers in heard if "authorization" in headers or "secret" in str(headers)]
 
@@ -333,4 +333,4 @@ def test_an_engines_page_is_no_exporter(tmp_path: Path) -> None:
 def test_tritons_own_page_tells_of_gpus_too() -> None:
     samples = read_metrics('# TYPE nv_gpu_power_usage gauge\nnv_gpu_power_usage{gpu_uuid="GPU-a"} 43.5\n')
     rows = [(0.0, 0, each.name, msgspec.json.decode(each.labels), each.value) for each in samples]
-    assert Readings(table(rows)).within("power_w", 0, 1)[0].series.value.tolist() == [43.5]
+    assert Readings(table(rows)).select("power_w", 0, 1)[0].series.value.tolist() == [43.5]

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.analyse.metrics import cell_metrics
+from loadstone.analyse.metrics import measure_cell
 from loadstone.analyse.other_tools import DIALECTS, summarise_as
 from loadstone.analyse.other_tools.clients import AIPERF, VLLM, sglang
 from loadstone.analyse.other_tools.facts import Facts, gather
@@ -32,7 +32,7 @@ from test_metrics import record
 
 CAPTURES = Path(__file__).parent / "dialects"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "results"
-CLOSED, OPEN = Load(kind="concurrency", value=4), Load(kind="rate", value=2.0)
+CLOSED = Load(kind="concurrency", value=4)
 Json = dict[str, Any]
 
 
@@ -44,13 +44,13 @@ def batches(records: list[RequestRecord]) -> list[pa.RecordBatch]:
     return [whole.slice(0, cut), whole.slice(cut, len(rows) - cut)]
 
 
-def summarise(name: str, records: list[RequestRecord], load: Load = CLOSED, **options: Any) -> Json:
-    return summarise_as(name, lambda: batches(records), load, **options).metrics
+def summarise(name: str, records: list[RequestRecord], **options: Any) -> Json:
+    return summarise_as(name, lambda: batches(records), **options).metrics
 
 
 def facts(records: list[RequestRecord], window: tuple[float, float]) -> Facts:
     """`window`: what the tool measured around its requests."""
-    return replace(gather(lambda: batches(records), CLOSED), window=window)
+    return replace(gather(lambda: batches(records)), window=window)
 
 
 def capture(name: str) -> Json:
@@ -408,7 +408,7 @@ def test_aiperf_by_hand() -> None:
 
 
 def test_inference_perf_by_hand() -> None:
-    found = summarise("inference-perf", BY_HAND, OPEN)
+    found = summarise("inference-perf", BY_HAND)
     latency = "successes.latency."
     assert found[f"{latency}request_latency.mean"] == 2.75
     assert found[f"{latency}normalized_time_per_output_token.max"] == 2.5
@@ -423,7 +423,7 @@ def test_inference_perf_by_hand() -> None:
     assert found["successes.throughput.total_tokens_per_sec"] == 39 / 5
     # What comes before the first token is no gap: the second token's is 0, the third's 2 s.
     late = [record(sent, [sent + 1, sent + 2, sent + 4], [0, 2, 3], input_tokens=1) for sent in (0.0, 7.0)]
-    gaps = summarise("inference-perf", late, OPEN)
+    gaps = summarise("inference-perf", late)
     assert (gaps[f"{latency}inter_token_latency.mean"], gaps[f"{latency}inter_token_latency.max"]) == (1.0, 2.0)
 
 
@@ -446,7 +446,7 @@ def test_inference_perf_on_a_published_result() -> None:
                 output_tokens=response["output_tokens"],
             )
         )
-    ours = summarise("inference-perf", records, OPEN)
+    ours = summarise("inference-perf", records)
     keys = [key for key in ours if "schedule_delay" not in key and "failures.request_latency" not in key]
     wrong = {
         key: (ours[key], at(summary, key)) for key in keys if ours[key] != pytest.approx(at(summary, key), rel=1e-9)
@@ -465,30 +465,6 @@ def test_llmperf_by_hand() -> None:
     assert found["results_mean_output_throughput_token_per_s"] == 9 / 5
     assert found["results_num_completed_requests_per_min"] == 2 / 5 * 60
     assert (found["results_number_errors"], found["results_error_rate"]) == (1, 1 / 3)
-
-
-def test_mlperf_by_hand() -> None:
-    found = summarise("mlperf", BY_HAND, OPEN)
-    assert found["result_mean_latency_ns"] == 3_375_000_000  # from scheduled, not sent: 3.75 and 3
-    assert found["result_first_token_min_latency_ns"] == 2_000_000_000
-    assert found["result_50.00_percentile_latency_ns"] == 3_750_000_000  # number 1 of 0 and 1, nothing between
-    assert found["result_time_to_output_token_mean"] == 250_000_000
-    assert found["result_query_count"] == 3
-    assert found["result_completed_samples_per_sec"] == 1 / 4
-    assert found["result_scheduled_samples_per_sec"] == 1.0
-    assert found["early_stopping_latency_ss"] is None
-    assert summarise("mlperf", BY_HAND, CLOSED)["result_mean_latency_ns"] == 2_375_000_000  # from sent
-
-
-@pytest.mark.parametrize(("count", "q", "above"), [(64, 90, 0), (662, 99, 0), (708, 90, 51), (79_944, 90, 7_796)])
-def test_mlperf_early_stopping_discards_as_many_as_loadgen_said(count: int, q: int, above: int) -> None:
-    """Least counts as LoadGen words them, and what it said of published runs: "would discard … highest queries"."""
-    key = "early_stopping_latency_ss" if q == 90 else "early_stopping_latency_ms"
-    found = summarise("mlperf", [record(0.0, [float(index)]) for index in range(count)])
-    assert found[key] == (count - 1 - above) * 1_000_000_000
-    if above == 0:
-        fewer = summarise("mlperf", [record(0.0, [float(index)]) for index in range(count - 1)])
-        assert fewer[key] is None
 
 
 def test_guidellm_by_hand() -> None:
@@ -517,7 +493,7 @@ def test_guidellms_window_has_the_last_end_in_it() -> None:
 @pytest.mark.parametrize("name", DIALECTS)
 @pytest.mark.parametrize("records", [[], BY_HAND[2:], BY_HAND, [record(None, [1.0], end_s=None)], [record(1.0)]])
 def test_every_key_has_a_definition_and_a_value_that_json_can_hold(name: str, records: list[RequestRecord]) -> None:
-    numbers = summarise_as(name, lambda: batches(records), CLOSED)
+    numbers = summarise_as(name, lambda: batches(records))
     found, definitions = numbers.metrics, numbers.definitions
     assert list(found) == list(definitions)
     assert all(value is None or (type(value) in (int, float) and math.isfinite(value)) for value in found.values())
@@ -529,9 +505,9 @@ def test_every_key_has_a_definition_and_a_value_that_json_can_hold(name: str, re
 def test_answers_in_one_piece_have_no_first_token(name: str) -> None:
     whole = [record(0.0, [1.0 + index], [5], end_s=1.5 + index, input_tokens=3) for index in range(3)]
     found = summarise(name, whole, streams=False)
-    words = ("ttft", "first_token", "tpot", "itl", "inter_chunk", "per_output_token", "time_to_output")
+    words = ("ttft", "first_token", "tpot", "itl", "inter_chunk", "per_output_token")
     # A tool's ITL or TPOT that includes the first token needs only the end.
-    whole_too = ("normalized", "time_per_output_token_ms", "result_token")
+    whole_too = ("normalized", "time_per_output_token_ms")
     timed = {
         key for key in found if any(word in key for word in words) and not any(word in key for word in whole_too)
     }
@@ -540,7 +516,6 @@ def test_answers_in_one_piece_have_no_first_token(name: str) -> None:
         "vllm": "mean_e2el_ms", "sglang": "mean_e2e_latency_ms", "sglang-oai": "mean_e2e_latency_ms",
         "aiperf": "request_latency.avg", "guidellm": "request_latency.successful.mean",
         "inference-perf": "successes.latency.request_latency.mean", "llmperf": "results_end_to_end_latency_s_mean",
-        "mlperf": "result_mean_latency_ns",
     }  # fmt: skip
     assert found[latency[name]] is not None
 
@@ -576,7 +551,7 @@ def test_where_definitions_are_the_same_so_are_the_numbers(
 ) -> None:
     """Streams that end with their last event and begin with one token: most tools mean the same by a name then."""
     records = drawn(shapes)
-    ours = cell_metrics(lambda: batches(records), CLOSED)
+    ours = measure_cell(lambda: batches(records), CLOSED).metrics
     said = {name: summarise(name, records) for name in DIALECTS}
     assert ours.ttft_s is not None
     ttft_ms = pytest.approx(ours.ttft_s.p99 * 1e3)

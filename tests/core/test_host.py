@@ -64,7 +64,7 @@ def test_a_container_has_the_processors_of_its_quota(
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(host, "_CGROUPS", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert host.processors() == host.describe().cores == math.ceil(min(64, quota))
+    assert host.count_processors() == host.describe().cores == math.ceil(min(64, quota))
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
@@ -72,6 +72,6 @@ def test_a_process_bound_to_one_processor_has_one() -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
-        assert host.processors() == 1
+        assert host.count_processors() == 1
     finally:
         os.sched_setaffinity(0, before)

@@ -20,7 +20,7 @@ from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo
-from loadstone.core.run_folder.folder import replacing
+from loadstone.core.run_folder.folder import replace_file
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
@@ -135,7 +135,7 @@ def test_json_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
 
 def test_an_interrupt_leaves_no_part_of_a_file(tmp_path: Path) -> None:
     def interrupted(path: Path) -> None:
-        with replacing(path) as partial:
+        with replace_file(path) as partial:
             partial.write_bytes(b"{")
             raise KeyboardInterrupt
 
@@ -190,7 +190,7 @@ def test_a_plan_of_the_schema_before_is_replayed_as_it_was_drawn(tmp_path: Path)
     plan = run_folder.read_plan(written)
     assert plan.intended_s[:14].tolist() == times
     assert plan.plan_id == "be127cb16852"
-    replayed = plan_of(Options(plan=written))
+    replayed = plan_of(Options.read(plan=written))
     run_folder.write_plan(tmp_path / "plan.parquet", replayed)
     assert same(run_folder.read_plan(tmp_path), plan)
 
@@ -617,7 +617,7 @@ def test_whole_requests_come_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     journal(tmp_path, 0, *([row(f"0-{i}", arrival=[1.0] * 4)] for i in range(9)))
     sizes = [
         table.num_rows
-        for table in run_folder.assembly._whole_requests([run_folder.Journal(tmp_path / "journal-0.arrow")])
+        for table in run_folder.assembly._join_requests([run_folder.Journal(tmp_path / "journal-0.arrow")])
     ]
     assert sizes == [3, 3, 3]
 
@@ -631,11 +631,11 @@ def test_what_ran_by_time_is_written_as_what_was_issued(tmp_path: Path) -> None:
     plan = _cyclic()
     journal(tmp_path, 0, [row(f"0-{i}") for i in (0, 3, 1, 2)], [row("1-0")])
     run_folder.assemble(tmp_path)
-    short = run_folder.issued(tmp_path, plan)
+    short = run_folder.cut_to_issued(tmp_path, plan)
     assert [len(short.rows(cell)) for cell in (0, 1)] == [4, 5]
     assert [short.request(0, i) for i in range(4)] == [plan.request(0, i) for i in range(4)]
     assert list(short)[4:] == [plan.request(1, i) for i in range(5)]
-    assert run_folder.issued(tmp_path, short).plan_id == short.plan_id
+    assert run_folder.cut_to_issued(tmp_path, short).plan_id == short.plan_id
 
 
 def test_laps_are_unrolled(tmp_path: Path) -> None:
@@ -643,7 +643,7 @@ def test_laps_are_unrolled(tmp_path: Path) -> None:
     count = 2 + 2 * 1024 + 5
     journal(tmp_path, 0, [row(f"0-{i}") for i in range(count)])
     run_folder.assemble(tmp_path)
-    unrolled = run_folder.issued(tmp_path, plan)
+    unrolled = run_folder.cut_to_issued(tmp_path, plan)
     assert len(unrolled.rows(0)) == count
     assert [unrolled.request(0, i) for i in range(count)] == [plan.request(0, i) for i in range(count)]
 
@@ -653,10 +653,10 @@ def test_a_cell_that_came_to_no_measured_request_keeps_its_rows(tmp_path: Path, 
     plan = _cyclic()
     journal(tmp_path, 0, [row(name) for name in [*names, "1-0"]])
     run_folder.assemble(tmp_path)
-    found = run_folder.issued(tmp_path, plan)
+    found = run_folder.cut_to_issued(tmp_path, plan)
     assert all((getattr(found, name) == getattr(plan, name)).all() for name in ("cell", "phase", "output_tokens"))
     assert found.cells[0] == plan.cells[0], "it is still to run by time"
-    again = run_folder.issued(tmp_path, found)
+    again = run_folder.cut_to_issued(tmp_path, found)
     assert again.plan_id == found.plan_id
 
 
@@ -665,10 +665,10 @@ def test_a_number_that_cannot_be_is_not_counted_up_to(tmp_path: Path, name: str,
     journal(tmp_path, 0, [row(each) for each in ("0-0", "0-1", "0-2", name)])
     run_folder.assemble(tmp_path)
     if fits:
-        assert len(run_folder.issued(tmp_path, _cyclic()).rows(0)) == (6 if name == "0--5" else 3)
+        assert len(run_folder.cut_to_issued(tmp_path, _cyclic()).rows(0)) == (6 if name == "0--5" else 3)
         return
     with pytest.raises(InputError, match="are of no run"):
-        run_folder.issued(tmp_path, _cyclic())
+        run_folder.cut_to_issued(tmp_path, _cyclic())
 
 
 def test_an_issued_plan_keeps_its_id_on_disk(tmp_path: Path) -> None:
@@ -676,7 +676,7 @@ def test_an_issued_plan_keeps_its_id_on_disk(tmp_path: Path) -> None:
     plan = make_plan(texts, [Load("concurrency", 2, duration_s=1.0)])
     journal(tmp_path, 0, [row(f"0-{i}") for i in range(7)])
     run_folder.assemble(tmp_path)
-    short = run_folder.issued(tmp_path, plan)
+    short = run_folder.cut_to_issued(tmp_path, plan)
     run_folder.write_plan(tmp_path / "plan.parquet", short)
     assert run_folder.read_plan(tmp_path).plan_id == short.plan_id == replace(short).plan_id
 

@@ -13,6 +13,16 @@ PACKAGE = ROOT / "src" / "loadstone"
 WINGS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
 PATH = re.compile(r"`([\w./]+\.(?:py|toml|json|md|csv)|[\w./]+/)`")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+ENGINE = re.compile(r'"(?:vllm|sglang|trtllm|tensorrt[-_]llm|triton|llama\.cpp|llamacpp|transformers|mlx-lm)"')
+ENGINES_NAMED = {
+    "analyse/other_tools/__init__.py",  # the engines' own benchmarks, as tools
+    "measure/wire/request.py",  # endpoints
+    "measure/wire/structured.py",
+    "predict/sizing/options.py",  # an example
+    "workload/options.py",
+    "workload/request.py",  # endpoints
+}
+"""Files outside of `engines/` and `interop/` in which an engine's name stands; the list may only shrink."""
 QUESTIONS = (
     "Where is TPOT defined?",
     "Where is vLLM's memory rule?",
@@ -48,6 +58,12 @@ def test_a_wing_has_a_page_and_the_files_that_it_names(wing: str) -> None:
 def test_files_that_the_architecture_names_exist() -> None:
     named = PATH.findall(ARCHITECTURE)
     assert [name for name in named if not ((ROOT / name).exists() or (PACKAGE / name).exists())] == []
+
+
+def test_engines_are_named_in_their_wing_alone() -> None:
+    elsewhere = (path for wing in {*WINGS} - {"engines", "interop"} for path in (PACKAGE / wing).rglob("*.py"))
+    named = {path.relative_to(PACKAGE).as_posix() for path in elsewhere if ENGINE.search(path.read_text("utf-8"))}
+    assert named == ENGINES_NAMED
 
 
 def test_walks_never_climb_back_up() -> None:

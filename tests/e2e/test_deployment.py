@@ -15,10 +15,11 @@ from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
 from loadstone.core.record import RunInfo, Target
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.core.settings import read_settings
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.report.charts.bands import predictions
 from loadstone.report.data.points import points_of
-from loadstone.runs.preflight import deployment_record, doubts
+from loadstone.runs.deployments import deployment_record, doubts
 
 SMALL = ("--input", "64", "--output", "8", "--concurrency", "1", "--requests", "6", "--warmup", "0", "--json")
 
@@ -218,7 +219,7 @@ def test_bad_ones_are_one_line_before_anything_is_sent(loadstone: Loadstone, tmp
 
 
 def test_a_fleet_has_one_together_and_python_says_it_too(timing: TimingServer, tmp_path: Path) -> None:
-    with start(Law(ttft_s=0.01, itl_s=0.002)) as second:
+    with start(FixedLatency(ttft_s=0.01, itl_s=0.002)) as second:
         document = package.bench(
             [timing.url, second.url], deployment="llama-3.1-8b@2xh100/dp2", concurrency=2, requests=4, input=8,
             output=4, out=tmp_path,
@@ -268,7 +269,7 @@ def test_the_version_of_triton_is_not_that_of_the_engine_behind_it() -> None:
     settings = {"deployment": stated("llama-3.1-8b@1xh100/engine=trtllm", target)}
     info = RunInfo(
         run_id="r", source="measured", created="", command=[], loadstone="", host=Host(), target=target, plan_id="",
-        seed=0, salt=None, settings=settings,
+        seed=0, salt=None, settings=read_settings(settings),
     )  # fmt: skip
     assert run_facts(info).label == "TensorRT-LLM · house-model bf16 · 1×H100"
 
@@ -278,7 +279,7 @@ def test_the_version_of_triton_is_not_that_of_the_engine_behind_it() -> None:
 
 def test_calibrate_knows_what_runs_were_measured_on(loadstone: Loadstone, tmp_path: Path) -> None:
     asked = ("--input", "64", "--output", "12", "--concurrency", "1,3", "--requests", "4", "--json")
-    with start(Law(ttft_s=0.02, itl_s=0.004)) as server:
+    with start(FixedLatency(ttft_s=0.02, itl_s=0.004)) as server:
         first, second, other = (
             loadstone("bench", server.url, *asked, "--deployment", f"llama-3.1-8b@1x{gpu}").folder
             for gpu in ("h100", "h100", "h200")

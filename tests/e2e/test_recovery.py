@@ -11,7 +11,7 @@ import pytest
 
 from conftest import Loadstone, eventually, kill, read_records, spawn
 from loadstone.core.errors import InputError
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.runs.execution import recover
 
 REQUESTS = 150
@@ -21,7 +21,7 @@ EACH = 10
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[TimingServer]:
-    with start(Law(ttft_s=0.05, itl_s=0.01)) as running:
+    with start(FixedLatency(ttft_s=0.05, itl_s=0.01)) as running:
         yield running
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import MODEL, Ask, Json, Loadstone, ScriptedServer, Send, answer, eventually, kill, whole
 from loadstone.measure.engines import llama_cpp
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 
 CONVERSATIONS = (
     Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "mooncake" / "conversation_trace.jsonl"
@@ -175,7 +175,7 @@ def test_bad_lines_are_told_or_left_out(loadstone: Loadstone, timing: TimingServ
 
 def test_lengths_beyond_the_model(loadstone: Loadstone, tmp_path: Path) -> None:
     path = trace_file(tmp_path)
-    with start(Law(0.001, 0.001), max_model_len=1500) as server:
+    with start(FixedLatency(0.001, 0.001), max_model_len=1500) as server:
         line = loadstone("bench", server.url, "--trace", path).line()
         assert "line 4" in line
         assert "1500" in line
@@ -268,7 +268,7 @@ def counts(records: list[Json]) -> list[int]:
 
 
 def test_round_robin_shares_evenly(loadstone: Loadstone, timing: TimingServer) -> None:
-    with start(Law(0.01, 0.002)) as other:
+    with start(FixedLatency(0.01, 0.002)) as other:
         flags = words("--concurrency 4 --requests 20 --input 8 --output 4 --json")
         outcome = loadstone("bench", timing.url, other.url, *flags)
     assert counts(outcome.records) == [10, 10]
@@ -278,7 +278,7 @@ def test_round_robin_shares_evenly(loadstone: Loadstone, timing: TimingServer) -
 
 
 def test_the_least_busy_server_gets_the_next_request(loadstone: Loadstone, timing: TimingServer) -> None:
-    with start(Law(0.2, 0.01)) as slow:
+    with start(FixedLatency(0.2, 0.01)) as slow:
         flags = words("--route least-busy --concurrency 4 --requests 40 --input 8 --output 4 --json")
         outcome = loadstone("bench", timing.url, slow.url, *flags)
     fast, few = counts(outcome.records)
@@ -288,7 +288,7 @@ def test_the_least_busy_server_gets_the_next_request(loadstone: Loadstone, timin
 
 
 def test_sessions_stay_where_they_are(loadstone: Loadstone, timing: TimingServer) -> None:
-    with start(Law(0.01, 0.002)) as other:
+    with start(FixedLatency(0.01, 0.002)) as other:
         flags = words("--turns 3 --concurrency 3 --requests 18 --input 8 --output 4 --json")
         outcome = loadstone("bench", timing.url, other.url, *flags)
         spread = loadstone("bench", timing.url, other.url, *flags, "--route", "round-robin")
@@ -300,7 +300,7 @@ def test_sessions_stay_where_they_are(loadstone: Loadstone, timing: TimingServer
 
 
 def test_groups_stay_where_their_prefix_is(loadstone: Loadstone, timing: TimingServer) -> None:
-    with start(Law(0.01, 0.002)) as other:
+    with start(FixedLatency(0.01, 0.002)) as other:
         flags = words("--prefix 4 --prefix-groups 5 --concurrency 3 --requests 30 --input 8 --output 4 --json")
         outcome = loadstone("bench", timing.url, other.url, *flags, "--route", "sticky")
     plan = {}
@@ -317,7 +317,7 @@ def test_groups_stay_where_their_prefix_is(loadstone: Loadstone, timing: TimingS
 def test_a_server_that_dies_takes_its_requests_with_it_and_the_rest_goes_on(
     loadstone: Loadstone, timing: TimingServer, route: str
 ) -> None:
-    with start(Law(0.01, 0.002)) as other:
+    with start(FixedLatency(0.01, 0.002)) as other:
         threading.Thread(target=lambda: (time.sleep(1.0), kill(other.pid))).start()
         flags = f"--route {route} --rate 100 --requests 250 --input 8 --output 8 --json".split()
         outcome = loadstone("bench", timing.url, other.url, *flags)

@@ -37,7 +37,7 @@ def test_result_json_has_the_tools_keys_and_numbers(tmp_path: Path, form: str, d
     failed = {"0-2": {"status": "error", "error": "x", "arrival_s": [], "read": [], "output_tokens": None}}
     folder = make_run(tmp_path / "r", [CLOSED, Load("rate", 2.0)], failed)
     first, second = map(json.loads, exported(folder, form).splitlines())
-    numbers = summarise_as(dialect, lambda: run_folder.read_records(folder, 0), CLOSED).metrics
+    numbers = summarise_as(dialect, lambda: run_folder.read_records(folder, 0)).metrics
     assert {key: first[key] for key in numbers} == numbers
     assert first["ttfts"] == [0.5, 0.0, 0.5, 0.5]
     assert first["itls"] == [[0.25, 0.25], [], [0.25, 0.25], [0.25, 0.25]]

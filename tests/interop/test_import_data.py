@@ -103,7 +103,6 @@ def test_vllms_own_sample_holds_failures_counted_as_completed(tmp_path: Path) ->
         ("peers/inference-perf/reports/per_request_lifecycle_metrics.json", 24, "inference-perf", True),
         ("peers/sglang_bench/sglang_bench.jsonl", 24, "sglang.bench_serving", True),
         ("peers/vllm_bench/vllm_bench_serve.json", 24, "vllm bench serve", True),
-        ("llmservingsim/vllm/requests.jsonl", 300, "engine's request log", False),
     ],
 )
 def test_files_with_requests_give_records(tmp_path: Path, path: str, requests: int, tool: str, itl: bool) -> None:

@@ -3,12 +3,12 @@
 import pytest
 
 from loadstone.core.plan import Load
-from loadstone.interop.read.cell import Cell
-from loadstone.interop.read.run_folders import runs_of
+from loadstone.interop.read.cell import ResultCell
+from loadstone.interop.read.run_folders import group_runs
 
 
-def cell(tool: str, load: float, created: str | None) -> Cell:
-    return Cell(where="r.jsonl, line 1", tool=tool, load=Load("concurrency", load), created=created)
+def cell(tool: str, load: float, created: str | None) -> ResultCell:
+    return ResultCell(where="r.jsonl, line 1", tool=tool, load=Load("concurrency", load), created=created)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def cell(tool: str, load: float, created: str | None) -> Cell:
     ],
 )
 def test_a_sitting_ends_where_nothing_is_measured_for_long(times: list[str | None], runs: int) -> None:
-    found = runs_of([cell("vllm", 2.0**at, created) for at, created in enumerate(times)])
+    found = group_runs([cell("vllm", 2.0**at, created) for at, created in enumerate(times)])
     assert len(found) == runs
 
 
@@ -31,5 +31,5 @@ def test_what_another_tool_did_meanwhile_joins_no_sittings() -> None:
     """Its times may be of another zone, and its cells are of other runs in any case."""
     mine = [cell("vllm", 1.0, "2026-01-01T00:00:00"), cell("vllm", 2.0, "2026-01-01T20:00:00")]
     other = cell("GuideLLM", 1.0, "2026-01-01T10:00:00+00:00")
-    assert len(runs_of(mine)) == 2
-    assert len(runs_of([*mine, other])) == 3
+    assert len(group_runs(mine)) == 2
+    assert len(group_runs([*mine, other])) == 3

@@ -114,7 +114,7 @@ def test_a_copy_is_no_repeat_and_the_same_numbers_in_one_file_are(tmp_path: Path
     ],
 )
 def test_latencies_have_many_spellings(keys: dict[str, float], milliseconds: tuple[float | None, float]) -> None:
-    found = Value(SERVE | keys).spelled(5.5, 50.0)
+    found = Value(SERVE | keys).read_spelled(5.5, 50.0)
     times = (found.get("ttft_s", {}).get("mean"), found.get("tpot_s", {}).get("p99"))
     assert times == tuple(None if time is None else pytest.approx(time / 1e3) for time in milliseconds)
 

@@ -15,9 +15,9 @@ from loadstone.core.plan import Load
 from loadstone.core.record import Target
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.probe import Requirements
-from loadstone.measure.simulated_server import Law, TimingServer, start
-from loadstone.measure.wire.request import body, path
-from loadstone.runs.preflight import LOADED, Server, answer_times_s
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
+from loadstone.measure.wire.request import make_body, make_path
+from loadstone.runs.preflight import LOADED, ProbedServer, answer_times_s
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
@@ -48,6 +48,18 @@ def not_found(send: Send) -> None:
 
 def streamed(send: Send, *events: bytes) -> None:
     send(SSE + b"".join(map(chunk, events)) + LAST_CHUNK)
+
+
+def refusing(when: Callable[[Json], object], said: str, status: str = "400 Bad Request") -> ScriptedServer:
+    """A server that answers every request but those with such fields."""
+
+    def reply(request: Request, send: Send) -> None:
+        if request.body and when(request.json):
+            send(whole(status, json.dumps({"error": {"message": said}}).encode()))
+        else:
+            answer(request, send)
+
+    return ScriptedServer(reply, meets=True)
 
 
 # --- the OpenAI endpoints -----------------------------------------------------------------------------------------
@@ -132,7 +144,7 @@ def test_answers_in_one_piece_need_no_stream_options(timing: TimingServer) -> No
     target, vocabulary, ask = probe(timing.url, stream=False)
     assert target.accepts == {"ignore_eos": True, "min_tokens": True}
     assert (target.streams, ask.stream, ask.usage, vocabulary.kind) == (False, False, "none", "token ids")
-    assert "stream_options" not in body(ask)
+    assert "stream_options" not in make_body(ask)
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "405 Method Not Allowed", "400 Bad Request"])
@@ -152,7 +164,7 @@ def test_what_the_user_asks_for_is_in_every_request_of_the_run(timing: TimingSer
     sampling = Sampling(temperature=0.5, top_p=0.9, seed=3, stop=("x",))
     _, _, ask = probe(timing.url, sampling=sampling, extra={"top_k": 5})
     assert (ask.sampling, ask.extra) == (sampling, {"top_k": 5})
-    assert {"temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["x"], "top_k": 5}.items() <= body(ask).items()
+    assert {"temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["x"], "top_k": 5}.items() <= make_body(ask).items()
 
 
 @pytest.mark.parametrize(
@@ -169,26 +181,18 @@ def test_what_the_user_asks_for_is_in_every_request_of_the_run(timing: TimingSer
     ],
 )
 def test_a_field_that_is_refused_is_named_by_its_flag(field: str, sampling: Sampling, said: str) -> None:
-    def strict(request: Request, send: Send) -> None:
-        if request.body and field in request.json:
-            send(whole("422 Unprocessable Entity", b'{"detail": "unknown field"}'))
-        else:
-            answer(request, send)
-
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(lambda sent: field in sent, "unknown field", "422 Unprocessable Entity") as server:
         line = refused(server.url, sampling=sampling)
         assert line.startswith(said)
         assert line.isprintable()
 
 
 def test_helpful_fields_that_are_refused_are_left_out() -> None:
-    def strict(request: Request, send: Send) -> None:
-        if request.body and {"ignore_eos", "min_tokens", "stream_options"} & request.json.keys():
-            send(whole("422 Unprocessable Entity", b'{"detail": "unknown field"}'))
-        else:
-            answer(request, send)
-
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(
+        lambda sent: {"ignore_eos", "min_tokens", "stream_options"} & sent.keys(),
+        "unknown field",
+        "422 Unprocessable Entity",
+    ) as server:
         target, _, ask = probe(server.url)
     assert set(target.accepts.values()) == {False}
     assert (ask.usage, ask.ignore_eos, ask.min_tokens) == ("none", False, False)
@@ -199,19 +203,13 @@ def test_helpful_fields_that_are_refused_are_left_out() -> None:
     [("max_tokens", 16), ("max_tokens", 100), ("max_completion_tokens", 1), ("max_completion_tokens", 16)],
 )
 def test_the_length_is_asked_for_as_the_server_takes_it(name: str, least: int) -> None:
-    def strict(request: Request, send: Send) -> None:
-        if request.body and (
-            request.json.get(name, 0) < least or len({"max_tokens", name} & request.json.keys()) > 1
-        ):
-            send(whole("400 Bad Request", b'{"error": {"message": "Invalid max_tokens"}}'))
-        else:
-            answer(request, send)
-
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(
+        lambda sent: sent.get(name, 0) < least or len({"max_tokens", name} & sent.keys()) > 1, "Invalid max_tokens"
+    ) as server:
         target, _, ask = probe(server.url)
         same(server.url, target, ask)
     assert ask.length == name
-    assert name in body(ask)
+    assert name in make_body(ask)
     assert target.accepts["ignore_eos"]
 
 
@@ -247,18 +245,12 @@ def test_a_server_that_wants_its_version_in_every_url() -> None:
         for below in ("", "/chat/completions"):
             url = f"{server.url}/openai/deployments/tiny{below}?api-version=2024-10-21"
             target, _, ask = probe(url, endpoint="chat")
-            assert (target.model, path(ask)) == ("tiny", "/chat/completions?api-version=2024-10-21")
+            assert (target.model, make_path(ask)) == ("tiny", "/chat/completions?api-version=2024-10-21")
         assert "leave out what begins with ?" in refused(f"{server.url}?key=secret")
 
 
 def test_the_users_own_field_that_is_refused_is_named() -> None:
-    def strict(request: Request, send: Send) -> None:
-        if request.body and "odd" in request.json:
-            send(whole("400 Bad Request", b'{"error": {"message": "odd is odd"}}'))
-        else:
-            answer(request, send)
-
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(lambda sent: "odd" in sent, "odd is odd") as server:
         assert refused(server.url, extra={"odd": 1}) == (
             "--extra-body: the server does not take it (HTTP 400: odd is odd); correct it"
         )
@@ -268,13 +260,10 @@ def test_the_users_own_field_that_is_refused_is_named() -> None:
 def test_the_users_own_least_length_is_tried_with_room_for_it(extra: dict[str, Any]) -> None:
     """vLLM and SGLang refuse a limit below it, which no request of the run has."""
 
-    def strict(request: Request, send: Send) -> None:
-        if request.body and extra.items() <= request.json.items() and request.json.get("max_tokens", 5) < 5:
-            send(whole("400 Bad Request", b'{"error": {"message": "min_tokens must be at most max_tokens"}}'))
-        else:
-            answer(request, send)
-
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(
+        lambda sent: extra.items() <= sent.items() and sent.get("max_tokens", 5) < 5,
+        "min_tokens must be at most max_tokens",
+    ) as server:
         assert probe(server.url, extra=extra)[2].extra == extra
 
 
@@ -302,14 +291,10 @@ def test_the_answers_to_a_request_are_counted(stream: bool) -> None:
 def test_the_users_options_of_a_stream_do_not_hinder_counting_prompts() -> None:
     """Counted is in one piece, where vLLM refuses them."""
 
-    def strict(request: Request, send: Send) -> None:
-        if request.body and "stream_options" in request.json and not request.json.get("stream"):
-            send(whole("400 Bad Request", b'{"error": {"message": "only set this with stream"}}'))
-        else:
-            answer(request, send)
-
     own = {"stream_options": {"continuous_usage_stats": False}}
-    with ScriptedServer(strict, meets=True) as server:
+    with refusing(
+        lambda sent: "stream_options" in sent and not sent.get("stream"), "only set this with stream"
+    ) as server:
         plain, _, _ = probe(server.url)
         target, _, ask = probe(server.url, extra=own)
     assert ask.extra == own
@@ -470,7 +455,7 @@ def test_the_first_spelling_that_is_not_ignored_is_kept(
     with ScriptedServer(shaped(field, shape=shape), meets=True) as server:
         _, _, ask = probe(server.url, structured=structured)
     assert (ask.structured, ask.spelling) == (structured, spelling)
-    assert field in body(ask)
+    assert field in make_body(ask)
     # A constrained answer ends where its shape does.
     assert (ask.ignore_eos, ask.min_tokens) == (False, False)
 
@@ -565,7 +550,7 @@ def test_the_timing_server_over_sglangs_endpoint(timing: TimingServer) -> None:
     target, vocabulary, ask = probe(timing.url, endpoint="sglang", sampling=Sampling(temperature=0.0))
     assert (target.endpoint, target.model, target.engine) == ("sglang", "timing", "timing server")
     assert vocabulary.kind == "token ids"
-    assert body(ask)["sampling_params"]["temperature"] == 0.0
+    assert make_body(ask)["sampling_params"]["temperature"] == 0.0
     assert probe(timing.url, endpoint="sglang", stream=False)[1].kind == "token ids"
 
 
@@ -624,7 +609,7 @@ def test_a_triton_server_is_found_with_its_model(models: tuple[str, ...], chosen
     # Nothing that the model has no input for, lest it be taken for a parameter and ignored.
     assert {name for fields in asked for name in fields} <= set(INPUTS)
     assert (ask.min_tokens, ask.usage, ask.ignore_eos) == (True, "none", False)
-    assert "min_length" in body(ask)
+    assert "min_length" in make_body(ask)
     assert (vocabulary.kind, vocabulary.overhead_tokens) == ("text", 0)
 
 
@@ -696,16 +681,16 @@ def test_how_long_requests_will_take_is_asked_of_the_server() -> None:
     """Probes of a few tokens, for plans of many: 20 ms each, twice that among others."""
     cells = [Load("rate", 2.0), Load("rate", 4.0)]
     plan = make_plan(Synthetic(Length("fixed", 64), Length("fixed", 500)), cells, requests=[3, 3])
-    with start(Law(0.03, 0.02)) as server:
+    with start(FixedLatency(0.03, 0.02)) as server:
         target, vocabulary, request = probe(server.url)
-        expected = answer_times_s(plan, Server(target, vocabulary, request, [], [], [], []))
+        expected = answer_times_s(plan, ProbedServer(target, vocabulary, request, [], [], [], []))
         assert len(expected) == 2
         assert expected[0] == expected[1] > LOADED * 500 * 0.02 / 2
-        planner = Planner(Options(rate=[2.0]))
+        planner = Planner(Options.read(rate=[2.0]))
         assert planner.chooses_length
         assert planner.plan(e2e_s=expected[:1]).cells == (Load("rate", 2.0),)
         broken = msgspec.structs.replace(target, url=server.url + "/nowhere")
-        assert answer_times_s(plan, Server(broken, vocabulary, request, [], [], [], [])) == []
+        assert answer_times_s(plan, ProbedServer(broken, vocabulary, request, [], [], [], [])) == []
 
 
 # --- connections that are cut ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from loadstone.measure.client.clock import ANCILLARY_BYTES, Clock, ask_for_stamps, measure_offset_ns
+from loadstone.measure.client.clock import ANCILLARY_BYTES, RunClock, ask_for_stamps, measure_offset_ns
 
 STAMP = struct.Struct("@qq")
 
@@ -19,22 +19,22 @@ def stamp(realtime_ns: int) -> bytes:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock(time.monotonic_ns() - 10_000_000_000)
+def clock() -> RunClock:
+    return RunClock(time.monotonic_ns() - 10_000_000_000)
 
 
-def test_a_stamp_is_mapped_to_the_monotonic_clock(clock: Clock) -> None:
+def test_a_stamp_is_mapped_to_the_monotonic_clock(clock: RunClock) -> None:
     read_ns = time.monotonic_ns()
     arrived_ns = read_ns - 3_000_000
     assert clock.arrivals_ns([stamp(arrived_ns - clock._offset_ns)], [read_ns]) == ([arrived_ns], 3_000_000)
 
 
-def test_without_a_stamp_the_time_of_the_read_is_taken(clock: Clock) -> None:
+def test_without_a_stamp_the_time_of_the_read_is_taken(clock: RunClock) -> None:
     read_ns = time.monotonic_ns()
     assert clock.arrivals_ns([b""], [read_ns]) == ([read_ns], 0)
 
 
-def test_stamped_and_unstamped_reads_may_be_mixed(clock: Clock) -> None:
+def test_stamped_and_unstamped_reads_may_be_mixed(clock: RunClock) -> None:
     read_ns = time.monotonic_ns()
     arrived_ns = read_ns - 1_000_000
     found, _ = clock.arrivals_ns([stamp(arrived_ns - clock._offset_ns), b""], [read_ns, read_ns + 5])
@@ -43,7 +43,7 @@ def test_stamped_and_unstamped_reads_may_be_mixed(clock: Clock) -> None:
 
 @pytest.mark.parametrize("step_s", [-3600, 3600])
 def test_a_host_clock_that_was_set_does_not_move_arrivals(
-    clock: Clock, step_s: int, monkeypatch: pytest.MonkeyPatch
+    clock: RunClock, step_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true_time_ns = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: true_time_ns() + step_s * 1_000_000_000)
@@ -56,7 +56,7 @@ def test_a_host_clock_that_was_set_does_not_move_arrivals(
 
 @pytest.mark.parametrize("step_ms", [-30, -5, 5, 30])
 def test_a_small_step_of_the_host_clock_is_found_and_moves_no_arrival(
-    clock: Clock, step_ms: int, monkeypatch: pytest.MonkeyPatch
+    clock: RunClock, step_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too small to look impossible: a stamp would only seem to have waited a little less, or more."""
     true_time_ns = time.time_ns
@@ -77,14 +77,14 @@ def test_a_small_step_of_the_host_clock_is_found_and_moves_no_arrival(
         assert abs(found - arrived_ns) < 1_000_000
 
 
-def test_an_offset_that_only_jitters_is_left_as_it_is(clock: Clock) -> None:
+def test_an_offset_that_only_jitters_is_left_as_it_is(clock: RunClock) -> None:
     offset_ns = clock._offset_ns
     for _ in range(20):
         clock.resample()
     assert clock._offset_ns == offset_ns
 
 
-def test_an_arrival_is_never_after_its_own_reading(clock: Clock) -> None:
+def test_an_arrival_is_never_after_its_own_reading(clock: RunClock) -> None:
     read_ns = time.monotonic_ns()
     found, _ = clock.arrivals_ns([stamp(read_ns + 100_000 - clock._offset_ns)], [read_ns])
     assert found == [read_ns]
@@ -100,7 +100,7 @@ def test_the_kernel_stamps_what_arrives_over_loopback() -> None:
         peer, _ = server.accept()
         with peer:
             assert ask_for_stamps(client)
-            clock = Clock(time.monotonic_ns())
+            clock = RunClock(time.monotonic_ns())
             # The kernel switches stamping on in the background when the first socket asks for it.
             for _ in range(40):
                 before_ns = time.monotonic_ns()

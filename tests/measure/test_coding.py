@@ -11,7 +11,7 @@ from loadstone.measure.wire.coding import Unpacker
 
 
 def unpack(coding: str, pieces: list[bytes], most: int = 1 << 20) -> tuple[bytes, Unpacker]:
-    unpacker = Unpacker.of(coding)
+    unpacker = Unpacker.choose(coding)
     assert unpacker is not None
     return b"".join(unpacker.feed(piece, most) for piece in pieces), unpacker
 
@@ -42,6 +42,6 @@ def test_a_bomb_is_unpacked_no_further_than_allowed(members: int) -> None:
 
 def test_what_is_packed_otherwise() -> None:
     assert unpack("Deflate ", [zlib.compress(b"one")])[0] == b"one"
-    assert Unpacker.of("br") is None
+    assert Unpacker.choose("br") is None
     with pytest.raises(zlib.error):
         unpack("gzip", [gzip.compress(b"one") + b"no member"])

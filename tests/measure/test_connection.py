@@ -15,9 +15,9 @@ import pytest
 from conftest import LAST_CHUNK, SSE, Ask, Hangup, ScriptedServer, Send, chunk, token, whole
 from conftest import event as sse_event
 from loadstone.core.plan import PlannedRequest
-from loadstone.measure.client.clock import Clock, new_event_loop
+from loadstone.measure.client.clock import RunClock, new_event_loop
 from loadstone.measure.client.connection import Address, Connection
-from loadstone.measure.client.fleet import Fleet
+from loadstone.measure.client.fleet import ServerFleet
 from loadstone.measure.client.protocol import Destination
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.wire.request import new_answer
@@ -30,21 +30,21 @@ class Owner:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.clock = Clock(time.monotonic_ns())
+        self.clock = RunClock(time.monotonic_ns())
         self.told: list[str] = []
 
-    def ended(self, connection: Connection, stream: Stream) -> None:
+    def on_ended(self, connection: Connection, stream: Stream) -> None:
         self.told.append("ended")
         self.loop.stop()
 
-    def broke(self, connection: Connection, stream: Stream, reason: str, *, retry: bool) -> None:
+    def on_broke(self, connection: Connection, stream: Stream, reason: str, *, retry: bool) -> None:
         self.told.append(reason)
         self.loop.stop()
 
-    def opened(self, connection: Connection) -> None:
+    def on_opened(self, connection: Connection) -> None:
         self.told.append("opened")
 
-    def dropped(self, connection: Connection) -> None:
+    def on_dropped(self, connection: Connection) -> None:
         self.told.append("dropped")
 
 
@@ -78,7 +78,7 @@ def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(unasked: bytes, 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         here = (int(socket.AF_INET), list(listener.getsockname()))
         destination = Destination(address=here, tls_name=None, tunnel=None, request_line="", headers=[])
-        fleet = Fleet(owner, [destination], "round-robin")
+        fleet = ServerFleet(owner, [destination], "round-robin")
         first = fleet._open(0, None)
         owner.loop.call_later(0.1, owner.loop.stop)
         owner.loop.run_forever()

@@ -5,8 +5,8 @@ import pytest
 
 from loadstone.core.plan import PlannedRequest
 from loadstone.core.run_folder import journal_schema
-from loadstone.measure.client.clock import Clock
-from loadstone.measure.client.stream import Fragments, Stream
+from loadstone.measure.client.clock import RunClock
+from loadstone.measure.client.stream import Fragments, Stream, _Fragment
 
 ORIGIN_NS = 10_000_000_000
 
@@ -33,7 +33,7 @@ def hear(one: Stream, times: list[float], reads: list[int], running: list[int] |
 
 @pytest.fixture
 def fragments() -> Fragments:
-    return Fragments(7, Clock(ORIGIN_NS))
+    return Fragments(7, RunClock(ORIGIN_NS))
 
 
 def test_nothing_heard_makes_no_batch(fragments: Fragments) -> None:
@@ -48,6 +48,7 @@ def test_an_ended_stream_is_a_row_of_the_record_s_schema(fragments: Fragments) -
     batch = fragments.take()
     assert batch is not None
     assert batch.schema.equals(journal_schema(), check_metadata=True)
+    assert list(_Fragment.__struct_fields__) == journal_schema().names
     (row,) = batch.to_pylist()
     expected = {
         "request_id": "2-3", "cell": 2, "phase": "measure", "intended_s": 0.5, "sent_s": 0.75,

@@ -17,30 +17,26 @@ from typing import NamedTuple
 
 import pytest
 
-from loadstone.measure.simulated_server.answer import Answer as OpenAIBytes
-from loadstone.measure.simulated_server.answer import GenerateAnswer
+from loadstone.measure.simulated_server.answer import CompletionAnswer, GenerateAnswer
 from loadstone.measure.simulated_server.body import Body
-from loadstone.measure.simulated_server.law import Settings, Usage
-from loadstone.measure.wire.answer import MAX_TEXT, Answer
+from loadstone.measure.simulated_server.settings import Settings, Usage
 from loadstone.measure.wire.request import new_answer
 from loadstone.measure.wire.tolerant import MAX_COUNT
 from loadstone.measure.wire.triton import GrpcAnswer
 from loadstone.workload.request import Endpoint
 from test_template import HEADER, agree, chunk
+from wires import check_storable
 
 FUZZ_S = 600.0
 """Seconds of the long run; LOADSTONE_FUZZ_S overrides."""
 
 EXAMPLES = 1500
 MAX_SEED_BYTES = 6_000
-MAX_ERROR = 300
-MAX_REASON = 40
 FOLDERS = (
     Path(__file__).resolve().parent / "wire" / "sglang",
     Path(__file__).resolve().parents[3] / "shared" / "data" / "wire",
 )
 HTTP_ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat", "sglang", "triton")
-COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 
 # --- seeds ----------------------------------------------------------------------------------------------------
 
@@ -66,12 +62,12 @@ def simulated() -> Iterable[bytes]:
         for usage in usages:
             for tokens_per_event in (1, 4):
                 options = Settings(tokens_per_event=tokens_per_event, usage=usage, max_model_len=4096)
-                answer = OpenAIBytes(ask, options, (2, 9), chat=False, name=b"n", truth=False)
+                answer = CompletionAnswer(ask, options, (2, 9), chat=False, name=b"n", truth=False)
                 yield http(answer, tokens_per_event)
         yield http(GenerateAnswer(ask, options, (2, 9), name=b"n", truth=False), tokens_per_event)
 
 
-def http(answer: OpenAIBytes | GenerateAnswer, tokens_per_event: int) -> bytes:
+def http(answer: CompletionAnswer | GenerateAnswer, tokens_per_event: int) -> bytes:
     if not answer.is_stream:
         return answer.whole()
     begin, parts = 0, [answer.role()]
@@ -182,34 +178,13 @@ class Case(NamedTuple):
     pieces: list[bytes]
 
 
-def check(answer: Answer) -> None:
-    for name in COUNTS:
-        tokens = getattr(answer, name)
-        assert tokens is None or (type(tokens) is int and 0 <= tokens <= MAX_COUNT), (name, tokens)
-    running = answer.running_tokens
-    assert all(a <= b for a, b in pairwise([0, *running]))
-    assert all(type(tokens) is int and tokens <= MAX_COUNT for tokens in running)
-    assert len(running) <= answer.events
-    assert not answer.running or len(running) == answer.events
-    if answer.error is not None:
-        assert answer.error, "an error without a word"
-        assert answer.error.isprintable()
-        assert len(answer.error) <= MAX_ERROR
-    if answer.finish_reason is not None:
-        assert answer.finish_reason.isprintable()
-        assert len(answer.finish_reason) <= MAX_REASON
-    for seconds in (answer.server_prefill_s, answer.server_decode_s):
-        assert seconds is None or 0 <= seconds <= 1e9
-    assert len(answer.text) <= MAX_TEXT
-
-
 def hear(case: Case) -> None:
     """Feed all of it, in the manner of a client that also tries to learn and take plain events."""
     answer = new_answer(case.endpoint, stream=case.stream, keep_text=case.keep_text)
     for piece in case.pieces:
         events = answer.events
         assert answer.feed(piece) == answer.events - events >= 0
-        check(answer)
+        check_storable(answer)
         template = answer.template(piece)
         if template is not None:
             plain, counts = template.run([chunk(piece)] * 3)
@@ -217,10 +192,10 @@ def hear(case: Case) -> None:
             assert len(counts) in (0, 3)
             answer.take_plain(plain, counts)
             assert answer.events == events + 4
-            check(answer)
+            check_storable(answer)
     events = answer.events
     assert answer.finish() == answer.events - events
-    check(answer)
+    check_storable(answer)
     if not case.stream:
         assert answer.events <= 1
     assert case.keep_text or not answer.text
@@ -246,11 +221,11 @@ def hear_tensors(rng: random.Random) -> list[dict[str, tuple[str, bytes]]]:
     try:
         for outputs in responses:
             answer.receive(outputs)
-            check(answer)
+            check_storable(answer)
         if rng.random() < 0.3:
             answer.fail(rng.choice(["\x1b[2J\n\nbad" * 99, "\ud83d", "bad"]))
         answer.finish()
-        check(answer)
+        check_storable(answer)
     except BaseException:
         print(f"responses={responses!r}")
         raise

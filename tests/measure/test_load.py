@@ -31,10 +31,10 @@ class StandInFeed:
         request = self._plan.request(0, order % len(self._plan))
         return Due(time.monotonic_ns() + round(hours * HOUR_NS), order, request, b"", b"", None)
 
-    def starter(self) -> Due | None:
+    def next_starter(self) -> Due | None:
         return self._starters[0] if self._starters else None
 
-    def later(self) -> Due | None:
+    def next_later(self) -> Due | None:
         return self._later[0] if self._later else None
 
     def take_starter(self) -> Due:
@@ -65,22 +65,22 @@ def orders(load: StepLoad, under_way: int = 0, freed_ns: int = 7) -> list[int]:
     return sent
 
 
-def test_a_closed_loop_fills_its_places_and_no_more() -> None:
+def test_a_closed_loop_fills_its_slots_and_no_more() -> None:
     load, _ = step_of(Load("concurrency", 3), [-1] * 10)
     due = load.next(7, 0)
     assert due is not None
-    assert due[1] == 7  # when its place came free
+    assert due[1] == 7  # when its slot came free
     assert orders(load) == [1, 2]
     assert load.wake_ns is None  # until a request ends
-    load.free_place()
+    load.free_slot()
     assert orders(load, 2) == [3]
 
 
-@pytest.mark.parametrize(("part", "places"), [(0, 3), (1, 2), (2, 2)])
-def test_workers_share_the_places(part: int, places: int) -> None:
+@pytest.mark.parametrize(("part", "slots"), [(0, 3), (1, 2), (2, 2)])
+def test_workers_share_the_slots(part: int, slots: int) -> None:
     load, _ = step_of(Load("concurrency", 7), [-1] * 10, part=part, parts=3)
-    assert load.at_once == places
-    assert len(orders(load)) == places
+    assert load.at_once == slots
+    assert len(orders(load)) == slots
 
 
 def test_an_open_loop_sends_what_is_due_and_says_when_to_ask_again() -> None:
@@ -115,19 +115,19 @@ def test_a_ramp_of_places_starts_with_the_first_measured_request() -> None:
     load, feed = step_of(Load("concurrency", 8, profile=((2, 8, 1e-6), (8, 8, 3600))), [-1] * 10)
     assert load.follows_profile
     assert orders(load) == [0, 1]
-    assert load.sent(feed._plan.request(0, 0), time.monotonic_ns() - 1_000_000)
-    assert not load.sent(feed._plan.request(0, 1), time.monotonic_ns())
+    assert load.note_sent(feed._plan.request(0, 0), time.monotonic_ns() - 1_000_000)
+    assert not load.note_sent(feed._plan.request(0, 1), time.monotonic_ns())
     assert len(orders(load, 2)) == 6
 
 
 def test_a_closed_loop_by_time_ends_when_it_is_over() -> None:
     load, feed = step_of(Load("concurrency", 2, duration_s=60), [-1] * 5)
     assert orders(load) == [0, 1]
-    load.sent(feed._plan.request(0, 0), time.monotonic_ns() - 59_000_000_000)
-    assert not load.over()
+    load.note_sent(feed._plan.request(0, 0), time.monotonic_ns() - 59_000_000_000)
+    assert not load.is_over()
     other, feed = step_of(Load("concurrency", 2, duration_s=60), [-1] * 5)
-    other.sent(feed._plan.request(0, 0), time.monotonic_ns() - 60_000_000_000)
-    assert other.over()
+    other.note_sent(feed._plan.request(0, 0), time.monotonic_ns() - 60_000_000_000)
+    assert other.is_over()
     assert orders(other) == []
     assert feed.ended
 
@@ -144,6 +144,6 @@ def test_answers_to_the_same_request_are_compared_once_and_a_yes_never() -> None
         (b"a", "one text", 8), (b"b", "one text", 8), (b"b", "one text", 9), (b"c", "\ud800", 8),
         (b"d", "yes", 7), (b"e", "", 8),
     ):  # fmt: skip
-        load.answered_with(text, body, tokens)
+        load.note_text(text, body, tokens)
     assert len(load.result.texts) == 3
     assert len(set(load.result.texts.values())) == 2

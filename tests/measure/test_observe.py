@@ -12,7 +12,7 @@ import pytest
 from conftest import eventually
 from loadstone.analyse.verdict.server import server_figures
 from loadstone.core import run_folder
-from loadstone.core.server_metrics import NAMES
+from loadstone.engines.server_metrics import NAMES
 from loadstone.measure.engines import observe
 from loadstone.measure.engines.observe import Observer, read_metrics
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadstone.core.errors import InputError
-from loadstone.measure.wire.request import RequestBody, body, new_answer, path
-from loadstone.measure.wire.structured import obeyed, shape_fields, spellings
+from loadstone.measure.wire.request import RequestBody, make_body, make_path, new_answer
+from loadstone.measure.wire.structured import has_shape, list_spellings, make_shape_fields
 from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Endpoint, RequestSpec, Sampling, Structured
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, seed=0, stop=("\n", "END"))
@@ -118,12 +118,12 @@ def spec(endpoint: Any = "completions", **more: Any) -> RequestSpec:
     ],
 )
 def test_each_endpoint_has_its_own_words(asked: RequestSpec, expected: dict[str, Any]) -> None:
-    assert body(asked) == expected
+    assert make_body(asked) == expected
 
 
 def test_an_answer_in_one_piece_does_not_begin_with_its_prompt() -> None:
-    assert body(spec("triton", stream=False))["exclude_input_in_output"] is True
-    assert "exclude_input_in_output" not in body(spec("triton"))
+    assert make_body(spec("triton", stream=False))["exclude_input_in_output"] is True
+    assert "exclude_input_in_output" not in make_body(spec("triton"))
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_an_answer_in_one_piece_does_not_begin_with_its_prompt() -> None:
     ],
 )
 def test_paths(asked: RequestSpec, expected: str) -> None:
-    assert path(asked) == expected
+    assert make_path(asked) == expected
 
 
 def test_what_is_not_http_is_said_to_be_so() -> None:
     with pytest.raises(InputError, match="--endpoint triton-grpc"):
-        path(spec("triton-grpc"))
+        make_path(spec("triton-grpc"))
 
 
 @pytest.mark.parametrize("endpoint", get_args(Endpoint))
@@ -176,7 +176,7 @@ VALUES = st.recursive(
 def test_a_rendered_body_decodes_to_what_was_asked(
     endpoint: Any, extra: dict[str, Any], min_tokens: bool, prompt: Any, tokens: int
 ) -> None:
-    template = body(spec(endpoint, extra=extra, min_tokens=min_tokens, sampling=SAMPLING))
+    template = make_body(spec(endpoint, extra=extra, min_tokens=min_tokens, sampling=SAMPLING))
     kind = "input_ids" if isinstance(prompt, list) else "text"
 
     def filled(value: Any, length: int) -> Any:
@@ -190,7 +190,7 @@ def test_a_rendered_body_decodes_to_what_was_asked(
 
 
 def test_a_body_is_rendered_to_the_byte() -> None:
-    written = RequestBody(body(spec(min_tokens=True)))
+    written = RequestBody(make_body(spec(min_tokens=True)))
     assert written.render(b"[1,2,3]", 16) == (
         b'{"model":"m","stream":true,"max_tokens":16,"min_tokens":16,"prompt":[1,2,3]}'
     )
@@ -198,7 +198,7 @@ def test_a_body_is_rendered_to_the_byte() -> None:
 
 def test_what_a_prompt_says_is_never_taken_for_a_place() -> None:
     prompt = json.dumps([PROMPT, LENGTH]).encode()
-    assert json.loads(RequestBody(body(spec())).render(prompt, 3))["prompt"] == [PROMPT, LENGTH]
+    assert json.loads(RequestBody(make_body(spec())).render(prompt, 3))["prompt"] == [PROMPT, LENGTH]
 
 
 def test_it_travels_to_a_worker() -> None:
@@ -250,21 +250,21 @@ def test_it_travels_to_a_worker() -> None:
 def test_each_engine_spells_a_shape_its_own_way(kind: Any, spelling: Any, expected: dict[str, Any]) -> None:
     structured = Structured(kind, SCHEMA if kind == "json_schema" else "a+")
     endpoint = "triton" if spelling == "guided_decoding" else "chat"
-    assert shape_fields(spec(endpoint, structured=structured, spelling=spelling)) == expected
-    assert spelling in spellings(endpoint, kind)
-    asked = body(spec(endpoint, structured=structured, spelling=spelling))
+    assert make_shape_fields(spec(endpoint, structured=structured, spelling=spelling)) == expected
+    assert spelling in list_spellings(endpoint, kind)
+    asked = make_body(spec(endpoint, structured=structured, spelling=spelling))
     assert expected.items() <= asked.items()
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "sglang", "triton"])
 def test_a_shape_is_asked_for_where_its_spelling_is_known(endpoint: Any) -> None:
     for half in ({"structured": Structured("regex", "a+")}, {"spelling": "guided"}):
-        assert body(spec(endpoint, **half)) == body(spec(endpoint))
+        assert make_body(spec(endpoint, **half)) == make_body(spec(endpoint))
 
 
 def test_sglang_takes_a_shape_among_its_sampling_parameters() -> None:
-    assert spellings("sglang", "json_schema") == ("sampling_params",)
-    asked = body(spec("sglang", structured=Structured("json_schema", SCHEMA), spelling="sampling_params"))
+    assert list_spellings("sglang", "json_schema") == ("sampling_params",)
+    asked = make_body(spec("sglang", structured=Structured("json_schema", SCHEMA), spelling="sampling_params"))
     assert json.loads(asked["sampling_params"]["json_schema"]) == SCHEMA
 
 
@@ -293,7 +293,7 @@ def test_sglang_takes_a_shape_among_its_sampling_parameters() -> None:
 def test_whether_an_answer_has_its_shape(
     structured: Structured, text: str, ended: bool, expected: bool | None
 ) -> None:
-    assert obeyed(structured, text, ended=ended) is expected
+    assert has_shape(structured, text, ended=ended) is expected
 
 
 @pytest.mark.parametrize("kind", ["object", "array", "string", "number", "boolean", "null"])
@@ -301,4 +301,6 @@ def test_a_value_begins_as_its_type_does(kind: str) -> None:
     samples = {"object": ["{}"], "array": ["[]"], "string": ['"a"'], "number": ["-1", "0.5", "9"],
                "boolean": ["true", "false"], "null": ["null"], "none": ["x", "+1", "X"]}  # fmt: skip
     shape = Structured("json_schema", {"type": kind})
-    assert [text for texts in samples.values() for text in texts if obeyed(shape, text, ended=True)] == samples[kind]
+    assert [text for texts in samples.values() for text in texts if has_shape(shape, text, ended=True)] == samples[
+        kind
+    ]

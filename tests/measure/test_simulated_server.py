@@ -21,11 +21,11 @@ import pytest
 
 from loadstone import __version__
 from loadstone.core.errors import InputError, LoadstoneError
-from loadstone.measure.simulated_server import Law, TimingServer, start
+from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.measure.simulated_server.http import MOST_BODY_BYTES, MOST_HEAD_BYTES
-from loadstone.measure.simulated_server.stream import Scheduler
+from loadstone.measure.simulated_server.stream import WriteScheduler
 
-LAW = Law(ttft_s=0.02, itl_s=0.002)
+LAW = FixedLatency(ttft_s=0.02, itl_s=0.002)
 Json = dict[str, Any]
 
 
@@ -113,14 +113,14 @@ def metrics(server: TimingServer) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("text", "law"),
     [
-        ("ttft=50ms,itl=10ms", Law(0.05, 0.01)),
-        ("itl=0, ttft=1.5s", Law(1.5, 0.0)),
-        ("per_input_token=1us", Law(0.05, 0.01, 1e-6)),
-        (str(Law(1e-05, 0.1, 3e-7)), Law(1e-05, 0.1, 3e-7)),
+        ("ttft=50ms,itl=10ms", FixedLatency(0.05, 0.01)),
+        ("itl=0, ttft=1.5s", FixedLatency(1.5, 0.0)),
+        ("per_input_token=1us", FixedLatency(0.05, 0.01, 1e-6)),
+        (str(FixedLatency(1e-05, 0.1, 3e-7)), FixedLatency(1e-05, 0.1, 3e-7)),
     ],
 )
-def test_law_parse(text: str, law: Law) -> None:
-    assert Law.parse(text) == law
+def test_law_parse(text: str, law: FixedLatency) -> None:
+    assert FixedLatency.parse(text) == law
 
 
 @pytest.mark.parametrize(
@@ -128,11 +128,11 @@ def test_law_parse(text: str, law: Law) -> None:
 )
 def test_law_parse_nonsense(text: str) -> None:
     with pytest.raises(InputError, match="--sim"):
-        Law.parse(text)
+        FixedLatency.parse(text)
 
 
 def test_law_due() -> None:
-    law = Law(ttft_s=0.5, itl_s=0.25, per_input_token_s=0.125)
+    law = FixedLatency(ttft_s=0.5, itl_s=0.25, per_input_token_s=0.125)
     assert [law.due_ns(4, index) for index in range(3)] == [1_000_000_000, 1_250_000_000, 1_500_000_000]
 
 
@@ -218,7 +218,7 @@ def test_prompt_forms(server: TimingServer, prompt: object, tokens: int) -> None
 
 
 def test_default_lengths() -> None:
-    with start(Law(0, 0), max_model_len=40) as server:
+    with start(FixedLatency(0, 0), max_model_len=40) as server:
         body = completion(1, stream=False)
         del body["max_tokens"]
         answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
@@ -250,7 +250,7 @@ def test_running_usage(server: TimingServer) -> None:
     [("none", []), ("final", [3]), ("running", [0, 1, 2, 3]), ("unasked", [2])],
 )
 def test_usage_flag(usage: Any, places: list[int]) -> None:
-    with start(Law(0, 0), usage=usage) as server:
+    with start(FixedLatency(0, 0), usage=usage) as server:
         for options in ({}, {"include_usage": True}):
             documents = payloads(stream(server, completion(3, stream_options=options)))
             assert [index for index, document in enumerate(documents) if "usage" in document] == places
@@ -262,7 +262,7 @@ def test_usage_flag(usage: Any, places: list[int]) -> None:
 
 
 def test_tokens_per_event_and_no_done() -> None:
-    with start(Law(0, 0), tokens_per_event=4, done=False) as server:
+    with start(FixedLatency(0, 0), tokens_per_event=4, done=False) as server:
         asked = {"include_usage": True, "continuous_usage_stats": True}
         events = stream(server, completion(11, stream_options=asked))
         assert b"[DONE]" not in b"".join(events)
@@ -525,7 +525,7 @@ def test_disconnect_ends_the_stream(server: TimingServer) -> None:
 
 
 def test_a_slow_reader_gets_everything() -> None:
-    with start(Law(0, 0)) as server, socket.socket() as connection:
+    with start(FixedLatency(0, 0)) as server, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(10)
         connection.connect(address(server))
@@ -575,7 +575,7 @@ def test_300_streams_at_once(server: TimingServer) -> None:
 
 @pytest.mark.quiet
 def test_tokens_come_when_due() -> None:
-    law = Law(ttft_s=0.05, itl_s=0.01, per_input_token_s=0.01)
+    law = FixedLatency(ttft_s=0.05, itl_s=0.01, per_input_token_s=0.01)
     with start(law) as server:
         sent_ns = time.monotonic_ns()
         events = stream(server, completion(51), "X-Loadstone-Truth: 1")[:51]
@@ -588,7 +588,7 @@ def test_tokens_come_when_due() -> None:
 
 
 def test_bundles_come_when_their_last_token_is_due() -> None:
-    law = Law(ttft_s=0.02, itl_s=0.01)
+    law = FixedLatency(ttft_s=0.02, itl_s=0.01)
     with start(law, tokens_per_event=5) as server:
         sent_ns = time.monotonic_ns()
         events = stream(server, completion(11), "X-Loadstone-Truth: 1")[:3]
@@ -609,7 +609,7 @@ def test_the_loops_own_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(sys, "platform", "darwin")
-            scheduler = Scheduler(asyncio.get_running_loop())
+            scheduler = WriteScheduler(asyncio.get_running_loop())
         now_ns = time.monotonic_ns()
         scheduler.add(ticks(now_ns + 20_000_000))
         scheduler.add(ticks(now_ns + 3_000_000))
@@ -666,8 +666,10 @@ def test_import_is_light() -> None:
 def test_signals_end_it(number: signal.Signals, loop: str) -> None:
     package = "loadstone.measure.simulated_server"
     imports = f"from {package} import *; from {package}.__main__ import serve"
-    without = f"import sys; sys.modules['uvloop'] = None; {imports}; serve(Settings(law=Law(0.001, 0.001)))"
-    settings = '{"law": {"ttft_s": 0.001, "itl_s": 0.001}}'
+    without = (
+        f"import sys; sys.modules['uvloop'] = None; {imports}; serve(Settings(latency=FixedLatency(0.001, 0.001)))"
+    )
+    settings = '{"latency": {"ttft_s": 0.001, "itl_s": 0.001}}'
     with launch(settings, code=without if loop == "asyncio" else "") as process:
         assert process.stdout
         server = TimingServer(json.loads(process.stdout.readline())["url"], process.pid)
@@ -698,7 +700,7 @@ def ends(pid: int) -> bool:
 
 def test_it_dies_with_its_parent() -> None:
     code = "import time; from loadstone.measure.simulated_server import *\n"
-    code += "with start(Law()) as server: print(server.pid, flush=True); time.sleep(60)"
+    code += "with start(FixedLatency()) as server: print(server.pid, flush=True); time.sleep(60)"
     with launch(code=code) as parent:
         assert parent.stdout
         pid = int(parent.stdout.readline())
@@ -708,15 +710,15 @@ def test_it_dies_with_its_parent() -> None:
 
 
 def test_it_ends_with_the_block() -> None:
-    with start(Law()) as server:
+    with start(FixedLatency()) as server:
         assert alive(server.pid)
         assert httpx.get(f"{server.url}/health").status_code == 200
     assert not alive(server.pid)
 
 
 def test_it_says_why_it_does_not_start(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(LoadstoneError, match="did not start"), start(Law(), host="203.0.113.1"):
+    with pytest.raises(LoadstoneError, match="did not start"), start(FixedLatency(), host="203.0.113.1"):
         pass
     assert "cannot listen on 203.0.113.1" in capfd.readouterr().err
-    with pytest.raises(InputError, match="tokens_per_event"), start(Law(), tokens_per_event=0):
+    with pytest.raises(InputError, match="tokens_per_event"), start(FixedLatency(), tokens_per_event=0):
         pass

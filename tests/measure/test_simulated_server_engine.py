@@ -19,7 +19,7 @@ import pytest
 from conftest import eventually
 from loadstone.catalogue import parse_deployment
 from loadstone.measure.simulated_server import TimingServer, start
-from loadstone.measure.simulated_server.engine import Engine
+from loadstone.measure.simulated_server.engine import RealTimeEngine
 from loadstone.measure.simulated_server.stream import Keys
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, longest_request, sharing
@@ -235,7 +235,7 @@ def test_a_client_that_leaves_a_pipeline_leaves_its_batch() -> None:
 
     async def ran() -> tuple[list[int], list[int], State]:
         policy = EnginePolicy(kv_blocks=1000, max_batched_tokens=16, max_seqs=8, pipeline=3)
-        served = Engine(asyncio.get_running_loop(), Fleet(policy, Steady()))
+        served = RealTimeEngine(asyncio.get_running_loop(), Fleet(policy, Steady()))
         streams = [Silent(output_tokens) for output_tokens in (5000, 60, 5000, 60, 60, 5000)]
         for each in streams:
             served.submit(each, time.monotonic_ns())
@@ -318,7 +318,7 @@ def test_requests_go_round_where_the_engines_router_has_them_go() -> None:
 
     async def busy(engine: str) -> list[int]:
         fleet = fleet_of(parse_deployment(f"llama-3.1-8b@2xh100/tp1,dp2,engine={engine}"))
-        served = Engine(asyncio.get_running_loop(), fleet)
+        served = RealTimeEngine(asyncio.get_running_loop(), fleet)
         for output_tokens in (1000, 1, 1000, 1):
             served.submit(Silent(output_tokens), time.monotonic_ns())
             await asyncio.sleep(0.4)

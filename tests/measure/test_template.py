@@ -14,6 +14,7 @@ from loadstone.measure.wire.openai import OpenAIAnswer as Answer
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
 from loadstone.measure.wire.tolerant import MAX_COUNT
+from wires import state
 
 WIRE = Path(__file__).resolve().parents[3] / "shared" / "data" / "wire"
 RECORDED = sorted(WIRE.glob("*.sse"))
@@ -21,16 +22,6 @@ RECORDED = sorted(WIRE.glob("*.sse"))
 HEADER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 WINDOW_READS = 64
 RETRY_READS = 8
-
-
-def facts(answer: Answer) -> dict[str, Any]:
-    """All that it holds, its dialect's own and what is every answer's, but for how it is read."""
-    names = {name for kind in Answer.__mro__[:-1] for name in kind.__slots__} - {
-        "_sse",
-        "_plain_place",
-        "_plain_usage",
-    }
-    return {name: getattr(answer, name) for name in names}
 
 
 class Reader:
@@ -72,7 +63,7 @@ def in_full(reads: Sequence[bytes]) -> tuple[dict[str, Any], list[int], bool]:
             break
     if not reader.broken:
         reader.answer.finish()
-    return facts(reader.answer), per_read, reader.broken
+    return state(reader.answer), per_read, reader.broken
 
 
 def by_template(reads: Sequence[bytes], sweeps: Sequence[int] = ()) -> tuple[dict[str, Any], list[int], bool, int]:
@@ -116,7 +107,7 @@ def by_template(reads: Sequence[bytes], sweeps: Sequence[int] = ()) -> tuple[dic
                 template = answer.template(bodies[-1]) or template
     if not reader.broken:
         answer.finish()
-    return facts(answer), per_read, reader.broken, taken
+    return state(answer), per_read, reader.broken, taken
 
 
 def agree(reads: Sequence[bytes], sweeps: Sequence[int] = ()) -> int:
@@ -478,7 +469,7 @@ def test_take_plain_keeps_what_full_parsing_keeps() -> None:
     taught.take_plain(3, [3, 5, 2])
     for body in (first, between, *rest):
         full.feed(body)
-    assert facts(taught) == facts(full)
+    assert state(taught) == state(full)
     assert (taught.input_tokens, taught.output_tokens, taught.running_tokens) == (5, 2, [1, 4, 5, 5])
 
 

@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import PlannedRequest
-from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.clock import RunClock
 from loadstone.measure.client.connection import Address
-from loadstone.measure.client.grpc import METHOD, Channels, GrpcConnection, library, metadata, shut
+from loadstone.measure.client.grpc import METHOD, Channels, GrpcConnection, load_library, make_metadata, shut_down
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.engines.attach import attach
 from loadstone.measure.engines.probe import Requirements
 from loadstone.measure.engines.server import Trial
 from loadstone.measure.engines.triton_grpc import GrpcServer
-from loadstone.measure.wire.request import RequestBody, body
+from loadstone.measure.wire.request import RequestBody, make_body
 from loadstone.measure.wire.triton import GrpcAnswer, GrpcBody, Tensor, fold, may_be_last
 from loadstone.workload.request import LENGTH, PROMPT, RequestSpec, Sampling, Structured
 
@@ -45,7 +45,7 @@ def spec(**changes: Any) -> RequestSpec:
 
 
 def test_a_request_is_the_models_inputs_with_their_types_and_shapes() -> None:
-    written = body(spec(sampling=Sampling(temperature=0.5, stop=("a", "b"))))
+    written = make_body(spec(sampling=Sampling(temperature=0.5, stop=("a", "b"))))
     assert written["model_name"] == "ensemble"
     inputs = {entry["name"]: (entry["datatype"], entry["shape"], entry["data"]) for entry in written["inputs"]}
     assert inputs == {
@@ -55,14 +55,14 @@ def test_a_request_is_the_models_inputs_with_their_types_and_shapes() -> None:
         "temperature": ("FP32", [1], [0.5]),
         "stop_words": ("BYTES", [2], ["a", "b"]),
     }
-    batched = body(spec(batched=True, sampling=Sampling(stop=("a", "b"))))
+    batched = make_body(spec(batched=True, sampling=Sampling(stop=("a", "b"))))
     assert {entry["name"]: entry["shape"] for entry in batched["inputs"]} == {
         "text_input": [1, 1], "max_tokens": [1, 1], "stream": [1, 1], "stop_words": [1, 2],
     }  # fmt: skip
 
 
 def test_a_rendered_request_in_bytes() -> None:
-    rendered = RequestBody(body(spec(sampling=Sampling(temperature=0.5, stop=("a", "bc"))))).render(
+    rendered = RequestBody(make_body(spec(sampling=Sampling(temperature=0.5, stop=("a", "bc"))))).render(
         '"é!"'.encode(), 300
     )
     assert {tensor.name: tensor.raw() for tensor in msgspec.json.decode(rendered, type=GrpcBody).inputs} == {
@@ -108,7 +108,7 @@ def test_an_input_that_the_model_lacks_is_told() -> None:
     with pytest.raises(
         InputError, match=r"--extra-body: the model has no input 'top_q'; it has max_tokens, stop_words, "
     ):
-        body(spec(extra={"top_q": 1}))
+        make_body(spec(extra={"top_q": 1}))
 
 
 def text(said: str | bytes) -> tuple[str, bytes]:
@@ -213,13 +213,13 @@ def test_outputs_of_any_kind_do_no_harm(responses: list[dict[str, tuple[str, byt
 
 def test_headers_that_grpc_writes_itself_are_left_out() -> None:
     headers = [("Host", "h"), ("Content-Type", "application/json"), ("Authorization", "Bearer k"), ("X-Team", "t")]
-    assert metadata(headers) == (("authorization", "Bearer k"), ("x-team", "t"))
+    assert make_metadata(headers) == (("authorization", "Bearer k"), ("x-team", "t"))
 
 
 def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
     with pytest.raises(InputError, match=r"--endpoint triton-grpc needs .*: pip install 'loadstone\[triton\]'"):
-        library()
+        load_library()
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ class Scripted:
     """A gRPC server in threads of this process."""
 
     def __init__(self, reply: Reply) -> None:
-        grpc, messages = library()
+        grpc, messages = load_library()
         self.requests: list[Any] = []
         self.streams = 0
         self.metadata: list[tuple[str, str]] = []
@@ -324,24 +324,24 @@ class Worker:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._wake = loop.create_future()
-        self.clock = Clock(time.monotonic_ns())
+        self.clock = RunClock(time.monotonic_ns())
         self.told: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self.failures: list[Any] = []
         self.loop.set_exception_handler(lambda _, context: self.failures.append(context))
         self.channels = Channels(headers=[("X-Team", "t")], request_tag="run-")
         self._numbers = itertools.count()
 
-    def ended(self, connection: GrpcConnection, stream: Stream) -> None:
+    def on_ended(self, connection: GrpcConnection, stream: Stream) -> None:
         stream.judge(False)
         self._tell("ended", stream.status)
 
-    def broke(self, connection: GrpcConnection, stream: Stream, reason: str, *, retry: bool) -> None:
+    def on_broke(self, connection: GrpcConnection, stream: Stream, reason: str, *, retry: bool) -> None:
         self._tell("broke", reason, retry)
 
-    def opened(self, connection: GrpcConnection) -> None:
+    def on_opened(self, connection: GrpcConnection) -> None:
         self._tell("opened")
 
-    def dropped(self, connection: GrpcConnection) -> None:
+    def on_dropped(self, connection: GrpcConnection) -> None:
         self._tell("dropped")
 
     def _tell(self, *what: Any) -> None:
@@ -351,7 +351,7 @@ class Worker:
 
     def stream(self) -> Stream:
         request = PlannedRequest(0, next(self._numbers), "measure", 0.0, 3, 3, None, 0, None)
-        payload = RequestBody(body(spec(batched=True))).render(b'"one two"', 3)
+        payload = RequestBody(make_body(spec(batched=True))).render(b'"one two"', 3)
         return Stream(request, payload, time.monotonic_ns(), GrpcAnswer())
 
     def open(self, server: Scripted, stream: Stream | None) -> GrpcConnection:
@@ -384,7 +384,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def worker(loop: asyncio.AbstractEventLoop) -> Iterator[Worker]:
     worker = Worker(loop)
     yield worker
-    shut(loop)
+    shut_down(loop)
     assert worker.failures == []
 
 
@@ -419,7 +419,7 @@ def test_requests_follow_one_another_on_one_stream(worker: Worker) -> None:
 
 @pytest.mark.usefixtures("loop")
 def test_the_end_and_an_error_are_known_from_outside() -> None:
-    say = Speaker(library().messages)
+    say = Speaker(load_library().messages)
     assert [may_be_last(data) for data in (say.end(), say.part(last=True), say.error("no"))] == [True] * 3
     assert not may_be_last(say.part())
 
@@ -616,7 +616,7 @@ class FakeServer(GrpcServer):
             "RepositoryIndex": {"models": [{"name": "ensemble", "state": "READY"}]},
             "ModelConfig": {"config": config},
         }
-        return getattr(library().messages, f"{name}Response")(**answers[name])
+        return getattr(load_library().messages, f"{name}Response")(**answers[name])
 
     def send_once(
         self,

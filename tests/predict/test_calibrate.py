@@ -17,7 +17,7 @@ from loadstone.calibrate.cases import (
     CaseTable,
     Outcome,
     case_of,
-    decode_seconds,
+    mean_step_seconds,
     predict,
     refresh,
     run,
@@ -30,7 +30,7 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
 from loadstone.measure.simulated_server import start
-from loadstone.measure.simulated_server.law import Law
+from loadstone.measure.simulated_server.settings import FixedLatency
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.step_time import StepModel
@@ -240,7 +240,7 @@ def test_the_formula_agrees_with_the_simulation_it_was_taken_from() -> None:
     ttft, tpot = predict(table, rows)
     assert np.allclose(np.exp(tpot), table.tpot_s, rtol=1e-9)
     assert np.allclose(np.exp(ttft), table.ttft_s, rtol=0.3)
-    assert (decode_seconds(table, rows) < table.tpot_s * 1.001).all()
+    assert (mean_step_seconds(table, rows, prompts=False) < table.tpot_s * 1.001).all()
     by_ttft, by_tpot = slopes(table, np.log(rows))
     # Slower memory, longer steps; the host's part of a request is in TTFT alone.
     assert (by_tpot[:, INDEX["gemm_memory_bf16"]] < 0).all()
@@ -331,6 +331,7 @@ def test_an_era_and_a_gpu_seen_apart_have_a_profile_too() -> None:
     assert found["any-any-any"].families == {"4096 x 32 x 128256": "llama"}
 
 
+@pytest.mark.long
 def test_releases_build_on_one_another() -> None:
     """What is known of the releases before holds for one that was held out, and what engines gain from era to era."""
     before = measured(grid(engine="sglang", engine_version="0.5.9"), values(product_s=8e-6))
@@ -397,7 +398,7 @@ def test_two_points_bring_the_rest_of_a_sweep_near() -> None:
 def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_path: Path) -> None:
     """Measured against a server of known times: the profile comes to know this one."""
     # Above the model's own time: what a busy test machine adds is less beside it.
-    with start(Law(ttft_s=0.04, itl_s=0.01)) as server:
+    with start(FixedLatency(ttft_s=0.04, itl_s=0.01)) as server:
         asked = ("--input", "200", "--output", "30", "--concurrency", "1,4", "--requests", "8", "--json")
         run = loadstone("bench", server.url, *asked)
     # A busy test machine may make a cell untrusted.
@@ -439,7 +440,9 @@ def test_requests_come_when_they_came_where_more_than_answers_says_when(loadston
         "ramp": ("--ramp", "concurrency=1:3:1s"),
         "closed": ("--concurrency", "2", "--requests", "4"),
     }
-    with start(Law(ttft_s=0.02, itl_s=0.02)) as server:  # so that tokens do not come together on a busy machine
+    with start(
+        FixedLatency(ttft_s=0.02, itl_s=0.02)
+    ) as server:  # so that tokens do not come together on a busy machine
         folders = {name: loadstone("bench", server.url, *asked, *load).folder for name, load in loads.items()}
     (sessions,), (ramp,), (closed,) = (cases_of_runs([folders[name]], deployment, force=True) for name in loads)
     assert closed.times is None
@@ -465,7 +468,7 @@ def test_what_is_not_trusted_teaches_nothing(loadstone: Loadstone, tmp_path: Pat
     """Neither a profile nor a recommendation; unless somebody says so."""
     asked = ("--input", "50", "--output", "5", "--concurrency", "2", "--requests", "8", "--out", tmp_path / "runs")
     named = ("--deployment", "llama-3.1-8b@1xh100/tp1")
-    with start(Law(ttft_s=0.02, itl_s=0.002)) as server:
+    with start(FixedLatency(ttft_s=0.02, itl_s=0.002)) as server:
         run = loadstone("bench", server.url, *asked, *named, "--json").folder
     table = pq.read_table(run / "records.parquet")
     words = ["error", *table["status"].to_pylist()[1:]][::-1]  # the last, which is no warm-up

@@ -19,7 +19,7 @@ import pytest
 from browser import Browser, needs_chromium
 from conftest import Loadstone
 from loadstone.core.errors import InputError
-from loadstone.core.text import no_formula
+from loadstone.core.text import escape_formula
 from loadstone.interop.read import import_files
 from loadstone.interop.read.folders import run_folders
 from loadstone.report import write
@@ -180,7 +180,7 @@ def test_formulas_are_no_formulas_in_csv(tmp_path: Path) -> None:
     assert (rows[0]["engine"], rows[0]["model"]) == ("'=1+1", "'@x")
     assert float(rows[0]["ttft_value_s"]) == 0.1
     values = ("+1", "-x", "\tx", "x=1", -1.5, None)
-    assert [no_formula(value) for value in values] == ["'+1", "'-x", "'\tx", "x=1", -1.5, ""]
+    assert [escape_formula(value) for value in values] == ["'+1", "'-x", "'\tx", "x=1", -1.5, ""]
 
 
 def test_a_measured_run_is_reported_in_every_format(loadstone: Loadstone, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ Way = Literal["all", "source", "engine", "gpu", "model", "regime"]
 
 
 class Errors(msgspec.Struct, frozen=True):
-    """Of n predictions. median_error |predicted/measured − 1|; bias: the median of predicted/measured, less 1;
+    """Errors of n predictions. median_error |predicted/measured − 1|; bias: the median of predicted/measured, less 1;
     coverage: the share of measurements inside the 80 % interval."""
 
     n: int
@@ -66,7 +66,7 @@ class Scored(msgspec.Struct, frozen=True):
 
 
 def score(points: Sequence[Point], profile_name: str | None = None) -> list[Scored]:
-    """Every point in order, predicted where that is possible. `profile_name`: a user's profile, in place of the
+    """Predict every point in order, where that is possible. `profile_name`: a user's profile, in place of the
     shipped ones."""
     cases: list[Case] = []
     profiles: list[Profile] = []
@@ -124,7 +124,7 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile]) -> list[Score
         }
         scored.append(
             Scored(
-                point=_named(case),
+                point=_with_names(case),
                 predicted={name: float(value) for name, value in predicted.items()},
                 low={name: float(value) / spread[name] for name, value in predicted.items()},
                 high={name: float(value) * spread[name] for name, value in predicted.items()},
@@ -138,8 +138,8 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile]) -> list[Score
     return scored
 
 
-def _named(case: Case) -> Point:
-    """The point; one that has a shorthand alone, with its engine, model and GPU beside it."""
+def _with_names(case: Case) -> Point:
+    """Return the point; one that has a shorthand alone, with its engine, model and GPU as well."""
     point, deployment = case.point, case.deployment
     return msgspec.structs.replace(
         point,
@@ -153,7 +153,7 @@ def _named(case: Case) -> Point:
 
 
 def regime(scored: Scored) -> str:
-    """By what limits a step: few users read weights, many compute; long prompts hold up the others."""
+    """Name the load by what limits a step: few users read weights, many compute; long prompts hold up the others."""
     users = "1-8 users" if scored.users <= 8 else "9-64 users" if scored.users <= 64 else "65+ users"
     long = (scored.point.input_tokens or 0) >= 4000
     return f"{users}, {'long' if long else 'short'} prompts"
@@ -169,7 +169,7 @@ WAYS: dict[Way, Callable[[Scored], str]] = {
 
 
 def summarise(rows: Sequence[Scored]) -> Summary:
-    """Errors of the rows with a prediction: {"all" | way: {which: {quantity: …}}}."""
+    """Summarise the errors of the rows with a prediction: {"all" | way: {which: {quantity: …}}}."""
     usable = [each for each in rows if each.skipped_because is None]
     summary: Summary = {"all": {"all": errors(usable)}} if usable else {}
     for name, way in WAYS.items():

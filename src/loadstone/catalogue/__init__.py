@@ -1,4 +1,4 @@
-"""Facts, each with its source: models from their `config.json`, GPUs and nodes from their data sheets."""
+"""Holds facts, each with its source: models from their `config.json`, GPUs and nodes from their data sheets."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def models() -> tuple[Model, ...]:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """The catalogue's, and those of the user's folder."""
+    """Return the catalogue's, and those of the user's folder."""
     mine = tuple(each for each in kept_hardware() if isinstance(each, Gpu))
     return tuple(find_gpu(name) for name in entries_of("gpus")) + mine
 
 
 def nodes() -> tuple[Node, ...]:
-    """Likewise."""
+    """Return the nodes of the catalogue, and of the user's folder."""
     mine = tuple(each for each in kept_hardware() if isinstance(each, Node))
     return tuple(find_node(name) for name in entries_of("nodes")) + mine

@@ -1,4 +1,4 @@
-"""Inference engines by any of their names, and what their own command lines call things: engines.toml."""
+"""Finds inference engines by any of their names, and what their own command lines call things: engines.toml."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of engines.toml, which describes its fields."""
+    """Holds an entry of engines.toml, which describes its fields."""
 
     title: str
     names: tuple[str, ...] = ()
@@ -19,9 +19,11 @@ class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launch: dict[str, str] = {}
     switches: tuple[str, ...] = ()
     elsewhere: dict[str, str] = {}
+    instead: str = ""
 
 
 class _Common(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    default: str
     arguments: tuple[str, ...]
     elsewhere: dict[str, str]
 
@@ -31,17 +33,24 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: dict[str, Engine]
 
 
-def _plain(name: str) -> str:
+def _simplify(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
 
 
 _FILE = msgspec.convert(
     tomllib.loads(resources.files("loadstone.catalogue").joinpath("engines.toml").read_text("utf-8")), _File
 )
-_KEYS = {_plain(name): key for key, engine in _FILE.engine.items() for name in (key, *engine.names)}
+_KEYS = {_simplify(name): key for key, engine in _FILE.engine.items() for name in (key, *engine.names)}
 
 ENGINES = {key: engine for key, engine in _FILE.engine.items() if engine.deployable}
 """Those that the shorthand of a deployment may name."""
+
+ALL_ENGINES = tuple(_FILE.engine)
+
+NAMED_OTHERWISE = {key: engine.instead for key, engine in _FILE.engine.items() if engine.instead}
+"""What to write in place of names that are no engine of a deployment."""
+
+DEFAULT_ENGINE = _FILE.common.default
 
 ELSEWHERE = _FILE.common.elsewhere
 """Arguments of all engines that are not taken, and what to write in their place."""
@@ -67,27 +76,28 @@ ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def engine_key(name: str) -> str | None:
-    """`tensorrt-llm` for `TRT-LLM`, `trtllm` …; None: no engine that is known here."""
-    return _KEYS.get(_plain(name))
+    """Return `tensorrt-llm` for `TRT-LLM`, `trtllm` …; None: no engine that is known here."""
+    return _KEYS.get(_simplify(name))
 
 
 def engine_title(name: str) -> str:
-    """`TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
+    """Return `TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
     key = engine_key(name)
     return name if key is None else _FILE.engine[key].title
 
 
 def owners_of(flag: str) -> list[str]:
-    """Engines whose command lines have such a flag."""
+    """Return engines whose command lines have such a flag."""
     return [key for key, own in ENGINES.items() if flag in own.same or flag in own.launch or flag in own.elsewhere]
 
 
 def is_taken(engine: str, name: str) -> bool:
-    """Whether the shorthand takes an engine's argument by that name, `_` for `-`: to simulate it, or to start it."""
+    """Return whether the shorthand takes an engine's argument by that name, `_` for `-`: to simulate it, or to start
+    it."""
     return name in ARGUMENTS or (engine in ENGINES and name in ENGINES[engine].launch)
 
 
 def not_simulated(engine: str, arguments: tuple[tuple[str, str], ...]) -> list[str]:
-    """Of a deployment's arguments those that change nothing but how it is started, each as half a sentence."""
+    """Return those arguments of a deployment that change nothing but how it is started, each as half a sentence."""
     rows = ENGINES[engine].launch if engine in ENGINES else {}
     return [f"{name}={value} is not simulated" for name, value in arguments if name in rows]

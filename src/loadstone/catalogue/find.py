@@ -1,4 +1,4 @@
-"""The catalogue's files, and finding things in them by name."""
+"""Reads the catalogue's files, and finds things in them by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loadstone.catalogue.config.hub import cached_config
 from loadstone.catalogue.config.reader import read_config, read_path
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.core.errors import InputError
-from loadstone.core.host import path_of
+from loadstone.core.host import make_path
 
 GIB = 1 << 30
 _TUNED = re.compile(r"-(instruct|chat|it)$")
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @cache
 def entries_of(name: str) -> dict[str, dict[str, Any]]:
-    """What `name`.toml has, by name: of gpus, hosts, models or nodes."""
+    """Return what `name`.toml has, by name: of gpus, hosts, models or nodes."""
     try:
         return tomllib.loads(files("loadstone.catalogue").joinpath(f"{name}.toml").read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
@@ -42,7 +42,7 @@ def entries_of(name: str) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def _one_line_error(where: str, remedy: str = "other entries show what there has to be") -> Iterator[None]:
-    """Turns what is wrong with a written entry into an error of one line. Raises InputError."""
+    """Turn what is wrong with a written entry into an error of one line. Raises InputError."""
     try:
         yield
     except (msgspec.ValidationError, KeyError, TypeError) as error:
@@ -51,13 +51,13 @@ def _one_line_error(where: str, remedy: str = "other entries show what there has
 
 
 def _by_alias(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Every name and alias, in small letters, to the name."""
+    """Return every name and alias, in small letters, to the name."""
     return {alias.lower(): name for name, entry in table.items() for alias in (name, *entry.get("aliases", ()))}
 
 
 @cache
 def gpu_names() -> dict[str, str]:
-    """A processor is one more name here: whatever runs a model is a Gpu to what counts."""
+    """Return the processor, which is one more name here: whatever runs a model is a Gpu to what counts."""
     return _by_alias({**entries_of("gpus"), **entries_of("hosts")})
 
 
@@ -68,7 +68,7 @@ def node_names() -> dict[str, str]:
 
 @cache
 def model_names() -> dict[str, str]:
-    """With the id's last part as one more alias, where nothing else has it."""
+    """Return its names, with the id's last part as one more alias, where nothing else has it."""
     table = entries_of("models")
     names = _by_alias(table)
     for name in table:
@@ -78,8 +78,8 @@ def model_names() -> dict[str, str]:
 
 @cache
 def _near_names() -> dict[str, str]:
-    """Likewise with the last part of each alias that no two models share, and without `-instruct`: a model that was
-    tuned for instructions has its base's sizes.
+    """Return models by the last part of each alias, too, that no two models share, and without `-instruct`: a model
+    that was tuned for instructions has its base's sizes.
     """
     names = model_names()
     lasts: dict[str, set[str]] = {}
@@ -90,7 +90,8 @@ def _near_names() -> dict[str, str]:
 
 
 class GpuMatch(NamedTuple):
-    """An entry of the catalogue that a text means; `form`: a sort of it that has no entry (`pcie`), or empty."""
+    """Holds an entry of the catalogue that a text means; `form`: a sort of it that has no entry (`pcie`), or
+    empty."""
 
     key: str
     form: str
@@ -98,8 +99,8 @@ class GpuMatch(NamedTuple):
 
 @cache
 def match_gpu(text: str) -> GpuMatch | None:
-    """The GPU that a driver or a report means, by the name or alias that has the most words in common with the text:
-    `NVIDIA A100-SXM4-40GB` is a100-40gb, `Tesla T4` t4, `H20-3e` h20-141gb. None: no such GPU in the catalogue.
+    """Return the GPU that a driver or a report means, by the name or alias that has the most words in common with the
+    text: `NVIDIA A100-SXM4-40GB` is a100-40gb, `Tesla T4` t4, `H20-3e` h20-141gb. None: no such GPU in the catalogue.
     """
     words = set(re.findall("[a-z0-9]+", text.lower()))
     names = {name: set(name.split("-")) for name in _by_alias(entries_of("gpus"))}
@@ -113,7 +114,7 @@ def match_gpu(text: str) -> GpuMatch | None:
 
 
 def gpu_title(text: str) -> str:
-    """`H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it is."""
+    """Return `H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it is."""
     match = match_gpu(text)
     if match is None:
         return text
@@ -121,7 +122,7 @@ def gpu_title(text: str) -> str:
 
 
 def find_gpu(name: str) -> Gpu:
-    """By name or alias, or from a file that describes it. Raises InputError with the nearest names."""
+    """Return by name or alias, or from a file that describes it. Raises InputError with the nearest names."""
     hardware = find_hardware(name, "GPU")
     if isinstance(hardware, Node):
         raise InputError(f"{name!r} is a node; name its GPU, {hardware.gpu}")
@@ -129,7 +130,7 @@ def find_gpu(name: str) -> Gpu:
 
 
 def find_node(name: str) -> Node:
-    """Likewise."""
+    """Return the node of that name."""
     hardware = find_hardware(name, "node")
     if isinstance(hardware, Gpu):
         raise InputError(f"{name!r} is a GPU, not a node; see loadstone catalogue nodes")
@@ -137,13 +138,13 @@ def find_node(name: str) -> Node:
 
 
 def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
-    """By a name of the catalogue, by that of a file in the user's folder, or by a file's path.
+    """Return by a name of the catalogue, by that of a file in the user's folder, or by a file's path.
 
     Raises InputError with the nearest names; `what` it should have been.
     """
     text = name.strip()
     if user_files.is_file(text):
-        return _of_file(path_of(text), text)
+        return _of_file(make_path(text), text)
     gpus, nodes = gpu_names(), node_names()
     key = "-".join(text.lower().split())  # as reports write it: H100 PCIe
     if what != "node" and key in gpus:
@@ -154,11 +155,11 @@ def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
     if key in kept:
         return _of_file(kept[key], key)
     known = {"GPU": gpus, "node": nodes}.get(what, gpus | nodes)
-    return _missing(what, name, [*known, *kept], "; a file that describes it will do as well (docs/catalogue.md)")
+    return _refuse(what, name, [*known, *kept], "; a file that describes it will do as well (docs/catalogue.md)")
 
 
 def kept_hardware() -> list[Gpu | Node]:
-    """What the user's folder holds. Raises InputError."""
+    """Return what the user's folder holds. Raises InputError."""
     return [_of_file(path, name) for name, path in user_files.kept().items()]
 
 
@@ -166,17 +167,17 @@ def kept_hardware() -> list[Gpu | Node]:
 def _gpu(key: str) -> Gpu:
     entry = entries_of("gpus").get(key) or entries_of("hosts")[key]
     with _one_line_error(f"gpus.toml of the catalogue, [{key}]"):
-        return _to_gpu({"name": key, **_in_bytes(entry)})
+        return _to_gpu({"name": key, **_convert_to_bytes(entry)})
 
 
 @cache
 def _node(key: str) -> Node:
     with _one_line_error(f"nodes.toml of the catalogue, [{key}]"):
-        return msgspec.convert({"name": key, **_in_bytes(entries_of("nodes")[key])}, Node)
+        return msgspec.convert({"name": key, **_convert_to_bytes(entries_of("nodes")[key])}, Node)
 
 
-def _in_bytes(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Capacities are written in GiB, as in `hbm_gib`, and kept in bytes."""
+def _convert_to_bytes(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert capacities, which are written in GiB, as in `hbm_gib`, and kept in bytes."""
     fields = dict(entry)
     for name in ("hbm", "usable", "ram"):
         if f"{name}_gib" in fields:
@@ -197,20 +198,20 @@ def _to_gpu(fields: dict[str, Any], *, strict: bool = True) -> Gpu:
 
 
 def _of_file(path: Path, given: str) -> Gpu | Node:
-    """A user's own, whose fields take the place of those of the entry that it is `like`. Raises InputError."""
+    """Return a user's own, whose fields take the place of those of the entry that it is `like`. Raises InputError."""
     entry = user_files.read(path)
     is_node = "gpu" in entry or str(entry.get("like")).lower() in node_names()
     kind, names = ("nodes", node_names()) if is_node else ("gpus", gpu_names())
     shown = f"{kind} dgx-h200" if is_node else f"{kind} h200"
     with _one_line_error(str(path), f"`loadstone catalogue {shown} --json` shows all fields"):
-        own = _in_bytes({name: value for name, value in entry.items() if name not in ("like", "given")})
+        own = _convert_to_bytes({name: value for name, value in entry.items() if name not in ("like", "given")})
         _check_name(own["name"], path)
-        fields = _laid_over(entry.get("like"), own, kind, names, path) | {"given": given}
+        fields = _lay_over(entry.get("like"), own, kind, names, path) | {"given": given}
         # YAML takes 4.8e12 for a text; not strict is what reads it as the number that it is.
         hardware = msgspec.convert(fields, Node, strict=False) if is_node else _to_gpu(fields, strict=False)
     user_files.check_rates(hardware, str(path))
     if isinstance(hardware, Node) and user_files.is_file(hardware.gpu):
-        return msgspec.structs.replace(hardware, gpu=str(path.parent / path_of(hardware.gpu)))
+        return msgspec.structs.replace(hardware, gpu=str(path.parent / make_path(hardware.gpu)))
     return hardware
 
 
@@ -224,8 +225,8 @@ def _check_name(name: Any, path: Path) -> None:
         )
 
 
-def _laid_over(like: Any, own: dict[str, Any], kind: str, names: Mapping[str, str], path: Path) -> dict[str, Any]:
-    """`own`, on top of the catalogue's entry `like` where one is named; each number with its source."""
+def _lay_over(like: Any, own: dict[str, Any], kind: str, names: Mapping[str, str], path: Path) -> dict[str, Any]:
+    """Return `own`, on top of the catalogue's entry `like` where one is named; each number with its source."""
     own = {"source": path.name if kind == "nodes" else {}, **own}
     if like is None:
         return own if own["source"] else own | {"source": {"all": path.name}}
@@ -233,7 +234,7 @@ def _laid_over(like: Any, own: dict[str, Any], kind: str, names: Mapping[str, st
     if key is None:
         close = ", ".join(nearest(str(like)[:60], names)) or "h200"
         raise InputError(f"{path}: like {str(like)[:60]!r}: not in the catalogue; nearest: {close}")
-    base = _in_bytes(entries_of(kind).get(key) or entries_of("hosts")[key])
+    base = _convert_to_bytes(entries_of(kind).get(key) or entries_of("hosts")[key])
     fields = {**base, "aliases": (), "notes": (), **own}
     if kind == "nodes" or not isinstance(own["source"], dict):
         return fields
@@ -247,24 +248,24 @@ def _laid_over(like: Any, own: dict[str, Any], kind: str, names: Mapping[str, st
 
 
 def find_model(name: str) -> Model:
-    """By Hugging Face id, alias, or path to a `config.json` or its folder. An id that the catalogue lacks may be one
-    that was downloaded to this machine. Raises InputError with the nearest.
+    """Return by Hugging Face id, alias, or path to a `config.json` or its folder. An id that the catalogue lacks may
+    be one that was downloaded to this machine. Raises InputError with the nearest.
     """
-    path = path_of(name)
+    path = make_path(name)
     key = _key_of(name)
     if key is not None:
-        return _catalogued(key)
+        return _read_catalogued(key)
     if name.strip() and (name.endswith(".json") or path.exists()):
         return read_path(path)
     downloaded = cached_config(name)
     if downloaded is None:
-        _missing("model", name, list(model_names()), "; a path to a config.json will do as well")
+        _refuse("model", name, list(model_names()), "; a path to a config.json will do as well")
     return msgspec.structs.replace(read_path(downloaded), name=name.strip())
 
 
 def published_in(model: Model, dtype: str) -> Model | None:
-    """The catalogue's checkpoint of a model of its own in the precision `dtype`: `Qwen/Qwen3-32B-FP8`; else None. It
-    says which layers have that precision, and how they are scaled.
+    """Return the catalogue's checkpoint of a model of its own in the precision `dtype`: `Qwen/Qwen3-32B-FP8`; else
+    None. It says which layers have that precision, and how they are scaled.
     """
     names = (model.name, *model.aliases, f"nvidia/{model.name.rpartition('/')[2]}")
     name = next((f"{name}-{dtype}" for name in names if is_catalogued(f"{name}-{dtype}")), None)
@@ -273,15 +274,15 @@ def published_in(model: Model, dtype: str) -> Model | None:
 
 
 def is_catalogued(name: str) -> bool:
-    """Whether find_model() takes the name for one of the catalogue's."""
+    """Return whether find_model() takes the name for one of the catalogue's."""
     return _key_of(name) is not None
 
 
 def _key_of(name: str) -> str | None:
-    """The catalogue's own name for a model: as it is, as its base, or whoever has put it where it is."""
+    """Return the catalogue's own name for a model: as it is, as its base, or whoever has put it where it is."""
     text = name.strip().lower()
     key = model_names().get(text)
-    if key is None and text and not path_of(name).exists():
+    if key is None and text and not make_path(name).exists():
         near = _near_names()
         owner, _, last = text.rpartition("/")
         names = [text, last] if _OWNER.fullmatch(owner) else [text]
@@ -290,9 +291,9 @@ def _key_of(name: str) -> str | None:
 
 
 @cache
-def _catalogued(key: str) -> Model:
-    """An entry is what matters of a config.json, or is `like` another one with its own fields in front; its own
-    `quantisation` takes the place of the other's.
+def _read_catalogued(key: str) -> Model:
+    """Read an entry: it is what matters of a config.json, or is `like` another one with its own fields in front; its
+    own `quantisation` takes the place of the other's.
     """
     table = entries_of("models")
     entry = table[key]
@@ -300,19 +301,19 @@ def _catalogued(key: str) -> Model:
     with _one_line_error(f"models.toml of the catalogue, [{key}]"):
         if "like" in entry:
             base = table[entry["like"]]["config"]
-            config = {**(_unquantised(base) if "quantisation" in entry else base), **config}
+            config = {**(_leave_unquantised(base) if "quantisation" in entry else base), **config}
         model = read_config(config, key, entry.get("quantisation"))
         return msgspec.structs.replace(model, aliases=tuple(entry.get("aliases", ())), source=entry["source"])
 
 
-def _unquantised(config: dict[str, Any]) -> dict[str, Any]:
+def _leave_unquantised(config: dict[str, Any]) -> dict[str, Any]:
     left = {name: value for name, value in config.items() if name not in ("quantization_config", "expert_dtype")}
-    return {name: _unquantised(value) if name == "text_config" else value for name, value in left.items()}
+    return {name: _leave_unquantised(value) if name == "text_config" else value for name, value in left.items()}
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Names with all words of this one (five, the newest version first), after up to three like it where they are
-    fewer than three; else those that hold it.
+    """Return names with all words of this one (five, the newest version first), after up to three like it where they
+    are fewer than three; else those that hold it.
     """
     name, names = name.strip().lower(), list(known)
     words = _words(name)
@@ -336,7 +337,7 @@ def _words(name: str) -> set[str]:
     return set(re.split(r"[-/_\s]+", name.strip("-/_ ")))
 
 
-def _missing(what: str, name: str, known: Sequence[str], more: str = "") -> NoReturn:
+def _refuse(what: str, name: str, known: Sequence[str], more: str = "") -> NoReturn:
     close = nearest(name, known)
     kind = what.partition(" ")[0].lower()
     hint = f"; nearest: {', '.join(close)}" if close else f"; see loadstone catalogue {kind}s"

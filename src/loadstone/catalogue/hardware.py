@@ -1,4 +1,4 @@
-"""What a GPU and a node are: numbers of their data sheets, each with its source."""
+"""Describes GPUs and nodes: numbers of their data sheets, each with its source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES = ("bf16", "fp16", "fp8", "int8", "fp4")
 
 
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """An accelerator. All rates are peaks of the data sheet.
+    """Holds an accelerator. All rates are peaks of the data sheet.
 
     hbm_bytes           the data sheet's capacity, whose GB are 2³⁰ bytes (drivers confirm it, see gpus.toml)
     usable_bytes        total memory as its driver reports it to programs; what engines take their fraction of
@@ -59,8 +59,8 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         return hash(self.name)
 
     def peak_flops_per_s(self, dtype: str) -> float:
-        """Dense peak for products in `dtype`; where the GPU has no units for it, the next wider kind it would use:
-        fp4 → fp8 → bf16 (weights are widened before the product), int8 → bf16, int4 → bf16.
+        """Return the dense peak for products in `dtype`; where the GPU has no units for it, the next wider kind it
+        would use: fp4 → fp8 → bf16 (weights are widened before the product), int8 → bf16, int4 → bf16.
         """
         while dtype not in self.flops_per_s:
             dtype = WIDER.get(dtype, "bf16")
@@ -71,7 +71,7 @@ WIDER: Mapping[str, str] = {"nvfp4": "fp4", "mxfp4": "fp4", "fp4": "fp8", "fp8":
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A server: `gpus` GPUs of one kind, its processors, memory and networks.
+    """Holds a server: `gpus` GPUs of one kind, its processors, memory and networks.
 
     scale_up_bytes_per_s, scale_out_bytes_per_s: per GPU and direction. `nics`: for scale-out, all together.
     A missing value is None: the source does not say. `given`: as a Gpu's.
@@ -95,7 +95,7 @@ class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def scale_out_bytes_per_s(self) -> float | None:
-        """Per GPU and direction."""
+        """Return the bandwidth per GPU and direction."""
         if self.nics is None or self.nic_bytes_per_s is None:
             return None
         return self.nics * self.nic_bytes_per_s / self.gpus

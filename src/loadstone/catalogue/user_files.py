@@ -1,4 +1,4 @@
-"""A GPU or node of the user's own: a small file of YAML or JSON with the fields of the catalogue's entries.
+"""Reads a GPU or node of the user's own: a small file of YAML or JSON with the fields of the catalogue's entries.
 
 It is found by its path, or by its name among those in the user's configuration folder. What it says is others' text:
 read with bounds, and decoded by the same code as the catalogue's own entries (find).
@@ -26,7 +26,7 @@ _RATES = ("hbm_bytes_per_s", "link_bytes_per_s", "pair_bytes_per_s", "nic_bytes_
 
 
 def is_file(name: str) -> bool:
-    """Whether a name of hardware is a file's: by its ending, so that no other name is looked for on disk."""
+    """Return whether a name of hardware is a file's: by its ending, so that no other name is looked for on disk."""
     return name.strip().lower().endswith(SUFFIXES)
 
 
@@ -35,7 +35,7 @@ def folder() -> Path:
 
 
 def kept() -> dict[str, Path]:
-    """The files in the user's folder by name, in small letters; none where there is no folder."""
+    """Return the files in the user's folder by name, in small letters; none where there is no folder."""
     try:
         paths = sorted(path for path in folder().iterdir() if is_file(path.name))
     except OSError:
@@ -44,7 +44,7 @@ def kept() -> dict[str, Path]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The entry as it is written, with its `name`: the file's own where it gives none. Raises InputError."""
+    """Return the entry as it is written, with its `name`: the file's own where it gives none. Raises InputError."""
     remedy = "give a GPU or node of the catalogue, or a file that describes one"
     content = read_bytes(path, _MOST_BYTES, remedy)
     # Keys that are merged are repeated, and repeats of repeats have no end that the file's size bounds.
@@ -61,7 +61,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def check_rates(hardware: Gpu | Node, where: str) -> None:
-    """Numbers that would be right in another unit. Raises InputError."""
+    """Look for numbers that would be right in another unit. Raises InputError."""
     rates = {name: getattr(hardware, name, None) for name in _RATES}
     if isinstance(hardware, Gpu):
         rates |= {f"flops_per_s.{dtype}": rate for dtype, rate in hardware.flops_per_s.items()}

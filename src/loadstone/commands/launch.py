@@ -1,10 +1,8 @@
-"""`loadstone launch`: a deployment as the commands that start it, and started."""
+"""`loadstone launch`: prints the commands that start a deployment, or starts it."""
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -49,11 +47,11 @@ def launch(
     start it, on one node or many, as each engine's release spells them.
     """
     from loadstone.engines import launch_named
-    from loadstone.engines.launch import Site
+    from loadstone.engines.launch import read_site
 
     if json and not dry_run:
         raise InputError("--json: goes with --dry-run")
-    site = Site(
+    site = read_site(
         model=model,
         host=host,
         port=port,
@@ -62,9 +60,9 @@ def launch(
         program=program,
         runtime=container,
         image=image,
-        cache=str(cache.expanduser()),
-        arguments=tuple(flag_of(each) for each in argument or ()),
-        environment=tuple(variable_of(each) for each in env or ()),
+        cache=cache,
+        argument=argument or (),
+        env=env or (),
     )
     made = launch_named(deployment, site)
     for note in made.notes:
@@ -78,29 +76,8 @@ def launch(
     elif len(made.ranks) > 1:
         raise InputError(f"{len(made.ranks)} nodes, and this is one: paste what --dry-run prints on each")
     else:
-        from loadstone.measure.engines.launch import RunningEngine
+        from loadstone.runs.launched import started
 
-        folder = Path(tempfile.mkdtemp(prefix="loadstone-"))
-        try:
-            with RunningEngine(made, folder) as engine:
-                print(f"starting {made.engine}; log: {engine.ranks[0].log_path}", file=sys.stderr)
-                engine.wait_ready()
-                print(made.url, flush=True)
-                engine.wait()
-        except KeyboardInterrupt:
-            shutil.rmtree(folder)  # of an engine that failed, the log stays
-            raise
-
-
-def flag_of(text: str) -> tuple[str, str | None]:
-    """An engine's own flag, and its value where it has one."""
-    name, equals, value = text.partition("=")
-    return name, value if equals else None
-
-
-def variable_of(text: str) -> tuple[str, str]:
-    """A variable of the environment. Raises InputError."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise InputError(f"--env {name!r}: write NAME=VALUE")
-    return name, value
+        with started(made, lambda text: print(text, file=sys.stderr)) as engine:
+            print(made.url, flush=True)
+            engine.wait()

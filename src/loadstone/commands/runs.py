@@ -53,7 +53,7 @@ def show(
     dialect: Annotated[
         str | None,
         typer.Option(
-            help="other tools' numbers: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf, mlperf"
+            help="other tools' numbers: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf"
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,

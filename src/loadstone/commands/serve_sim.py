@@ -34,7 +34,7 @@ def serve_sim(
     every token at a fixed time.
     """
     from loadstone.core.errors import InputError
-    from loadstone.measure.simulated_server import Law, Settings
+    from loadstone.measure.simulated_server import FixedLatency, Settings
     from loadstone.measure.simulated_server.__main__ import serve
 
     if "@" in deployment or "=" not in deployment:
@@ -42,5 +42,5 @@ def serve_sim(
         return
     if acceptance is not None or profile is not None:
         raise InputError(f"serve-sim {deployment}: fixed times have no --acceptance or --profile; leave them out")
-    law = Law.parse(deployment, "serve-sim", "a deployment, llama-3.1-70b@8xh200, or fixed times, ")
-    serve(Settings(law=law, host=host, port=port))
+    latency = FixedLatency.parse(deployment, "serve-sim", "a deployment, llama-3.1-70b@8xh200, or fixed times, ")
+    serve(Settings(latency=latency, host=host, port=port))

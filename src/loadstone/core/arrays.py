@@ -25,7 +25,7 @@ _NUMBERS = (
     "intended", "sent", "first", "last", "end", "input", "tokens", "cached", "lag", "turn", "replica",
 )  # fmt: skip
 ROW = np.dtype([("measured", "?"), ("status", "i1")] + [(name, "f8") for name in _NUMBERS])
-"""What is kept of each request; NaN where missing. `tokens`: output tokens that arrived, see rows()."""
+"""The columns kept of each request; NaN where missing. `tokens`: output tokens that arrived, see rows()."""
 
 # Columns as the record names them, for those that are taken as they are.
 _TAKEN = {
@@ -33,7 +33,7 @@ _TAKEN = {
     "cached": "cached_tokens", "lag": "receive_lag_s", "turn": "turn", "replica": "replica",
 }  # fmt: skip
 COLUMNS = ("request_id", "phase", "status", *_TAKEN.values(), "output_tokens", "arrival_s", "tokens")
-"""Of the records, what these arrays are made of."""
+"""The columns of records that these arrays are made of."""
 
 _FARTHEST_S = 1e12
 _PIECE_EVENTS = 1 << 16
@@ -53,25 +53,27 @@ class Events(NamedTuple):
 
 
 def events(batch: pa.RecordBatch) -> Events:
-    """The events of a batch of records. Raises InputError where lists of a request differ in length."""
+    """Read the events of a batch of records. Raises InputError where lists of a request differ in length."""
     import pyarrow.compute as pc
 
-    (arrival, lengths), (tokens, counted) = (flat(batch.column(name)) for name in ("arrival_s", "tokens"))
+    (arrival, lengths), (tokens, counted) = (flatten(batch.column(name)) for name in ("arrival_s", "tokens"))
     if not np.array_equal(lengths, counted):
         names = pc.fill_null(batch.column("request_id"), "?").to_pylist()
         first = int(np.argmax(lengths != counted))
         raise InputError(f"request {names[first]}: arrival_s and tokens differ in length; copy or measure it again")
-    return Events(known_times(arrival), tokens, lengths)
+    return Events(mask_times(arrival), tokens, lengths)
 
 
-def known_times(seconds: Floats) -> Floats:
-    """The same with NaN for what no clock tells: infinite, or so far off that its square is. Of files of others."""
+def mask_times(seconds: Floats) -> Floats:
+    """Put NaN for times that no clock tells: infinite, or so far off that their square is, as in other tools'
+    files.
+    """
     far = np.abs(seconds) > _FARTHEST_S
     return np.where(far, np.nan, seconds) if far.any() else seconds
 
 
-def flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """A column of lists: their values end to end, and how many each row has; a missing list has none."""
+def flatten(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Flatten a column of lists: their values end to end, and the count in each row, 0 where a list is missing."""
     import pyarrow.compute as pc
 
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -79,8 +81,8 @@ def flat(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return lists.flatten().to_numpy(zero_copy_only=False), lengths
 
 
-def pieces(whole: Events) -> Iterator[tuple[slice, Events]]:
-    """The same events, some _PIECE_EVENTS at a time in whole requests, and which requests these are.
+def split_pieces(whole: Events) -> Iterator[tuple[slice, Events]]:
+    """Cut events into pieces of some _PIECE_EVENTS in whole requests; yields each with its range of requests.
 
     Memory does not depend on how large batches are then, and what is computed of a piece stays in the processor.
     """
@@ -95,7 +97,7 @@ def pieces(whole: Events) -> Iterator[tuple[slice, Events]]:
 
 
 def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
-    """One ROW per request; `events`: of the same batch.
+    """Make one ROW per request; `events`: of the same batch.
 
     `tokens` is T: what an ok or short request says of itself (`output_tokens`); for others, and where it says
     nothing, the last of its cumulative counts.
@@ -110,7 +112,7 @@ def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
     table["status"] = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
     for name, column in _TAKEN.items():
         values = batch.column(column).to_numpy(zero_copy_only=False)
-        table[name] = known_times(values) if column.endswith("_s") else values
+        table[name] = mask_times(values) if column.endswith("_s") else values
 
     table["first"] = table["last"] = table["tokens"] = np.nan
     any_output = lengths > 0
@@ -119,13 +121,13 @@ def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
     table["last"][any_output] = arrival[ends - 1]
     table["tokens"][any_output] = tokens[ends - 1]
     reported = batch.column("output_tokens").to_numpy(zero_copy_only=False).astype(np.float64)
-    trusted = completed(table) & ~np.isnan(reported)
+    trusted = is_completed(table) & ~np.isnan(reported)
     table["tokens"][trusted] = reported[trusted]
     return table
 
 
-def gained(events: Events) -> NDArray[Any]:
-    """Tokens that each event brought, from the cumulative counts; each request counts from 0."""
+def count_gained(events: Events) -> NDArray[Any]:
+    """Count the tokens that each event brought, from the cumulative counts; each request counts from 0."""
     _, tokens, lengths = events
     brought = tokens.copy()
     brought[1:] -= tokens[:-1]
@@ -135,7 +137,7 @@ def gained(events: Events) -> NDArray[Any]:
 
 
 def token_gaps(arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-    """ITL: the gap between one event and the next, divided by the tokens the later one brought, once per token.
+    """Compute ITL: the gap between one event and the next, divided by the later one's tokens, once per token.
 
     A chunk is not a token. An engine under load, or with speculative decoding, sends several tokens in one chunk:
     counting gaps between chunks gives few and long ones (what vLLM prints as ITL), counting zeros within a chunk
@@ -157,7 +159,7 @@ def token_gaps(arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]
 def spread_gaps(
     arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]
 ) -> tuple[Floats, Floats, NDArray[Any]]:
-    """What token_gaps() is made of: (arrival, ITL of each of its tokens, tokens) of each event that ends a gap."""
+    """Return (arrival, ITL of each of its tokens, tokens) of each event that ends a gap, for token_gaps()."""
     first = np.zeros(len(arrival), np.bool_)
     first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
     kept = first | (gained > 0)
@@ -166,43 +168,43 @@ def spread_gaps(
     return at_s, np.diff(arrival[kept])[later] / brought, brought
 
 
-def present(values: NDArray[Any]) -> NDArray[Any]:
-    """Those that are not missing."""
+def drop_missing(values: NDArray[Any]) -> NDArray[Any]:
+    """Drop what is missing."""
     return np.asarray(values[~np.isnan(values)])
 
 
 def total(values: Floats) -> int | None:
-    """The sum of what was reported; None where nothing was."""
-    reported = present(values)
+    """Sum what was reported; None where nothing was."""
+    reported = drop_missing(values)
     return int(reported.sum()) if len(reported) else None
 
 
 def span_s(begins: Floats, ends: Floats) -> float | None:
-    """Last end − first begin; None where either is missing."""
-    begins, ends = present(begins), present(ends)
+    """Return last end − first begin; None where either is missing."""
+    begins, ends = drop_missing(begins), drop_missing(ends)
     return float(ends.max() - begins.min()) if len(begins) and len(ends) else None
 
 
-def over(count: float | None, seconds: float | None) -> float | None:
-    """count/seconds; None where either is missing or no time passed."""
+def divide(count: float | None, seconds: float | None) -> float | None:
+    """Divide count by seconds; None where either is missing or no time passed."""
     return count / seconds if count is not None and seconds is not None and seconds > 0 else None
 
 
 def origin_s(rows: NDArray[Any], load: Load) -> Floats:
-    """When TTFT and E2E of each of these ROWs count from: in a closed loop its sending, else the intended time, since
-    the user waits from then on; sending where that is not known.
+    """Return the time from which TTFT and E2E of each ROW count: in a closed loop its sending, else the intended
+    time, since the user waits from then on; sending where that is not known.
     """
     sent: Floats = rows["sent"]
     return sent if load.is_closed else np.where(np.isnan(rows["intended"]), sent, rows["intended"])
 
 
-def completed(rows: NDArray[Any]) -> Bools:
-    """Which of these ROWs are ok or short."""
+def is_completed(rows: NDArray[Any]) -> Bools:
+    """Mark the ROWs that are ok or short."""
     return np.isin(rows["status"], _COMPLETED)
 
 
 def tpot_s(rows: NDArray[Any]) -> Floats:
-    """(tT − t1)/(T − 1) of each of these ROWs, NaN for T < 2."""
+    """Compute (tT − t1)/(T − 1) of each ROW, NaN for T < 2."""
     tpot = np.full(len(rows), np.nan)
     np.divide(rows["last"] - rows["first"], rows["tokens"] - 1, out=tpot, where=rows["tokens"] >= 2)
     return tpot

@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree.
+"""Defines the package's errors, as a tree.
 
 LoadstoneError       nothing came of it: exit code 2
 ├── InputError       the user can put it right: one line (what, where, remedy)
@@ -11,7 +11,7 @@ import errno
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _NO_ROOM_WORDS = ("can't start new thread", "Failed to launch worker thread", "Resource temporarily unavailable")
-"""By which Python and Arrow say in other exceptions than OSError that the system refused them a thread."""
+"""Python and Arrow say so, in other exceptions than OSError, if the system refused them a thread."""
 
 
 class LoadstoneError(Exception):
@@ -44,8 +44,8 @@ class NoRoomError(LoadstoneError):
 
 
 def lacks_room(error: BaseException) -> bool:
-    """Whether an error tells of the host's limits, and not of what was read or started. (A MemoryError may be of
-    either: a damaged file can ask for any number of bytes.)
+    """Return True if an error comes from the host's limits, not from what was read or started. (A MemoryError may be
+    of either: a damaged file can ask for any number of bytes.)
     """
     refused = isinstance(error, OSError) and error.errno in _NO_ROOM
     return refused or any(words in str(error) for words in _NO_ROOM_WORDS)

@@ -1,4 +1,4 @@
-"""Files that anybody may have written: opened only if they are files, read with a bound, decoded strictly."""
+"""Reads files that anybody may have written: only if they are files, with a bound, decoded strictly."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _T = TypeVar("_T")
 
 
 @contextlib.contextmanager
-def refusing(complaint: str, remedy: str) -> Iterator[None]:
-    """Makes an InputError of an OSError within, of one line: `complaint`, why, and `remedy`."""
+def explain_os_error(complaint: str, remedy: str) -> Iterator[None]:
+    """Make an InputError of an OSError within, of one line: `complaint`, why, and `remedy`."""
     try:
         yield
     except OSError as error:
@@ -45,13 +45,15 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def check_regular(path: Path) -> None:
-    """Raises OSError as open_regular() does, for what another library opens then."""
+    """Check, for another library that opens the file next; raises OSError as open_regular() does."""
     open_regular(path).close()
 
 
 def read_bytes(path: Path, most_bytes: int, remedy: str) -> bytes:
-    """All of a file. Raises InputError, one line that ends with `remedy`, where it cannot be read or is larger."""
-    with refusing(f"{path}: cannot be read", remedy), open_regular(path) as file:
+    """Read all of a file. Raises InputError, one line that ends with `remedy`, where it cannot be read or is
+    larger.
+    """
+    with explain_os_error(f"{path}: cannot be read", remedy), open_regular(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         size = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes >> 10} KiB"
@@ -60,7 +62,7 @@ def read_bytes(path: Path, most_bytes: int, remedy: str) -> bytes:
 
 
 def read_json(path: Path, kind: type[_T], most_bytes: int, what: str, remedy: str) -> _T:
-    """The JSON document of a file, as `kind`.
+    """Read the JSON document of a file as `kind`.
 
     Raises InputError, one line that ends with `remedy`, where it cannot be read, is larger, or is not `what` (with
     its article): no JSON, no UTF-8, nested too deeply, or of other fields.
@@ -69,7 +71,7 @@ def read_json(path: Path, kind: type[_T], most_bytes: int, what: str, remedy: st
 
 
 def decode_json(content: bytes, kind: type[_T], complaint: str, remedy: str) -> _T:
-    """JSON as `kind`. Raises InputError: `complaint (reason); remedy`."""
+    """Decode JSON as `kind`. Raises InputError: `complaint (reason); remedy`."""
     try:
         return msgspec.json.decode(content, type=kind)
     except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors

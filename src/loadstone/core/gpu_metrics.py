@@ -1,5 +1,5 @@
-"""What is said of GPUs while a run goes on, by whoever says it: NVML (loadstone.core.nvml), a Prometheus exporter
-beside the servers, or an engine on its own page.
+"""Reads what is reported of GPUs while a run goes on: by NVML (loadstone.core.nvml), a Prometheus exporter beside the
+servers, or an engine on its own page.
 
 Names and units: NVIDIA's DCGM exporter (etc/default-counters.csv), AMD's device-metrics-exporter
 (docs/configuration/metricslist.md; its names come in capitals and with `amd_` before them, too), nvidia_gpu_exporter
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-SOURCES = ("dcgm", "amd", "nvidia-smi", "nvml", "triton")
-"""Where several tell of GPUs the first of these is taken: an exporter was named by the user, and may know of other
+SOURCES = ("dcgm", "amd", "nvidia-smi", "nvml", "engine")
+"""The first of these that reports GPUs is taken: an exporter was named by the user, and may know of other
 machines than this one; an engine tells least."""
 LEAST_NEW = 3
 """Readings that an energy needs within its window. Exporters collect by themselves, DCGM's every 30 s by default, and
 say the same in between: with fewer, much of what neighbouring loads drew would be in it."""
 LEAST_COVERED = 0.9
-"""Of a window, by readings of a counter of energy: the rest is taken to be like it."""
+"""Share of a window that readings of an energy counter must cover: the rest is taken to be like it."""
 AGREE = 1.5
 """A counter of energy is believed where it is within this factor of the power that was told."""
 _PLACE = ("hostname", "host", "instance")
@@ -76,20 +76,20 @@ _NAMES = {
     "nvidia_smi_memory_used_bytes": Meaning("nvidia-smi", "memory_used_bytes"),
     "nvidia_smi_temperature_gpu": Meaning("nvidia-smi", "temperature_c"),
     "nvidia_smi_utilization_gpu_ratio": Meaning("nvidia-smi", "busy_share"),
-    "nv_gpu_power_usage": Meaning("triton", "power_w"),
-    "nv_energy_consumption": Meaning("triton", "energy_j_total"),
-    "nv_gpu_memory_used_bytes": Meaning("triton", "memory_used_bytes"),
-    "nv_gpu_utilization": Meaning("triton", "busy_share"),
+    "nv_gpu_power_usage": Meaning("engine", "power_w"),
+    "nv_energy_consumption": Meaning("engine", "energy_j_total"),
+    "nv_gpu_memory_used_bytes": Meaning("engine", "memory_used_bytes"),
+    "nv_gpu_utilization": Meaning("engine", "busy_share"),
 }
 
 
-def meaning(name: str) -> Meaning | None:
-    """What a metric of this name says of a GPU; None where it is none of a GPU's."""
+def find_meaning(name: str) -> Meaning | None:
+    """Look up the meaning of a metric by its name; None where it is none of a GPU's."""
     return _NAMES.get(name.lower().removeprefix("amd_"))
 
 
-def labels_of(labels: Iterable[tuple[str, str]]) -> list[tuple[str, str]] | None:
-    """Those labels (name, text) that tell which GPU it is, and no names of pods and users; None where the value is of
+def select_gpu_labels(labels: Iterable[tuple[str, str]]) -> list[tuple[str, str]] | None:
+    """Keep the labels (name, text) that identify the GPU, and no names of pods and users; None where the value is of
     another clock than that of the GPU's processors.
     """
     labels = list(labels)
@@ -106,56 +106,56 @@ class Series(NamedTuple):
 
     @property
     def new(self) -> int:
-        """How many of them were new, and not the one before once more."""
+        """The count of readings that differ from the one before."""
         return 1 + int(np.count_nonzero(np.diff(self.value)))
 
 
 class GpuSeries(NamedTuple):
-    """What one GPU told of a quantity."""
+    """One GPU's readings of a quantity."""
 
     gpu: str
     series: Series
 
 
 class Readings:
-    """What one source said of every GPU. `of[name][gpu]`: a Series; names as in Meaning.
+    """The readings of one source of every GPU. `series[name][gpu]`: names as in Meaning.
 
     `samples`: as store.read_server gives them.
     """
 
     def __init__(self, samples: pa.Table) -> None:
-        by_source = _by_source(samples)
-        self.of: Mapping[str, Mapping[str, Series]] = next(
+        by_source = _group_by_source(samples)
+        self.series: Mapping[str, Mapping[str, Series]] = next(
             (by_source[source] for source in SOURCES if source in by_source), {}
         )
 
-    def within(self, name: str, start_s: float, end_s: float) -> list[GpuSeries]:
-        """The readings of each GPU that were taken in this time, of those GPUs that have any."""
+    def select(self, name: str, start_s: float, end_s: float) -> list[GpuSeries]:
+        """Select the readings of each GPU taken in this time, of those GPUs that have any."""
         inside = []
-        for gpu, (time_s, value) in self.of.get(name, {}).items():
+        for gpu, (time_s, value) in self.series.get(name, {}).items():
             chosen = (time_s >= start_s) & (time_s <= end_s)
             if chosen.any():
                 inside.append(GpuSeries(gpu, Series(time_s[chosen], value[chosen])))
         return inside
 
-    def together(self, name: str, start_s: float, end_s: float) -> tuple[Floats, Floats]:
-        """(moments at which one of the GPUs was read, GPUs × values at these). No two exporters are read at once:
-        what lies between the readings of a GPU is on a line between them.
+    def interpolate(self, name: str, start_s: float, end_s: float) -> tuple[Floats, Floats]:
+        """Return (moments at which one of the GPUs was read, GPUs × values at these). No two exporters are read at
+        once: what lies between the readings of a GPU is on a line between them.
         """
-        inside = self.within(name, start_s, end_s)
+        inside = self.select(name, start_s, end_s)
         moments = np.unique(np.concatenate([series.time_s for _, series in inside] or [np.empty(0)]))
         rows = [np.interp(moments, *series) for _, series in inside]
         return moments, np.array(rows).reshape(len(rows), len(moments))
 
-    def energy_j(self, start_s: float, end_s: float) -> float | None:
-        """Of all GPUs in this time; None where it was read too seldom. By their counters where these agree with the
-        power, else by the power.
+    def sum_energy_j(self, start_s: float, end_s: float) -> float | None:
+        """Sum the energy of all GPUs in this time; None where it was read too seldom. Counters are used where they
+        agree with the power, else the power is.
         """
-        power = dict(self.within("power_w", start_s, end_s))
+        power = dict(self.select("power_w", start_s, end_s))
         total = 0.0
-        for gpu in power.keys() | self.of.get("energy_j_total", {}).keys():
-            counted = _gained(self.of.get("energy_j_total", {}).get(gpu), start_s, end_s)
-            drawn = _drawn(power.get(gpu), end_s - start_s)
+        for gpu in power.keys() | self.series.get("energy_j_total", {}).keys():
+            counted = _count_gain(self.series.get("energy_j_total", {}).get(gpu), start_s, end_s)
+            drawn = _integrate_power(power.get(gpu), end_s - start_s)
             if counted is None or (drawn is not None and not drawn / AGREE <= counted <= drawn * AGREE):
                 counted = drawn
             if counted is None:
@@ -164,11 +164,11 @@ class Readings:
         return total or None
 
 
-def _by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]]]:
+def _group_by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    known = [name for name in pc.unique(samples["name"]).to_pylist() if meaning(name) is not None]
+    known = [name for name in pc.unique(samples["name"]).to_pylist() if find_meaning(name) is not None]
     samples = samples.filter(pc.is_in(samples["name"], value_set=pa.array(known, pa.string())))
     time_s, value = samples["time_s"].to_numpy(), samples["value"].to_numpy()
     keys = [samples[column].combine_chunks().dictionary_encode() for column in ("name", "labels")]
@@ -176,19 +176,19 @@ def _by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]]]:
     each, which = np.unique(np.stack([key.indices.to_numpy() for key in keys]), axis=1, return_inverse=True)
     parts: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
     for nth, (name, label) in enumerate(each.T):
-        metric = meaning(names[name])
+        metric = find_meaning(names[name])
         chosen = (which == nth) & np.isfinite(value) & (value < _BLANK_FROM) & ~np.isin(value, _DCGM_BLANK)
         if metric is not None and chosen.any():
             series = Series(time_s[chosen], value[chosen] * metric.factor)
-            parts[metric.source, metric.name, _gpu(labels[label])].append(series)
+            parts[metric.source, metric.name, _name_gpu(labels[label])].append(series)
     by_source: dict[str, dict[str, dict[str, Series]]] = defaultdict(lambda: defaultdict(dict))
     for (source, quantity, gpu), several in parts.items():
-        by_source[source][quantity][gpu] = _merged(several)
+        by_source[source][quantity][gpu] = _merge(several)
     return by_source
 
 
-def _gpu(labels: str) -> str:
-    """Which GPU: its own name where it has one, else its number on its machine."""
+def _name_gpu(labels: str) -> str:
+    """Name the GPU: by its own name where it has one, else by its number on its machine."""
     texts = {name.lower(): text for name, text in msgspec.json.decode(labels, type=dict[str, Any]).items()}
     name = next((name for name in _SELF if texts.get(name)), None)
     if name in _SELF[:3]:
@@ -196,8 +196,9 @@ def _gpu(labels: str) -> str:
     return " ".join(str(texts[each]) for each in (*_PLACE, name) if each and texts.get(each))
 
 
-def _merged(several: list[Series]) -> Series:
-    """One GPU's, in order; the largest of what was said at once: parts of a GPU that have no meter say 0."""
+def _merge(several: list[Series]) -> Series:
+    """Merge one GPU's readings in order, the largest of those made at once: parts of a GPU that have no meter report
+    0."""
     time_s = np.concatenate([series.time_s for series in several])
     value = np.concatenate([series.value for series in several])
     order = np.argsort(time_s, kind="stable")
@@ -205,8 +206,8 @@ def _merged(several: list[Series]) -> Series:
     return Series(moments, np.maximum.reduceat(value[order], first))
 
 
-def _gained(series: Series | None, start_s: float, end_s: float) -> float | None:
-    """What a counter gained, as it lies on lines between the moments at which it moved."""
+def _count_gain(series: Series | None, start_s: float, end_s: float) -> float | None:
+    """Compute what a counter gained, on lines between the moments at which it moved."""
     if series is None:
         return None
     moved = np.concatenate([[True], np.diff(series.value) != 0])
@@ -219,6 +220,6 @@ def _gained(series: Series | None, start_s: float, end_s: float) -> float | None
     return float(last - first) * (end_s - start_s) / covered_s
 
 
-def _drawn(series: Series | None, span_s: float) -> float | None:
-    """The mean power over the time; None where it was told, or changed, too seldom."""
+def _integrate_power(series: Series | None, span_s: float) -> float | None:
+    """Multiply mean power by time; None where it was read, or changed, too seldom."""
     return None if series is None or series.new < LEAST_NEW else float(series.value.mean()) * span_s

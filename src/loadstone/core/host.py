@@ -1,4 +1,4 @@
-"""The machine a run is made on: what somebody who repeats it would want to know, and where things are kept on it."""
+"""Describes the machine of a run for whoever repeats it, and finds the folders where things are kept on it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Host(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 def describe() -> Host:
-    """This machine as it is now."""
+    """Describe this machine as it is now."""
     return Host(
         cpu=_cpu(),
-        cores=processors(),
+        cores=count_processors(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
@@ -47,14 +47,18 @@ def describe() -> Host:
     )
 
 
-def processors() -> int:
-    """As many as this process may use: those of its affinity, and no more than its container's quota comes to."""
+def count_processors() -> int:
+    """Count the processors that this process may use: its affinity's, and no more than its container's quota comes
+    to.
+    """
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(allowed, _quota(_CGROUPS))))
 
 
 def _quota(groups: Path) -> float:
-    """Processors that the control group at `groups` may use, v2 or v1: quota / period; infinite where none is set."""
+    """Read how many processors the control group at `groups` may use, v2 or v1: quota / period; infinite where none
+    is set.
+    """
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             quota, period = (int(word) for name in names for word in (groups / name).read_text("ascii").split())
@@ -65,8 +69,8 @@ def _quota(groups: Path) -> float:
     return math.inf
 
 
-def path_of(text: str | os.PathLike[str]) -> Path:
-    """As a path, a leading ~ as the home folder: pyarrow takes it for that, and no shell has done so before Python.
+def make_path(text: str | os.PathLike[str]) -> Path:
+    """Make a path, a leading ~ as the home folder: pyarrow takes it for that, and no shell has done so before Python.
     Where there is no such home it stays as it is, as does what no file can be called.
 
     Raises TypeError where it is none.
@@ -76,12 +80,12 @@ def path_of(text: str | os.PathLike[str]) -> Path:
 
 
 def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/loadstone; the XDG rules say to ignore a relative path there."""
+    """Return $XDG_CACHE_HOME/loadstone; the XDG rules say to ignore a relative path there."""
     return _xdg("XDG_CACHE_HOME", ".cache")
 
 
 def config_folder() -> Path:
-    """$XDG_CONFIG_HOME/loadstone, likewise."""
+    """Return $XDG_CONFIG_HOME/loadstone, likewise."""
     return _xdg("XDG_CONFIG_HOME", ".config")
 
 

@@ -1,4 +1,4 @@
-"""What NVIDIA GPUs of this machine say of themselves: power, clocks, memory, and why their clocks are held down.
+"""Reads the NVIDIA GPUs of this machine: power, clocks, memory, and why their clocks are held down.
 
 Read through NVML (the package nvidia-ml-py, an optional one). A value that a GPU does not tell is left out: virtual
 and partitioned GPUs tell few.
@@ -31,7 +31,7 @@ REASONS = {
 """nvml.h, nvmlClocksEventReason*: what holds the SM clock below its highest."""
 
 
-class Value(NamedTuple):
+class GpuValue(NamedTuple):
     """One value of one GPU."""
 
     name: str
@@ -39,8 +39,8 @@ class Value(NamedTuple):
     value: float
 
 
-class Described(NamedTuple):
-    """A GPU by what does not change."""
+class GpuDescription(NamedTuple):
+    """The properties of a GPU that do not change."""
 
     gpu: int
     name: str
@@ -83,10 +83,10 @@ class Gpus:
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
-    def describe(self) -> list[Described]:
+    def describe(self) -> list[GpuDescription]:
         nvml = self._nvml
         return [
-            Described(
+            GpuDescription(
                 gpu=number,
                 name=_text(self._ask(nvml.nvmlDeviceGetName, handle) or "unknown"),
                 uuid=_text(self._ask(nvml.nvmlDeviceGetUUID, handle) or ""),
@@ -97,10 +97,10 @@ class Gpus:
             for number, handle in enumerate(self._handles)
         ]
 
-    def read(self) -> list[Value]:
-        """All that the GPUs tell now."""
+    def read(self) -> list[GpuValue]:
+        """Read all that the GPUs report now."""
         return [
-            Value(PREFIX + name, number, value)
+            GpuValue(PREFIX + name, number, value)
             for number, handle in enumerate(self._handles)
             for name, value in self._values(handle)
             if value is not None
@@ -125,7 +125,7 @@ class Gpus:
         yield "clock_reasons", _scaled(self._ask(reasons, handle) if reasons is not None else None, 1.0)
 
     def _ask(self, question: Callable[..., Any], *about: Any) -> Any:
-        """The answer; None where this GPU, its driver or the package does not know it."""
+        """Ask NVML; None where this GPU, its driver or the package does not know the answer."""
         try:
             return question(*about)
         except (self._nvml.NVMLError, AttributeError, TypeError):
@@ -133,7 +133,7 @@ class Gpus:
 
 
 def reasons_in(bits: float) -> list[str]:
-    """The names of the bits that are set."""
+    """Name the bits that are set."""
     return [name for name, bit in REASONS.items() if int(bits) & bit]
 
 

@@ -1,4 +1,6 @@
-"""What is asked, and when: Load, PlannedRequest, Plan. A plan's `intended_s` counts from the start of its cell."""
+"""Defines what is requested, and when: Load, PlannedRequest, Plan. A plan's `intended_s` counts from the start of its
+cell.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ PHASES: tuple[Phase, Phase] = ("warmup", "measure")
 
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When requests are sent, for one cell.
+    """Says when the requests of one cell are sent.
 
     concurrency  closed loop: `value` requests under way, each end starts the next
     rate         open loop: `value` requests/s, arrivals by `process` (gamma: shape = `burstiness`; trace: as they
                  were recorded, times multiplied by `time_scale`, and `value` is their mean)
     burst        all `value` requests at once
-    `max_concurrency` caps an open loop; waiting for a place counts from the intended time.
+    `max_concurrency` caps an open loop; waiting for a slot counts from the intended time.
     `duration_s` ends issuing by time instead of by count.
     `profile`: the rate or concurrency follows pieces of (from, to, seconds), linear within each; `value` is then the
     mean of the rate, the largest concurrency.
@@ -57,27 +59,27 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_closed(self) -> bool:
-        """Whether each end starts the next request; see arrays.origin_s() for what follows for latencies."""
+        """True if each end starts the next request; see arrays.origin_s() for what follows for latencies."""
         return self.kind == "concurrency"
 
     @property
     def is_open(self) -> bool:
-        """Whether requests are sent at a rate, whatever becomes of those before."""
+        """True if requests are sent at a rate, whatever becomes of those before."""
         return self.kind == "rate"
 
     @property
     def is_burst(self) -> bool:
-        """Whether all requests are sent at once."""
+        """True if all requests are sent at once."""
         return self.kind == "burst"
 
     @property
-    def places(self) -> int:
-        """Of a closed loop that has as many all the time; 0 of any other load."""
+    def slots(self) -> int:
+        """The concurrency of a closed loop that keeps it all the time; 0 for any other load."""
         return int(self.value) if self.is_closed and not self.profile else 0
 
     @property
     def steady(self) -> bool:
-        """Whether it is requests at one rate, and that is known: not that of a trace, a ramp, or of sessions."""
+        """True if it is requests at one rate that is known: no trace, ramp or sessions."""
         return self.is_open and not self.profile and self.process != "trace" and self.unit == "requests"
 
     @property
@@ -134,7 +136,7 @@ class PlannedRequest:
 
 @dataclass(eq=False)
 class Blocks:
-    """Which blocks each row's prompt is made of: ids[offsets[row]:offsets[row + 1]], `tokens` tokens each.
+    """The blocks that each row's prompt is made of: ids[offsets[row]:offsets[row + 1]], `tokens` tokens each.
 
     offsets i8, one more than rows; ids i4. The last block of a row may be cut by its length.
     """
@@ -143,11 +145,11 @@ class Blocks:
     offsets: NDArray[np.int64]
     ids: NDArray[np.int32]
 
-    def of(self, row: int) -> NDArray[np.int32]:
+    def take_row(self, row: int) -> NDArray[np.int32]:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def take(self, rows: NDArray[np.int64]) -> Blocks:
-        """The blocks of these rows, in their order."""
+        """Select the blocks of these rows, in their order."""
         import numpy as np
 
         lengths = np.diff(self.offsets)[rows]
@@ -227,7 +229,7 @@ class Plan:
         return starts
 
     def rows(self, cell: int) -> range:
-        """The rows of one cell (they are contiguous)."""
+        """Return the rows of one cell (they are contiguous)."""
         return range(self._starts[cell], self._starts[cell + 1])
 
     def cyclic(self, cell: int) -> bool:
@@ -239,7 +241,7 @@ class Plan:
         return int((self.phase[rows.start : rows.stop] == 0).sum())
 
     def steps(self, cell: int) -> list[tuple[int, int | None]]:
-        """Index ranges of a cell that run one after another, each from rest; end None: endless.
+        """List the index ranges of a cell that run one after another, each from rest; end None: endless.
 
         A burst begins from rest, so its warm-up is a step of its own.
         """
@@ -253,7 +255,8 @@ class Plan:
         return bool((self.turn >= 0).any())
 
     def row(self, cell: int, index: int) -> int:
-        """The row of request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps repeat the measured rows.
+        """Find the row of request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps repeat the measured
+        rows.
 
         Raises IndexError where there is no such request.
         """
@@ -266,7 +269,7 @@ class Plan:
         raise IndexError(f"cell {cell} has {len(rows)} requests; there is none with index {index}")
 
     def next_turn(self, request: PlannedRequest) -> PlannedRequest | None:
-        """The turn after `request` in its session, if there is one."""
+        """Return the turn after `request` in its session, if there is one."""
         if request.turn is None:
             return None
         try:
@@ -276,7 +279,7 @@ class Plan:
         return following if following.turn else None
 
     def request(self, cell: int, index: int) -> PlannedRequest:
-        """Request `index` of `cell`. Raises IndexError where there is no such request."""
+        """Return request `index` of `cell`. Raises IndexError where there is no such request."""
         row = self.row(cell, index)
         intended = float(self.intended_s[row])
         group = int(self.prefix_group[row])
@@ -296,7 +299,7 @@ class Plan:
             chat=self.chat and text >= 0,
             turn=None if turn < 0 else turn,
             think_s=float(self.think_s[row]),
-            blocks=() if blocks is None else tuple(blocks.of(row).tolist()),
+            blocks=() if blocks is None else tuple(blocks.take_row(row).tolist()),
             block_tokens=0 if blocks is None else blocks.tokens,
         )
 

@@ -1,24 +1,22 @@
-"""What a run was made with, so that a stranger can make it again: RunInfo.settings["provenance"]. No I/O."""
+"""A run keeps what it was made with, so that a stranger can make it again: RunInfo.settings.provenance. No I/O."""
 
 from __future__ import annotations
 
 import msgspec
-
-from loadstone.core.record import RunInfo
 
 _OF_THE_PLACE = ("host", "port", "name", "nccl_port", "dist_init_addr", "master_addr", "master_port", "node_rank")
 """Flags that say where an engine is and not what it does."""
 
 
 class GitState(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the folder that a run was started in. `changed`: whether files differ from the commit; None: not known."""
+    """The commit of the folder that a run was started in. `changed`: files differ from it; None: not known."""
 
     commit: str
     changed: bool | None = None
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of an engine that was started for the run; of one that ran already, what this machine tells.
+    """Describes an engine started for the run; of one that ran already, it holds what this machine tells.
 
     commands      the words that started each rank, rank 0 first, without secrets
     image         of the container, as it was named; `image_digest`: sha256 of what ran
@@ -37,14 +35,6 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     driver: str | None = None
     gpus: tuple[str, ...] = ()
     git: GitState | None = None
-
-    @classmethod
-    def of(cls, info: RunInfo) -> Provenance:
-        """As run.json has it; empty where it has none, or another version's."""
-        try:
-            return msgspec.convert(info.settings.get("provenance") or {}, cls)
-        except msgspec.ValidationError:
-            return cls()
 
     @property
     def flags(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What happened (RequestRecord), and under which circumstances (Target, RunInfo).
+"""Defines what happened (RequestRecord), and under which circumstances (Target, RunInfo).
 
 A record's times count from the run's origin on one monotonic clock.
 """
@@ -11,6 +11,7 @@ import msgspec
 
 from loadstone.core.host import Host
 from loadstone.core.plan import Load, Phase
+from loadstone.core.settings import RunSettings
 
 TokenSource = Literal["running usage", "final usage", "pieces"]
 Status = Literal["ok", "error", "timeout", "cancelled", "short"]
@@ -23,7 +24,7 @@ StopRule = Literal["precise", "imprecise", "errors", "time"]
 
 
 class WatchedRequest(NamedTuple):
-    """What a worker tells of a measured request that ended well, while the run goes on; seconds, times from the run's
+    """The latencies of a measured request that ended well, told while the run goes on; seconds, times from the run's
     origin. `tpot_s`: None of a single token."""
 
     sent_s: float
@@ -34,8 +35,8 @@ class WatchedRequest(NamedTuple):
 
 
 class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What ended a cell before all of it was sent: the precision that was asked for is reached, too many errors, its
-    longest time. imprecise: it ended before that precision was reached. `holds`: whether all bounds that were to be
+    """Says why a cell ended before all of it was sent: the precision that was asked for is reached, too many errors,
+    its longest time. imprecise: it ended before that precision was reached. `holds`: all bounds that were to be
     decided hold; None: there were none, or it is not known."""
 
     rule: StopRule
@@ -100,7 +101,7 @@ class Target(msgspec.Struct, kw_only=True):
     engine: str | None = None
     engine_version: str | None = None
     engines: list[str | None] = msgspec.field(default_factory=list)
-    """Of a fleet whose servers are not all of one engine: that of each of `urls`; else empty."""
+    """The engine of each of `urls`, in a fleet of several engines; else empty."""
     prompt_kind: Literal["token ids", "text"]
     choices: int = 1
     """Answers that each request has side by side, as by `n`."""
@@ -118,12 +119,12 @@ class Target(msgspec.Struct, kw_only=True):
 
 
 class CellInfo(msgspec.Struct, kw_only=True):
-    """When a cell ran, seconds from the run's origin; None while it has not."""
+    """Says when a cell ran, seconds from the run's origin; None while it has not."""
 
     load: Load
     start_s: float | None = None
     issue_end_s: float | None = None
-    """When the last planned request was taken up: from here on the load falls."""
+    """The time when the last planned request was taken up: from here on the load falls."""
     end_s: float | None = None
     client_cpu_s: float | None = None
     """Processor seconds the client's workers took."""
@@ -145,11 +146,11 @@ class CellInfo(msgspec.Struct, kw_only=True):
     """Output tokens that the server counts and did not send, which `output_tokens` of the records leave out; below 0:
     those that it sent and counts beside its output, which they include."""
     stopped: Stop | None = None
-    """By which rule it ended, where one was set."""
+    """The rule by which it ended, where one was set."""
 
 
 class JournalDamage(msgspec.Struct, kw_only=True):
-    """What of a worker's journal could not be read, and the cells that this may have been of."""
+    """Says what part of a worker's journal could not be read, and which cells it may have been of."""
 
     file: str
     at: int
@@ -178,21 +179,21 @@ class RunInfo(msgspec.Struct, kw_only=True):
     plan_id: str
     seed: int
     salt: str | None
-    """What made this run's prompts differ from every other run's; with the plan it gives them back."""
+    """Makes this run's prompts differ from every other run's; with the plan it gives them back."""
     slo: dict[str, float] = msgspec.field(default_factory=dict)
-    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    settings: RunSettings = msgspec.field(default_factory=RunSettings)
     cells: list[CellInfo] = msgspec.field(default_factory=list)
     clock: Clock | None = None
     origin_ns: int | None = None
     """CLOCK_MONOTONIC of the host at the records' time 0."""
     selftest: Any = None
-    """What this host's self-test had found when the run was made; see accuracy.Selftest."""
+    """The result of this host's self-test when the run was made; see client_accuracy.Selftest."""
     error: str | None = None
     journals_damaged: list[JournalDamage] = msgspec.field(default_factory=list)
-    """What run_folder.assemble() could not read. These journals stay beside the records."""
+    """The parts that run_folder.assemble() could not read. These journals stay beside the records."""
 
     marks: dict[str, str] = msgspec.field(default_factory=dict)
-    """Of records.parquet and summary.json as they were written, by which changes of them show."""
+    """Digests of records.parquet and summary.json as they were written, by which changes of them show."""
 
     @property
     def streams(self) -> bool:

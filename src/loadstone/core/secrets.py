@@ -1,4 +1,4 @@
-"""Keys of the user's, kept out of what is written down: a server may repeat them in anything it says. No I/O."""
+"""Keeps the user's keys out of what is written down: a server may repeat them in anything it says. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMED = re.compile(r"key|token$|secret|passw|credential|auth", re.IGNORECASE)
 """Fields of a body whose text is a key."""
 _BLANK = "…"
 _BETWEEN = rb"(?:\s|\\[nrt]|%20){0,4}"
-"""What may stand between two characters of a key that is spaced or broken into lines."""
+"""The bytes that may stand between two characters of a key that is spaced or broken into lines."""
 _WHITESPACE = b" \t\r\n\v\f"
 
 
@@ -26,23 +26,23 @@ def keys_in(headers: Iterable[tuple[str, str]], body: object = None) -> list[str
     return sorted({word for word in words if len(word) >= _SHORTEST}, key=lambda word: (-len(word), word))
 
 
-def is_of_a_key(name: str) -> bool:
-    """Whether a field, flag or variable of that name has a key."""
+def names_key(name: str) -> bool:
+    """Return True if a field, flag or variable of that name has a key."""
     return bool(_NAMED.search(name))
 
 
-def words_without_keys(words: Sequence[str]) -> list[str]:
+def blank_words(words: Sequence[str]) -> list[str]:
     """A command line without the values whose flags are named as keys are: `--api-key …`, `--env=HF_TOKEN=…`."""
     shown: list[str] = []
     for i, word in enumerate(words):
         *names, _ = word.split("=")
-        named = next((at for at, name in enumerate(names) if is_of_a_key(name)), None)
+        named = next((at for at, name in enumerate(names) if names_key(name)), None)
         if named is not None:
             shown.append("=".join(names[: named + 1]) + "=" + _BLANK)
         else:
             before = words[i - 1] if i else ""
             is_value = before.startswith("-") and "=" not in before and not word.startswith("-")
-            shown.append(_BLANK if is_value and is_of_a_key(before) else word)
+            shown.append(_BLANK if is_value and names_key(before) else word)
     return shown
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: counted while a run lasts, so that what there is of it is saved."""
+"""Counts Ctrl-C, SIGTERM and SIGHUP while a run lasts, so that what there is of it is saved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 SIGNALS = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU,
 )  # fmt: skip
-"""What a user, a scheduler, a terminal that is closed and a limit of time end a program with."""
+"""The signals by which a user, a scheduler, a closed terminal or a time limit ends a program."""
 
 
 Handler = Callable[[int, FrameType | None], None]
@@ -27,8 +27,8 @@ class Interrupted(KeyboardInterrupt):
         self.document = document
 
 
-def is_without(number: signal.Signals) -> bool:
-    """Whether the program was started so that a terminal's end does not end it: with nohup."""
+def ignores_hangup(number: signal.Signals) -> bool:
+    """Return True for SIGHUP if the program was started with nohup: a terminal's end does not end it."""
     return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
@@ -43,7 +43,7 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
-                if not is_without(number):
+                if not ignores_hangup(number):
                     self._before[number] = signal.signal(number, self._on_signal)
         return self
 

@@ -1,4 +1,4 @@
-"""Words of engines, made harmless: what a server said, as one short printable line. No I/O."""
+"""Makes words of engines harmless: what a server said becomes one short printable line. No I/O."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import re
 _WORDLESS = "no further word"
 _PAGE_BYTES = 8192
 _MARKUP = re.compile(rb"<(title|style|script)\b[^<]*</[^<>]*>|<[^<>]*>", re.IGNORECASE)
-"""What of a web page is not shown to its reader: a title, which repeats the heading; and tags."""
+"""The parts of a web page that its reader does not see: a title, which repeats the heading; and tags."""
 
 
 def error_text(body: bytes) -> str:
-    """One printable line from an error body: its message where it is an OpenAI error object, else its beginning."""
+    """Make one printable line of an error body: its message where it is an OpenAI error object, else its
+    beginning.
+    """
     try:
         error = json.loads(body.decode("utf-8-sig", "replace"))
         for _ in range(2):
@@ -27,20 +29,22 @@ def error_text(body: bytes) -> str:
     return excerpt(text) or _WORDLESS
 
 
-def no_formula(value: object) -> object:
-    """A cell of CSV: text that a spreadsheet takes for a formula gets an apostrophe, what is missing is empty."""
+def escape_formula(value: object) -> object:
+    """Make a cell of CSV: text that a spreadsheet takes for a formula gets an apostrophe, what is missing is
+    empty.
+    """
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
     return "" if value is None else value
 
 
 def printable(text: str) -> str:
-    """`text` without what a terminal would obey; its lines stay, and the narrow space between our thousands."""
+    """Replace what a terminal would obey; lines stay, and the narrow space between our thousands."""
     return "".join(each if each.isprintable() or each in "\n\u202f" else "\ufffd" for each in text)
 
 
 def excerpt(output: bytes | str, limit: int = 200) -> str:
-    """The beginning of engine output, made harmless for terminals and logs: one line, printable, short."""
+    """Cut engine output to its beginning, harmless for terminals and logs: one line, printable, short."""
     body = output.encode("utf-8", "replace") if isinstance(output, str) else output
     text = printable(" ".join(body[: 4 * limit].decode("utf-8", "replace").split()))
     return text if len(text) <= limit and len(body) <= 4 * limit else text[: limit - 1] + "…"

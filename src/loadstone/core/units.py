@@ -1,4 +1,4 @@
-"""Reading and writing quantities with their units. Inside the program everything is SI: seconds, bytes, tokens."""
+"""Reads and writes quantities with their units. Inside the program everything is SI: seconds, bytes, tokens."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from loadstone.core.errors import InputError
 _SECONDS = {"us": "1e-6", "ms": "1e-3", "s": "1", "": "1", "m": "60", "min": "60", "h": "3600"}
 _DURATION = re.compile(r"([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)")
 TOKEN_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
-"""Of counts of tokens: "128k" is 131,072."""
+"""Factors of token counts: "128k" is 131,072."""
 _MICRO = str.maketrans("µμ", "uu")  # the sign, and the Greek letter
 
 
 def parse_seconds(text: str, what: str) -> float:
-    """Seconds from `20us`, `250ms`, `1.5s`, `2m`, `1h`, or a bare number of seconds.
+    """Parse seconds from `20us`, `250ms`, `1.5s`, `2m`, `1h`, or a bare number of seconds.
 
     `what` names the flag for the error. Raises InputError unless finite and ≥ 0.
     """
@@ -32,7 +32,7 @@ def parse_seconds(text: str, what: str) -> float:
 
 
 def parse_list(text: str, what: str) -> list[float]:
-    """Numbers from a comma-separated list; `inf` is allowed. Raises InputError on anything else."""
+    """Parse numbers from a comma-separated list; `inf` is allowed. Raises InputError on anything else."""
     values = []
     for part in text.split(","):
         try:
@@ -45,7 +45,7 @@ def parse_list(text: str, what: str) -> list[float]:
 
 
 def parse_counts(text: str, what: str) -> list[int]:
-    """Whole numbers from 1 to 2³¹ − 1 from a comma-separated list. Raises InputError on anything else."""
+    """Parse whole numbers from 1 to 2³¹ − 1 from a comma-separated list. Raises InputError on anything else."""
     values = parse_list(text, what)
     for value in values:
         if not (1 <= value < 2**31 and value == int(value)):
@@ -54,7 +54,9 @@ def parse_counts(text: str, what: str) -> list[int]:
 
 
 def show_seconds(value: float | None, digits: int = 3) -> str:
-    """A duration for people, to `digits` significant digits: `412 µs`, `11.2 ms`, `1.13 s`, `-` when missing."""
+    """Write a duration for people, to `digits` significant digits: `412 µs`, `11.2 ms`, `1.13 s`, `-` when
+    missing.
+    """
     if value is None or not math.isfinite(value):
         return show_number(value)
     magnitude = abs(value)
@@ -66,13 +68,15 @@ def show_seconds(value: float | None, digits: int = 3) -> str:
 
 
 def show_load(value: float) -> str:
-    """A load for people, as it was asked for: `8`, `2.5`, `1234567`; six digits where it is no whole number."""
+    """Write a load for people, as it was asked for: `8`, `2.5`, `1234567`; six digits where it is no whole number."""
     whole = math.isfinite(value) and (value.is_integer() or abs(value) >= 1e6)
     return f"{value:.0f}" if whole else f"{value:g}"
 
 
 def show_number(value: float | None, digits: int = 3) -> str:
-    """A number for people, to `digits` significant digits but never without a whole one: `7 413`, `181`, `0.370`."""
+    """Write a number for people, to `digits` significant digits but never without a whole one: `7 413`, `181`,
+    `0.370`.
+    """
     if value is None or math.isnan(value):
         return "-"
     if math.isinf(value):

@@ -1,4 +1,4 @@
-"""YAML that anybody may have written, decoded with bounds that are checked before anything is built of it.
+"""Decodes YAML that anybody may have written, with bounds that are checked before anything is built of it.
 
 PyYAML builds by recursion in C, which ends the process where a text of a few kilobytes is nested deeply enough.
 """
@@ -24,7 +24,7 @@ class RefusedYamlError(ValueError):
 
 
 def decode_yaml(content: str) -> object:
-    """Dicts, lists, text, numbers, … of a YAML document. Raises ValueError, with the reason in one line."""
+    """Decode a YAML document to dicts, lists, text, numbers, …. Raises ValueError, with the reason in one line."""
     import yaml  # type: ignore[import-untyped]
 
     try:
@@ -37,7 +37,7 @@ def decode_yaml(content: str) -> object:
 
 
 def check_yaml(content: str, most_depth: int = MOST_DEPTH, aliases: bool = True) -> None:
-    """Depth and size of the document, with its aliases written out: from its events, which take no recursion.
+    """Check depth and size of the document, with its aliases written out: from its events, which take no recursion.
 
     Raises RefusedYamlError, and yaml.YAMLError where it is no YAML. Without `aliases` one is refused.
     """

@@ -1,4 +1,4 @@
-"""Each engine's own rules, by the engine's name. An engine without any is assumed to do what EngineRules does."""
+"""Finds an engine's own rules by its name. An engine without any is assumed to do what EngineRules does."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import msgspec
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import checkpoint_of, parse_deployment
 from loadstone.engines import triton
-from loadstone.engines.keywords import Keywords, keywords_of
-from loadstone.engines.launch import Launch, Site, launch_command
+from loadstone.engines.launch import ANYWHERE, Launch, Site, launch_command
 from loadstone.engines.llama_cpp import LlamaCpp
 from loadstone.engines.mlx_lm import MlxLm
+from loadstone.engines.offline.keywords import Keywords, keywords_of
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sglang import Sglang
 from loadstone.engines.sharding.rank import Rank, ranks_of, shape_of
@@ -18,21 +18,25 @@ from loadstone.engines.tensorrt_llm import TensorrtLlm
 from loadstone.engines.transformers import Transformers
 from loadstone.engines.vllm import Vllm
 
-ENGINES: dict[str, type[EngineRules]] = {
-    "vllm": Vllm, "sglang": Sglang, "tensorrt-llm": TensorrtLlm, "llama.cpp": LlamaCpp,
-}  # fmt: skip
+_SIZED: tuple[type[EngineRules], ...] = (Vllm, Sglang, TensorrtLlm, LlamaCpp)
+_STARTED_ONLY: tuple[type[EngineRules], ...] = (MlxLm, Transformers)
+
+ENGINES = {rules.name: rules for rules in _SIZED}
 """Those whose memory and scheduling are known."""
-_STARTED_ONLY: dict[str, type[EngineRules]] = {"mlx-lm": MlxLm, "transformers": Transformers}
+_ALL = {rules.name: rules for rules in _SIZED + _STARTED_ONLY}
+
+EMBEDDED = LlamaCpp.name
+"""The engine that is started with a small random model where none is named."""
 
 OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.eras if era.old)
 
 
 def rules_of(deployment: Deployment) -> EngineRules:
-    return (ENGINES | _STARTED_ONLY).get(deployment.engine, EngineRules)(deployment)
+    return _ALL.get(deployment.engine, EngineRules)(deployment)
 
 
-def launch_of(deployment: Deployment, site: Site) -> Launch:
-    """The commands that start a deployment. Raises InputError where its engine cannot be started so."""
+def launch_of(deployment: Deployment, site: Site = ANYWHERE) -> Launch:
+    """Return the commands that start a deployment. Raises InputError where its engine cannot be started so."""
     rules = rules_of(deployment)
     if deployment.argument("server") is not None:
         command = triton.command(deployment, site)
@@ -42,31 +46,29 @@ def launch_of(deployment: Deployment, site: Site) -> Launch:
 
 
 def launch_named(text: str, site: Site) -> Launch:
-    """As launch_of(), of a deployment's shorthand: the engine loads the very checkpoint that it names, also where the
-    catalogue knows several by one name. Raises InputError, as parse_deployment() too does.
-    """
-    return launch_of(*_named(text, site))
+    """Return launch_of() a deployment's shorthand, at the checkpoint that it names. Raises InputError."""
+    return launch_of(parse_deployment(text), load_checkpoint(text, site))
 
 
 def keywords_named(text: str, site: Site) -> Keywords:
-    """As launch_named(), for the engine's own interface in Python. Raises InputError, as keywords_of() too does."""
-    deployment, site = _named(text, site)
+    """Return what launch_named() does for the engine's own interface in Python. Raises InputError."""
+    deployment, site = parse_deployment(text), load_checkpoint(text, site)
     rules = rules_of(deployment)
     rules.check_launch()
     return keywords_of(deployment, rules.command(site), site, rules.model_name(site))
 
 
-def _named(text: str, site: Site) -> tuple[Deployment, Site]:
-    deployment = parse_deployment(text)
+def load_checkpoint(text: str, site: Site) -> Site:
+    """Return the site with the very checkpoint that a shorthand names, also where the catalogue knows several by one
+    name."""
     checkpoint, decides_precision = checkpoint_of(text)
-    if site.model is None and checkpoint is not None:
-        field = "model" if decides_precision else "checkpoint"
-        site = msgspec.structs.replace(site, **{field: checkpoint})
-    return deployment, site
+    if site.model is not None or checkpoint is None:
+        return site
+    return msgspec.structs.replace(site, **{"model" if decides_precision else "checkpoint": checkpoint})
 
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:
-    """A rank of each pipeline stage, first to last; the last one holds the draft model beside it, if there is one."""
+    """Return a rank for each pipeline stage, first to last; the last one holds the draft model too, if any."""
     rules = rules_of(deployment)
     stages = ranks_of(
         deployment.model,

@@ -1,4 +1,4 @@
-"""A deployment as the commands that start it: what all engines' commands have in common.
+"""Makes a deployment the commands that start it: what all engines' commands have in common.
 
 Each engine's own file says how it spells what a deployment has (EngineRules.command); here these become a command for
 each node, natively or in a container. Nothing is started here, and no secret is in what comes out: variables such as
@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -19,6 +20,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
 from loadstone.engines.sharding.limits import switched
+from loadstone.workload.option_values import engine_flags, variables
 
 Runtime = Literal["docker", "podman", "enroot"]
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -38,7 +40,7 @@ _IN_CONTAINER = "/loadstone"
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how a deployment is started; what has no value is as the engine has it by default.
+    """Says where and how a deployment is started; what has no value is as the engine has it by default.
 
     model        what the engine is told to load: a path, or an id; None: the deployment's model by its name
     checkpoint   id of the weights as the user wrote it, whose precision the deployment may change
@@ -67,12 +69,30 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     environment: tuple[tuple[str, str], ...] = ()
 
 
+ANYWHERE = Site()
+
+
+def read_site(*, argument: Any = (), env: Any = (), cache: Path = Path(ANYWHERE.cache), **where: Any) -> Site:
+    """Return a site from what people write; `where`: further fields of Site.
+
+    argument   flags of the engine's own: `FLAG`, `FLAG=VALUE`, pairs, or a mapping
+    env        variables: `NAME=VALUE`, pairs, or a mapping
+    Raises InputError.
+    """
+    return Site(
+        arguments=tuple(engine_flags(argument, "--argument")),
+        environment=tuple(variables(env, "--env")),
+        cache=str(cache.expanduser()),
+        **where,
+    )
+
+
 Flags = list[tuple[str, str | int | float | bool | None]]
 """Names of flags without dashes, and values: True stands alone, False and None are left out."""
 
 
 class Command(NamedTuple):
-    """What an engine's own file makes of a deployment.
+    """Holds what an engine's own file makes of a deployment.
 
     program  its words before the flags
     flags    of every node
@@ -106,7 +126,7 @@ class Command(NamedTuple):
 
 
 class RankCommand(msgspec.Struct, frozen=True):
-    """What one node runs. `env`: what it adds to the environment."""
+    """Holds what one node runs. `env`: what it adds to the environment."""
 
     node: str
     argv: tuple[str, ...]
@@ -114,7 +134,7 @@ class RankCommand(msgspec.Struct, frozen=True):
 
 
 class Container(msgspec.Struct, frozen=True):
-    """In what the ranks run. `engine`: the digest is recorded when it runs, a tag may move."""
+    """Describes the container of the ranks. `engine`: the digest is recorded when it runs, a tag may move."""
 
     runtime: Runtime
     image: str
@@ -123,7 +143,7 @@ class Container(msgspec.Struct, frozen=True):
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployment ready to be started; printed as `loadstone launch --dry-run --json`.
+    """Holds a deployment ready to be started; printed as `loadstone launch --dry-run --json`.
 
     url             where rank 0 will answer
     files           to be written beside the log before it starts, by name; see words()
@@ -145,7 +165,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
 
     def shell_lines(self) -> list[str]:
-        """A line for each rank, ready to paste into a shell on its node; one for all of a world of MPI."""
+        """Return a line for each rank, ready to paste into a shell on its node; one for all of a world of MPI."""
         ranks = self.ranks[:1] if self.tasks_per_node > 1 else self.ranks
         world = ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={len(self.ranks)}"]
         world = [*world, f"--ntasks-per-node={self.tasks_per_node}"] if self.tasks_per_node > 1 else []
@@ -156,7 +176,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         return [" ".join(line) for line in lines]
 
     def words(self, rank: RankCommand, folder: str) -> list[str]:
-        """The command of a rank, with the launch's files in `folder`."""
+        """Return the command of a rank, with the launch's files in `folder`."""
         return [
             f"{folder}/{word.removeprefix('./')}" if word.removeprefix("./").partition(":")[0] in self.files else word
             for word in rank.argv
@@ -164,7 +184,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def launch_command(deployment: Deployment, command: Command, site: Site) -> Launch:
-    """The commands of all nodes. Raises InputError: a container without an image, something that is no flag."""
+    """Return the commands of all nodes. Raises InputError: a container without an image, something that is no
+    flag."""
     addresses = addresses_of(deployment, site)
     if len(addresses) != deployment.nodes:
         raise InputError(f"{len(addresses)} nodes are named, and the deployment has {deployment.nodes}; name each")
@@ -192,10 +213,10 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
     for i, address in enumerate(addresses):
         flags = [*command.flags, *listening, *(command.nodes[i] if command.nodes else [])]
         flags += launch_flags(deployment, command, site)
-        words = _words(flags, command.underscores) + own_words(site, command.underscores)
+        words = _spell_words(flags, command.underscores) + own_words(site, command.underscores)
         argv = [*command.program, *words]
         if container is not None:
-            argv = _contained(container, command, argv, environment, f"loadstone-{port}-{i}")
+            argv = _wrap_in_container(container, command, argv, environment, f"loadstone-{port}-{i}")
         ranks.append(RankCommand(address, tuple(argv), {} if container else environment))
     return Launch(
         engine=deployment.engine,
@@ -211,13 +232,14 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
 
 
 def addresses_of(deployment: Deployment, site: Site) -> tuple[str, ...]:
-    """Of every node, rank 0 first: as they are named, else placeholders; this machine where it is the only one."""
+    """Return the address of every node, rank 0 first: as they are named, else placeholders; this machine where it is
+    the only one."""
     if deployment.nodes == 1:
         return (_HERE,)
     return site.nodes or tuple(f"node{i}" for i in range(deployment.nodes))
 
 
-def _words(flags: Flags, underscores: bool) -> list[str]:
+def _spell_words(flags: Flags, underscores: bool) -> list[str]:
     words = []
     for name, value in flags:
         if value is None or value is False:
@@ -229,8 +251,8 @@ def _words(flags: Flags, underscores: bool) -> list[str]:
 
 
 def launch_rows(deployment: Deployment) -> Iterator[tuple[str, str | bool]]:
-    """The deployment's arguments that only launching knows, by the spelling of the engine's command line. Raises
-    InputError for a switch that is neither true nor false."""
+    """Yield the deployment's arguments that only launching knows, by the spelling of the engine's command line.
+    Raises InputError for a switch that is neither true nor false."""
     engine = ENGINES[deployment.engine]
     for name, text in deployment.arguments:
         if engine.launch.get(name):
@@ -239,7 +261,7 @@ def launch_rows(deployment: Deployment) -> Iterator[tuple[str, str | bool]]:
 
 
 def launch_settings(deployment: Deployment) -> Iterator[tuple[str, str | int | bool]]:
-    """As launch_rows(), of those that are keys of a file of settings: `moe_config.backend`."""
+    """Yield those rows of launch_rows() that are keys of a file of settings: `moe_config.backend`."""
     for spelling, value in launch_rows(deployment):
         if spelling.startswith(_SETTINGS):
             number = isinstance(value, str) and value.isascii() and value.isdigit()
@@ -247,7 +269,7 @@ def launch_settings(deployment: Deployment) -> Iterator[tuple[str, str | int | b
 
 
 def launch_flags(deployment: Deployment, command: Command, site: Site) -> Flags:
-    """The flags of launch_rows()."""
+    """Return the flags of launch_rows()."""
     flags: Flags = []
     for today, value in launch_rows(deployment):
         spelling = command.renamed.get(today, today)
@@ -261,19 +283,19 @@ def launch_flags(deployment: Deployment, command: Command, site: Site) -> Flags:
 
 
 def own_words(site: Site, underscores: bool = False) -> list[str]:
-    """The user's own flags and values as words. Raises InputError for what is no flag."""
+    """Return the user's own flags and values as words. Raises InputError for what is no flag."""
     for flag, _ in site.arguments:
         if not _FLAG.fullmatch(flag):
             raise InputError(f"{flag!r} is no flag; write e.g. max_model_len=8192")
-    return _words(
+    return _spell_words(
         [(flag.lstrip("-"), True if value is None else value) for flag, value in site.arguments], underscores
     )
 
 
-def _contained(
+def _wrap_in_container(
     container: Container, command: Command, argv: list[str], environment: dict[str, str], name: str
 ) -> list[str]:
-    """`argv` as it runs in a container. Secrets are named without a value: the runtime takes it from its own
+    """Return `argv` as it runs in a container. Secrets are named without a value: the runtime takes it from its own
     environment.
     """
     runtime = container.runtime
@@ -293,13 +315,13 @@ def _contained(
 
 
 def over_one(count: int) -> int | None:
-    """A number of ranks that is said only where it is not 1."""
+    """Return a number of ranks that is said only where it is not 1."""
     return count if count > 1 else None
 
 
 def weights_flags(deployment: Deployment, site: Site) -> tuple[Flags, tuple[str, ...]]:
-    """How the weights get the deployment's precision where that is not the checkpoint's: dtype or quantisation when
-    loading, or a note that another checkpoint is needed.
+    """Return how the weights get the deployment's precision where that is not the checkpoint's: dtype or quantisation
+    when loading, or a note that another checkpoint is needed.
     """
     wanted, stored = deployment.weights_dtype, deployment.model.weights_dtype
     if wanted == stored or site.model is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site
 from loadstone.engines.rules import EngineRules
-from loadstone.engines.sharding.limits import Budget, Limits, count, switched
+from loadstone.engines.sharding.limits import BatchLimits, Budget, count, switched
 from loadstone.engines.sharding.rank import Rank
 
 SLOTS = 4
@@ -25,8 +25,10 @@ _FLOAT_BYTES = 4
 
 
 class LlamaCpp(EngineRules):
+    name = "llama.cpp"
     cache_dtypes = ("fp32", "bf16", "fp16", "int8")
     """Its --cache-type-k; q8_0 is int8 here."""
+    unreadable_weights = ("fp8", "nvfp4")
     spelled = frozenset({"tp", "pp", "kv", "max_model_len", "max_seq_len", "prefix_caching"})
 
     @property
@@ -35,7 +37,7 @@ class LlamaCpp(EngineRules):
 
     @property
     def cache_tokens(self) -> int:
-        """Cells of all slots. `max_model_len`, which is not llama.cpp's word, is one slot's."""
+        """Return the cells of all slots. `max_model_len`, which is not llama.cpp's word, is one slot's."""
         total = count(self.deployment, "ctx_size")
         each = count(self.deployment, "max_model_len", "max_seq_len")
         if total is None and each is not None:
@@ -44,20 +46,20 @@ class LlamaCpp(EngineRules):
 
     @property
     def context_limit(self) -> int | None:
-        """No longer than a slot, where the slots' cache was sized by `ctx_size`."""
+        """Return a context no longer than a slot, where the slots' cache was sized by `ctx_size`."""
         limit, total = super().context_limit, count(self.deployment, "ctx_size")
         if total is None:
             return limit
         slot = max(1, total // self.slots)
         return slot if limit is None else min(limit, slot)
 
-    def limits(self, context_tokens: int | None = None) -> Limits:
+    def limits(self, context_tokens: int | None = None) -> BatchLimits:
         batch_tokens = count(self.deployment, "batch_size") or BATCH_TOKENS
-        return Limits(block_tokens=1, max_batched_tokens=batch_tokens, max_seqs=self.slots)
+        return BatchLimits(block_tokens=1, max_batched_tokens=batch_tokens, max_seqs=self.slots)
 
-    def budget(self, rank: Rank, limits: Limits) -> Budget:
-        """Logits of every slot and the widest of a piece's intermediate results, in 32 bits; a state of every slot.
-        What the cache leaves is outside: it is never asked for.
+    def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
+        """Return logits of every slot and the widest of a piece's intermediate results, in 32 bits; a state of every
+        slot. What the cache leaves is outside: it is never asked for.
         """
         total, model = self.deployment.gpu.usable_bytes, self.deployment.model
         piece = min(MICRO_BATCH_TOKENS, limits.max_batched_tokens)
@@ -74,7 +76,7 @@ class LlamaCpp(EngineRules):
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """`llama-server` with a GGUF file."""
+        """Return `llama-server` with a GGUF file."""
         if site.model is None:
             raise InputError("llama.cpp loads a GGUF file; name one with --model")
         if self.deployment.tp > 1 and self.deployment.pp > 1:

@@ -1,4 +1,4 @@
-"""mlx-lm's server (`mlx_lm.server`, 0.32): memory and scheduling as of an engine without rules."""
+"""Starts mlx-lm's server (`mlx_lm.server`, 0.32): memory and scheduling as of an engine without rules."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from loadstone.engines.sharding.limits import count, is_speculative
 
 
 class MlxLm(EngineRules):
+    name = "mlx-lm"
     spelled = frozenset({"draft", "kv", "num_speculative_tokens"})
 
     def command(self, site: Site) -> Command:
-        """It serves under the name that it loads; /v1/models lists its cache."""
+        """Return its command: it serves under the name that it loads; /v1/models lists its cache."""
         guessed, draft = is_speculative(self.deployment), self.deployment.draft
         flags: Flags = [
             ("kv-bits", self.kv_flag({"int8": "8"})),

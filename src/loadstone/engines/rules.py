@@ -1,4 +1,4 @@
-"""What an engine does in its own way: one class for each engine, an object for each deployment.
+"""Holds what an engine does in its own way: one class for each engine, an object for each deployment.
 
 EngineRules has what engines have in common, and what is assumed of an engine without rules of its own. `vllm.py`,
 `sglang.py`, `tensorrt_llm.py` and `llama_cpp.py` each say where theirs differs: memory, scheduling, CUDA graphs,
@@ -19,7 +19,15 @@ from loadstone.catalogue.engines import CHOICES
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Site
 from loadstone.engines.sharding.kv_cache import Cache, pooled
-from loadstone.engines.sharding.limits import Budget, Limits, Version, count, is_speculative, switched, version_of
+from loadstone.engines.sharding.limits import (
+    BatchLimits,
+    Budget,
+    Version,
+    count,
+    is_speculative,
+    switched,
+    version_of,
+)
 from loadstone.engines.sharding.rank import Rank
 
 Order = Literal["mixed", "prefill-first", "static"]
@@ -42,7 +50,7 @@ _COMMON = frozenset({
 
 
 class _Scaling(msgspec.Struct, frozen=True):
-    """RoPE scaling as a config.json has it; what else it says changes no length."""
+    """Holds RoPE scaling as a config.json has it; what else it says changes no length."""
 
     factor: float = 1.0
     original_max_position_embeddings: int | None = None
@@ -51,7 +59,7 @@ class _Scaling(msgspec.Struct, frozen=True):
 
 
 class _Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of a config.json may be overridden on an engine's command line here: how long a context is."""
+    """Holds what of a config.json may be overridden on an engine's command line here: how long a context is."""
 
     rope_parameters: _Scaling | None = None
     rope_scaling: _Scaling | None = None
@@ -68,7 +76,8 @@ class Era(NamedTuple):
 
 
 class Scheduling(NamedTuple):
-    """What EnginePolicy has under the same names; `budget_tokens`: max_batched_tokens, None: as sizing has it."""
+    """Holds what EnginePolicy has under the same names; `budget_tokens`: max_batched_tokens, None: as sizing has
+    it."""
 
     order: Order = "mixed"
     chunked: bool = True
@@ -83,9 +92,10 @@ class Scheduling(NamedTuple):
 
 
 class EngineRules:
-    """How the engine of a deployment behaves. Properties and methods raise InputError where an argument of the
+    """Says how the engine of a deployment behaves. Properties and methods raise InputError where an argument of the
     engine's is no number, or not one of its choices.
 
+    name               its name in a deployment
     newest             the release that is assumed where the deployment names none
     eras               of releases, newest first; none: all releases have the same coefficients
     cache_dtypes       what it can keep a KV cache in, the one to propose last; none: not known
@@ -95,8 +105,13 @@ class EngineRules:
     all_pairs          its kernels for whole experts go over the token-expert pairs of all ranks, see work.py
     fp8_widening       16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0: not known
     places_per_batch   each batch of a pipeline has its own part of the places (batch_seqs of EnginePolicy)
+    unreadable_weights precisions that its files of weights cannot have
+    spreads_experts    with attention-DP it deals whole experts over all ranks, whatever `ep` says
+    step_argument      its argument for the most tokens of a step; empty: it has none
+    seqs_argument      its argument for the most requests at once
     """
 
+    name: ClassVar[str] = ""
     newest: ClassVar[Version] = ()
     eras: ClassVar[tuple[Era, ...]] = ()
     cache_dtypes: ClassVar[tuple[str, ...]] = ()
@@ -106,6 +121,10 @@ class EngineRules:
     all_pairs: ClassVar[bool] = False
     fp8_widening: ClassVar[float] = 0.0
     places_per_batch: ClassVar[bool] = True
+    unreadable_weights: ClassVar[tuple[str, ...]] = ()
+    spreads_experts: ClassVar[bool] = False
+    step_argument: ClassVar[str] = ""
+    seqs_argument: ClassVar[str] = ""
     spelled: ClassVar[frozenset[str]] = _COMMON
 
     def __init__(self, deployment: Deployment) -> None:
@@ -117,14 +136,15 @@ class EngineRules:
 
     @property
     def era(self) -> str:
-        """The name of the era its version belongs to; without a version, or one that cannot be read, the newest."""
+        """Return the name of the era its version belongs to; without a version, or one that cannot be read, the
+        newest."""
         version = self.version
         return next((era.name for era in self.eras if version >= era.since), "*")
 
     @property
     def model_context(self) -> int | None:
-        """The longest context that the model was made for, or that its config is overridden to. Raises InputError for
-        an override that is not understood."""
+        """Return the longest context that the model was made for, or that its config is overridden to. Raises
+        InputError for an override that is not understood."""
         own, text = self.deployment.model.max_context_tokens, self.deployment.argument(self.overrides)
         if text is None:
             return own
@@ -145,7 +165,7 @@ class EngineRules:
         return int(scaled)
 
     def longer_context(self, context_tokens: int) -> str:
-        """What would make the model's context so long: the argument, or a config.json."""
+        """Return what would make the model's context so long: the argument, or a config.json."""
         own = self.model_context or context_tokens
         scaling = f'"rope_type":"yarn","factor":{math.ceil(context_tokens / own)}.0'
         scaling += f',"original_max_position_embeddings":{own}'
@@ -155,65 +175,68 @@ class EngineRules:
 
     @property
     def context_limit(self) -> int | None:
-        """The longest context in tokens: the model's own, or the engine's where it was given a shorter one."""
+        """Return the longest context in tokens: the model's own, or the engine's where it was given a shorter one."""
         limits = (self.model_context, count(self.deployment, "max_model_len", "max_seq_len"))
         return min((limit for limit in limits if limit is not None), default=None)
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
-    def limits(self, context_tokens: int | None = None) -> Limits:
-        """`context_tokens`: the longest request it is made for; None: the longest that the model allows."""
+    def limits(self, context_tokens: int | None = None) -> BatchLimits:
+        """Return its limits; `context_tokens`: the longest request it is made for; None: the longest that the model
+        allows."""
         raise NotImplementedError
 
-    def budget(self, rank: Rank, limits: Limits) -> Budget:
-        """The memory of one rank in pieces."""
+    def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
+        """Return the memory of one rank in pieces."""
         raise NotImplementedError
 
-    def cache(self, rank: Rank, limits: Limits) -> Cache:
-        """How the rank's KV cache is divided."""
+    def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
+        """Return how the rank's KV cache is divided."""
         return pooled(rank.cache, limits.block_tokens)
 
-    def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
-        """Requests that one replica runs at once, with a cache of so many tokens."""
+    def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
+        """Return requests that one replica runs at once, with a cache of so many tokens."""
         return limits.max_seqs
 
     def whole_prompts(self, context_limit: int) -> int:
-        """Up to which context its memory depends on the context, for a step takes whole prompts; 0: it does not."""
+        """Return up to which context its memory depends on the context, for a step takes whole prompts; 0: it does
+        not."""
         return 0
 
     def cache_arguments(self, context_tokens: int, requests: int) -> tuple[tuple[str, int], ...]:
-        """Arguments that make the cache large enough, where it is as large as told and not as large as the GPU."""
+        """Return arguments that make the cache large enough, where it is as large as told and not as large as the
+        GPU."""
         return ()
 
     @property
     def most_kv_tokens(self) -> int | None:
-        """The cache holds no more tokens than that, whatever room there is."""
+        """Return the cache holds no more tokens than that, whatever room there is."""
         return None
 
     @property
     def kv_dtype(self) -> str:
-        """What the KV cache is kept in."""
+        """Return what the KV cache is kept in."""
         return self.deployment.kv_dtype or self.deployment.model.kv_dtype
 
     @property
     def state_dtype(self) -> str:
-        """What recurrent states are kept in where the model's config does not say."""
+        """Return what recurrent states are kept in where the model's config does not say."""
         return "fp32"
 
     @property
     def keeps_windows(self) -> bool:
-        """Whether layers with a sliding window keep the window alone, and not every token."""
+        """Return whether layers with a sliding window keep the window alone, and not every token."""
         return True
 
     @property
     def counts_drafts(self) -> bool:
-        """Whether draft layers are loaded before the cache is sized, and have a part of it."""
+        """Return whether draft layers are loaded before the cache is sized, and have a part of it."""
         return True
 
     @property
     def draft_layers(self) -> tuple[Layers, ...]:
-        """Multi-token-prediction layers that are counted, with a cache of their own: where the deployment guesses
-        tokens by them, and not by a draft model beside the checkpoint (Deployment.drafting)."""
+        """Return multi-token-prediction layers that are counted, with a cache of their own: where the deployment
+        guesses tokens by them, and not by a draft model beside the checkpoint (Deployment.drafting)."""
         deployment = self.deployment
         own = is_speculative(deployment) and deployment.draft is None
         return deployment.model.draft_layers if own and self.counts_drafts else ()
@@ -221,7 +244,8 @@ class EngineRules:
     # --- what it refuses: one line each, with what would work -------------------------------------------------------
 
     def hardware_refusal(self) -> str | None:
-        """Why it does not run on this GPU, or not with these weights; which other engines do is said elsewhere."""
+        """Return why it does not run on this GPU, or not with these weights; which other engines do is said
+        elsewhere."""
         gpu, weights = self.deployment.gpu, self.deployment.weights_dtype
         if self.marlin and gpu.architecture == "Volta" and weights in _NOT_IN_MARLIN:
             engine = self.deployment.engine
@@ -229,7 +253,7 @@ class EngineRules:
         return None
 
     def cache_refusal(self) -> str | None:
-        """Why it cannot keep a KV cache in the deployment's precision, or not on this GPU."""
+        """Return why it cannot keep a KV cache in the deployment's precision, or not on this GPU."""
         engine, kv, gpu = self.deployment.engine, self.deployment.kv_dtype, self.deployment.gpu
         known = self.cache_dtypes
         if known and kv not in known:
@@ -239,48 +263,49 @@ class EngineRules:
         return None
 
     def draft_refusal(self) -> str | None:
-        """Why it does not take the draft model."""
+        """Return why it does not take the draft model."""
         return None
 
     # --- scheduling and steps ---------------------------------------------------------------------------------------
 
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
-        """How it schedules by default, in steps of at most so many tokens; see scheduler/policy.py."""
+        """Return how it schedules by default, in steps of at most so many tokens; see scheduler/policy.py."""
         return Scheduling()
 
     @property
     def batches_under_way(self) -> int:
-        """How many batches one engine works on at a time: one for each stage of a pipeline."""
+        """Return how many batches one engine works on at a time: one for each stage of a pipeline."""
         return max(1, self.deployment.pp)
 
     @property
     def is_eager(self) -> bool:
-        """Whether decode steps run without CUDA graphs: told so, or too old to have them."""
+        """Return whether decode steps run without CUDA graphs: told so, or too old to have them."""
         return switched(self.deployment, "enforce_eager") is True
 
     @property
     def graph_tokens(self) -> int:
-        """The most tokens of a step that has prompts in it and still runs as CUDA graphs; 0: none does."""
+        """Return the most tokens of a step that has prompts in it and still runs as CUDA graphs; 0: none does."""
         return 0
 
     @property
     def latent_launches(self) -> int | None:
-        """Kernels that the host launches for a layer of latent attention; None: as most engines do."""
+        """Return kernels that the host launches for a layer of latent attention; None: as most engines do."""
         return None
 
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """Its command line for the deployment at `site`. Raises InputError where it cannot be had, or not so."""
+        """Return its command line for the deployment at `site`. Raises InputError where it cannot be had, or not
+        so."""
         engine = self.deployment.engine
         raise InputError(f"{engine} is not started from here; start it yourself, and give `bench` its URL")
 
     def model_name(self, site: Site) -> str:
-        """What the engine is told to load."""
+        """Return what the engine is told to load."""
         return site.model or site.checkpoint or self.deployment.model.name
 
     def kv_flag(self, names: Mapping[str, str]) -> str | None:
-        """How the engine spells the precision of its KV cache; None where that is the checkpoint's. Raises
+        """Return how the engine spells the precision of its KV cache; None where that is the checkpoint's. Raises
         InputError."""
         kv = self.deployment.kv_dtype
         if kv == self.deployment.model.kv_dtype:

@@ -10,7 +10,7 @@ from loadstone.catalogue.architecture.attention import LatentAttention
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
 from loadstone.engines.rules import EngineRules, Era, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, pooled
-from loadstone.engines.sharding.limits import GIB, MIB, Budget, Limits, count, fraction, is_speculative, switched
+from loadstone.engines.sharding.limits import GIB, MIB, BatchLimits, Budget, count, fraction, is_speculative, switched
 from loadstone.engines.sharding.rank import Rank
 
 CONTEXT_BYTES = 0.51 * GIB
@@ -64,6 +64,7 @@ cache of its own). Of all others, Gemma 3 among them, it keeps every token of ev
 
 
 class Sglang(EngineRules):
+    name = "sglang"
     newest = (0, 5, 23)
     eras = (Era((0, 5, 11), "0.5.11"), Era((0, 5, 10), "graphs"), Era((0, 5), "0.5"), Era((0, 0), "0.4", old=True))
     """0.5 overlaps host and device; its prompts run in piecewise CUDA graphs by default from about 0.5.10 on."""
@@ -75,15 +76,16 @@ class Sglang(EngineRules):
     """The environment variable SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN is needed to insist."""
     marlin = True
     all_pairs = True
+    step_argument, seqs_argument = "chunked_prefill_size", "max_running_requests"
     fp8_widening = 410.0
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
-    def limits(self, context_tokens: int | None = None) -> Limits:
-        """Chunk and CUDA-graph batch by the GPU's memory: < 20 GiB 2048, 8 · < 60 GiB 4096, 32 (48 below 35 GiB; 160
-        from tp 4) · < 160 GiB 8192, 256 (512 from tp 4) · else 16384, 512. `max_seqs` here is the graphs' largest
-        batch; what may run at once follows from the cache, see max_seqs(). Before 0.5: 2048 tokens below 25 GB, else
-        8192.
+    def limits(self, context_tokens: int | None = None) -> BatchLimits:
+        """Return chunk and CUDA-graph batch by the GPU's memory: < 20 GiB 2048, 8 · < 60 GiB 4096, 32 (48 below 35
+        GiB; 160 from tp 4) · < 160 GiB 8192, 256 (512 from tp 4) · else 16384, 512. `max_seqs` here is the graphs'
+        largest batch; what may run at once follows from the cache, see max_seqs(). Before 0.5: 2048 tokens below 25
+        GB, else 8192.
         """
         deployment = self.deployment
         gib = deployment.gpu.usable_bytes / GIB
@@ -98,15 +100,15 @@ class Sglang(EngineRules):
             chunk, graph = 16_384, 512
         if self.version < (0, 5):
             chunk = 2048 if deployment.gpu.usable_bytes < 25e9 else 8192
-        return Limits(
+        return BatchLimits(
             block_tokens=count(deployment, "page_size") or 1,
             max_batched_tokens=count(deployment, "chunked_prefill_size", "max_prefill_tokens") or chunk,
             max_seqs=count(deployment, "cuda_graph_max_bs") or graph,
         )
 
-    def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
-        """2048, up to 4096 where the cache holds that many at 512 per whole context; of all replicas 48 where tokens
-        are guessed.
+    def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
+        """Return 2048, up to 4096 where the cache holds that many at 512 per whole context; of all replicas 48 where
+        tokens are guessed.
         """
         deployment = self.deployment
         given = count(deployment, "max_running_requests")
@@ -121,8 +123,8 @@ class Sglang(EngineRules):
     def most_kv_tokens(self) -> int | None:
         return count(self.deployment, "max_total_tokens")
 
-    def static_fraction(self, limits: Limits) -> float:
-        """mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
+    def static_fraction(self, limits: BatchLimits) -> float:
+        """Return mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
 
         sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
         else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
@@ -151,9 +153,9 @@ class Sglang(EngineRules):
         graphs = not switched(self.deployment, "enforce_eager")
         return graphs and not self.deployment.model.has_latent_attention and self.version >= _AFTER_CAPTURE_SINCE
 
-    def _graphs_mib(self, limits: Limits) -> float:
-        """What it expects of its graphs itself: 2 per sequence of the largest batch, with attention-DP 3 (4.5 above
-        300) more for every replica's; for prefill 8 per captured size, with MLA 1536."""
+    def _graphs_mib(self, limits: BatchLimits) -> float:
+        """Return what it expects of its graphs itself: 2 per sequence of the largest batch, with attention-DP 3 (4.5
+        above 300) more for every replica's; for prefill 8 per captured size, with MLA 1536."""
         deployment = self.deployment
         if switched(deployment, "enforce_eager"):
             return 0.0
@@ -164,8 +166,9 @@ class Sglang(EngineRules):
             return total + 1536
         return total + _GRAPH_MIB_PER_PREFILL_SIZE * _prefill_sizes(limits.max_batched_tokens)
 
-    def budget(self, rank: Rank, limits: Limits) -> Budget:
-        """Activations have no piece of their own here: the slack that mem_fraction_static leaves is for them."""
+    def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
+        """Return its budget: activations have no piece of their own here: the slack that mem_fraction_static leaves
+        is for them."""
         deployment, total = self.deployment, self.deployment.gpu.usable_bytes
         several = deployment.gpus > 1 and (deployment.tp * deployment.pp > 1 or deployment.attention_dp)
         context = CONTEXT_TP_BYTES if several else CONTEXT_BYTES
@@ -183,7 +186,7 @@ class Sglang(EngineRules):
             state_bytes=max(0.0, room) * STATE_SHARE / (1 + STATE_SHARE) if states else 0.0,
         )
 
-    def cache(self, rank: Rank, limits: Limits) -> Cache:
+    def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
         return pooled(rank.cache, limits.block_tokens, WINDOW_SHARE)
 
     @property
@@ -217,7 +220,7 @@ class Sglang(EngineRules):
 
     @property
     def graph_tokens(self) -> int:
-        """From 0.5.10: `piecewise_cuda_graph_max_tokens`, a chunk.
+        """Return, from 0.5.10, `piecewise_cuda_graph_max_tokens`, a chunk.
 
         It switches them off where experts are dealt out, attention is data-parallel, layers are in a pipeline, the
         model sees images, the GPU is not NVIDIA's, or tokens are guessed (by rule until its pull request 22128;
@@ -239,8 +242,8 @@ class Sglang(EngineRules):
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """`sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m sglang.launch_server`. Short forms such as
-        --tp are prefixes that a later release may find ambiguous, so names are written in full."""
+        """Return `sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m sglang.launch_server`. Short forms
+        such as --tp are prefixes that a later release may find ambiguous, so names are written in full."""
         deployment = self.deployment
         weights, notes = weights_flags(deployment, site)
         new, apart = self.version >= _NEW_SPELLINGS_SINCE, deployment.attention_dp
@@ -290,7 +293,7 @@ class Sglang(EngineRules):
 
     @property
     def _speculation(self) -> Flags:
-        """A chain of guesses: by the model's own layers, or by a draft model."""
+        """Return a chain of guesses: by the model's own layers, or by a draft model."""
         tokens, draft = count(self.deployment, "num_speculative_tokens"), self.deployment.draft
         if tokens is None:
             return []
@@ -304,7 +307,7 @@ class Sglang(EngineRules):
 
 
 def _prefill_sizes(chunk: int) -> int:
-    """How many prefill sizes are captured up to `chunk`: every 4 tokens to 32, 16 to 256, 32 to 512, 64 to 1024,
-    256 to 4096, 512 beyond."""
+    """Return how many prefill sizes are captured up to `chunk`: every 4 tokens to 32, 16 to 256, 32 to 512, 64 to
+    1024, 256 to 4096, 512 beyond."""
     steps = ((4, 4, 32), (48, 16, 256), (288, 32, 512), (576, 64, 1024), (1280, 256, 4096), (4608, 512, chunk))
     return sum(len(range(first, min(last, chunk) + 1, step)) for first, step, last in steps)

@@ -14,7 +14,7 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, launch_settings, over_one, weights_flags
 from loadstone.engines.rules import EngineRules, Era, Scheduling
-from loadstone.engines.sharding.limits import Budget, Limits, count, fraction, switched
+from loadstone.engines.sharding.limits import BatchLimits, Budget, count, fraction, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
 from loadstone.engines.vllm import runtime_bytes
 
@@ -31,21 +31,23 @@ _SETTINGS_FILE = "trtllm.yaml"
 
 
 class TensorrtLlm(EngineRules):
+    name = "tensorrt-llm"
     newest = (1, 3)
     eras = (Era((1, 3), "1.3"), Era((1, 0), "1.0"), Era((0, 0), "0.x", old=True))
     """1.0 (PyTorch backend) overlaps host and device."""
     cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8")
     """Its KvCacheConfig."""
+    step_argument, seqs_argument = "max_num_tokens", "max_batch_size"
     fp8_widening = 200.0
 
-    def limits(self, context_tokens: int | None = None) -> Limits:
-        return Limits(
+    def limits(self, context_tokens: int | None = None) -> BatchLimits:
+        return BatchLimits(
             block_tokens=count(self.deployment, "block_size") or 32,
             max_batched_tokens=count(self.deployment, "max_num_tokens") or 8192,
             max_seqs=count(self.deployment, "max_batch_size") or 2048,
         )
 
-    def budget(self, rank: Rank, limits: Limits) -> Budget:
+    def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         total = self.deployment.gpu.usable_bytes
         share = fraction(self.deployment, "free_gpu_memory_fraction") or 0.9
         activation = activation_bytes(self.deployment, rank, limits, LOGIT_BYTES)
@@ -53,8 +55,8 @@ class TensorrtLlm(EngineRules):
         free = max(0.0, total - rank.weights_bytes - activation - runtime)
         return Budget(total, free * (1 - share), rank.weights_bytes, activation, runtime)
 
-    def max_seqs(self, limits: Limits, kv_tokens: int) -> int:
-        """max_batch_size is of each batch in its pipeline."""
+    def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
+        """Return the most requests: max_batch_size is of each batch in its pipeline."""
         return limits.max_seqs * self.deployment.pp
 
     def hardware_refusal(self) -> str | None:
@@ -71,7 +73,7 @@ class TensorrtLlm(EngineRules):
         return None
 
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
-        """Whole prompts beside decodes; ranks of attention-DP are given requests by how many they have."""
+        """Return whole prompts beside decodes; ranks of attention-DP are given requests by how many they have."""
         deployment = self.deployment
         chunked = switched(deployment, "enable_chunked_prefill") is True
         if deployment.attention_dp:
@@ -87,19 +89,19 @@ class TensorrtLlm(EngineRules):
 
     @property
     def graph_tokens(self) -> int:
-        """The largest of `capture_num_tokens`, which nobody has by default."""
+        """Return the largest of `capture_num_tokens`, which nobody has by default."""
         return 0 if self.is_eager else count(self.deployment, "capture_num_tokens") or 0
 
     @property
     def latent_launches(self) -> int | None:
-        """For prompts, its host takes 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
+        """Return what for prompts its host takes: 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
         return None if self.era == "0.x" else 60
 
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """`trtllm-serve serve`, as 1.3.0rc3 spells it: flags have underscores, and what has no flag is in a file of
-        YAML, which overrides them."""
+        """Return `trtllm-serve serve`, as 1.3.0rc3 spells it: flags have underscores, and what has no flag is in a
+        file of YAML, which overrides them."""
         deployment = self.deployment
         if deployment.dp > 1 and not deployment.attention_dp:
             raise InputError(
@@ -120,7 +122,7 @@ class TensorrtLlm(EngineRules):
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("enable_chunked_prefill", switched(deployment, "enable_chunked_prefill")),
         ]
-        settings = self._settings(built and ("quantization", "fp8") in weights)
+        settings = self._make_settings(built and ("quantization", "fp8") in weights)
         if settings:
             flags.append(("config" if self.version >= (1, 2) else "extra_llm_api_options", _SETTINGS_FILE))
         files = ((_SETTINGS_FILE, msgspec.yaml.encode(settings).decode()),) if settings else ()
@@ -130,9 +132,9 @@ class TensorrtLlm(EngineRules):
             program = ["trtllm-llmapi-launch", *program]
         return Command(program, flags, [], notes, files, underscores=True, tasks=tasks)
 
-    def _settings(self, quantised: bool) -> dict[str, Any]:
-        """What the file has. The fraction is there since releases have named its flag differently, and some take the
-        file's kv_cache_config for all of it."""
+    def _make_settings(self, quantised: bool) -> dict[str, Any]:
+        """Return what the file has. The fraction is there since releases have named its flag differently, and some
+        take the file's kv_cache_config for all of it."""
         deployment = self.deployment
         cache: dict[str, Any] = {}
         if (share := fraction(deployment, "free_gpu_memory_fraction")) is not None:

@@ -1,4 +1,5 @@
-"""transformers' own server (`transformers serve`, 5.23): memory and scheduling as of an engine without rules."""
+"""Starts transformers' own server (`transformers serve`, 5.23): memory and scheduling as of an engine without
+rules."""
 
 from __future__ import annotations
 
@@ -9,10 +10,12 @@ from loadstone.engines.sharding.limits import count
 
 
 class Transformers(EngineRules):
+    name = "transformers"
     spelled = frozenset({"block_size", "enforce_eager"})
 
     def command(self, site: Site) -> Command:
-        """It serves under the name that it loads, whatever `served_name` says; /v1/models lists its cache."""
+        """Return its command: it serves under the name that it loads, whatever `served_name` says; /v1/models lists
+        its cache."""
         weights, notes = weights_flags(self.deployment, site)
         if any(name != "dtype" for name, _ in weights):
             raise InputError(f"transformers makes no {self.deployment.weights_dtype} weights; name such a checkpoint")

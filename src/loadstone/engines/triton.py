@@ -1,4 +1,4 @@
-"""Triton Inference Server in front of an engine: `server=triton` in a deployment of TensorRT-LLM, vLLM or
+"""Starts Triton Inference Server in front of an engine: `server=triton` in a deployment of TensorRT-LLM, vLLM or
 transformers. It serves a folder of models (its model repository), whose files decide what the engine is told."""
 
 from __future__ import annotations
@@ -7,13 +7,15 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Site
 
+BACKENDS = ("tensorrt-llm", "vllm")
+"""Engines that it runs, of which it tells neither name nor version."""
 _PORT = 8000
 
 
 def command(deployment: Deployment, site: Site) -> Command:
-    """`tritonserver` with HTTP on the port, gRPC on the next and metrics on the one after. Engines that TensorRT-LLM
-    built (`backend=tensorrt`) are run by its backend in C++, in orchestrator mode, where one Triton starts a process
-    for each GPU by MPI; other backends start theirs alone.
+    """Return `tritonserver` with HTTP on the port, gRPC on the next and metrics on the one after. Engines that
+    TensorRT-LLM built (`backend=tensorrt`) are run by its backend in C++, in orchestrator mode, where one Triton
+    starts a process for each GPU by MPI; other backends start theirs alone.
 
     Raises InputError without a repository, and for several nodes.
     """

@@ -14,7 +14,7 @@ from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
 from loadstone.engines.rules import EngineRules, Era, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, grouped
-from loadstone.engines.sharding.limits import GIB, Budget, Limits, count, fraction, switched
+from loadstone.engines.sharding.limits import GIB, BatchLimits, Budget, count, fraction, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
 
 RUNTIME_BYTES = 0.46 * GIB
@@ -49,11 +49,13 @@ _MASTER_PORT, _RPC_PORT = 29501, 13345
 
 
 def runtime_bytes(deployment: Deployment) -> float:
-    """Attention-DP's ranks exchange what their experts need, and have collectives' buffers too."""
+    """Return the runtime's bytes: attention-DP's ranks exchange what their experts need, and have collectives'
+    buffers too."""
     return RUNTIME_TP_BYTES if deployment.tp > 1 or deployment.attention_dp else RUNTIME_BYTES
 
 
 class Vllm(EngineRules):
+    name = "vllm"
     newest = (0, 32)
     eras = (Era((0, 14), "async"), Era((0, 8), "v1"), Era((0, 3), "v0", old=True), Era((0, 0), "eager", old=True))
     """Before 0.3 it had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling."""
@@ -64,16 +66,18 @@ class Vllm(EngineRules):
     """The environment variable VLLM_ALLOW_LONG_MAX_MODEL_LEN is needed to insist."""
     marlin = True
     all_pairs = True
+    step_argument, seqs_argument = "max_num_batched_tokens", "max_num_seqs"
     fp8_widening = 295.0
     places_per_batch = False
+    spreads_experts = True
 
     @property
     def is_v0(self) -> bool:
-        """Whether the engine core is the first one, V0: before 0.8."""
+        """Return whether the engine core is the first one, V0: before 0.8."""
         return self.version < (0, 8)
 
     def chunks_prompts(self, context_tokens: int) -> bool:
-        """Whether a prompt may be computed in pieces, in an engine made for `context_tokens`.
+        """Return whether a prompt may be computed in pieces, in an engine made for `context_tokens`.
 
         Always since 0.8. From 0.5.4 (pull request 6666) where the context is longer than 32,768, but not with latent
         attention ("MLA is enabled; forcing chunked prefill and prefix caching to be disabled", 0.7; later V0 the
@@ -89,8 +93,8 @@ class Vllm(EngineRules):
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
-    def limits(self, context_tokens: int | None = None) -> Limits:
-        """Batch limits of the OpenAI server when nothing is said (0.32, EngineArgs.get_batch_defaults).
+    def limits(self, context_tokens: int | None = None) -> BatchLimits:
+        """Return batch limits of the OpenAI server when nothing is said (0.32, EngineArgs.get_batch_defaults).
 
         total ≥ 160 GiB: 16384 tokens, 1024 sequences · ≥ 70 GiB and no A100: 8192, 1024 · else 2048, 256.
         Before 0.8: 256 sequences, and where prompts come in pieces 2048 tokens, before 0.6.5 512 (pull request
@@ -108,7 +112,7 @@ class Vllm(EngineRules):
         context = context_tokens or self.context_limit or 32_768
         if not self.chunks_prompts(context):
             tokens = max(2048, context)
-        return Limits(
+        return BatchLimits(
             block_tokens=count(deployment, "block_size") or 16,
             max_batched_tokens=count(deployment, "max_num_batched_tokens") or tokens,
             max_seqs=count(deployment, "max_num_seqs") or seqs,
@@ -116,11 +120,11 @@ class Vllm(EngineRules):
 
     @property
     def utilization(self) -> float:
-        """0.92 where nothing is said; 0.9 up to 0.20 (it was 0.9 in 0.19 and is 0.92 in 0.32)."""
+        """Return 0.92 where nothing is said; 0.9 up to 0.20 (it was 0.9 in 0.19 and is 0.92 in 0.32)."""
         given = fraction(self.deployment, "gpu_memory_utilization")
         return given if given is not None else (0.92 if self.version >= (0, 21) else 0.9)
 
-    def budget(self, rank: Rank, limits: Limits) -> Budget:
+    def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         deployment, total = self.deployment, self.deployment.gpu.usable_bytes
         logit_bytes = LOGIT_BYTES if self.version >= (0, 17) else SORTED_LOGIT_BYTES
         beside = rope_bytes(deployment.model, self.model_context) + padding_bytes(deployment.model, rank)
@@ -134,10 +138,10 @@ class Vllm(EngineRules):
             graphs_bytes=GRAPHS_BYTES if self.version >= (0, 21) and not without_graphs else 0.0,
         )
 
-    def cache(self, rank: Rank, limits: Limits) -> Cache:
-        """In 0.32 two steps may be in flight at once (one more than pipeline stages), one block is never given out,
-        and with prefix caching a state keeps one more block to go back to. When the first two came is not known to
-        us; 0.30 is taken.
+    def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
+        """Return its cache: in 0.32 two steps may be in flight at once (one more than pipeline stages), one block is
+        never given out, and with prefix caching a state keeps one more block to go back to. When the first two came
+        is not known to us; 0.30 is taken.
         """
         late = self.version >= (0, 30)
         steps = self.deployment.pp + 1 if late else self.deployment.pp
@@ -146,22 +150,23 @@ class Vllm(EngineRules):
         return grouped(rank.cache, limits.block_tokens, in_flight, states, held_blocks=1 if late else 0)
 
     def whole_prompts(self, context_limit: int) -> int:
-        """Where V0 took longer prompts in pieces, the memory no longer depends on their length."""
+        """Return where V0 took longer prompts in pieces, the memory no longer depends on their length."""
         if not self.is_v0:
             return 0
         return _CHUNKED_BEYOND_TOKENS if self.chunks_prompts(context_limit) else context_limit
 
     @property
     def kv_dtype(self) -> str:
-        """It packs an FP8 cache of sparse MLA in its own way (DeepSeek-V3.2, GLM-5: its DeepseekV32ForCausalLM makes
-        `fp8` to `fp8_ds_mla`), which keeps the RoPE key in bf16."""
+        """Return the precision: it packs an FP8 cache of sparse MLA in its own way (DeepSeek-V3.2, GLM-5: its
+        DeepseekV32ForCausalLM makes `fp8` to `fp8_ds_mla`), which keeps the RoPE key in bf16."""
         dtype, kinds = super().kv_dtype, self.deployment.model.kinds
         sparse = any(isinstance(run.attention, LatentAttention) and run.attention.top_tokens for run in kinds)
         return "fp8_ds_mla" if dtype == "fp8" and sparse else dtype
 
     @property
     def state_dtype(self) -> str:
-        """As it computes (MambaStateDtypeCalculator); others have fp32 (SGLang's mamba2_state_dtype)."""
+        """Return the precision in which it computes (MambaStateDtypeCalculator); others have fp32 (SGLang's
+        mamba2_state_dtype)."""
         return self.deployment.model.dtype
 
     # --- what it refuses --------------------------------------------------------------------------------------------
@@ -175,7 +180,7 @@ class Vllm(EngineRules):
             return refusal
         if self.version < (0, 21):
             return f"vllm {deployment.engine_version} has no KV cache in nvfp4; 0.21 has, or fp8 would work (kv=fp8)"
-        if deployment.gpu.architecture in _NVFP4_IN_PART and any(map(_small_or_sunk, deployment.model.kinds)):
+        if deployment.gpu.architecture in _NVFP4_IN_PART and any(map(_is_small_or_has_sinks, deployment.model.kinds)):
             return (
                 f"vllm has no KV cache in nvfp4 on a {deployment.gpu.name} for heads of 64 numbers or attention "
                 "sinks; fp8 would work (kv=fp8)"
@@ -201,12 +206,12 @@ class Vllm(EngineRules):
 
     @property
     def batches_under_way(self) -> int:
-        """Before 0.8 each batch of a pipeline had an engine of its own (virtual engines)."""
+        """Return how many: before 0.8 each batch of a pipeline had an engine of its own (virtual engines)."""
         return 1 if self.is_v0 else super().batches_under_way
 
     @property
     def cudagraph_mode(self) -> str:
-        """One of CUDAGRAPH_MODES."""
+        """Return one of CUDAGRAPH_MODES."""
         mode = self.deployment.argument("cudagraph_mode") or "full_and_piecewise"
         if mode.lower() not in CUDAGRAPH_MODES:
             known = ", ".join(CUDAGRAPH_MODES).upper()
@@ -219,7 +224,8 @@ class Vllm(EngineRules):
 
     @property
     def graph_tokens(self) -> int:
-        """`max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none before its V1 core."""
+        """Return `max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none before its V1
+        core."""
         if self.is_eager or self.is_v0 or not CUDAGRAPH_MODES[self.cudagraph_mode]:
             return 0
         limits = self.limits()
@@ -229,8 +235,8 @@ class Vllm(EngineRules):
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """`vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own processes where ranks
-        reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
+        """Return `vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own processes where
+        ranks reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
         deployment = self.deployment
         weights, notes = weights_flags(deployment, site)
         chunks, prefixes = switched(deployment, "enable_chunked_prefill"), switched(deployment, "prefix_caching")
@@ -262,7 +268,7 @@ class Vllm(EngineRules):
         if self.version < _ATTENTION_FLAG_SINCE:
             renamed["attention-backend"] = ""
         env = (("VLLM_ATTENTION_BACKEND", backend),) if backend and "attention-backend" in renamed else ()
-        nodes = self._of_nodes(site)
+        nodes = self._spell_nodes(site)
         return Command(program, flags, nodes, notes, entry=2, negates=True, renamed=renamed, env=env)
 
     @property
@@ -279,7 +285,7 @@ class Vllm(EngineRules):
         config = {"method": "mtp"} if draft is None else {"method": "draft_model", "model": draft.model.name}
         return json.dumps({**config, "num_speculative_tokens": tokens})
 
-    def _of_nodes(self, site: Site) -> list[Flags]:
+    def _spell_nodes(self, site: Site) -> list[Flags]:
         deployment, nodes = self.deployment, self.deployment.nodes
         if nodes == 1:
             return []
@@ -308,14 +314,15 @@ class Vllm(EngineRules):
 
 
 def padding_bytes(model: Model, rank: Rank) -> float:
-    """MXFP4 kernels work on a hidden size of whole 256: gpt-oss's 2880 becomes 3072. (Measured on an H100: 13.47 GiB
-    of weights for gpt-oss-20b, 64.38 for 120b; 13.45 and 64.55 so, 12.82 and 60.77 without.)
+    """Return padding: MXFP4 kernels work on a hidden size of whole 256: gpt-oss's 2880 becomes 3072. (Measured on an
+    H100: 13.47 GiB of weights for gpt-oss-20b, 64.38 for 120b; 13.45 and 64.55 so, 12.82 and 60.77 without.)
     """
     return rank.mxfp4_bytes * (-(-model.hidden // 256) * 256 / model.hidden - 1)
 
 
 def rope_bytes(model: Model, context_tokens: int | None) -> float:
-    """Sines and cosines that it keeps: context × rotated numbers of a head, bf16, once per size of head."""
+    """Return bytes of sines and cosines that it keeps: context × rotated numbers of a head, bf16, once per size of
+    head."""
     rotated = set()
     for run in model.kinds:
         if isinstance(run.attention, FullAttention):
@@ -325,5 +332,5 @@ def rope_bytes(model: Model, context_tokens: int | None) -> float:
     return 2.0 * (context_tokens or 0) * sum(rotated)
 
 
-def _small_or_sunk(run: Layers) -> bool:
+def _is_small_or_has_sinks(run: Layers) -> bool:
     return isinstance(run.attention, FullAttention) and (run.attention.head_dim == 64 or run.attention.sinks)

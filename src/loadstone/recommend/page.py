@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loadstone.core.errors import InputError
-from loadstone.core.files import refusing
+from loadstone.core.files import explain_os_error
 from loadstone.recommend.result import Recommendation
 from loadstone.recommend.text import answer, footer, plan_table, remarks, why_measure
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
@@ -32,7 +32,7 @@ def write_page(document: Recommendation, path: Path) -> None:
         rejected=_rejected(document),
         foot=footer(document),
     )
-    with refusing(f"-o {path}: cannot be written", "name another file"):
+    with explain_os_error(f"-o {path}: cannot be written", "name another file"):
         path.write_text(frame_page(f"What to deploy for {document.model}", content), encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.catalogue.deployment.shorthand import split_deployment
-from loadstone.core.files import refusing
+from loadstone.core.files import explain_os_error
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.traffic import Traffic, replayed
 
@@ -58,5 +58,5 @@ def write_study(
         "slo": options.slo,
     }
     text = yaml.safe_dump(study, sort_keys=False, allow_unicode=True, width=100)
-    with refusing(f"--study {path}: cannot be written", "name another file"):
+    with explain_os_error(f"--study {path}: cannot be written", "name another file"):
         path.write_text(text, encoding="utf-8")

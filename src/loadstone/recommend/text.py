@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from loadstone.core.units import show_seconds
-from loadstone.recommend.by_hour import words
-from loadstone.recommend.result import Plan, Recommendation
+from loadstone.recommend.result import ByHour, DeploymentPlan, Recommendation
 from loadstone.report.table import Shown, Table
 
 _REJECTED = 8
@@ -43,7 +42,7 @@ def plan_table(document: Recommendation, names: list[str]) -> Table:
     return Table(title="Plans", heads=heads, align=align, rows=rows)
 
 
-def _row(plan: Plan) -> list[str]:
+def _row(plan: DeploymentPlan) -> list[str]:
     row = [
         str(plan.gpus),
         f"{plan.p_slo:.0%}",
@@ -58,8 +57,21 @@ def _row(plan: Plan) -> list[str]:
 
 def remarks(document: Recommendation) -> list[str]:
     plans = list(enumerate(document.plans, 1))
-    hourly = [words(number, plan.replicas, plan.by_hour) for number, plan in plans if plan.by_hour is not None]
+    hourly = [
+        _describe_hours(number, plan.replicas, plan.by_hour) for number, plan in plans if plan.by_hour is not None
+    ]
     return [*(f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans), *hourly]
+
+
+def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
+    window = "hour" if plan.every_s == 3600 else f"{plan.every_s / 60:g} min"
+    cost = plan.usd_per_month
+    paid = f", ${cost.value:,.0f} a month ({cost.low:,.0f} to {cost.high:,.0f})" if cost is not None else ""
+    return (
+        f"Plan {number} by the {window}: {min(plan.replicas)} to {max(plan.replicas)} replicas, {plan.gpus:.1f} GPUs "
+        f"on average with {plan.start_up_s / 60:g} min to start{paid}: {plan.saves:.0%} less than {replicas} all the "
+        "time."
+    )
 
 
 def why_measure(document: Recommendation) -> str:

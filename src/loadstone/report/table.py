@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadstone.core.text import no_formula, printable
+from loadstone.core.text import escape_formula, printable
 
 if TYPE_CHECKING:
     from rich.align import VerticalAlignMethod
@@ -213,5 +213,5 @@ def to_csv(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(heads)
-    writer.writerows(map(no_formula, row) for row in rows)
+    writer.writerows(map(escape_formula, row) for row in rows)
     return out.getvalue()

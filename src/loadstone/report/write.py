@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 from loadstone.analyse.compare.price import check_prices, parse_prices
 from loadstone.core.errors import InputError
-from loadstone.core.files import refusing
+from loadstone.core.files import explain_os_error
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import INSIDE_RUNS, Report, build
 from loadstone.report.pages.study import StudyPart
@@ -55,7 +55,7 @@ def report(
         sys.stdout.write(_text(made, kind).encode("utf-8", "replace").decode())
         return Written([], made)
     out = out or Path("report-pictures" if pictures else f"report.{kind}")
-    with refusing(f"{out}: cannot be written", "give another name with -o"):
+    with explain_os_error(f"{out}: cannot be written", "give another name with -o"):
         if pictures:
             return Written(write_pictures(made, out, kind), made)
         _write(out, _text(made, kind))

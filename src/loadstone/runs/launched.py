@@ -1,4 +1,4 @@
-"""An engine that a run starts for itself, measures and stops: `bench --launch`."""
+"""Starts an engine here, and stops it: for a run (`bench --launch`), or until its user has enough."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from loadstone.core.errors import InputError, TargetError
 from loadstone.engines import launch_named
-from loadstone.engines.launch import Site
-from loadstone.measure.engines.launch import LaunchError, RunningEngine
+from loadstone.engines.launch import Launch, read_site
+from loadstone.measure.engines.launch import READY_S, LaunchError, RunningEngine
 from loadstone.measure.engines.process import free_port
-from loadstone.workload.options import Options
+from loadstone.workload.options import TargetOptions
 
 
-def check_options(options: Options) -> None:
-    """Raises InputError where something says how to start an engine, and none is to be started."""
+def check_target(options: TargetOptions) -> None:
+    """Raise InputError where an option is about an engine to be started, and none is."""
     given = {
         "--argument": options.arguments,
         "--env": options.environment,
@@ -30,34 +30,35 @@ def check_options(options: Options) -> None:
             raise InputError(f"{flag}: goes with --launch DEPLOYMENT, which starts an engine")
 
 
-@contextlib.contextmanager
-def launched(options: Options, text: str, tell: Callable[[str], None]) -> Iterator[RunningEngine]:
-    """The deployment `text` on this machine, ready within the block, and gone after it.
-
-    Raises InputError, and LaunchError where it does not start or has ended: its log then stays.
-    """
-    site = Site(
+def launch_for(options: TargetOptions, text: str) -> Launch:
+    """Return the commands of the deployment `text` on this machine. Raises InputError."""
+    site = read_site(
         model=options.model,
         port=free_port(),
         program=options.program,
         runtime=options.container,
         image=options.image,
-        cache=str(Path("~/.cache/huggingface").expanduser()),
-        arguments=tuple(options.arguments),
-        environment=tuple(options.environment),
+        argument=options.arguments,
+        env=options.environment,
     )
-    commands = launch_named(text, site)
-    if len(commands.ranks) > 1:
-        nodes = len(commands.ranks)
+    launch = launch_named(text, site)
+    if (nodes := len(launch.ranks)) > 1:
         raise InputError(f"--launch {text}: it takes {nodes} nodes, and this is one; write a study (docs/studies.md)")
-    for note in commands.notes:
-        tell(note)
+    return launch
+
+
+@contextlib.contextmanager
+def started(launch: Launch, tell: Callable[[str], None], timeout_s: float = READY_S) -> Iterator[RunningEngine]:
+    """Run an engine on this machine: it is ready within the block, and gone after it.
+
+    Raises LaunchError where it does not start or has ended: its log then stays.
+    """
     folder = Path(tempfile.mkdtemp(prefix="loadstone-"))
     kept = False
     try:
-        with RunningEngine(commands, folder) as engine:
-            tell(f"starting {commands.engine}; log: {engine.ranks[0].log_path}")
-            engine.wait_ready(options.timeout_ready_s)
+        with RunningEngine(launch, folder) as engine:
+            tell(f"starting {launch.engine}; log: {engine.ranks[0].log_path}")
+            engine.wait_ready(timeout_s)
             try:
                 yield engine
             except TargetError:
@@ -71,8 +72,8 @@ def launched(options: Options, text: str, tell: Callable[[str], None]) -> Iterat
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def ended(engine: RunningEngine | None, log: Path) -> str | None:
-    """Why an engine ended while it was measured; None: it did not. `log`: where its log is kept."""
+def why_ended(engine: RunningEngine | None, log: Path) -> str | None:
+    """Return why an engine ended while it was measured; None: it did not. `log`: where its log is kept."""
     try:
         if engine is not None:
             engine.check()

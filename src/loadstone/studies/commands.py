@@ -1,4 +1,4 @@
-"""A launch of a study as commands: what its engine makes of the deployment, or a server that runs already."""
+"""Makes a launch of a study the commands that its engine's release takes."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import engine_key
 from loadstone.core.errors import InputError
-from loadstone.engines import launch_named
+from loadstone.engines import EMBEDDED, launch_named, launch_of, load_checkpoint
 from loadstone.engines.launch import Launch as Commands
-from loadstone.engines.launch import RankCommand, Site, own_words
+from loadstone.engines.launch import RankCommand, Site, own_words, read_site
 from loadstone.measure.engines import llama_cpp
-from loadstone.studies.file import Engine
-from loadstone.studies.plan import EMBEDDED_MODEL, Launch
+from loadstone.studies.file import EngineSettings
+from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch
 
 _ADDRESS = "LOADSTONE-NODE-"
 _EMBEDDED_SLOTS = 16
@@ -22,12 +21,12 @@ _EMBEDDED_CONTEXT = 4096
 
 
 def commands_of(
-    launch: Launch, engine: Engine, nodes: tuple[str, ...], port: int | None, host: str = "127.0.0.1"
+    launch: PlannedLaunch, engine: EngineSettings, nodes: tuple[str, ...], port: int | None, host: str = "127.0.0.1"
 ) -> Commands:
-    """The commands of all ranks. `host`: where the only one of them listens. Raises InputError where the engine
-    cannot be started so.
+    """Return the commands of all ranks. `host`: where the only one of them listens. Raises InputError where the
+    engine cannot be started so.
     """
-    site = Site(
+    site = read_site(
         model=engine.model,
         host=host,
         port=port,
@@ -35,18 +34,18 @@ def commands_of(
         program=engine.program,
         runtime=engine.container if engine.image else None,
         image=engine.image,
-        cache=str(Path("~/.cache/huggingface").expanduser()),
-        arguments=launch.arguments,
-        environment=tuple((name, str(value)) for name, value in engine.env.items()),
+        argument=launch.arguments,
+        env=engine.env,
     )
     if launch.model == EMBEDDED_MODEL and launch.deployment is None and engine.model is None:
         return _embedded(site)
-    text = launch.deployment or f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}"
-    return launch_named(text, site)
+    if launch.parsed is None or launch.deployment is None:
+        return launch_named(f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}", site)
+    return launch_of(launch.parsed, load_checkpoint(launch.deployment, site))
 
 
 def _embedded(site: Site) -> Commands:
-    """llama.cpp with the small model that comes with Loadstone."""
+    """Return the commands of llama.cpp with the small model that comes with Loadstone."""
     if site.port is None:
         raise InputError("the embedded llama.cpp needs a port")
     if site.image is not None:
@@ -59,7 +58,7 @@ def _embedded(site: Site) -> Commands:
         host=site.host,
     )
     return Commands(
-        engine="llama.cpp",
+        engine=EMBEDDED,
         ranks=(RankCommand("127.0.0.1", (*words, *own_words(site)), dict(site.environment)),),
         url=f"http://{site.host}:{site.port}",
         container=None,
@@ -68,17 +67,17 @@ def _embedded(site: Site) -> Commands:
 
 
 def node_addresses(count: int) -> tuple[str, ...]:
-    """What stands in commands for the addresses of nodes that are not known yet; see shell_word()."""
+    """Return what stands in commands for addresses of nodes that are not known yet; see shell_word()."""
     return tuple(f"{_ADDRESS}{i}" for i in range(count))
 
 
 def with_address(text: str, address: str) -> str:
-    """`text` with the first node's address."""
+    """Return `text` with the first node's address filled in."""
     return text.replace(f"{_ADDRESS}0", address)
 
 
 def shell_word(word: str, address: Callable[[int], str]) -> str:
-    """A word of a command as a shell takes it; `address`: what gives the shell that of a node, by its number."""
+    """Quote a word of a command for a shell; `address`: what gives the shell that of a node, by its number."""
     first, *parts = word.split(_ADDRESS)
     quoted = shlex.quote(first) if first or not parts else ""
     for part in parts:
@@ -87,9 +86,7 @@ def shell_word(word: str, address: Callable[[int], str]) -> str:
     return quoted
 
 
-def gpus_per_node(launch: Launch) -> int:
-    """0 where a launch has none, or nothing is known of the hardware."""
-    if launch.deployment is None:
-        return 0
-    deployment = parse_deployment(launch.deployment)
-    return 0 if deployment.gpu.vendor == "any" else deployment.gpus // deployment.nodes
+def gpus_per_node(launch: PlannedLaunch) -> int:
+    """Return how many GPUs a launch has on each node; 0 where it has none, or nothing is known of the hardware."""
+    deployment = launch.parsed
+    return 0 if deployment is None or deployment.gpu.vendor == "any" else deployment.gpus // deployment.nodes

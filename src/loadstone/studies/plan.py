@@ -1,4 +1,4 @@
-"""What a study does: launches, each a deployment started once, and the cells that are measured while it runs.
+"""Plans a study: launches, each a deployment started once, and the cells that are measured while it runs.
 
 The launch is what is scheduled. Its id and those of its cells are hashes of what matters to their results, so that a
 study whose file changes measures again what changed, and nothing else.
@@ -6,7 +6,6 @@ study whose file changes measures again what changed, and nothing else.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import math
@@ -16,13 +15,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import ARGUMENTS, engine_key
 from loadstone.core.errors import InputError
+from loadstone.engines import EMBEDDED
 from loadstone.runs import find_max
-from loadstone.studies.file import ACCEPTANCE, Engine, StudyFile, load_entries
+from loadstone.studies.file import ACCEPTANCE, EngineSettings, StudyFile, load_entries
 from loadstone.workload.lengths import parse_length
-from loadstone.workload.options import Options, SimulateOptions, options_of
+from loadstone.workload.options import Options, SimulateOptions, options_of, values_of
 from loadstone.workload.planning import Planner
 
 EMBEDDED_MODEL = "tiny"
@@ -31,11 +32,11 @@ _FIND_MAX = "find-max"
 _AXES = ("concurrency", "rate", "time-scale")
 _ID_LENGTH = 12
 _MOST_CELLS = 20_000
-"""Of a study; at a minute each they take a fortnight."""
+"""The most cells of a study; at a minute each they take a fortnight."""
 _COUNT = re.compile(r"\b(tp|pp|dp|ep|nodes)=([0-9])")
 
 
-class Cell(NamedTuple):
+class PlannedCell(NamedTuple):
     """One workload at one load of one launch: a run folder of its own.
 
     repeat    from 1
@@ -50,16 +51,17 @@ class Cell(NamedTuple):
 
     @property
     def is_search(self) -> bool:
-        """For the highest load: its answer is about one of several runs."""
+        """Tell a search for the highest load, whose answer is about one of several runs."""
         return self.options.get(_FIND_MAX) is not None
 
 
-class Launch(NamedTuple):
+class PlannedLaunch(NamedTuple):
     """A deployment that is started, measured and stopped.
 
     engine      its name in the study
     layout      hardware and parallelism, as the study has them; empty: this machine as it is
     deployment  the shorthand; None where nothing is known of the hardware
+    parsed      the deployment that it stands for
     arguments   of the engine, which the shorthand does not have, as (flag, value)
     repeat      of its cells, from 1; the first of them, where one launch serves all (restart: never)
     """
@@ -69,13 +71,14 @@ class Launch(NamedTuple):
     model: str
     layout: str
     deployment: str | None
+    parsed: Deployment | None
     arguments: tuple[tuple[str, str | None], ...]
     repeat: int
-    cells: tuple[Cell, ...]
+    cells: tuple[PlannedCell, ...]
 
 
-def plan_study(read: StudyFile) -> tuple[Launch, ...]:
-    """All launches, in the order in which they run. Raises InputError, with line and column."""
+def plan_study(read: StudyFile) -> tuple[PlannedLaunch, ...]:
+    """Return all launches in the order in which they run. Raises InputError, with line and column."""
     study = read.study
     _check_size(read)
     loads = _cells(read)
@@ -90,7 +93,7 @@ def plan_study(read: StudyFile) -> tuple[Launch, ...]:
 
 
 def _check_size(read: StudyFile) -> None:
-    """Raises InputError where there is no cell, or so many that planning them would take all memory."""
+    """Refuse a study of no cell, or of so many that planning them would take all memory."""
     study, axes = read.study, read.study.deployments
     loads = sum(len(list(_single_loads(entry))) for _, entry in load_entries(study))
     if not loads * len(study.workloads):
@@ -106,10 +109,11 @@ class _Setup(NamedTuple):
     """A deployment of the study, before it is repeated."""
 
     name: str
-    engine: Engine
+    engine: EngineSettings
     model: str
     layout: str
     deployment: str | None
+    parsed: Deployment | None
     arguments: tuple[tuple[str, str | None], ...]
 
 
@@ -130,8 +134,31 @@ def _combinations(read: StudyFile) -> Iterator[tuple[str, str, str]]:
 
 
 def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
-    engine = read.study.engines.get(name, Engine())
+    engine = read.study.engines.get(name, EngineSettings())
     kind = engine_key(engine.engine or name)
+    known, own = _split_arguments(engine, layout)
+    model = model or engine.model or ""
+    if not model and kind != EMBEDDED and engine.url is None:
+        raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
+    if layout and not model and engine.url is None:
+        at = read.study.deployments.layout.index(layout)
+        remedy = "the small model that llama.cpp gets without one runs on this machine as it is; write model:"
+        raise read.error(f"$.deployments.layout[{at}]", f"{layout}: a layout of no model: {remedy}")
+    deployment = parsed = None
+    if model and layout and kind is not None:
+        version = [f"version={engine.version}"] if engine.version else []
+        options = [layout.partition("/")[2], f"engine={kind}", *version, *known]
+        deployment = f"{model}@{layout.partition('/')[0]}/{','.join(filter(None, options))}"
+        try:
+            parsed = parse_deployment(deployment)
+        except InputError as error:
+            at = read.study.deployments.layout.index(layout)
+            raise read.error(f"$.deployments.layout[{at}]", str(error)) from None
+    return _Setup(name, engine, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(own))
+
+
+def _split_arguments(engine: EngineSettings, layout: str) -> tuple[list[str], list[tuple[str, str | None]]]:
+    """Return the arguments that the shorthand of a deployment has, and the others."""
     known, own = [], []
     for key, value in engine.args.items():
         plain = key.lstrip("-").replace("-", "_")
@@ -140,24 +167,7 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
             known.append(f"{plain}={text}")
         else:
             own.append((key.lstrip("-"), text))
-    model = model or engine.model or ""
-    if not model and kind != "llama.cpp" and engine.url is None:
-        raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
-    if layout and not model and engine.url is None:
-        at = read.study.deployments.layout.index(layout)
-        remedy = "the small model that llama.cpp gets without one runs on this machine as it is; write model:"
-        raise read.error(f"$.deployments.layout[{at}]", f"{layout}: a layout of no model: {remedy}")
-    deployment = None
-    if model and layout and kind is not None:
-        version = [f"version={engine.version}"] if engine.version else []
-        options = [layout.partition("/")[2], f"engine={kind}", *version, *known]
-        deployment = f"{model}@{layout.partition('/')[0]}/{','.join(filter(None, options))}"
-        try:
-            parse_deployment(deployment)
-        except InputError as error:
-            at = read.study.deployments.layout.index(layout)
-            raise read.error(f"$.deployments.layout[{at}]", str(error)) from None
-    return _Setup(name, engine, model or EMBEDDED_MODEL, layout, deployment, tuple(own))
+    return known, own
 
 
 class _Cell(NamedTuple):
@@ -178,13 +188,14 @@ def _cells(read: StudyFile) -> list[_Cell]:
                 options = workload | load | {"seed": read.study.seed}
                 try:
                     named = {key.replace("-", "_"): value for key, value in options.items()}
-                    meant = options_of({"deployment": ""} | named, SimulateOptions)
-                    if meant.find_max is not None:
-                        find_max.asked(meant)
+                    accepted = _acceptance(named.pop(ACCEPTANCE, None))
+                    meant = options_of(named, Options)
+                    if meant.load.find_max is not None:
+                        find_max.read_search(meant)
                     planner = Planner(meant)
                     if not number:  # the others have the same options, and other values of one
                         planner.plan()
-                    identity = _identity(meant)
+                    identity = _identity(meant, accepted)
                 except InputError as error:
                     key = str(error).partition(":")[0].lstrip("-")
                     where = f"$.workloads.{name}.{key}" if key in workload else f"{at}.{key}"
@@ -196,19 +207,24 @@ def _cells(read: StudyFile) -> list[_Cell]:
     return cells
 
 
-def _identity(meant: SimulateOptions) -> dict[str, Any]:
-    """The options that are not the defaults, as values: `1k` and 1024 are one length, `4` and [4] one load."""
-    default = options_of({"deployment": ""}, SimulateOptions)
-    names = [*(field.name for field in dataclasses.fields(Options)), ACCEPTANCE]
-    values = {name: getattr(meant, name) for name in names if getattr(meant, name) != getattr(default, name)}
+def _acceptance(value: Any) -> float | None:
+    return options_of({"deployment": "", ACCEPTANCE: value}, SimulateOptions).simulator.acceptance
+
+
+def _identity(meant: Options, acceptance: float | None) -> dict[str, Any]:
+    """Return the options that are not the defaults, as values: `1k` and 1024 are one length, `4` and [4] one load."""
+    default = values_of(Options())
+    values = {name: value for name, value in values_of(meant).items() if value != default[name]}
+    if acceptance is not None:
+        values[ACCEPTANCE] = acceptance
     for name in ("input", "output"):
         if name in values:
-            values[name] = repr(parse_length(values[name], meant.range_ratio, f"--{name}"))
+            values[name] = repr(parse_length(values[name], meant.workload.range_ratio, f"--{name}"))
     return values
 
 
 def _single_loads(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """An entry of `loads` cut into single loads, each with its name."""
+    """Cut an entry of `loads` into single loads, each with its name."""
     if entry.get(_FIND_MAX) is not None:
         yield f"{_FIND_MAX} {entry[_FIND_MAX]}{' by concurrency' * ('concurrency' in entry)}", entry
         return
@@ -223,7 +239,7 @@ def _single_loads(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _is_burst(rate: Any) -> bool:
-    """Whether all requests are sent at once; a rate that is no number is refused later, with its place."""
+    """Tell a rate that sends all requests at once; one that is no number is refused later, with its place."""
     try:
         return float(rate[0] if isinstance(rate, list) and len(rate) == 1 else rate) == math.inf
     except (TypeError, ValueError):
@@ -231,7 +247,7 @@ def _is_burst(rate: Any) -> bool:
 
 
 def _check_different(read: StudyFile, setups: Sequence[_Setup]) -> None:
-    """Raises InputError where two deployments are one."""
+    """Refuse two deployments that are one."""
     seen: dict[str, _Setup] = {}
     for setup in setups:
         if (same := seen.setdefault(_hash(_identity_of(setup)), setup)) is not setup:
@@ -248,11 +264,11 @@ def _identity_of(setup: _Setup) -> dict[str, Any]:
     }
 
 
-def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[_Cell]) -> Launch:
+def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[_Cell]) -> PlannedLaunch:
     never = read.study.restart == "never"
     launch = _hash(_identity_of(setup) | {"repeat": None if never else repeats[0]})
     cells = tuple(
-        Cell(
+        PlannedCell(
             _hash({"launch": launch, "options": each.identity} | ({"repeat": repeat} if never else {})),
             each.workload,
             each.load,
@@ -262,8 +278,8 @@ def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[
         for repeat in repeats
         for each in loads
     )
-    name, _, model, layout, deployment, arguments = setup
-    return Launch(launch, name, model, layout, deployment, arguments, repeats[0], cells)
+    name, _, model, layout, deployment, parsed, arguments = setup
+    return PlannedLaunch(launch, name, model, layout, deployment, parsed, arguments, repeats[0], cells)
 
 
 def _hash(value: Any) -> str:

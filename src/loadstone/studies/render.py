@@ -1,4 +1,4 @@
-"""Launches as files for schedulers: what Slurm gets, dstack's tasks, Kubernetes' Jobs.
+"""Renders launches as files for schedulers: what Slurm gets, dstack's tasks, Kubernetes' Jobs.
 
 Slurm's script is the one that a study submits. The others start an engine, in its image, for somebody who hands them
 in; Loadstone then measures it as a server that runs already. What a machine has under `dstack` or `kubernetes` is
@@ -16,15 +16,14 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml  # type: ignore[import-untyped]
 
-from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import SECRETS
 from loadstone.engines.launch import Launch as Commands
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word
-from loadstone.studies.file import Engine, Kubernetes, Machine, StudyFile
+from loadstone.studies.file import EngineSettings, Kubernetes, MachineSettings, StudyFile
 from loadstone.studies.machines.slurm import SlurmMachine
-from loadstone.studies.plan import Launch
+from loadstone.studies.plan import PlannedLaunch
 
 _PORT = 8000
 _SHM_GIB = 32
@@ -35,18 +34,18 @@ _MEMORY_BAND = 0.15
 
 
 class Rendered(NamedTuple):
-    """A file. `hint`: how it is handed in, and where the engine then answers."""
+    """Holds a file. `hint`: how it is handed in, and where the engine then answers."""
 
     name: str
     text: str
     hint: str
 
 
-def render(read: StudyFile, machine: Machine, launch: Launch, folder: Path) -> Rendered | None:
-    """The launch as its machine's scheduler takes it; None where a machine has none, and starts commands itself.
-    `folder`: of the launch. Raises InputError.
+def render(read: StudyFile, machine: MachineSettings, launch: PlannedLaunch, folder: Path) -> Rendered | None:
+    """Return the launch as its machine's scheduler takes it; None where a machine has none, and starts commands
+    itself. `folder`: of the launch. Raises InputError.
     """
-    engine = read.study.engines.get(launch.engine, Engine())
+    engine = read.study.engines.get(launch.engine, EngineSettings())
     name = f"loadstone-{launch.id}"
     if machine.kind == "slurm":
         slurm = SlurmMachine(machine, read.study.engines, read.study.limits, read.study.study)
@@ -69,7 +68,9 @@ def render(read: StudyFile, machine: Machine, launch: Launch, folder: Path) -> R
     return Rendered(f"{name}.yaml", _yaml(*_kubernetes(name, machine, launch, commands, engine.image)), hint)
 
 
-def _dstack(name: str, machine: Machine, launch: Launch, commands: Commands, image: str) -> dict[str, Any]:
+def _dstack(
+    name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands, image: str
+) -> dict[str, Any]:
     def address(number: int) -> str:
         others = f'$(echo "$DSTACK_NODES_IPS" | sed -n {number + 1}p)'
         return f'"{others if number else "$DSTACK_MASTER_NODE_IP"}"'
@@ -85,16 +86,16 @@ def _dstack(name: str, machine: Machine, launch: Launch, commands: Commands, ima
         "commands": [_script(machine, commands, "DSTACK_NODE_RANK", address)],
         "ports": [_PORT],
         "resources": {
-            "gpu": _gpu_of_dstack(gpu) | {"count": gpus} if gpu and gpus else 0,
+            "gpu": _name_gpu_for_dstack(gpu) | {"count": gpus} if gpu and gpus else 0,
             "shm_size": f"{_SHM_GIB}GB",
         },
         **({"max_duration": f"{round(machine.time)}s"} if machine.time else {}),
     }
-    return _over(task, machine.dstack or {})
+    return _lay_over(task, machine.dstack or {})
 
 
-def _gpu_of_dstack(gpu: Gpu) -> dict[str, Any]:
-    """How dstack calls a GPU: `a100-pcie-40gb` is A100 with about 40 GB, `rtx-6000-ada` RTX6000ADA."""
+def _name_gpu_for_dstack(gpu: Gpu) -> dict[str, Any]:
+    """Return how dstack calls a GPU: `a100-pcie-40gb` is A100 with about 40 GB, `rtx-6000-ada` RTX6000ADA."""
     name = re.sub(r"-(pcie|\d+gb)", "", gpu.name)
     gib = gpu.hbm_bytes / 2**30
     low, high = (round(gib * (1 + sign * _MEMORY_BAND)) for sign in (-1, 1))
@@ -102,9 +103,10 @@ def _gpu_of_dstack(gpu: Gpu) -> dict[str, Any]:
 
 
 def _kubernetes(
-    name: str, machine: Machine, launch: Launch, commands: Commands, image: str
+    name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands, image: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A Job with a pod for each rank, which all end where one does, and the Service that gives the pods names."""
+    """Return a Job with a pod for each rank, which all end where one does, and the Service that gives the pods
+    names."""
     own = machine.kubernetes or Kubernetes()
     count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
     script = _script(machine, commands, "JOB_COMPLETION_INDEX", lambda number: f"{name}-{number}.{name}")
@@ -125,7 +127,7 @@ def _kubernetes(
         "subdomain": name,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
-        "containers": [_over(container, own.container)],
+        "containers": [_lay_over(container, own.container)],
         "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHM_GIB}Gi"}}],
     }
     about = {"name": name, **({"namespace": own.namespace} if own.namespace else {})}
@@ -141,7 +143,7 @@ def _kubernetes(
         "completionMode": "Indexed",
         "backoffLimit": 0,
         **({"activeDeadlineSeconds": round(machine.time)} if machine.time else {}),
-        "template": {"spec": _over(pod, own.pod)},
+        "template": {"spec": _lay_over(pod, own.pod)},
     }
     return (
         {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": service},
@@ -149,8 +151,8 @@ def _kubernetes(
     )
 
 
-def _script(machine: Machine, commands: Commands, rank: str, address: Callable[[int], str]) -> str:
-    """What `sh` runs in a container, which becomes the engine. `rank`: the variable with the rank's number."""
+def _script(machine: MachineSettings, commands: Commands, rank: str, address: Callable[[int], str]) -> str:
+    """Return what `sh` runs in a container, which becomes the engine. `rank`: the variable with the rank's number."""
     lines = ["set -e", *machine.setup]
     lines += [f"printf %s {shlex.quote(text)} >/tmp/{name}" for name, text in commands.files.items()]
     ranks = []
@@ -162,17 +164,17 @@ def _script(machine: Machine, commands: Commands, rank: str, address: Callable[[
     return "\n".join([*lines, f"case ${rank} in", *(f"{i}) {line} ;;" for i, line in enumerate(ranks)), "esac"])
 
 
-def _gpu(launch: Launch) -> Gpu | None:
-    return parse_deployment(launch.deployment).gpu if launch.deployment else None
+def _gpu(launch: PlannedLaunch) -> Gpu | None:
+    return launch.parsed.gpu if launch.parsed else None
 
 
-def _over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `more` laid over it: mappings are joined, lists appended, all else replaced."""
+def _lay_over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `more` laid over it: mappings are joined, lists appended, all else replaced."""
     result = dict(base)
     for key, value in more.items():
         there = result.get(key)
         if isinstance(there, Mapping) and isinstance(value, Mapping):
-            result[key] = _over(there, value)
+            result[key] = _lay_over(there, value)
         elif isinstance(there, list) and isinstance(value, list):
             result[key] = [*there, *value]
         else:

@@ -1,4 +1,4 @@
-"""The same records, summarised as other tools define their numbers: to be laid beside published ones.
+"""Summarises records as other tools define their numbers, to compare with published ones.
 
 A dialect gives the keys of the tool's own result file in its own units; where that file is nested, keys are the path
 in it, joined by dots. `DEFINITIONS` says in a line what each key is. Percentiles, which requests count and where a
@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING
 from loadstone.analyse.other_tools.clients import AIPERF, INFERENCE_PERF, LLMPERF, VLLM, sglang
 from loadstone.analyse.other_tools.facts import gather
 from loadstone.analyse.other_tools.guidellm import GUIDELLM
-from loadstone.analyse.other_tools.mlperf import MLPERF
 from loadstone.core.errors import InputError
 from loadstone.core.summary import ToolNumbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from loadstone.core.plan import Load
-
-__all__ = ["DEFINITIONS", "DIALECTS", "definition_in", "summarise_as"]
+__all__ = ["DEFINITIONS", "DIALECTS", "find_definition", "summarise_as"]
 
 _DIALECTS = {
     "vllm": VLLM,
@@ -32,23 +29,20 @@ _DIALECTS = {
     "guidellm": GUIDELLM,
     "inference-perf": INFERENCE_PERF,
     "llmperf": LLMPERF,
-    "mlperf": MLPERF,
 }
 
 DIALECTS = tuple(_DIALECTS)
 DEFINITIONS = {name: dict(dialect.definitions()) for name, dialect in _DIALECTS.items()}
-"""For each dialect, what each of its keys is, in a line."""
+"""For each dialect, the definition of each of its keys, in a line."""
 
 
-def definition_in(dialect: str | None, metric: str) -> str | None:
-    """What a dialect's own of a field of core's Metrics is, in a line; None where that is not known."""
-    return _DIALECTS[dialect].definition(metric) if dialect in _DIALECTS else None
+def find_definition(dialect: str | None, metric: str) -> str | None:
+    """Find a dialect's definition of a field of core's Metrics, in a line; None where it has none."""
+    return _DIALECTS[dialect].find_definition(metric) if dialect in _DIALECTS else None
 
 
-def summarise_as(
-    name: str, read: Callable[[], Iterable[pa.RecordBatch]], load: Load, *, streams: bool = True
-) -> ToolNumbers:
-    """The numbers of one cell in the dialect `name`, and what each is in a line.
+def summarise_as(name: str, read: Callable[[], Iterable[pa.RecordBatch]], *, streams: bool = True) -> ToolNumbers:
+    """Compute the numbers of one cell in the dialect `name`, each with its definition in a line.
 
     `read` starts reading the cell's records, columns named as in RequestRecord; it is called once.
     `streams`: False where answers came in one piece: what needs a first token or a gap is None then.
@@ -59,5 +53,5 @@ def summarise_as(
     if name not in _DIALECTS:
         raise InputError(f"--dialect {name}: unknown; choose one of {', '.join(DIALECTS)}")
     dialect = _DIALECTS[name]
-    numbers = dialect.numbers(gather(read, load, streams=streams))
+    numbers = dialect.numbers(gather(read, streams=streams))
     return ToolNumbers(name=name, tool=dialect.tool, metrics=dict(numbers), definitions=DEFINITIONS[name])

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.other_tools.dialect import Dialect, Sample, Total, linear
+from loadstone.analyse.other_tools.dialect import Dialect, ToolSample, Total, linear
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
-from loadstone.core.arrays import Floats, over, present, span_s, total
+from loadstone.core.arrays import Floats, divide, drop_missing, span_s, total
 
 # --- vLLM and SGLang -------------------------------------------------------------------------------------------
 
@@ -47,10 +47,10 @@ VLLM = Dialect(
         "max_concurrent_requests": Total(_CONCURRENT, lambda f: _most_requests(f, f.done["last"])),
     },
     samples={
-        "ttft": Sample("t1 − t0", lambda f: f.ttft_s * 1e3),
-        "tpot": Sample("(tT − t1)/(n − 1) per request, n ≥ 2", lambda f: f.tpot_s * 1e3),
-        "itl": Sample(_CHUNKS, lambda f: f.chunk_gaps_s * 1e3),
-        "e2el": Sample("tT − t0", lambda f: f.span("sent", "last") * 1e3),
+        "ttft": ToolSample("t1 − t0", lambda f: f.ttft_s * 1e3),
+        "tpot": ToolSample("(tT − t1)/(n − 1) per request, n ≥ 2", lambda f: f.tpot_s * 1e3),
+        "itl": ToolSample(_CHUNKS, lambda f: f.chunk_gaps_s * 1e3),
+        "e2el": ToolSample("tT − t0", lambda f: f.span("sent", "last") * 1e3),
     },
     statistics=linear("mean", "median", "std", percentiles=(50, 90, 95, 99)),
     keys=("*", "{}_*_ms"),
@@ -81,7 +81,7 @@ def sglang(*, native: bool) -> Dialect:
             "total_throughput": _ALL_THROUGHPUT,
             "concurrency": Total(
                 "Σ(te − t0) of completed requests/duration",
-                lambda f: f.per_s(float(present(f.span("sent", "end")).sum())),
+                lambda f: f.per_s(float(drop_missing(f.span("sent", "end")).sum())),
             ),
             "accept_length": Total("not told by a record: the server states it after the run", lambda f: None),
             "max_output_tokens_per_s": Total(
@@ -94,13 +94,15 @@ def sglang(*, native: bool) -> Dialect:
             ),
         },
         samples={
-            "e2e_latency": Sample("te − t0, to the last line of the stream", lambda f: f.span("sent", "end") * 1e3),
-            "ttft": Sample("t1 − t0", lambda f: f.ttft_s * 1e3),
-            "tpot": Sample(
+            "e2e_latency": ToolSample(
+                "te − t0, to the last line of the stream", lambda f: f.span("sent", "end") * 1e3
+            ),
+            "ttft": ToolSample("t1 − t0", lambda f: f.ttft_s * 1e3),
+            "tpot": ToolSample(
                 "(te − t1)/(n − 1) per request, n ≥ 2",
                 lambda f: mean_gap_s(f.span("first", "end"), f.done["tokens"]) * 1e3,
             ),
-            "itl": Sample(gaps, gaps_ms),
+            "itl": ToolSample(gaps, gaps_ms),
         },
         statistics=linear("mean", "median", "std", percentiles=(90, 95, 99)),
         keys=("*", "{}_*_ms"),
@@ -110,7 +112,7 @@ def sglang(*, native: bool) -> Dialect:
 
 
 def _first_send(facts: Facts, ends: Floats) -> tuple[NDArray[np.bool_], float | None]:
-    """Which done requests have a send and an end, and the first send: where the grid of seconds begins."""
+    """Mark done requests that have a send and an end, and find the first send: there the grid of seconds begins."""
     known = ~np.isnan(facts.done["sent"]) & ~np.isnan(ends)
     return known, float(facts.done["sent"][known].min()) if known.any() else None
 
@@ -158,7 +160,7 @@ AIPERF = Dialect(
             "requests neither ok, short nor cancelled; the tool leaves it out where it is 0", lambda f: f.errors
         ),
         "request_error_rate": Total(
-            "errors/(errors + request_count), %", lambda f: over(100 * f.errors, f.errors + f.ok)
+            "errors/(errors + request_count), %", lambda f: divide(100 * f.errors, f.errors + f.ok)
         ),
         "benchmark_duration": Total(
             "last tT − first send of ok and short requests, s", lambda f: span_s(f.done["sent"], f.done["last"])
@@ -180,28 +182,30 @@ AIPERF = Dialect(
         ),
     },
     samples={
-        "request_latency": Sample("tT − t0; ms", lambda f: f.span("sent", "last") * 1e3),
-        "time_to_first_token": Sample("t1 − t0; ms", lambda f: f.ttft_s * 1e3),
-        "time_to_second_token": Sample("second event − first event; ms", lambda f: f.span("first", "second") * 1e3),
-        "time_to_first_output_token": Sample(
+        "request_latency": ToolSample("tT − t0; ms", lambda f: f.span("sent", "last") * 1e3),
+        "time_to_first_token": ToolSample("t1 − t0; ms", lambda f: f.ttft_s * 1e3),
+        "time_to_second_token": ToolSample(
+            "second event − first event; ms", lambda f: f.span("first", "second") * 1e3
+        ),
+        "time_to_first_output_token": ToolSample(
             "first text that is no reasoning − t0: not told by a record; ms", lambda f: np.empty(0)
         ),
-        "inter_token_latency": Sample("(tT − t1)/(n − 1) per request, n ≥ 2; ms", lambda f: f.tpot_s * 1e3),
-        "inter_chunk_latency": Sample(f"{_CHUNKS}; ms", lambda f: f.chunk_gaps_s * 1e3),
-        "decode_duration": Sample("tT − t1; ms", lambda f: f.span("first", "last") * 1e3),
-        "output_token_throughput_per_user": Sample(
+        "inter_token_latency": ToolSample("(tT − t1)/(n − 1) per request, n ≥ 2; ms", lambda f: f.tpot_s * 1e3),
+        "inter_chunk_latency": ToolSample(f"{_CHUNKS}; ms", lambda f: f.chunk_gaps_s * 1e3),
+        "decode_duration": ToolSample("tT − t1; ms", lambda f: f.span("first", "last") * 1e3),
+        "output_token_throughput_per_user": ToolSample(
             "1/inter_token_latency per request, tokens/s", lambda f: _per_s(np.ones(f.ok), f.tpot_s)
         ),
-        "e2e_output_token_throughput": Sample(
+        "e2e_output_token_throughput": ToolSample(
             "n/(tT − t0) per request, tokens/s", lambda f: _per_s(f.done["tokens"], f.span("sent", "last"))
         ),
-        "prefill_throughput_per_user": Sample(
+        "prefill_throughput_per_user": ToolSample(
             "input tokens/(t1 − t0) per request, tokens/s", lambda f: _per_s(f.done["input"], f.ttft_s)
         ),
-        "input_sequence_length": Sample("input tokens per request", lambda f: f.done["input"]),
-        "output_sequence_length": Sample("n per request, reasoning included", lambda f: f.done["tokens"]),
+        "input_sequence_length": ToolSample("input tokens per request", lambda f: f.done["input"]),
+        "output_sequence_length": ToolSample("n per request, reasoning included", lambda f: f.done["tokens"]),
         # A request that only reasoned has no count of output tokens rather than one of 0.
-        "output_token_count": Sample(
+        "output_token_count": ToolSample(
             "n less reasoning tokens per request", lambda f: np.where(_spoken(f) > 0, _spoken(f), np.nan)
         ),
     },
@@ -258,7 +262,7 @@ INFERENCE_PERF = Dialect(
         "load_summary.count": Total("requests, whatever became of them", lambda f: len(f.measured)),
         "load_summary.send_duration": Total("last send − first send, s", _sending_s),
         "load_summary.achieved_rate": Total(
-            "requests/send_duration, 1/s", lambda f: over(len(f.measured), _sending_s(f))
+            "requests/send_duration, 1/s", lambda f: divide(len(f.measured), _sending_s(f))
         ),
         "successes.count": Total("requests ok or short", lambda f: f.ok),
         "successes.throughput.input_tokens_per_sec": Total(
@@ -274,25 +278,25 @@ INFERENCE_PERF = Dialect(
         "failures.count": Total("requests neither ok nor short", lambda f: len(f.failed)),
     },
     samples={
-        "load_summary.schedule_delay": Sample(
+        "load_summary.schedule_delay": ToolSample(
             "t0 − intended, of all requests; s", lambda f: f.measured["sent"] - f.measured["intended"]
         ),
-        "successes.latency.request_latency": Sample("te − t0; s", lambda f: f.span("sent", "end")),
-        "successes.latency.normalized_time_per_output_token": Sample(
+        "successes.latency.request_latency": ToolSample("te − t0; s", lambda f: f.span("sent", "end")),
+        "successes.latency.normalized_time_per_output_token": ToolSample(
             "(te − t0)/n per request; s", lambda f: mean_gap_s(f.span("sent", "end"), f.done["tokens"], less=0)
         ),
-        "successes.latency.time_per_output_token": Sample(
+        "successes.latency.time_per_output_token": ToolSample(
             "(tT − t1)/(n − 1) per request, n ≥ 2; s", lambda f: f.tpot_s
         ),
-        "successes.latency.time_to_first_token": Sample(
+        "successes.latency.time_to_first_token": ToolSample(
             "t1 − t0, of requests of two tokens and more; s",
             lambda f: np.where(f.done["tokens"] > 1, f.ttft_s, np.nan),
         ),
-        "successes.latency.inter_token_latency": Sample(
+        "successes.latency.inter_token_latency": ToolSample(
             "gaps between tokens, pooled, 0 within a chunk; s", _gaps_with_zeros_s
         ),
-        "successes.output_len": Sample("n per request", lambda f: f.done["tokens"]),
-        "failures.request_latency": Sample(
+        "successes.output_len": ToolSample("n per request", lambda f: f.done["tokens"]),
+        "failures.request_latency": ToolSample(
             "te − t0 of requests neither ok nor short; s", lambda f: f.failed["end"] - f.failed["sent"]
         ),
     },
@@ -319,23 +323,23 @@ LLMPERF = Dialect(
         "num_completed_requests": Total("requests ok or short", lambda f: f.ok),
         "num_completed_requests_per_min": Total("60·completed/(last end − first send)", lambda f: f.per_s(60 * f.ok)),
         "number_errors": Total("requests neither ok nor short", lambda f: len(f.failed)),
-        "error_rate": Total("errors/requests started", lambda f: over(len(f.failed), len(f.measured)) or 0),
+        "error_rate": Total("errors/requests started", lambda f: divide(len(f.failed), len(f.measured)) or 0),
         "mean_output_throughput_token_per_s": Total(
             "Σ n of completed requests/(last end − first send)", lambda f: f.per_s(f.output_tokens)
         ),
     },
     samples={
-        "inter_token_latency_s": Sample(
+        "inter_token_latency_s": ToolSample(
             "(tT − t0)/n per request: it includes TTFT",
             lambda f: mean_gap_s(f.span("sent", "last"), f.done["tokens"], less=0),
         ),
-        "ttft_s": Sample("t1 − t0", lambda f: f.ttft_s),
-        "end_to_end_latency_s": Sample("te − t0", lambda f: f.span("sent", "end")),
-        "request_output_throughput_token_per_s": Sample(
+        "ttft_s": ToolSample("t1 − t0", lambda f: f.ttft_s),
+        "end_to_end_latency_s": ToolSample("te − t0", lambda f: f.span("sent", "end")),
+        "request_output_throughput_token_per_s": ToolSample(
             "n/(te − t0) per request", lambda f: _per_s(f.done["tokens"], f.span("sent", "end"))
         ),
-        "number_input_tokens": Sample("input tokens per request", lambda f: f.done["input"]),
-        "number_output_tokens": Sample("n per request", lambda f: f.done["tokens"]),
+        "number_input_tokens": ToolSample("input tokens per request", lambda f: f.done["input"]),
+        "number_output_tokens": ToolSample("n per request", lambda f: f.done["tokens"]),
     },
     statistics=linear("mean", "min", "max", "stddev", percentiles=(25, 50, 75, 90, 95, 99), prefix="quantiles_p"),
     keys=("results_*", "results_*_{}"),

@@ -1,4 +1,4 @@
-"""A tool's numbers as tables, in which each has its definition beside its formula."""
+"""Describes a tool's numbers as tables: each has its definition beside its formula."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadstone.analyse.other_tools.facts import Facts
-from loadstone.core.arrays import Floats, present
+from loadstone.core.arrays import Floats, drop_missing
 
 Number = float | int | None
 
 
 class Total(NamedTuple):
-    """One number of a cell: what it is, in a line, and its formula."""
+    """One number of a cell: its definition, in a line, and its formula."""
 
     definition: str
     of: Callable[[Facts], Number]
 
 
 class Statistic(NamedTuple):
-    """One number of a sample: its name in the tool's keys, what it is, and its formula, of what `prepare` gives."""
+    """One number of a distribution: its name in the tool's keys, its definition, its formula of what `prepare`
+    gives.
+    """
 
     name: str
     definition: str
     of: Callable[[Any], Number]
 
 
-class Sample(NamedTuple):
-    """Values of which a tool gives statistics; `statistics`: where they are not the dialect's."""
+class ToolSample(NamedTuple):
+    """Values of which a tool gives statistics, with their definition in a line."""
 
     definition: str
     of: Callable[[Facts], Any]
-    statistics: Sequence[Statistic] = ()
 
 
 _MOMENTS: dict[str, tuple[str, Callable[[Floats], Any]]] = {
@@ -50,7 +51,7 @@ _MOMENTS: dict[str, tuple[str, Callable[[Floats], Any]]] = {
 
 
 def linear(*moments: str, percentiles: Sequence[float], prefix: str = "p") -> tuple[Statistic, ...]:
-    """Statistics whose percentiles are linear between neighbours, numpy's default."""
+    """Make statistics whose percentiles are linear between neighbours, numpy's default."""
     return (
         *(Statistic(name, *_MOMENTS[name]) for name in moments),
         *(
@@ -61,26 +62,26 @@ def linear(*moments: str, percentiles: Sequence[float], prefix: str = "p") -> tu
 
 
 def _present(values: Floats) -> Floats | None:
-    known = present(values)
+    known = drop_missing(values)
     return known if len(known) else None
 
 
 class Dialect(NamedTuple):
     """One tool's definitions.
 
-    tool        whose, as read from its source, and of which version
-    totals      name to number
-    samples     name to values
-    statistics  of each sample
-    keys        how the keys of totals and of samples are made: * is the name, {} the statistic
-    suffix      what the definition of each statistic ends with
-    names       the total or sample that is the tool's own of a field of core's Metrics
-    prepare     from a sample's values to what statistics are taken of; None where there is nothing to take them of
+    tool           its name and the version whose source was read
+    totals         name to number
+    distributions  name to values
+    statistics     computed of each distribution
+    keys           patterns of the keys of totals and of distributions: * is the name, {} the statistic
+    suffix         ends the definition of each statistic
+    names          field of core's Metrics to the total or distribution that is the tool's own
+    prepare        makes of values what statistics are taken of; None: there is nothing to take them of
     """
 
     tool: str
     totals: Mapping[str, Total]
-    samples: Mapping[str, Sample]
+    samples: Mapping[str, ToolSample]
     statistics: Sequence[Statistic]
     keys: tuple[str, str] = ("*", "*")
     suffix: str = ""
@@ -88,30 +89,30 @@ class Dialect(NamedTuple):
     prepare: Callable[[Any], Any] = _present
 
     def definitions(self) -> Iterator[tuple[str, str]]:
-        """Each key, and what it is in a line."""
+        """Yield each key with its definition in a line."""
         for name, total in self.totals.items():
             yield self.keys[0].replace("*", name), total.definition
         for name, sample in self.samples.items():
-            for statistic in sample.statistics or self.statistics:
+            for statistic in self.statistics:
                 definition = f"{statistic.definition} of {sample.definition}{self.suffix}"
                 yield self._key(name, statistic), definition
 
     def numbers(self, facts: Facts) -> Iterator[tuple[str, Number]]:
-        """Each key, and its value."""
+        """Yield each key with its value."""
         for name, total in self.totals.items():
             yield self.keys[0].replace("*", name), total.of(facts)
         for name, sample in self.samples.items():
             values = self.prepare(sample.of(facts))
-            for statistic in sample.statistics or self.statistics:
+            for statistic in self.statistics:
                 number = None if values is None else statistic.of(values)
                 # Of numpy's numbers plain ones, which JSON can hold.
                 yield self._key(name, statistic), number.item() if isinstance(number, np.generic) else number
 
-    def definition(self, metric: str) -> str | None:
-        """What the tool's own of a field of Metrics is, in a line, without its unit; None where it has none."""
+    def find_definition(self, metric: str) -> str | None:
+        """Find the tool's definition of a field of Metrics, in a line, without its unit; None where it has none."""
         name = self.names.get(metric, "")
         row = self.totals.get(name) or self.samples.get(name)
         return row.definition.removesuffix("; ms").removesuffix("; s") if row else None
 
-    def _key(self, sample: str, statistic: Statistic) -> str:
-        return self.keys[1].replace("*", sample).format(statistic.name)
+    def _key(self, name: str, statistic: Statistic) -> str:
+        return self.keys[1].replace("*", name).format(statistic.name)

@@ -1,4 +1,4 @@
-"""What every dialect starts from: the measured requests of one cell as arrays, and values that several tools share.
+"""Holds the measured requests of one cell as arrays, and computes values that several tools share.
 
 Symbols as in docs/metrics.md: t0 sent, t1 first and tT last event with output, te end of the stream, n output tokens.
 """
@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core import arrays
-from loadstone.core.arrays import Floats, over, total
-from loadstone.core.plan import Load
+from loadstone.core.arrays import Floats, divide, total
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,24 +30,22 @@ class Facts:
               output it had (`events`), when the second of them came, and its reasoning tokens
     arrival   when each event of the done requests arrived, in their order, end to end
     gained    tokens each of these brought
-    load      of this cell
     window    from when to when rates are taken: first send to last end, unless more is known; None without requests
     """
 
     measured: NDArray[Any]
     arrival: Floats
     gained: NDArray[np.int64]
-    load: Load
     window: tuple[float, float] | None
 
     @cached_property
     def done(self) -> NDArray[Any]:
         """The measured requests that are ok or short, which is what tools call successful."""
-        return np.asarray(self.measured[arrays.completed(self.measured)])
+        return np.asarray(self.measured[arrays.is_completed(self.measured)])
 
     @cached_property
     def failed(self) -> NDArray[Any]:
-        return np.asarray(self.measured[~arrays.completed(self.measured)])
+        return np.asarray(self.measured[~arrays.is_completed(self.measured)])
 
     @property
     def ok(self) -> int:
@@ -69,7 +66,7 @@ class Facts:
 
     def per_s(self, count: float | None) -> float | None:
         """`count` over the duration."""
-        return over(count, self.duration_s)
+        return divide(count, self.duration_s)
 
     @property
     def input_tokens(self) -> int | None:
@@ -86,7 +83,7 @@ class Facts:
 
     @property
     def ttft_s(self) -> Floats:
-        """t1 − t0 of the done requests, as the values below."""
+        """t1 − t0 of the done requests."""
         return self.span("sent", "first")
 
     @property
@@ -100,7 +97,7 @@ class Facts:
 
     @cached_property
     def chunk_gaps_s(self) -> Floats:
-        """The gap before each event but a request's first: what a tool sees that takes a chunk for a token."""
+        """The gap before each event but a request's first, as a tool computes it that takes a chunk for a token."""
         return np.diff(self.arrival)[~self.first_events[1:]]
 
     @cached_property
@@ -116,24 +113,25 @@ class Facts:
 
     @property
     def first_events(self) -> NDArray[np.bool_]:
-        """Which events are their request's first."""
+        """True at each event that is its request's first."""
         return np.diff(self.owners, prepend=-1) > 0
 
 
-def gather(read: Callable[[], Iterable[pa.RecordBatch]], load: Load, *, streams: bool = True) -> Facts:
-    """The facts of the records that `read` yields. Without `streams` only the last event of each is kept, as `last`.
+def gather(read: Callable[[], Iterable[pa.RecordBatch]], *, streams: bool = True) -> Facts:
+    """Gather the facts of the records that `read` yields. Without `streams` only the last event of each is kept, as
+    `last`.
 
     Raises InputError where arrival_s and tokens of a request differ in length.
     """
     parts = [(np.empty(0, _ROW), np.empty(0), np.empty(0, np.int64))]
-    parts += [_of_batch(batch, streams) for batch in read()]
+    parts += [_read_batch(batch, streams) for batch in read()]
     measured, arrival, gained = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
     duration_s = arrays.span_s(measured["sent"], measured["end"])
     window = None if duration_s is None else (float(np.nanmin(measured["sent"])), float(np.nanmax(measured["end"])))
-    return Facts(measured, arrival, gained, load, window)
+    return Facts(measured, arrival, gained, window)
 
 
-def _of_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Floats, NDArray[np.int64]]:
+def _read_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Floats, NDArray[np.int64]]:
     whole = arrays.events(batch)
     arrival, _, events = whole
     taken = arrays.rows(batch, whole)
@@ -149,8 +147,8 @@ def _of_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Float
     rows["events"] = events
     two = events > 1
     rows["second"][two] = arrival[(np.cumsum(events) - events)[two] + 1]
-    kept = np.repeat(measured & arrays.completed(rows), events)
-    return rows[measured], arrival[kept], arrays.gained(whole)[kept].astype(np.int64)
+    kept = np.repeat(measured & arrays.is_completed(rows), events)
+    return rows[measured], arrival[kept], arrays.count_gained(whole)[kept].astype(np.int64)
 
 
 def mean_gap_s(span_s: Floats, tokens: Floats, less: int = 1) -> Floats:

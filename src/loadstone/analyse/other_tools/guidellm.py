@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadstone.analyse.other_tools.dialect import Dialect, Sample, Statistic, Total
+from loadstone.analyse.other_tools.dialect import Dialect, Statistic, ToolSample, Total
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
 from loadstone.core.arrays import Floats
 
@@ -24,11 +24,11 @@ _LEAST_S = 1e-6  # the least time that the last event's rate holds
 
 _PERCENTILES = (10, 25, 50, 75, 90, 95, 99)
 Weighted = tuple[Floats, Floats]
-"""Values, and how much each weighs."""
+"""Values and their weights."""
 
 
 class _Shares(NamedTuple):
-    """Different values in order, and each one's share of all weight."""
+    """Different values in order, each with its share of all weight."""
 
     values: Floats
     share: Floats
@@ -75,7 +75,7 @@ def _prompts(facts: Facts) -> Weighted:
 
 
 def _outputs(facts: Facts) -> Weighted:
-    """When output tokens came, as GuideLLM places them: one at t1, the others evenly at as many moments as events."""
+    """Place output tokens in time as GuideLLM does: one at t1, the others evenly at as many moments as events."""
     done = facts.done
     bundled = done["events"] <= 1
     spread = ~bundled & (done["tokens"] > 1)
@@ -108,7 +108,7 @@ def _rate(facts: Facts, *events: Weighted) -> Weighted:
 
 
 def _concurrency(facts: Facts) -> Weighted:
-    """How many were under way, and for how long each number."""
+    """Count requests under way, with the time that each count held."""
     if facts.window is None:
         return np.empty(0), np.empty(0)
     begin, end = facts.window
@@ -150,32 +150,32 @@ GUIDELLM = Dialect(
         "request_totals.total": Total("requests, whatever became of them", lambda f: len(f.measured)),
     },
     samples={
-        "request_latency": Sample("te − t0; s", lambda f: _alike(f.span("sent", "end"))),
-        "time_to_first_token_ms": Sample("t1 − t0; ms", lambda f: _alike(f.ttft_s * 1e3)),
-        "time_per_output_token_ms": Sample(
+        "request_latency": ToolSample("te − t0; s", lambda f: _alike(f.span("sent", "end"))),
+        "time_to_first_token_ms": ToolSample("t1 − t0; ms", lambda f: _alike(f.ttft_s * 1e3)),
+        "time_per_output_token_ms": ToolSample(
             "(tT − t0)/n, first token included, each request weighing n; ms",
             lambda f: (mean_gap_s(f.span("sent", "last"), f.done["tokens"], less=0) * 1e3, f.done["tokens"]),
         ),
-        "inter_token_latency_ms": Sample(
+        "inter_token_latency_ms": ToolSample(
             "(tT − t1)/(n − 1), each request weighing n − 1; ms", lambda f: (f.tpot_s * 1e3, f.done["tokens"] - 1)
         ),
-        "prompt_token_count": Sample("input tokens per request", lambda f: _alike(f.done["input"])),
-        "output_token_count": Sample("n per request", lambda f: _alike(f.done["tokens"])),
-        "total_token_count": Sample(
+        "prompt_token_count": ToolSample("input tokens per request", lambda f: _alike(f.done["input"])),
+        "output_token_count": ToolSample("n per request", lambda f: _alike(f.done["tokens"])),
+        "total_token_count": ToolSample(
             "input tokens + n per request", lambda f: _alike(f.done["input"] + f.done["tokens"])
         ),
-        "requests_per_second": Sample(
+        "requests_per_second": ToolSample(
             "the rate of request ends, over time", lambda f: _rate(f, _alike(f.done["end"]))
         ),
-        "request_concurrency": Sample("requests under way, over time", _concurrency),
-        "prompt_tokens_per_second": Sample(
+        "request_concurrency": ToolSample("requests under way, over time", _concurrency),
+        "prompt_tokens_per_second": ToolSample(
             "the rate of input tokens, all at t1, over time", lambda f: _rate(f, _prompts(f))
         ),
-        "output_tokens_per_second": Sample(
+        "output_tokens_per_second": ToolSample(
             "the rate of output tokens, 1 at t1 and the others evenly up to tT, over time",
             lambda f: _rate(f, _outputs(f)),
         ),
-        "tokens_per_second": Sample(
+        "tokens_per_second": ToolSample(
             "the rate of input and output tokens, over time", lambda f: _rate(f, _prompts(f), _outputs(f))
         ),
     },

@@ -1,4 +1,4 @@
-"""Attention of several kinds; each knows its weight matrices and what it keeps of a token.
+"""Counts attention of several kinds; each knows its weight matrices and what it keeps of a token.
 
 A `weights(hidden)` lists every matrix with its shape, by the name it has in Hugging Face checkpoints (the common one,
 where families differ). Parameter counts, bytes, FLOPs and how tensor parallelism cuts it all follow from that list.
@@ -16,7 +16,7 @@ from loadstone.catalogue.architecture.precision import KV_BYTES
 
 
 class FullAttention(msgspec.Struct, frozen=True):
-    """Softmax attention with its own keys and values: MHA (kv_heads = heads), GQA, MQA (kv_heads = 1).
+    """Counts softmax attention with its own keys and values: MHA (kv_heads = heads), GQA, MQA (kv_heads = 1).
 
     `window_tokens`: the layer sees at most so many tokens (a sliding window, or a chunk).
     `top_tokens`: sparse attention's budget; an indexer of `index_heads` × `index_dim` picks the tokens.
@@ -78,7 +78,7 @@ class FullAttention(msgspec.Struct, frozen=True):
         return tuple(matrices)
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
-        """K and V of all KV heads, and the indexer's keys."""
+        """Return K and V of all KV heads, and the indexer's keys."""
         if not self.stores_kv:
             return 0.0
         index = self.index_dim if self.index_heads else 0
@@ -86,7 +86,7 @@ class FullAttention(msgspec.Struct, frozen=True):
 
 
 class LatentAttention(msgspec.Struct, frozen=True):
-    """MLA (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent of `kv_rank` numbers and one RoPE key of
+    """Counts MLA (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent of `kv_rank` numbers and one RoPE key of
     `rope_dim` per token, for all heads together.
 
     `top_tokens`: sparse attention's budget (DeepSeek-V3.2); `index_heads` is 0 in a layer that reuses the choice of
@@ -142,7 +142,7 @@ class LatentAttention(msgspec.Struct, frozen=True):
         return tuple(matrices)
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
-        """The latent and the RoPE key, and one FP8 key of the indexer with an fp32 scale per 128 numbers.
+        """Return the latent and the RoPE key, and one FP8 key of the indexer with an fp32 scale per 128 numbers.
 
         `fp8_ds_mla` (vLLM, sparse MLA): the latent in FP8 with an fp32 scale per 128 numbers, the RoPE key in bf16:
         512 + 16 + 128 = 656 bytes for DeepSeek.
@@ -156,9 +156,9 @@ class LatentAttention(msgspec.Struct, frozen=True):
 
 
 class CompressedAttention(msgspec.Struct, frozen=True):
-    """DeepSeek-V4's: one key-value vector of `head_dim` for all heads, kept for the last `window_tokens`, and beyond
-    them one compressed vector for every `ratio` tokens (0: window only). `top_tokens` compressed vectors are read,
-    where an indexer picks them; without one, all.
+    """Counts DeepSeek-V4's attention: one key-value vector of `head_dim` for all heads, kept for the last
+    `window_tokens`, and beyond them one compressed vector for every `ratio` tokens (0: window only). `top_tokens`
+    compressed vectors are read, where an indexer picks them; without one, all.
 
     The output projection is of low rank: `groups` matrices to `o_rank` each, then one back to hidden.
     """
@@ -198,7 +198,7 @@ class CompressedAttention(msgspec.Struct, frozen=True):
         return tuple(matrices)
 
     def _compressor(self, name: str, hidden: int, width: int) -> list[Matrix]:
-        """Keys and gates, twice where blocks overlap (the fine ones), a bias for each position, and a norm."""
+        """Return keys and gates, twice where blocks overlap (the fine ones), a bias for each position, and a norm."""
         wide = width * (2 if self.index_heads else 1)
         return [
             Matrix(f"{name}.wkv", hidden, wide, "attention", quantisable=False),
@@ -208,7 +208,7 @@ class CompressedAttention(msgspec.Struct, frozen=True):
         ]
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
-        """Compressed numbers that a token adds for good; the window is extra."""
+        """Return the compressed numbers that a token adds for good; the window is extra."""
         held = self.head_dim + (self.index_dim if self.index_heads else 0)
         return held / self.ratio * KV_BYTES[kv_dtype] if self.ratio else 0.0
 

@@ -1,4 +1,4 @@
-"""Layers that keep a state of constant size: linear attention of several kinds, and short convolutions."""
+"""Counts layers that keep a state of constant size: linear attention of several kinds, and short convolutions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadstone.catalogue.architecture.precision import KV_BYTES
 
 
 class LinearAttention(msgspec.Struct, frozen=True):
-    """Attention with a state of constant size in place of a cache.
+    """Counts attention with a state of constant size in place of a cache.
 
     mamba1       `heads` channels (`value_dim` 1) with a state of `key_dim` each; steps through `rank` numbers
     mamba2       `heads` × `value_dim` channels, states of `key_dim`, shared by `key_heads` groups
@@ -60,7 +60,7 @@ class LinearAttention(msgspec.Struct, frozen=True):
         return tuple(matrices)
 
     def _weights(self, hidden: int, inner: int, keys: int) -> tuple[Matrix, ...]:
-        """All but the convolution and biases; the projection in comes first."""
+        """Return all but the convolution and biases; the projection in comes first."""
         if self.kind == "mamba1":
             steps = self.rank + 2 * self.key_dim
             return (
@@ -116,7 +116,8 @@ class LinearAttention(msgspec.Struct, frozen=True):
         return 0.0
 
     def state_bytes(self, unsaid: str = "fp32") -> float:
-        """Of one sequence: the recurrent state at `state_dtype` or `unsaid`, the convolution's inputs in bf16."""
+        """Return the bytes of one sequence: the recurrent state at `state_dtype` or `unsaid`, the convolution's
+        inputs in bf16."""
         recurrent = self.heads * self.key_dim * self.value_dim * KV_BYTES[self.state_dtype or unsaid]
         return recurrent + (self.conv_width - 1) * self.conv_channels * KV_BYTES["bf16"]
 

@@ -1,4 +1,4 @@
-"""A weight matrix: its shape, what kind it is, and how tensor parallelism cuts it."""
+"""Describes a weight matrix: its shape, what kind it is, and how tensor parallelism cuts it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Split = Literal["column", "row", "kv", "replicated", "expert", "vocab"]
 
 
 class Matrix(msgspec.Struct, frozen=True):
-    """A weight matrix, or `copies` of them, of which a token passes through `active`.
+    """Holds a weight matrix, or `copies` of them, of which a token passes through `active`.
 
     `split`: what tensor parallelism of n does to it.
         column      outputs / n            row         inputs / n
@@ -40,5 +40,5 @@ class Matrix(msgspec.Struct, frozen=True):
 
 
 def vector(name: str, length: int, kind: Kind = "norm") -> Matrix:
-    """A norm's weights or a bias: never quantised, whole on every rank."""
+    """Return a norm's weights or a bias: never quantised, whole on every rank."""
     return Matrix(name, 1, length, kind, quantisable=False)

@@ -1,4 +1,4 @@
-"""The other half of a layer: one MLP, or a router with many."""
+"""Counts the other half of a layer: one MLP, or a router with many."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadstone.catalogue.architecture.matrix import Matrix, vector
 
 
 class DenseMlp(msgspec.Struct, frozen=True):
-    """`matrices` 3: gated (gate, up, down); 2: not (up, down)."""
+    """Holds one MLP; `matrices` 3: gated (gate, up, down); 2: not (up, down)."""
 
     intermediate: int
     matrices: Literal[2, 3] = 3
@@ -21,8 +21,8 @@ class DenseMlp(msgspec.Struct, frozen=True):
 
 
 class Experts(msgspec.Struct, frozen=True):
-    """A router and `experts` MLPs, of which a token takes `per_token`; beside them one dense MLP that all tokens
-    pass, of width `shared_intermediate` (all shared experts together; 0: none).
+    """Holds a router and `experts` MLPs, of which a token takes `per_token`; beside them one dense MLP that all
+    tokens pass, of width `shared_intermediate` (all shared experts together; 0: none).
 
     `latent`: the routed experts work at this width, between two projections of their own (else at hidden).
     `shared_gate`: the shared part has a gate of one number. `shared_bias`: on the shared part, and around the

@@ -1,4 +1,4 @@
-"""What a model is: its layers, what they weigh, and what a token of context costs.
+"""Describes a model: its layers, what they weigh, and what a token of context costs.
 
 Everything is counted from shapes; a published total is a test, not an input.
 """
@@ -25,7 +25,8 @@ __all__ = [
 
 
 class Layers(msgspec.Struct, frozen=True):
-    """A run of `count` equal layers, in the model's order. A hybrid's layer may have only one of its two halves.
+    """Holds a run of `count` equal layers, in the model's order. A hybrid's layer may have only one of its two
+    halves.
 
     `extra`: weights beside the two halves, norms above all. `state`: kept beside the attention's own in
     the same layer (Falcon-H1's Mamba-2). `formats`: (matrix name, format) of what
@@ -45,18 +46,18 @@ class Layers(msgspec.Struct, frozen=True):
         return tuple(matrix for part in parts for matrix in part) + self.extra
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
-        """Of one layer; 0 without attention."""
+        """Return the bytes of one layer; 0 without attention."""
         return self.attention.kv_bytes_per_token(kv_dtype) if self.attention is not None else 0.0
 
     @property
     def states(self) -> tuple[LinearAttention, ...]:
-        """What of one layer has a constant size per sequence."""
+        """Return what of one layer has a constant size per sequence."""
         own = (self.attention,) if isinstance(self.attention, LinearAttention) else ()
         return own if self.state is None else (*own, self.state)
 
 
 class Model(msgspec.Struct, frozen=True, dict=True):
-    """Architecture facts of a model.
+    """Holds the architecture of a model.
 
     name                a Hugging Face id, or a path
     layers              in order, runs of equal ones; `draft_layers`: multi-token-prediction heads, not counted in
@@ -101,7 +102,7 @@ class Model(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def kinds(self) -> tuple[Layers, ...]:
-        """The layers with equal ones together, whatever their order: for sums over layers."""
+        """Return the layers with equal ones together, whatever their order: for sums over layers."""
         counts: Counter[Layers] = Counter()
         for run in self.layers:
             counts[msgspec.structs.replace(run, count=1)] += run.count
@@ -109,14 +110,14 @@ class Model(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def embeddings(self) -> tuple[Matrix, ...]:
-        """The input table, the output head (tied: one matrix for both), the last norm, and `extra`."""
+        """Return the input table, the output head (tied: one matrix for both), the last norm, and `extra`."""
         matrices = [Matrix("embed_tokens", self.vocab, self.hidden, "embedding", "vocab", quantisable=False)]
         if not self.tied_embeddings:
             matrices.append(Matrix("lm_head", self.hidden, self.vocab, "embedding", "vocab", quantisable=False))
         return (*matrices, vector("norm", self.norms * self.hidden), *self.extra)
 
     def weights(self) -> Iterator[tuple[Layers | None, Matrix, int]]:
-        """Every matrix of the text model, (its run, itself, how many layers have it); None: the embeddings.
+        """Yield every matrix of the text model, (its run, itself, how many layers have it); None: the embeddings.
 
         Draft layers and vision towers are not in it.
         """
@@ -135,7 +136,7 @@ class Model(msgspec.Struct, frozen=True, dict=True):
         return any(isinstance(run.attention, LatentAttention) for run in self.kinds)
 
     def format_of(self, run: Layers | None, matrix: Matrix, dtype: str | None = None) -> Format:
-        """How a matrix is kept: as in the checkpoint (`dtype` None or the checkpoint's own), or with all that
+        """Return how a matrix is kept: as in the checkpoint (`dtype` None or the checkpoint's own), or with all that
         engines quantise at `dtype`.
         """
         full = FORMATS[self.dtype]
@@ -148,7 +149,8 @@ class Model(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def parameters_by_kind(self) -> dict[str, int]:
-        """embedding, attention, linear, mlp, experts, router, norm, other; vision where it was counted."""
+        """Return the parameters of embedding, attention, linear, mlp, experts, router, norm, other; vision where it
+        was counted."""
         counts: Counter[str] = Counter()
         for _, matrix, count in self.weights():
             counts[matrix.kind] += matrix.parameters * count
@@ -158,12 +160,12 @@ class Model(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def parameters(self) -> int:
-        """All but the draft layers."""
+        """Return all but the draft layers."""
         return sum(self.parameters_by_kind.values())
 
     @cached_property
     def active_parameters(self) -> int:
-        """What one token of text passes: of the experts those it takes; both embeddings; no vision tower."""
+        """Return what one token of text passes: of the experts those it takes; both embeddings; no vision tower."""
         return sum(matrix.active_parameters * count for _, matrix, count in self.weights())
 
     @cached_property
@@ -171,7 +173,8 @@ class Model(msgspec.Struct, frozen=True, dict=True):
         return sum(matrix.parameters * run.count for run in self.draft_layers for matrix in run.weights(self.hidden))
 
     def weights_bytes(self, dtype: str | None = None) -> float:
-        """As in the checkpoint, or with all that engines quantise at `dtype`. Without draft layers."""
+        """Return the bytes as in the checkpoint, or with all that engines quantise at `dtype`. Without draft
+        layers."""
         text = sum(
             matrix.parameters * count * self.format_of(run, matrix, dtype).bytes
             for run, matrix, count in self.weights()
@@ -179,15 +182,15 @@ class Model(msgspec.Struct, frozen=True, dict=True):
         return text + self.vision_parameters * FORMATS[self.dtype].bytes
 
     def kv_bytes_per_token(self, kv_dtype: str | None = None) -> float:
-        """KV cache of one token over all layers, all ranks together, without replication: Σ layers · 2 · kv_heads ·
-        head_dim · bytes, or what the layer's kind of attention keeps. Windows are not looked at: every token is
-        written.
+        """Return the KV cache of one token over all layers, all ranks together, without replication: Σ layers · 2 ·
+        kv_heads · head_dim · bytes, or what the layer's kind of attention keeps. Windows are not looked at: every
+        token is written.
         """
         dtype = kv_dtype or self.kv_dtype
         return sum(run.count * run.kv_bytes_per_token(dtype) for run in self.kinds)
 
     @property
     def state_bytes(self) -> float:
-        """Of one sequence, whatever its length: the states of linear attention, and what short convolutions keep;
-        in fp32 where the config does not say."""
+        """Return the bytes of one sequence, whatever its length: the states of linear attention, and what short
+        convolutions keep; in fp32 where the config does not say."""
         return sum(run.count * state.state_bytes() for run in self.kinds for state in run.states)

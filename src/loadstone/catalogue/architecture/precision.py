@@ -1,4 +1,4 @@
-"""How numbers are kept: what one parameter, and one number of the KV cache, costs in bytes."""
+"""Describes how numbers are kept: what one parameter, and one number of the KV cache, costs in bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from loadstone.core.errors import InputError
 
 
 class Format(msgspec.Struct, frozen=True, cache_hash=True):
-    """A storage format. `group` numbers share one scale of `scale_bits` (and one zero point of `zero_bits`).
+    """Describes a storage format. `group` numbers share one scale of `scale_bits` (and one zero point of
+    `zero_bits`).
 
     bytes per number = (bits + (scale_bits + zero_bits) / group) / 8; group 0: no scales worth counting.
     """
@@ -66,7 +67,7 @@ def _name_of(text: str) -> str:
 
 
 def dtype_of(text: str, what: str) -> str:
-    """The name this project uses for a precision: `bfloat16` is `bf16`. `what` names the place for the error.
+    """Return the name this project uses for a precision: `bfloat16` is `bf16`. `what` names the place for the error.
 
     Raises InputError.
     """
@@ -77,7 +78,7 @@ def dtype_of(text: str, what: str) -> str:
 
 
 def kv_dtype_of(text: str, what: str) -> str:
-    """Likewise for the KV cache. Raises InputError."""
+    """Return the name of a KV cache's precision. Raises InputError."""
     name = _name_of(text)
     if name not in KV_BYTES:
         raise InputError(f"{what}: {text!r} is not a precision of a KV cache; write one of {', '.join(KV_BYTES)}")

@@ -1,4 +1,4 @@
-"""From a config's fields to the attention of each layer."""
+"""Reads the attention of each layer from a config's fields."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size")
 
 
 def attention_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
-    """Which attention each layer has. Raises InputError: a kind that is not known here."""
+    """Return which attention each layer has. Raises InputError: a kind that is not known here."""
     _spread_window_settings(fields)
     listed = fields.per_layer(count, "layer_types")
     if listed is not None:
@@ -44,7 +44,7 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
 
 
 def _with_cache(fields: Fields, count: int) -> Container[Any] | None:
-    """The layers with a KV cache, of a model whose others keep a state; None: it has no others."""
+    """Return the layers with a KV cache, of a model whose others keep a state; None: it has no others."""
     period = fields.maybe("attn_layer_period", least=1)
     if period:  # Jamba
         offset = fields.count("attn_layer_offset", default=0)
@@ -63,7 +63,7 @@ def _with_cache(fields: Fields, count: int) -> Container[Any] | None:
 
 
 def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
-    """Of a model without `layer_types` whose layers all have a KV cache: which of them see a window."""
+    """Return, for a model without `layer_types` whose layers all have a KV cache: which of them see a window."""
     window = fields.maybe("sliding_window")
     if not window or not fields.flag("use_sliding_window", default=family.window_pattern != "G"):
         return ["full"] * count
@@ -86,7 +86,7 @@ def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
 
 
 def _spread_window_settings(fields: Fields) -> None:
-    """Step's `attention_other_setting` is about layers with a window, of which others say `swa_…`."""
+    """Add the fields that layers with a window have in Step's `attention_other_setting`; other types have `swa_…`."""
     other = fields.inner("attention_other_setting")
     if other is None:
         return
@@ -101,7 +101,7 @@ def _spread_window_settings(fields: Fields) -> None:
 
 
 def _by_letters(letters: str, count: int) -> list[Mixer]:
-    """L a window, G everything, again and again; $ at the end: the last layer sees everything."""
+    """Read letters: L a window, G everything, again and again; $ at the end: the last layer sees everything."""
     pattern = letters.removesuffix("$")
     full = [index for index in range(count) if pattern[index % len(pattern)] == "G"]
     return _full_at([*full, count - 1] if letters.endswith("$") else full, count, "window")
@@ -129,7 +129,7 @@ def _kind(fields: Fields, name: Any) -> Mixer:
 def read_attention(
     fields: Fields, family: Family, kind: Mixer, index: int, count: int, hidden: int
 ) -> Attention | None:
-    """Of layer `index` of `count`; None: it mixes no tokens. Raises InputError."""
+    """Return the attention of layer `index` of `count`; None: it mixes no tokens. Raises InputError."""
     if kind == "none":
         return None
     ratios, rates = fields.items("compress_ratios"), fields.inner("compress_rates")
@@ -155,7 +155,7 @@ def read_attention(
 def full_attention(
     fields: Fields, family: Family, window: bool, index: int, count: int, hidden: int
 ) -> FullAttention:
-    """Of layer `index` of `count`; `window`: it has a sliding window. Raises InputError."""
+    """Return the attention of layer `index` of `count`; `window`: it has a sliding window. Raises InputError."""
     of_windows = ("swa_num_attention_heads", "num_sliding_attention_heads") if window else ()
     heads = fields.count(*of_windows, "num_attention_heads", least=1)
     apart = window and family.window_kv_heads_doubled and "swa_num_key_value_heads" not in fields.values
@@ -191,7 +191,7 @@ def full_attention(
 
 
 def _kv_heads(fields: Fields, window: bool) -> int | None:
-    """None: as many as heads."""
+    """Return the number of KV heads; None: as many as heads."""
     of_windows = ("swa_num_key_value_heads",) if window else ()
     grouped = fields.flag("new_decoder_architecture")  # Falcon 40B, whose multi_query means nothing
     multi_query = fields.flag("multi_query") or fields.text("attn_type") == "multiquery_attention"
@@ -203,7 +203,8 @@ def _kv_heads(fields: Fields, window: bool) -> int | None:
 def _head_widths(
     fields: Fields, family: Family, window: bool, heads: int, kv_heads: int, hidden: int
 ) -> tuple[int, int, int]:
-    """KV heads, numbers of a key's head, of a value's. `kv_heads`: of layers with a window, where others differ."""
+    """Return KV heads, numbers of a key's head, of a value's. `kv_heads`: of layers with a window, where others
+    differ."""
     of_windows = ("swa_head_dim",) if window else ()
     head_dim = fields.maybe(*of_windows, "head_dim", "attention_head_dim", "kv_channels", least=1)
     if head_dim is None and family.head_dim:
@@ -227,7 +228,7 @@ def _head_widths(
 
 
 def _attention_biases(fields: Fields, family: Family) -> tuple[bool, bool]:
-    """Whether Q, K and V have one, and the output."""
+    """Return whether Q, K and V have a bias, and whether the output has."""
     of_all = fields.raw("attention_bias", *([family.bias_flag] if family.bias_flag else []))
     of_inputs = fields.raw("qkv_bias")
     if family.bias and family.output_bias is None:
@@ -247,7 +248,7 @@ def _window_tokens(fields: Fields) -> int | None:
 
 
 def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, int, int]:
-    """MiniMax-M3: budget in tokens, heads and width of the index; none where the layer is dense."""
+    """Return MiniMax-M3's budget in tokens, heads and width of the index; none where the layer is dense."""
     config = fields.inner("sparse_attention_config")
     blocks = fields.maybe("index_topk_blocks", least=1)
     if config is None and blocks:  # transformers' own form
@@ -294,7 +295,8 @@ def _latent_attention(fields: Fields, window: bool, index: int) -> LatentAttenti
 
 
 def _compressed_attention(fields: Fields, ratio: int, indexed: bool) -> CompressedAttention:
-    """`indexed`: the overlapping fine compression, which has the indexer; the coarse one is read whole."""
+    """Return DeepSeek-V4's attention; `indexed`: the overlapping fine compression, which has the indexer; the coarse
+    one is read whole."""
     return CompressedAttention(
         heads=fields.count("num_attention_heads", least=1),
         head_dim=fields.count("head_dim", least=1),

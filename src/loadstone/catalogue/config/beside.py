@@ -1,5 +1,4 @@
-"""From a config's fields to what stands beside attention and MLP: norms, embeddings of every layer, residual
-streams."""
+"""Reads what stands beside attention and MLP: norms, embeddings of every layer, residual streams."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from loadstone.catalogue.config.fields import Fields
 
 
 def beside_halves(fields: Fields, family: Family, hidden: int, sparse: bool = False) -> tuple[Matrix, ...]:
-    """Of one layer; `sparse`: its MLP is experts."""
+    """Return the parts of one layer; `sparse`: its MLP is experts."""
     weights = [vector("norms", _norms(fields, family, sparse) * hidden)]
     streams = fields.maybe("hc_mult", least=1)
     if streams:
@@ -36,8 +35,8 @@ def _norms(fields: Fields, family: Family, sparse: bool) -> int:
 
 
 def _gemma_parts(fields: Fields, hidden: int) -> list[Matrix]:
-    """Gemma 3n and 4: a token's embedding for this layer, gated by the residual stream and added to it. Gemma 3n:
-    AltUp mixes several residual streams by what a router says; LAuReL is a shortcut of low rank.
+    """Return parts of Gemma 3n and 4: a token's embedding for this layer, gated by the residual stream and added to
+    it. Gemma 3n: AltUp mixes several residual streams by what a router says; LAuReL is a shortcut of low rank.
     """
     weights = []
     width = fields.maybe("hidden_size_per_layer_input")

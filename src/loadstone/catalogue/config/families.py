@@ -1,4 +1,5 @@
-"""What a config.json leaves to its `model_type`: facts that are in the model's code, read from families.toml."""
+"""Reads what a config.json leaves to its `model_type`: facts that are in the model's code, read from
+families.toml."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ State = Literal["mamba1", "mamba1-normed", "lightning", "short-conv", "beside"]
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What holds unless the config's own field says otherwise.
+    """Holds what is so unless the config's own field says otherwise.
 
     source              whose code these facts are from, see families.toml
 
@@ -84,7 +85,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the class of an image tower has that its config does not say.
+    """Holds what the class of an image tower has that its config does not say.
 
     norm         vectors of its width that one norm has (LayerNorm 2, RMSNorm 1)
     outer_norms  norms beside the layers
@@ -113,7 +114,7 @@ class Ignored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CheckpointNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the parts of a matrix's dotted name may be called in its place."""
+    """Holds what the parts of a matrix's dotted name may be called in its place."""
 
     prefix: tuple[str, ...]
     home: dict[str, tuple[str, ...]]
@@ -121,7 +122,7 @@ class CheckpointNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """families.toml, which describes each of them."""
+    """Holds families.toml, which describes each of them."""
 
     family: dict[str, Family]
     same: dict[str, str]

@@ -1,4 +1,4 @@
-"""A config.json is others' text: read with bounds, remembering which fields were understood."""
+"""Reads a config.json, which is others' text, with bounds, remembering which fields were understood."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_LAYERS = 2_000
 
 
 class Fields:
-    """The fields of one JSON object. Names of a getter are tried in order; null counts as absent."""
+    """Holds the fields of one JSON object. Names of a getter are tried in order; null counts as absent."""
 
     def __init__(self, values: dict[str, Any], where: str) -> None:
         self.values = values
@@ -21,19 +21,19 @@ class Fields:
         self.spellings: dict[str, tuple[str, ...]] = {}
 
     def find(self, *names: str) -> tuple[str, Any] | None:
-        """The first of them that is there, with its value; all count as understood from now on."""
+        """Return the first of them that is there, with its value; all count as understood from now on."""
         all_names = (each for name in names for each in (name, *self.spellings.get(name, ())))
         present = [name for name in all_names if name in self.values]
         self.used.update(present)
         return next(((name, self.values[name]) for name in present if self.values[name] is not None), None)
 
     def raw(self, *names: str) -> Any:
-        """The value as it stands; None: absent."""
+        """Return the value as it stands; None: absent."""
         entry = self.find(*names)
         return None if entry is None else entry[1]
 
     def count(self, *names: str, default: int | None = None, least: int = 0) -> int:
-        """A whole number. Raises InputError where it is absent without default, or out of bounds."""
+        """Return a whole number. Raises InputError where it is absent without default, or out of bounds."""
         number = self.maybe(*names, least=least)
         if number is not None:
             return number
@@ -67,13 +67,13 @@ class Fields:
         return value
 
     def layers(self, count: int) -> int:
-        """A number of layers, looked at before anything is made of each. Raises InputError."""
+        """Return a number of layers, looked at before anything is made of each. Raises InputError."""
         if not 0 < count <= MOST_LAYERS:
             raise InputError(f"{self.where}: {count} layers; a model has 1 to {MOST_LAYERS}")
         return count
 
     def real(self, name: str, default: float) -> float:
-        """A number of 0 to 1000, no fraction needed. Raises InputError."""
+        """Return a number of 0 to 1000, no fraction needed. Raises InputError."""
         value = self.raw(name)
         if value is None:
             return default
@@ -98,7 +98,7 @@ class Fields:
         return value
 
     def inner(self, *names: str) -> Fields | None:
-        """An object within; its own fields are remembered by itself."""
+        """Return an object within; its own fields are remembered by itself."""
         name, value = self.find(*names) or ("", None)
         return Fields(value, f"{self.where}, {name}") if isinstance(value, dict) else None
 
@@ -122,14 +122,15 @@ class Fields:
         return layer
 
     def spread(self, *names: str) -> None:
-        """The fields of these objects stand beside the others, which come first (DBRX, MPT)."""
+        """Have the fields of these objects stand beside the others, which come first (DBRX, MPT)."""
         for name in names:
             part = self.inner(name)
             if part is not None:
                 self.values = {**part.values, **self.values}
 
     def per_layer(self, layers: int, *names: str) -> list[Any] | None:
-        """A list with an entry for each layer; longer ones (draft layers at the end) are cut. Raises InputError."""
+        """Return a list with an entry for each layer; longer ones (draft layers at the end) are cut. Raises
+        InputError."""
         entries = self.items(*names)
         if entries is None:
             return None

@@ -13,7 +13,8 @@ _MOST_COMMIT_BYTES = 64
 
 
 def cached_config(name: str) -> Path | None:
-    """The `config.json` of a model id, as it stands in the cache: that of its main branch, else the newest there is.
+    """Return the `config.json` of a model id, as it stands in the cache: that of its main branch, else the newest
+    there is.
 
     The cache holds models--OWNER--NAME/{refs/main, snapshots/COMMIT/config.json} (huggingface_hub, file_download.py).
     Nothing is downloaded. None where there is none, and for what is no id.
@@ -37,9 +38,11 @@ def cached_config(name: str) -> Path | None:
 
 
 def _folder() -> Path:
-    """Where huggingface_hub looks (its constants.py)."""
+    """Return where huggingface_hub looks (its constants.py)."""
     named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     if named:
-        return host.path_of(os.path.expandvars(named))
+        return host.make_path(os.path.expandvars(named))
     home = os.environ.get("HF_HOME")
-    return (host.path_of(os.path.expandvars(home)) if home else host.cache_folder().with_name("huggingface")) / "hub"
+    return (
+        host.make_path(os.path.expandvars(home)) if home else host.cache_folder().with_name("huggingface")
+    ) / "hub"

@@ -1,4 +1,4 @@
-"""A model read from its config.json against what the index of its checkpoint says that it weighs."""
+"""Compares a model read from its config.json with what the index of its checkpoint says that it weighs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def held_against(model: Model, total_bytes: float, estimated: bool) -> Model:
     said = f"the checkpoint's index says {total_bytes / 1e9:.2f} GB, {counted / 1e9:.2f} GB counted"
     said += f" ({counted / total_bytes - 1:+.1%})"
     if estimated and not near:
-        widened = _widened(model, round(total_bytes * model.parameters / counted))
+        widened = _widen(model, round(total_bytes * model.parameters / counted))
         said += ": taken as the index says" if widened else ": too far for the widths of its MLPs to explain"
         model = widened or model
     return replace(model, assumed=(*model.assumed, said))
 
 
-def _widened(model: Model, parameters: int) -> Model | None:
+def _widen(model: Model, parameters: int) -> Model | None:
     """Return the model with MLPs as wide as makes it so many parameters; None: no width does."""
     counts = model.parameters_by_kind
     factor = 1 + (parameters - model.parameters) / max(1, counts.get("mlp", 0) + counts.get("experts", 0))

@@ -1,4 +1,4 @@
-"""From a config's fields to its layers: which attention and which MLP each has."""
+"""Reads the layers from a config's fields: which attention and which MLP each has."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 
 def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
-    """Each layer for itself, before equal ones are put together, and without formats. Raises InputError."""
+    """Return each layer for itself, before equal ones are put together, and without formats. Raises InputError."""
     blocks = fields.items("block_configs")
     if blocks is not None:
         fields.layers(len(blocks))
-        return _searched(fields, blocks, hidden)
-    halves = _halves(fields, family, "hybrid_override_pattern", "layers_block_type")
+        return _read_searched(fields, blocks, hidden)
+    halves = _read_halves(fields, family, "hybrid_override_pattern", "layers_block_type")
     if halves is not None:
         return [_half(fields, family, kind, hidden) for kind in halves]
     count = fields.layers(fields.count("num_hidden_layers"))
     if fields.find("zero_expert_num"):
-        return _shortcut(fields, family, count, hidden)
+        return _read_shortcut(fields, family, count, hidden)
     kinds = attention_kinds(fields, family, count)
     sparse = sparse_layers(fields, count)
     state = linear_attention(fields, family, hidden) if family.state == "beside" else None
@@ -50,9 +50,9 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     ]
 
 
-def _shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[Layers]:
-    """LongCat-Flash: a layer is two of attention and MLP, with experts that run beside the first MLP and what
-    follows. Engines keep the caches of two layers.
+def _read_shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[Layers]:
+    """Return LongCat-Flash's layers: each is two of attention and MLP, with experts that run beside the first MLP and
+    what follows. Engines keep the caches of two layers.
     """
     count = fields.count("num_layers", default=count, least=1)  # `num_hidden_layers` may be twice as many
     extra = beside_halves(fields, family, hidden)
@@ -65,9 +65,9 @@ def _shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[L
 # --- layers that are only one half ---------------------------------------------------------------------------------
 
 
-def _halves(fields: Fields, family: Family, letters: str, listed: str) -> list[str] | None:
-    """Nemotron-H: every layer is a mixer of one kind; Mamba: of this one. `letters`, `listed`: the fields
-    that say so. None: its layers have two halves.
+def _read_halves(fields: Fields, family: Family, letters: str, listed: str) -> list[str] | None:
+    """Return layers of Nemotron-H, each a mixer of one kind; Mamba: of this one. `letters`, `listed`: the fields that
+    say so. None: its layers have two halves.
     """
     if family.only_states:
         return ["mamba"] * fields.layers(fields.count("num_hidden_layers", least=1))
@@ -102,8 +102,8 @@ def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
 # --- searched architectures ----------------------------------------------------------------------------------------
 
 
-def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
-    """Nemotron-NAS (DeciLM): a block per layer, with or without each half."""
+def _read_searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
+    """Return Nemotron-NAS's (DeciLM) layers: a block per layer, with or without each half."""
     heads = fields.count("num_attention_heads", least=1)
     layers = []
     for index, entry in enumerate(blocks):
@@ -127,7 +127,7 @@ def _searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
 
 
 def _searched_width(mlp: Fields, hidden: int) -> int:
-    """ffn_mult · hidden · 2/3, to the next multiple of 256."""
+    """Return ffn_mult · hidden · 2/3, to the next multiple of 256."""
     width = mlp.maybe("intermediate_size", least=1)
     if width is not None:
         return width
@@ -141,15 +141,15 @@ def _searched_width(mlp: Fields, hidden: int) -> int:
 
 
 def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> list[Layers]:
-    """Multi-token-prediction heads: layers like the last one, each behind a projection that joins the hidden state
-    with the embedding of the next token (2·hidden → hidden). Raises InputError.
+    """Return multi-token-prediction heads: layers like the last one, each behind a projection that joins the hidden
+    state with the embedding of the next token (2·hidden → hidden). Raises InputError.
     """
     count = fields.maybe("num_nextn_predict_layers") or 0
     if count > _MOST_DRAFTS:
         raise InputError(f"{fields.where}: {count} draft layers; {_MOST_DRAFTS} at most")
     if not count:
         return []
-    halves = _halves(fields, family, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
+    halves = _read_halves(fields, family, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
     if family.draft_dense:
         window = fields.maybe("sliding_window") is not None
         attention = full_attention(fields, family, window, 0, 1, hidden)

@@ -1,4 +1,4 @@
-"""From a config's fields to the MLP or the experts of each layer."""
+"""Reads the MLP or the experts of each layer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPARSE = {"sparse": True, "moe": True, "hash_moe": True, "dense": False}
 
 
 def sparse_layers(fields: Fields, count: int) -> list[bool]:
-    """Which layers have experts. Raises InputError: a kind of layer that is not known here."""
+    """Return which layers have experts. Raises InputError: a kind of layer that is not known here."""
     if not fields.maybe("n_routed_experts"):
         return [False] * count
     period = fields.maybe("expert_layer_period", least=1)
@@ -34,7 +34,7 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
             known = ", ".join(_SPARSE)
             raise InputError(f"{fields.where}: MLP type {str(unknown)[:40]!r} is not known; known are {known}")
         return [_SPARSE[name] for name in types]
-    enumerated = _enumerated(fields)
+    enumerated = _read_enumerated(fields)
     if enumerated is not None:
         return [index in enumerated for index in range(count)]
     first = fields.count("first_k_dense_replace", default=0)
@@ -56,8 +56,8 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     ]
 
 
-def _enumerated(fields: Fields) -> set[int] | None:
-    """Step: `3,4,5` or a list."""
+def _read_enumerated(fields: Fields) -> set[int] | None:
+    """Return Step's layers with experts: `3,4,5` or a list."""
     value = fields.raw("moe_layers_enum")
     if value is None:
         return None
@@ -71,7 +71,7 @@ def _enumerated(fields: Fields) -> set[int] | None:
 
 
 def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, count: int = 1) -> DenseMlp:
-    """Of layer `index` of `count`."""
+    """Return the MLP of layer `index` of `count`."""
     # BLOOM does not say: four times hidden.
     default = 4 * hidden if family.mlp_four_times_hidden else None
     listed = fields.raw("intermediate_size")
@@ -99,7 +99,7 @@ def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, coun
 
 
 def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
-    """Of layer `index`."""
+    """Return the experts of layer `index`."""
     count = fields.count("n_routed_experts", least=1)
     names = ("moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
     width = fields.count(*names, "ffn_hidden_size", least=1)
@@ -117,7 +117,7 @@ def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
         matrices=family.matrices,
         shared_intermediate=_shared_width(fields, family, width),
         bias=family.expert_bias,
-        router_bias=biased and not _hashed(fields, index),
+        router_bias=biased and not _is_hashed(fields, index),
         shared_gate=family.shared_gate,
         latent=fields.maybe("moe_latent_size", least=1),
         more_choices=zero,
@@ -125,8 +125,9 @@ def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
     )
 
 
-def _hashed(fields: Fields, index: int) -> bool:
-    """DeepSeek-V4: in the first layers a table by token chooses the experts, without the router's correction."""
+def _is_hashed(fields: Fields, index: int) -> bool:
+    """Return whether, as in DeepSeek-V4's first layers, a table by token chooses the experts, without the router's
+    correction."""
     types = fields.items("mlp_layer_types")
     if types is not None and index < len(types):
         return bool(types[index] == "hash_moe")
@@ -134,7 +135,7 @@ def _hashed(fields: Fields, index: int) -> bool:
 
 
 def _shared_width(fields: Fields, family: Family, width: int) -> int:
-    """Width of the part that all tokens pass beside the routed experts."""
+    """Return the width of the part that all tokens pass beside the routed experts."""
     # Gemma 4: the ordinary MLP runs beside the experts. Llama 4 has two widths.
     if fields.flag("enable_moe_block") or fields.find("intermediate_size_mlp"):
         return fields.count("intermediate_size")

@@ -1,4 +1,4 @@
-"""A text model's config inside another one: what it leaves out, and whose word counts."""
+"""Reads a text model's config inside another one: what it leaves out, and whose word counts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PERIODS = ("sliding_window_pattern", "full_attention_interval")
 
 
 class _Defaults(msgspec.Struct, frozen=True):
-    """text_defaults.json, which tests/catalogue/transformers_defaults.py writes. parts: outer model_type, the part's
-    field, its model_type; defaults: of the fields of such a part's class; aliases: other names that the class
+    """Holds text_defaults.json, which tests/catalogue/transformers_defaults.py writes. parts: outer model_type, the
+    part's field, its model_type; defaults: of the fields of such a part's class; aliases: other names that the class
     takes for one.
     """
 
@@ -33,8 +33,8 @@ def _defaults() -> _Defaults:
 
 
 def text_fields(whole: Fields) -> tuple[Fields, str]:
-    """The fields of the text model, with what its class has where they are silent, and its model_type; of a config
-    without another one inside, its own.
+    """Return the fields of the text model, with what its class has where they are silent, and its model_type; of a
+    config without another one inside, its own.
     """
     whole.spread("thinker_config")  # Qwen's Omni models: what reads and writes text
     fields = whole.inner(*TEXT_PARTS)
@@ -49,7 +49,8 @@ def text_fields(whole: Fields) -> tuple[Fields, str]:
 
 
 def part_kind(whole: Fields, part: Fields, name: str) -> str:
-    """The model_type of a part: its own, or where it does not say one that is known, the one its outer class has."""
+    """Return the model_type of a part: its own, or where it does not say one that is known, the one its outer class
+    has."""
     own, outer = part.text("model_type"), whole.text("model_type")
     return own if own in _defaults().defaults else _defaults().parts.get(outer, {}).get(name, own or outer)
 
@@ -73,8 +74,8 @@ def filled(fields: Fields, kind: str) -> dict[str, Any]:
 
 
 def tied_embeddings(fields: Fields, whole: Fields, family: Family, known: bool) -> bool:
-    """Whether the output head is the input table. The outer config's word counts, as for transformers 5 and vLLM
-    (`VllmConfig.with_hf_config`), but in a few classes; then the text model's; then its class.
+    """Return whether the output head is the input table. The outer config's word counts, as for transformers 5 and
+    vLLM (`VllmConfig.with_hf_config`), but in a few classes; then the text model's; then its class.
     """
     names = ("tie_word_embeddings", "tie_embedding")  # the other is LFM2's
     inner = fields.raw(*names)

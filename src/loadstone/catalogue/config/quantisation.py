@@ -1,4 +1,5 @@
-"""Which precision a checkpoint keeps each matrix in: `quantization_config`, or `hf_quant_config.json` beside it.
+"""Reads which precision a checkpoint keeps each matrix in: `quantization_config`, or `hf_quant_config.json` beside
+it.
 
 The dialects: DeepSeek's `fp8` with blocks, `mxfp4`, `compressed-tensors`, NVIDIA's ModelOpt (`quant_algo`), AWQ,
 GPTQ, bitsandbytes. All say what is quantised and list modules that are not; they differ in how they write names.
@@ -30,8 +31,8 @@ can take exponential time."""
 
 
 def _paths_of(layer: int | None, matrix: Matrix, experts_apart: bool = False) -> list[str]:
-    """What checkpoints may call this matrix of this layer, in dotted names. `experts_apart`: Gemma keeps experts and
-    router beside the MLP, not within.
+    """Return what checkpoints may call this matrix of this layer, in dotted names. `experts_apart`: Gemma keeps
+    experts and router beside the MLP, not within.
     """
     if layer is None:
         short = {"lm_head": "head", "embed_tokens": "embed"}.get(matrix.name, matrix.name)
@@ -48,7 +49,7 @@ def _paths_of(layer: int | None, matrix: Matrix, experts_apart: bool = False) ->
 
 
 class Patterns:
-    """A list of module names, globs and `re:` expressions."""
+    """Matches a list of module names, globs and `re:` expressions."""
 
     def __init__(self, patterns: list[str]) -> None:
         self.refused: list[str] = []
@@ -62,7 +63,7 @@ class Patterns:
                 self.refused.append(pattern[:60])
 
     def _take(self, pattern: str) -> bool:
-        """Whether it can be used: bounds keep a hostile list from taking for ever."""
+        """Return whether it can be used: bounds keep a hostile list from taking for ever."""
         if len(pattern) > 500 or pattern.count("*") > 6:
             return False
         if pattern.startswith("re:"):
@@ -88,7 +89,7 @@ class Patterns:
         return True
 
     def alike(self, layer: int) -> bool:
-        """Whether nothing here is about this layer in particular."""
+        """Return whether nothing here is about this layer in particular."""
         return self._uniform and layer not in self._layers
 
     def match(self, layer: int | None, paths: list[str]) -> bool:
@@ -100,7 +101,8 @@ class Patterns:
         return any(expression.match(path) for expression in self._expressions for path in paths)
 
     def _named(self, layer: int | None, path: str) -> bool:
-        """A name is about all it stands in, between dots: `gate` about `model.layers.0.mlp.gate.weight`."""
+        """Match a name, which is about all it stands in, between dots: `gate` about
+        `model.layers.0.mlp.gate.weight`."""
         whole = f".{path}."
         for part in path.split("."):
             for number in (layer, None) if layer is not None else (None,):
@@ -113,7 +115,7 @@ class Patterns:
 
 
 class Rules:
-    """How each matrix of a checkpoint is kept."""
+    """Tells how each matrix of a checkpoint is kept."""
 
     def __init__(self, experts_apart: bool) -> None:
         self.experts_apart = experts_apart
@@ -129,7 +131,7 @@ class Rules:
         self._usual: dict[str, Format | None] = {}
 
     def format(self, layer: int | None, matrix: Matrix) -> Format | None:
-        """None: full precision."""
+        """Return a matrix's format; None: full precision."""
         patterns = (self.kept, *(targets for _, targets in self.groups))
         if layer is None or self.named or not all(each.alike(layer) for each in patterns):
             return self._looked_up(layer, matrix)
@@ -155,7 +157,7 @@ class Rules:
 
 
 def read_quantisation(config: Fields, beside: dict[str, Any] | None, experts_apart: bool = False) -> Rules | None:
-    """`beside`: what hf_quant_config.json holds. None where nothing is quantised."""
+    """Read the rules; `beside`: what hf_quant_config.json holds. None where nothing is quantised."""
     own = config.inner("quantization_config")
     experts = config.text("expert_dtype")
     if beside is not None and isinstance(beside.get("quantization"), dict):
@@ -223,7 +225,7 @@ def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
 
 
 def _read_groups(fields: Fields, rules: Rules) -> None:
-    """compressed-tensors and newer ModelOpt: formats, and the modules each is for."""
+    """Read groups of compressed-tensors and newer ModelOpt: formats, and the modules each is for."""
     groups = fields.find("config_groups")
     if groups is None or not isinstance(groups[1], dict):
         return

@@ -1,4 +1,4 @@
-"""`config.json` to Model: the one way into the catalogue, for its own entries and for a user's files alike."""
+"""Makes a `config.json` a Model: the one way into the catalogue, for its own entries and for a user's files alike."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def read_path(path: Path) -> Model:
 
 
 def read_given(description: Mapping[str, Any]) -> Model:
-    """From a model's files, as `Model.given` and a run's papers keep them, and its `name`. Raises InputError."""
+    """Read a model's files, as `Model.given` and a run's papers keep them, and its `name`. Raises InputError."""
     name, config, beside = description.get("name"), description.get("config"), description.get("quantisation")
     if not isinstance(name, str) or not isinstance(config, dict) or not isinstance(beside, dict | None):
         raise InputError("a model's description lacks its name or its config; give the path to its config.json")
@@ -88,7 +88,7 @@ def read_given(description: Mapping[str, Any]) -> Model:
 
 
 def _name_of(path: Path) -> str:
-    """The path that tells a model from others: every checkpoint has a `config.json`, so its folder's."""
+    """Return the path that tells a model from others: every checkpoint has a `config.json`, so its folder's."""
     folder = path.parent if path.name == "config.json" else path
     return str(folder if folder.name not in ("", "..") else folder.resolve())
 
@@ -104,7 +104,8 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None = None) -> Model:
-    """`beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language model."""
+    """Read a config; `beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language
+    model."""
     whole = Fields(config, name)
     fields, kind = text_fields(whole)
     fields.spread("attn_config", "ffn_config")
@@ -116,12 +117,12 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     rules = read_quantisation(place, beside, experts_apart=kind.startswith("gemma4"))
     dtype = _dtype(fields, whole)
     tied = tied_embeddings(fields, whole, family, tables().find(kind) is not None)
-    runs = _runs(layers, rules, 0)
+    runs = _join_runs(layers, rules, 0)
     drafts = draft_layers(fields, family, hidden, layers[-1])
     vision, remarks = vision_parameters(whole, hidden)
     for remark in remarks:
         fields.assume(remark)
-    context = _stretched(fields, kind, fields.maybe("max_position_embeddings", least=1))
+    context = _stretch_context(fields, kind, fields.maybe("max_position_embeddings", least=1))
     if context is None:
         fields.assume("the config states no longest context: no limit assumed")
     extra = beside_layers(fields, family, hidden, vocab, len(layers))
@@ -144,7 +145,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         dtype=dtype,
         weights_dtype=_most_kept(runs, hidden, dtype),
         kv_dtype=(rules.kv_dtype if rules else None) or dtype,
-        draft_layers=_runs(drafts, rules, len(layers)),
+        draft_layers=_join_runs(drafts, rules, len(layers)),
         vision_parameters=vision,
         embedding_formats=embeddings,
         extra=extra,
@@ -173,9 +174,9 @@ def _family(fields: Fields, kind: str) -> Family:
     return Family(matrices=3 if gated else 2, mlp_four_times_hidden=not gated)
 
 
-def _stretched(fields: Fields, kind: str, context: int | None) -> int | None:
-    """The context after RoPE's scaling, as vLLM derives it (_get_and_verify_max_len): YaRN original · factor; linear
-    and dynamic context · factor, but Gemma 3's number has it in it; Llama 3's and long RoPE are in it too.
+def _stretch_context(fields: Fields, kind: str, context: int | None) -> int | None:
+    """Return the context after RoPE's scaling, as vLLM derives it (_get_and_verify_max_len): YaRN original · factor;
+    linear and dynamic context · factor, but Gemma 3's number has it in it; Llama 3's and long RoPE are in it too.
     """
     rope = fields.inner("rope_scaling") or fields.inner("rope_parameters")
     if rope is None or context is None:
@@ -196,8 +197,8 @@ def _dtype(fields: Fields, whole: Fields) -> str:
     return TORCH_DTYPES.get(name, "bf16")
 
 
-def _runs(layers: list[Layers], rules: Rules | None, first: int) -> tuple[Layers, ...]:
-    """Equal neighbours together. `first`: the number that checkpoints give the first of these layers."""
+def _join_runs(layers: list[Layers], rules: Rules | None, first: int) -> tuple[Layers, ...]:
+    """Join equal neighbours. `first`: the number that checkpoints give the first of these layers."""
     replace = msgspec.structs.replace
     kept = [replace(layer, formats=_formats(layer, rules, number)) for number, layer in enumerate(layers, first)]
     return tuple(replace(layer, count=sum(1 for _ in equal)) for layer, equal in groupby(kept))
@@ -216,7 +217,7 @@ def _formats(layer: Layers, rules: Rules | None, number: int) -> tuple[tuple[str
 
 
 def _most_kept(runs: tuple[Layers, ...], hidden: int, dtype: str) -> str:
-    """The precision that most of the layers' parameters have."""
+    """Return the precision that most of the layers' parameters have."""
     counts: Counter[Format] = Counter()
     for run in runs:
         formats = dict(run.formats)
@@ -226,27 +227,27 @@ def _most_kept(runs: tuple[Layers, ...], hidden: int, dtype: str) -> str:
 
 
 def _look_for_unread(fields: Fields, whole: Fields, kind: str, layers: list[Layers], hidden: int) -> None:
-    """Names what was neither read nor known to change no size. What is null, false, 0 or empty adds nothing.
+    """Name what was neither read nor known to change no size. What is null, false, 0 or empty adds nothing.
 
     Raises InputError: of the text model of a type that is known exactly, fields whose names say that they shape it.
     """
-    ignored = _ignored(fields, kind, layers)
+    ignored = _find_ignored(fields, kind, layers)
     same = {name for name in _AS_WIDE if fields.values.get(name) == hidden}
-    left = _unread(fields, ignored)
+    left = _find_unread(fields, ignored)
     shaping = [name for name in left if _SHAPING.search(name) and name not in same]
-    said = f"not understood, and likely to change sizes: {_listed(shaping)}"
+    said = f"not understood, and likely to change sizes: {_list_fields(shaping)}"
     if shaping and tables().find(kind) is not None:
         raise InputError(f"{fields.where}: {said}; where they do not, take them out of a copy of the file")
     if shaping:
         fields.assume(f"fields {said}")
-    outer = [] if whole is fields else _unread(whole, tables().ignored.always)
+    outer = [] if whole is fields else _find_unread(whole, tables().ignored.always)
     names = sorted({*left, *outer} - same - {*shaping})
     if names:
-        fields.assume(f"fields not understood, taken to change no size: {_listed(names)}")
+        fields.assume(f"fields not understood, taken to change no size: {_list_fields(names)}")
 
 
-def _ignored(fields: Fields, kind: str, layers: list[Layers]) -> frozenset[str]:
-    """Fields that say nothing of a model with these fields and these layers."""
+def _find_ignored(fields: Fields, kind: str, layers: list[Layers]) -> frozenset[str]:
+    """Return fields that say nothing of a model with these fields and these layers."""
     rules = tables().ignored
     attentions = [each.attention for each in layers if not isinstance(each.attention, LinearAttention | None)]
     # Of a type that is not known, or whose layers are not told apart, fields of states may mean something.
@@ -263,12 +264,12 @@ def _ignored(fields: Fields, kind: str, layers: list[Layers]) -> frozenset[str]:
     return rules.always.union(*without, *beside)
 
 
-def _unread(part: Fields, ignored: frozenset[str]) -> list[str]:
+def _find_unread(part: Fields, ignored: frozenset[str]) -> list[str]:
     known = part.used | ignored | _PARTS
     return sorted(
         name for name, value in part.values.items() if value and name not in known and not _HARMLESS.search(name)
     )
 
 
-def _listed(names: list[str]) -> str:
+def _list_fields(names: list[str]) -> str:
     return ", ".join(name[:60] for name in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")

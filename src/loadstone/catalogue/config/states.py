@@ -1,4 +1,4 @@
-"""From a config's fields to the state of constant size that a layer keeps, alone or beside its attention."""
+"""Reads the state of constant size that a layer keeps, alone or beside its attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The towers for images and sound that stand beside a text model: one count for all of them."""
+"""Counts the towers for images and sound that stand beside a text model: one count for all of them."""
 
 from __future__ import annotations
 

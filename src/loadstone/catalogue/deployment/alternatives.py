@@ -1,4 +1,5 @@
-"""Several deployments in one text, `llama-3.1-70b@4xh200/engine={vllm,sglang},tp={2,4}`, and where commas part."""
+"""Expands several deployments in one text, `llama-3.1-70b@4xh200/engine={vllm,sglang},tp={2,4}`, and where commas
+part."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _ALTERNATIVES = re.compile(r'\{([^{}"]+)\}')
 
 
 def split_commas(text: str) -> list[str]:
-    """The parts between commas, stripped, without empty ones. Commas within braces, brackets and quotes part nothing:
-    `tp2,hf_overrides={"a": 1, "b": 2}` has two parts.
+    """Return the parts between commas, stripped, without empty ones. Commas within braces, brackets and quotes part
+    nothing: `tp2,hf_overrides={"a": 1, "b": 2}` has two parts.
     """
     parts, depth = [""], 0
     for piece in _PIECE.findall(text):
@@ -30,8 +31,8 @@ def split_commas(text: str) -> list[str]:
 
 
 def expand(text: str) -> list[str]:
-    """Every deployment that a text with braces stands for, in order, the last braces changing first; JSON in braces
-    is left as it is. Raises InputError: braces without an end, an alternative that is empty, too many.
+    """Return every deployment that a text with braces stands for, in order, the last braces changing first; JSON in
+    braces is left as it is. Raises InputError: braces without an end, an alternative that is empty, too many.
 
         >>> expand("llama-3.1-8b@1x{h100,h200}/tp1")
         ['llama-3.1-8b@1xh100/tp1', 'llama-3.1-8b@1xh200/tp1']

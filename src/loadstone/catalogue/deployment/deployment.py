@@ -1,4 +1,4 @@
-"""Which model runs where and how."""
+"""Holds which model runs where and how."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.engines import DEFAULT_ENGINE
 from loadstone.catalogue.hardware import Gpu, Node
 
 _PLAIN = (
@@ -16,14 +17,14 @@ _PLAIN = (
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """A small model that guesses tokens for the large one to verify, with weights and a KV cache of its own."""
+    """Holds a small model that guesses tokens for the large one to verify, with weights and a KV cache of its own."""
 
     model: Model
     weights_dtype: str
 
 
 class Deployment(msgspec.Struct, frozen=True):
-    """Model, hardware, engine, precision, parallelism.
+    """Holds model, hardware, engine, precision, parallelism.
 
     gpus = tp · pp · dp, over all `nodes`. tp, pp, dp are those of the attention: `dp` replicas, each with its own
     scheduler and KV cache, each cut `tp` ways within layers and `pp` ways between them.
@@ -47,7 +48,7 @@ class Deployment(msgspec.Struct, frozen=True):
     attention_dp: bool = False
     weights_dtype: str = "bf16"
     kv_dtype: str = "bf16"
-    engine: str = "vllm"
+    engine: str = DEFAULT_ENGINE
     engine_version: str | None = None
     arguments: tuple[tuple[str, str], ...] = ()
     node: Node | None = None
@@ -55,7 +56,7 @@ class Deployment(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The shorthand that gives this deployment again."""
+        """Return the shorthand that gives this deployment again."""
         parts = [f"tp{self.tp}"]
         parts += [f"{key}{value}" for key, value in (("pp", self.pp), ("dp", self.dp), ("ep", self.ep)) if value > 1]
         if self.nodes > 1:
@@ -76,26 +77,27 @@ class Deployment(msgspec.Struct, frozen=True):
 
     @property
     def has_own_hardware(self) -> bool:
-        """Whether a file of the user's describes its GPU, or its node."""
+        """Return whether a file of the user's describes its GPU, or its node."""
         return bool(self.gpu.given or (self.node and self.node.given))
 
     @property
     def moe_ranks(self) -> int:
-        """Ranks that one set of experts is cut over: by whole experts `ep` ways, within experts moe_ranks / ep."""
+        """Return the ranks that one set of experts is cut over: by whole experts `ep` ways, within experts moe_ranks
+        / ep."""
         return self.tp * self.dp if self.attention_dp else self.tp
 
     @property
     def nodes_crossed(self) -> int:
-        """Nodes that one replica reaches over, with those that share its experts; 1: no network is between its
-        ranks."""
+        """Return the nodes that one replica reaches over, with those that share its experts; 1: no network is between
+        its ranks."""
         per_node = -(-self.gpus // self.nodes)
         return -(-self.moe_ranks * self.pp // per_node)
 
     @property
     def drafting(self) -> Deployment | None:
-        """The named draft as a deployment of its own, where engines place it: whole on the last stage of a pipeline,
-        cut over the ranks that the model is, in its checkpoint's precision (vLLM 0.32's draft_tensor_parallel_size,
-        SGLang 0.5.23's StandaloneDraftWorker).
+        """Return the named draft as a deployment of its own, where engines place it: whole on the last stage of a
+        pipeline, cut over the ranks that the model is, in its checkpoint's precision (vLLM 0.32's
+        draft_tensor_parallel_size, SGLang 0.5.23's StandaloneDraftWorker).
         """
         if self.draft is None:
             return None
@@ -118,7 +120,7 @@ class Deployment(msgspec.Struct, frozen=True):
         return dict(self.arguments).get(name)
 
     def to_settings(self) -> dict[str, Any]:
-        """As a run has it: RunInfo.settings["deployment"], see analyse/run_facts.py."""
+        """Return what a run keeps of it: RunInfo.settings.deployment, see analyse/run_facts.py."""
         return {
             # Of a model and hardware of the user's own, whose files may be gone when the run is read, all there was.
             "model": {"name": self.model.name, **self.model.given} if self.model.given else self.model.name,

@@ -1,4 +1,4 @@
-"""The shorthand of a deployment: `MODEL[:weights]@N×GPU[/tp8,ep8,kv=fp8,engine=vllm]`."""
+"""Parses the shorthand of a deployment: `MODEL[:weights]@N×GPU[/tp8,ep8,kv=fp8,engine=vllm]`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import (
     ARGUMENTS,
     CHOICES,
+    DEFAULT_ENGINE,
     ELSEWHERE,
     ENGINES,
+    NAMED_OTHERWISE,
     OFF,
     ON,
     OWNERS,
@@ -51,20 +53,21 @@ _PRECISION = re.compile(
 
 
 class _Options(msgspec.Struct):
-    """What stands after the slash. `within`: attention-dp in SGLang's words, whose tp counts the replicas in."""
+    """Holds what stands after the slash. `within`: attention-dp in SGLang's words, whose tp counts the replicas
+    in."""
 
     model: str
     counts: dict[str, int] = msgspec.field(default_factory=dict)
     attention_dp: bool = False
     within: bool = False
     kv_dtype: str | None = None
-    engine: str = "vllm"
+    engine: str = DEFAULT_ENGINE
     engine_version: str | None = None
     arguments: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def split_deployment(text: str) -> tuple[str, str, str]:
-    """(model, hardware, options) of a shorthand; one that is not there is empty.
+    """Return (model, hardware, options) of a shorthand; one that is not there is empty.
 
     Only what follows the GPU is options: a model's name may hold slashes, a GPU's none, but the path of a file may.
     """
@@ -77,7 +80,7 @@ def split_deployment(text: str) -> tuple[str, str, str]:
 
 
 def models_of(text: str) -> list[str]:
-    """The names of models in a shorthand, without their precisions: the large one's, and the draft's. Raises
+    """Return the names of models in a shorthand, without their precisions: the large one's, and the draft's. Raises
     InputError where a precision is none.
     """
     left, _, rest = split_deployment(text)
@@ -86,8 +89,8 @@ def models_of(text: str) -> list[str]:
 
 
 def checkpoint_of(text: str) -> tuple[str | None, bool]:
-    """The Hugging Face id that a shorthand names its model by, None where it names it otherwise, and whether that id
-    says its precision itself.
+    """Return the Hugging Face id that a shorthand names its model by, None where it names it otherwise, and whether
+    that id says its precision itself.
     """
     left = split_deployment(text)[0]
     name = left.rpartition(":")[0] or left
@@ -97,19 +100,21 @@ def checkpoint_of(text: str) -> tuple[str | None, bool]:
 
 
 def key_value(part: str) -> tuple[str, str]:
-    """`--Max-Num-Seqs = 8` as (max_num_seqs, 8)."""
+    """Return `--Max-Num-Seqs = 8` as (max_num_seqs, 8)."""
     key, _, value = (piece.strip() for piece in part.partition("="))
     return key.lower().replace("-", "_").lstrip("_"), value
 
 
 def names_engine(text: str) -> bool:
-    """Whether a shorthand says the engine, so that it is not the default: by name, or by an argument of its alone."""
+    """Return whether a shorthand says the engine, so that it is not the default: by name, or by an argument of its
+    alone."""
     keys = [key for key, _ in map(key_value, split_commas(split_deployment(text)[2]))]
     return any(key == "engine" or key in OWNERS for key in keys)
 
 
 def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
-    """A deployment from its shorthand. `gpu`, `model`: in place of those it names, which are then not looked for.
+    """Return a deployment from its shorthand. `gpu`, `model`: in place of those it names, which are then not looked
+    for.
 
     `N×` defaults to 1; GPU may be a node of the catalogue, and N then counts nodes. Without parallelism: tensor
     parallel within a node, pipeline parallel between nodes. `dp` alone: tp takes the rest; `tp` alone: pp takes the
@@ -117,32 +122,32 @@ def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = No
     Raises InputError: syntax, unknown names (with the nearest), tp·pp·dp ≠ GPUs, ep that fits no rank count.
     """
     if gpu is not None or model is not None:
-        return _parsed(text, gpu, model)
+        return _parse(text, gpu, model)
     try:
-        return _parsed(text)
+        return _parse(text)
     except InputError as error:
-        meant = _meant(text)
+        meant = _guess(text)
         if meant is None or not split_deployment(text)[0]:
             raise
         raise InputError(f"{error}; did you mean {meant}?") from None
 
 
-def _meant(text: str) -> str | None:
-    """The deployment that has the parts of the text, where that can be one."""
+def _guess(text: str) -> str | None:
+    """Return the deployment that has the parts of the text, where that can be one."""
     meant = suggest(text)
     if meant is None or meant == text:
         return None
     try:
-        _parsed(meant)
+        _parse(meant)
     except InputError:
         return None
     return meant
 
 
-def _parsed(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
+def _parse(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
     left, where, rest = split_deployment(text)
     if not left or not where:
-        example = _meant(text) or f"{EXAMPLE}/tp8,engine=vllm"
+        example = _guess(text) or f"{EXAMPLE}/tp8,engine=vllm"
         raise InputError(f"deployment {text!r}: not MODEL@GPUS; write e.g. {example}")
     model, weights = _model_of(left, model)
     try:
@@ -153,8 +158,8 @@ def _parsed(text: str, gpu: Gpu | None = None, model: Model | None = None) -> De
 
 
 def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Deployment:
-    """The deployment that a run names: what the catalogue alone has, but `hardware` and the model `own` (JSON, see
-    RunFacts) where the run describes its own.
+    """Return the deployment that a run names: what the catalogue alone has, but `hardware` and the model `own` (JSON,
+    see RunFacts) where the run describes its own.
 
     Names come from servers and papers, so no file is read for one. Raises InputError where it takes one, and as
     parse_deployment() does.
@@ -167,7 +172,7 @@ def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Depl
 
 
 def _model_of(left: str, model: Model | None = None) -> tuple[Model, str]:
-    """By `MODEL[:weights]`; one that is known by another precision's name is that model in that precision."""
+    """Return by `MODEL[:weights]`; one that is known by another precision's name is that model in that precision."""
     name, weights = _name_and_weights(left)
     model = model or find_model(name)
     return model, weights or model.weights_dtype
@@ -187,7 +192,8 @@ def _name_and_weights(left: str) -> tuple[str, str | None]:
 
 
 def _split_precision(name: str) -> tuple[str, str | None]:
-    """(name, precision) of a model that the catalogue has without the end that says its precision; else None."""
+    """Return (name, precision) of a model that the catalogue has without the end that says its precision; else
+    None."""
     match = _PRECISION.search(name)
     if match is None or is_catalogued(name) or not is_catalogued(name[: match.start()]):
         return name, None
@@ -234,7 +240,7 @@ def _read_option(part: str, options: _Options) -> None:
     stands = "=" in part
     count = _COUNT.fullmatch(part.lower()) or _COUNT.fullmatch(f"{ours}={value}")
     if count:
-        _once(count[1], options.counts)
+        _check_once(count[1], options.counts)
         options.counts[count[1]] = int(count[2])
     elif ours in _SHARED:
         if stands and value.lower() not in (*ON, *OFF):
@@ -252,14 +258,14 @@ def _read_option(part: str, options: _Options) -> None:
         if value.lower() not in CHOICES.get(ours, (value.lower(),)):
             ways = " or ".join(f"{ours}={choice}" for choice in CHOICES[ours])
             raise InputError(f"{part!r} is not known; write {ways}")
-        _once(ours, options.arguments)
+        _check_once(ours, options.arguments)
         options.arguments[ours] = value.lower() if ours in CHOICES else value
     elif ours != "engine":
         _not_taken(part, key, value, options)
 
 
 def _not_taken(part: str, key: str, value: str, options: _Options) -> NoReturn:
-    """What is no option here: said elsewhere, another engine's, or not known at all."""
+    """Return what is no option here: said elsewhere, another engine's, or not known at all."""
     engine = options.engine
     hint = ENGINES[engine].elsewhere.get(key) or ELSEWHERE.get(key)
     if hint:
@@ -282,16 +288,16 @@ def _not_taken(part: str, key: str, value: str, options: _Options) -> NoReturn:
     raise InputError(f"unknown option {part!r}; write {', '.join(names[name] for name in close)}")
 
 
-def _once(key: str, seen: Iterable[str]) -> None:
+def _check_once(key: str, seen: Iterable[str]) -> None:
     if key in seen:
         raise InputError(f"{key} is given twice")
 
 
 def engine_of(value: str) -> str:
-    """An engine by any of its names. Raises InputError, which names all there are."""
+    """Return an engine by any of its names. Raises InputError, which names all there are."""
     name = engine_key(value)
-    if name == "triton":
-        raise InputError("Triton serves an engine; write engine=tensorrt-llm, or engine=vllm where it serves that")
+    if name in NAMED_OTHERWISE:
+        raise InputError(NAMED_OTHERWISE[name])
     if name is None or name not in ENGINES:
         *others, last = ENGINES
         what = f"unknown engine {value[:60]!r}" if name is None else f"{engine_title(value)} is not modelled here"
@@ -312,7 +318,7 @@ def _arrange(
     elif counts.get("nodes", nodes) != nodes:
         raise InputError(f"nodes={counts['nodes']} beside {nodes}x{node.name}; leave one out")
     if options.within:
-        counts = _replicas_apart(counts, gpus)
+        counts = _split_replicas(counts, gpus)
     if options.attention_dp and "tp" in counts and "dp" not in counts:
         counts = {"pp": 1} | counts  # the rest is for replicas: one alone has nobody to share with
     tp, pp, dp = _parallelism(counts, gpus, nodes)
@@ -355,7 +361,7 @@ def _arrange(
 
 
 def _draft_of(arguments: dict[str, str]) -> Draft | None:
-    """The model that `draft` names. Raises InputError where it is not known, or guesses nothing."""
+    """Return the model that `draft` names. Raises InputError where it is not known, or guesses nothing."""
     if "draft" not in arguments:
         return None
     if arguments.get("num_speculative_tokens", "0") == "0":
@@ -366,8 +372,8 @@ def _draft_of(arguments: dict[str, str]) -> Draft | None:
         raise InputError(f"draft: {error}") from None
 
 
-def _replicas_apart(counts: dict[str, int], gpus: int) -> dict[str, int]:
-    """SGLang's `--tp 8 --dp 8 --enable-dp-attention` in our words, where tp is one replica's: tp1, dp8."""
+def _split_replicas(counts: dict[str, int], gpus: int) -> dict[str, int]:
+    """Return SGLang's `--tp 8 --dp 8 --enable-dp-attention` in our words, where tp is one replica's: tp1, dp8."""
     tp, pp, dp = counts.get("tp", gpus // counts.get("pp", 1)), counts.get("pp", 1), counts.get("dp", 1)
     within = dp > 1 and tp * pp == gpus and tp % dp == 0
     return counts | {"tp": tp // dp, "pp": pp} if within else counts

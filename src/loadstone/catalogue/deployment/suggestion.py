@@ -1,4 +1,4 @@
-"""What a text that is no deployment was probably meant to be."""
+"""Guesses what a text that is no deployment was probably meant to be."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _MOST_CHARACTERS = 1000
 
 @cache
 def _hardware() -> re.Pattern[str]:
-    """A name of the catalogue between other words, a count before it (`8xh200`, `8 h200`) or behind it (`h200x8`)."""
+    """Return a name of the catalogue between other words, a count before it (`8xh200`, `8 h200`) or behind it
+    (`h200x8`)."""
     names = "|".join(re.escape(name) for name in sorted({*gpu_names(), *node_names()}, key=len, reverse=True))
     return re.compile(
         rf"(?<![\w.-])(?:([0-9]+)\s*[x×*]?\s*)?({names})(?:\s*[x×*]\s*([0-9]+))?(?![\w.-])", re.IGNORECASE
@@ -22,8 +23,8 @@ def _hardware() -> re.Pattern[str]:
 
 
 def suggest(text: str) -> str | None:
-    """The deployment that has the parts of `text`, whatever is between them: before the GPUs the model, behind them
-    options. Without a model that of the example, without GPUs those of the example; None without either.
+    """Return the deployment that has the parts of `text`, whatever is between them: before the GPUs the model, behind
+    them options. Without a model that of the example, without GPUs those of the example; None without either.
 
         >>> suggest("llama-3.1-8b 8xh200,tp8"), suggest("2 h100"), suggest("llama-3.1-8b")
         ('llama-3.1-8b@8xh200/tp8', 'llama-3.1-70b@2xh100', 'llama-3.1-8b@8xh200')

@@ -1,4 +1,4 @@
-"""From journals to records: one way for a run's normal end and for what a crash left."""
+"""Turns journals into records: one way for a run's normal end and for what a crash left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAMAGED = "a part of this request was lost with a damaged journal"
 _LISTS = ("arrival_s", "read", "tokens")
 _NEARLY_ALL, _MOST = 0.9, 0.75
 _LONGER = 2.0
-"""Of a cell's answers, and of the mean time between later events: see _without_voids()."""
+"""Times the mean gap between later events that the second must come after the first: see _drop_voids()."""
 _GROUP_EVENTS = 2_000_000
 """Events per Parquet row group: some 32 MB while it is built."""
 
@@ -62,7 +62,7 @@ def assemble(folder: Path, voids: Counter[int] | None = None) -> int:
     for left in [*folder.glob(".reserve-*"), *folder.glob("*.part")]:
         left.unlink(missing_ok=True)
     try:
-        count = write_records(folder, _whole_requests(journals, voids))
+        count = write_records(folder, _join_requests(journals, voids))
     except DiskFullError as error:
         raise DiskFullError(
             f"{folder}: disk full; all that was measured is in its journals: free some space, "
@@ -78,8 +78,8 @@ def _remove_whole(journals: Iterable[Journal]) -> None:
             journal.path.unlink()
 
 
-def _whole_requests(journals: Iterable[Journal], voids: Counter[int] | None = None) -> Iterator[pa.Table]:
-    """Tables of complete records, row-group sized."""
+def _join_requests(journals: Iterable[Journal], voids: Counter[int] | None = None) -> Iterator[pa.Table]:
+    """Yield tables of complete records, row-group sized."""
     import pyarrow as pa
 
     schema = pa.schema([field for field in journal_schema() if field.name != "earlier_events"])
@@ -87,15 +87,15 @@ def _whole_requests(journals: Iterable[Journal], voids: Counter[int] | None = No
     def finished() -> pa.Table:
         table = pa.concat_tables(ready).combine_chunks()
         if voids is not None:
-            table = _without_voids(table, voids)
-        return _with_tokens(table.select(records_schema().names))
+            table = _drop_voids(table, voids)
+        return _fill_tokens(table.select(records_schema().names))
 
     ready: list[pa.Table] = []
     events = 0
     for journal in journals:
         open_requests: dict[tuple[int, str], dict[str, Any]] = {}
         for batch in journal:
-            for table in _complete(pa.Table.from_batches([batch]), open_requests):
+            for table in _take_complete(pa.Table.from_batches([batch]), open_requests):
                 ready.append(table)
                 events += len(table["arrival_s"].combine_chunks().flatten()) + table.num_rows
             if events > _GROUP_EVENTS:
@@ -103,7 +103,7 @@ def _whole_requests(journals: Iterable[Journal], voids: Counter[int] | None = No
                 ready, events = [], 0
         # Fragments without an end: streams in flight when the run was killed, or whose end is lost.
         for parts in open_requests.values():
-            row = _joined(parts)
+            row = _join(parts)
             row["status"] = "cancelled"
             row["error"] = DAMAGED if journal.damage is not None else INTERRUPTED
             row["token_source"] = row["token_source"] or "pieces"
@@ -112,8 +112,8 @@ def _whole_requests(journals: Iterable[Journal], voids: Counter[int] | None = No
         yield finished()
 
 
-def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, Any]]) -> Iterator[pa.Table]:
-    """What of `batch` needs no earlier fragment, as it is; then requests whose last fragment it brings, joined.
+def _take_complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, Any]]) -> Iterator[pa.Table]:
+    """Yield what of `batch` needs no earlier fragment, as it is; then requests whose last fragment it brings, joined.
 
     A fragment of a request that has others is told by its status (missing: not the last), or by the events before it.
     `open_requests` keeps copies, so that no batch stays in memory for a single row of it.
@@ -144,7 +144,7 @@ def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, An
         for name, (offsets, values) in lists.items():
             row[name].append(values[offsets[i] : offsets[i + 1]].copy())
         if statuses[i] is not None:
-            whole = _joined(open_requests.pop(keys[i]))
+            whole = _join(open_requests.pop(keys[i]))
             if earlier[i] not in (None, before) and statuses[i] in ("ok", "short"):
                 whole |= {"status": "cancelled", "error": DAMAGED}
             joined.append(whole)
@@ -152,16 +152,16 @@ def _complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, An
         yield pa.Table.from_pylist(joined, schema=batch.schema)
 
 
-def _joined(row: dict[str, Any]) -> dict[str, Any]:
-    """A request's row whose lists are still in parts, made whole."""
+def _join(row: dict[str, Any]) -> dict[str, Any]:
+    """Join the parts of the lists of a request's row."""
     import numpy as np
 
     return row | {name: np.concatenate(row[name]) for name in _LISTS}
 
 
-def _without_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
-    """The same without first events that were no token: those that the client knows of, and those that the counts
-    tell. These are of a cell in which nearly every answer had one event more than tokens, and in most the second came
+def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
+    """Drop first events that were no token: those that the client knows of, and those that the counts tell. These are
+    of a cell in which nearly every answer had one event more than tokens, and in most the second came
     after a longer time than those after it: the counts alone would fit a last event that is none as well.
     """
     import numpy as np
@@ -200,7 +200,7 @@ def _without_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     return table
 
 
-def _with_tokens(table: pa.Table) -> pa.Table:
+def _fill_tokens(table: pa.Table) -> pa.Table:
     """Fill `tokens` where the journal has none: the server's final count spread evenly over the events, or one each.
 
     tokens[k] = max(1, round((k + 1) · T / n)) for event k of n and T tokens in all (T = n for pieces).

@@ -1,4 +1,4 @@
-"""The folder itself, its papers, and files that are replaced whole or not at all."""
+"""Makes run folders, reads and writes run.json, and replaces files whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,26 +10,30 @@ import secrets
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.files import decode_json, read_bytes
 from loadstone.core.record import RunInfo
+from loadstone.core.settings import read_settings
 
 RUN_SCHEMA = 1
-_MOST_BYTES = 64 << 20
-"""Of a run.json: a thousand cells take one."""
+MOST_INFO_BYTES = 64 << 20
+"""The largest run.json that is read: a thousand cells take one MiB."""
 
 
 def run_id(created: datetime, *parts: str | None) -> str:
-    """`20260131-235900-vllm-llama-3.1-8b`: when, and what of whom, as far as it is known."""
+    """Name a run: `20260131-235900-vllm-llama-3.1-8b`, when, and what of whom, as far as it is known."""
     name = re.sub(r"[^a-z0-9.]+", "-", "-".join(part for part in parts if part).lower()).strip("-.")[:60]
     return f"{created:%Y%m%d-%H%M%S}-{name or 'run'}"
 
 
 def create(parent: Path, run_id: str) -> Path:
-    """A new run folder `parent/run_id`, with a number behind it where that is taken. Raises InputError, one line."""
+    """Make a new run folder `parent/run_id`, with a number behind it where that is taken. Raises InputError, one
+    line.
+    """
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, 1000):
@@ -40,20 +44,20 @@ def create(parent: Path, run_id: str) -> Path:
                 continue
             return folder
     except OSError as error:
-        raise unwritable(error, parent) from error
+        raise explain_unwritable(error, parent) from error
     raise InputError(f"{parent}: a thousand runs named {run_id}; give another folder with --out")
 
 
-def unwritable(error: OSError, path: Path) -> InputError:
-    """What to tell of a file that could not be written."""
+def explain_unwritable(error: OSError, path: Path) -> InputError:
+    """Make the error that says why a file could not be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{path}: disk full; free some space, or give another folder with --out")
     return InputError(f"{path}: cannot write here ({error.strerror}); give another folder with --out")
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what becomes `path` once all of it is there; until then `path` stays as it was.
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, which becomes `path` once all of it is there; until then `path` stays as it was.
 
     Raises InputError, one line, where it cannot be written; DiskFullError where there is no room.
     """
@@ -65,18 +69,18 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException as error:
         partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise unwritable(error, path) from error
+            raise explain_unwritable(error, path) from error
         raise
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replace `path` by `value` as JSON. Raises InputError as replacing() does."""
-    with replacing(path) as partial:
+    """Replace `path` by `value` as JSON. Raises InputError as replace_file() does."""
+    with replace_file(path) as partial:
         partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
 
 
 def log(folder: Path, text: str) -> None:
-    """A line more of the run's log.txt. A full disk must not end a run for its log's sake."""
+    """Add a line to the run's log.txt. A full disk must not end a run for its log's sake."""
     with contextlib.suppress(OSError), (folder / "log.txt").open("a", encoding="utf-8", errors="replace") as file:
         file.write(text + "\n")
 
@@ -97,15 +101,20 @@ def write_failure(folder: Path, info: RunInfo, error: BaseException, done: str) 
 
 
 def read_info(folder: Path) -> RunInfo:
-    """A run's papers; fields that later versions added are passed over.
+    """Read run.json; fields that later versions added are passed over.
 
     Raises InputError where `folder` is no run folder, or its schema another than this version of the program reads.
     """
     path = folder / "run.json"
-    content = read_bytes(path, _MOST_BYTES, f"{folder} is not a run folder; give one under runs/")
-    info = decode_json(
-        content, RunInfo, f"{path}: not a run this version of Loadstone can read", "move it away, or measure it again"
-    )
+    content = read_bytes(path, MOST_INFO_BYTES, f"{folder} is not a run folder; give one under runs/")
+    complaint, remedy = f"{path}: not a run this version of Loadstone can read", "move it away, or measure it again"
+    try:
+        info = decode_json(content, RunInfo, complaint, remedy)
+    except InputError:
+        # A setting that another program wrote shall not hide the run.
+        papers = decode_json(content, dict[str, Any], complaint, remedy)
+        papers["settings"] = read_settings(papers.get("settings"))
+        info = decode_json(msgspec.json.encode(papers), RunInfo, complaint, remedy)
     if info.schema != RUN_SCHEMA:
         raise InputError(f"{path}: run of schema {info.schema}, and this version of Loadstone reads {RUN_SCHEMA}")
     return info

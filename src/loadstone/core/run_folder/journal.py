@@ -1,4 +1,4 @@
-"""What a worker saw, appended as the run goes. What was written survives kill −9, and a full disk ends it in order.
+"""Appends what a worker saw as the run goes. What was written survives kill −9, and a full disk ends it in order.
 
 A journal holds fragments: rows of the records' own schema, and how many events earlier ones held. A request's
 fragments share its cell and id; list columns are continued from one to the next, and the last fragment, the one with
@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from loadstone.core.errors import InputError, check_room
-from loadstone.core.files import check_regular, open_regular, refusing
+from loadstone.core.files import check_regular, explain_os_error, open_regular
 from loadstone.core.record import JournalDamage
-from loadstone.core.run_folder.folder import unwritable
+from loadstone.core.run_folder.folder import explain_unwritable
 from loadstone.core.run_folder.owner import lock
 from loadstone.core.run_folder.records import journal_schema, records_schema
 
@@ -71,23 +71,23 @@ class JournalWriter:
             self._append(journal_schema().serialize())
         except OSError as error:
             self._reserve.unlink(missing_ok=True)
-            raise unwritable(error, folder) from error
+            raise explain_unwritable(error, folder) from error
 
     def write(self, batch: pa.RecordBatch) -> bool:
         """Append `batch`, rows as journal_schema() or records_schema(). False if the disk was full: the batch is safe
         in the reserve's room, the run should end.
         """
-        message = _with_earlier(batch).serialize()
+        message = _add_journal_columns(batch).serialize()
         try:
             self._append(message)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._reserve.exists():
-                raise unwritable(error, self._path) from error
+                raise explain_unwritable(error, self._path) from error
             self._reserve.unlink()
             try:
                 self._append(message)
             except OSError as again:
-                raise unwritable(again, self._path) from again
+                raise explain_unwritable(again, self._path) from again
             return False
         return True
 
@@ -111,7 +111,8 @@ class JournalWriter:
 
 
 def read_header(data: bytes, at: int = 0, least: int = 0) -> tuple[int, int, int]:
-    """Of the frame at `at`: its number, `least` or more, the length of its message, and the message's CRC-32.
+    """Read the header of the frame at `at`: its number, `least` or more, the length of its message, the message's
+    CRC-32.
 
     Raises ValueError where no such header is. There must be HEADER_BYTES bytes.
     """
@@ -135,7 +136,10 @@ class Journal:
         self._hole = False
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        with refusing(f"{self.path}: cannot be read", "the other files stay"), open_regular(self.path) as file:
+        with (
+            explain_os_error(f"{self.path}: cannot be read", "the other files stay"),
+            open_regular(self.path) as file,
+        ):
             size = os.fstat(file.fileno()).st_size
             old = file.read(len(_ARROW)) == _ARROW
             for batch in self._arrow(size) if old else self._framed(file, size):
@@ -144,7 +148,7 @@ class Journal:
                     if self._hole and self.damage is not None:
                         self.damage.last_cell, self._hole = cells[0].as_py(), False
                     self._cell = cells[-1].as_py()
-                yield _with_earlier(batch)
+                yield _add_journal_columns(batch)
 
     def _framed(self, file: IO[bytes], size: int) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -181,7 +185,7 @@ class Journal:
             at, expected = behind, number + 1
 
     def _next_header(self, file: IO[bytes], at: int, size: int) -> int:
-        """Where the next frame begins, from `at` on; the end of the file if none does."""
+        """Find where the next frame begins, from `at` on; the end of the file if none does."""
         while size - at >= HEADER_BYTES:
             file.seek(at)
             data = file.read(_SEARCH_BYTES)
@@ -220,7 +224,8 @@ class Journal:
 
 
 def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
-    """Batches of an Arrow IPC stream as far as they are whole, each with the byte where it ends; None: the schema.
+    """Yield batches of an Arrow IPC stream as far as they are whole, each with the byte where it ends; None: the
+    schema.
 
     Raises OSError where it cannot be opened.
     """
@@ -239,10 +244,8 @@ def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
             return
 
 
-def _with_earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same with the journals' own columns, where they are missing: rows that are whole, or of journals without
-    them.
-    """
+def _add_journal_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Add the journals' own columns where they are missing: to rows that are whole, or of journals without them."""
     import pyarrow as pa
 
     schema = journal_schema()
@@ -251,7 +254,7 @@ def _with_earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def damaged_journals(folder: Path) -> list[JournalDamage]:
-    """What could not be read of the journals that assemble() kept. Raises InputError as Journal does."""
+    """List what could not be read of the journals that assemble() kept. Raises InputError as Journal does."""
     damages = []
     for path in sorted(folder.glob("journal-*.arrow")):
         journal = Journal(path)
@@ -269,7 +272,7 @@ def wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
     """
     deadline = time.monotonic() + _WRITERS_S
     for journal in journals:
-        with refusing(f"{journal}: cannot be read", "the other files stay"):
+        with explain_os_error(f"{journal}: cannot be read", "the other files stay"):
             while is_held(journal):
                 if time.monotonic() > deadline:
                     raise InputError(f"{folder}: this run is still going on; wait for its end, or stop it")
@@ -277,7 +280,9 @@ def wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether the process that locked it lives: see JournalWriter, own(). Raises OSError where it cannot be read."""
+    """Return True if the process that locked it lives: see JournalWriter, own(). Raises OSError where it cannot be
+    read.
+    """
     with open_regular(path) as file:
         try:
             lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Whether records.parquet and summary.json are as they were written: run.json keeps a mark of each."""
+"""Tells whether records.parquet and summary.json are as they were written: run.json keeps a digest of each."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ _MARKED_BYTES = 1 << 20
 
 
 def seal(folder: Path, info: RunInfo) -> None:
-    """Writes run.json with what these files are like once they are written; of records as they were at first."""
-    info.marks = _marks(folder) | {name: each for name, each in info.marks.items() if name == "records.parquet"}
+    """Write run.json with digests of these files; that of the records is kept from the first time."""
+    info.marks = _digest_files(folder) | {
+        name: each for name, each in info.marks.items() if name == "records.parquet"
+    }
     write_info(folder, info)
 
 
-def changed(folder: Path, marks: Mapping[str, str]) -> list[str]:
+def find_changed(folder: Path, marks: Mapping[str, str]) -> list[str]:
     """List the files that are not as they were written; none without `marks`, those of run.json."""
-    return [name for name, mark in _marks(folder).items() if marks.get(name, mark) != mark] if marks else []
+    return [name for name, mark in _digest_files(folder).items() if marks.get(name, mark) != mark] if marks else []
 
 
-def _marks(folder: Path) -> dict[str, str]:
-    """Of large files their end, where Parquet has the place and the size of all columns, stands for all."""
+def _digest_files(folder: Path) -> dict[str, str]:
+    """Digest both files: of a large one the end, where Parquet has the place and the size of all columns."""
     marks = {}
     for name in ("summary.json", "records.parquet"):
+        if not (folder / name).is_file():
+            continue
         with contextlib.suppress(OSError), (folder / name).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _MARKED_BYTES))

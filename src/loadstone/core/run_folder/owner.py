@@ -1,5 +1,5 @@
-"""Who may work on the folder of a run or a study: one process at a time, told by a lock that ends with its holder,
-however it ends.
+"""Lets one process at a time work on the folder of a run or a study, by a lock that ends with its holder, however
+that ends.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from pathlib import Path
 from typing import IO
 
 from loadstone.core.errors import InputError
-from loadstone.core.run_folder.folder import unwritable
+from loadstone.core.run_folder.folder import explain_unwritable
 from loadstone.core.text import printable
 
 OWNER = ".owner"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _LOOK_S = 0.2
-"""Who only looks whether a lock is held holds it for a moment."""
+"""Looking whether a lock is held takes it for a moment: so long is a held one tried again."""
 _held: set[int] = set()
 
 
 def _let_go() -> None:
-    """A process forked off an owner is none, and must not hold the lock for as long as it lives."""
+    """Close the locks in a process forked off an owner: it is none, and must not hold them for as long as it
+    lives.
+    """
     for file in _held:
         os.close(file)
     _held.clear()
@@ -44,7 +46,7 @@ def own(folder: Path, what: str = "this run") -> Iterator[None]:
     Raises InputError, one line, where another process has it.
     """
     path = folder / OWNER
-    file = _locked(path, what)
+    file = _lock_file(path, what)
     _held.add(file)
     with contextlib.suppress(OSError):  # on a full disk it is held all the same
         os.ftruncate(file, 0)
@@ -60,14 +62,14 @@ def own(folder: Path, what: str = "this run") -> Iterator[None]:
             os.close(file)
 
 
-def _locked(path: Path, what: str) -> int:
-    """The lock's file, opened, and nobody else's."""
+def _lock_file(path: Path, what: str) -> int:
+    """Open the lock's file and lock it."""
     deadline = time.monotonic() + _LOOK_S
     while True:
         try:
-            file, made = _opened(path)
+            file, made = _open_lock(path)
         except OSError as error:
-            raise unwritable(error, path) from error
+            raise explain_unwritable(error, path) from error
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, file)
             try:
@@ -75,16 +77,16 @@ def _locked(path: Path, what: str) -> int:
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     raise InputError(
-                        f"{path.parent}: {what} is still going on{_whose(file)}; wait for its end, or stop it"
+                        f"{path.parent}: {what} is still going on{_name_owner(file)}; wait for its end, or stop it"
                     ) from error
                 time.sleep(_LOOK_S / 10)
                 continue
             except OSError as error:
-                raise unwritable(error, path) from error
+                raise explain_unwritable(error, path) from error
             if not mine:
                 raise InputError(
-                    f"{path.parent}: {what} may still be going on{_whose(file)}, and this file system has no locks "
-                    f"that would tell; once it is over, remove {path}"
+                    f"{path.parent}: {what} may still be going on{_name_owner(file)}, and this file system has no "
+                    f"locks that would tell; once it is over, remove {path}"
                 )
             # Who had it may have removed it between opening and locking: then it is a lock of nothing.
             with contextlib.suppress(FileNotFoundError):
@@ -93,8 +95,8 @@ def _locked(path: Path, what: str) -> int:
                     return file
 
 
-def _opened(path: Path) -> tuple[int, bool]:
-    """The file, and whether it was made here. What lies there already may be a link of somebody else's making."""
+def _open_lock(path: Path) -> tuple[int, bool]:
+    """Open the file; True if it was made here. What lies there already may be a link of somebody else's making."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_EXCL, 0o666), True
@@ -116,13 +118,13 @@ def lock(file: int | IO[bytes], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> boo
     return True
 
 
-def _whose(file: int) -> str:
+def _name_owner(file: int) -> str:
     who = printable(os.pread(file, 200, 0).decode(errors="replace"))
     return f" (process {who})" if who[:1].isdigit() else ""
 
 
 def is_owned(folder: Path) -> bool:
-    """Whether a process works on this folder now."""
+    """Return True if a process works on this folder now."""
     try:
         file = os.open(folder / OWNER, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Plans as Parquet: columns as Plan has them, its description in the schema's metadata."""
+"""Stores plans as Parquet: columns as Plan has them, its description in the schema's metadata."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.plan import Blocks, Load, Plan
-from loadstone.core.run_folder.folder import replacing
+from loadstone.core.run_folder.folder import replace_file
 from loadstone.core.run_folder.records import read_columns
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PLAN_SCHEMA = 3
-"""Of 2, arrivals were drawn otherwise; the file is the same."""
+"""In 2, arrivals were drawn otherwise; the file is the same."""
 _SCHEMAS = (2, PLAN_SCHEMA)
 _LONGEST = 1 << 24
 """Tokens; nothing longer can be asked for (wire.tolerant.MAX_COUNT)."""
@@ -32,7 +32,7 @@ _MOST_GAPS = 1000
 
 
 def write_plan(path: Path, plan: Plan) -> None:
-    """Save a plan. Raises InputError as replacing() does."""
+    """Save a plan. Raises InputError as replace_file() does."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -51,7 +51,7 @@ def write_plan(path: Path, plan: Plan) -> None:
         "block_tokens": 0 if plan.blocks is None else plan.blocks.tokens,
     }
     table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
-    with replacing(path) as partial:
+    with replace_file(path) as partial:
         pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
 
 
@@ -91,8 +91,8 @@ def read_plan(path: Path) -> Plan:
     if about.schema not in _SCHEMAS:
         reads = " and ".join(map(str, _SCHEMAS))
         raise InputError(f"{path}: plan of schema {about.schema}; this version of Loadstone reads {reads}")
-    impossible = [name for name in _COUNTS if not _within(columns[name], _LONGEST)]
-    if not _within(columns["cell"], len(about.cells) - 1, 0) or (np.diff(columns["cell"]) < 0).any():
+    impossible = [name for name in _COUNTS if not _check_within(columns[name], _LONGEST)]
+    if not _check_within(columns["cell"], len(about.cells) - 1, 0) or (np.diff(columns["cell"]) < 0).any():
         impossible.append("cell")
     if impossible:
         raise InputError(f"{path}: not a plan: numbers in {', '.join(impossible)} are impossible")
@@ -109,7 +109,7 @@ def read_plan(path: Path) -> Plan:
     )
 
 
-def _within(column: NDArray[Any], most: int, least: int = -1) -> bool:
+def _check_within(column: NDArray[Any], most: int, least: int = -1) -> bool:
     return len(column) == 0 or (int(column.min()) >= least and int(column.max()) <= most)
 
 
@@ -121,7 +121,7 @@ def _blocks(table: pa.Table, tokens: int) -> Blocks:
     return Blocks(tokens, offsets - offsets[0], np.asarray(lists.flatten()).astype(np.int32))
 
 
-def issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
+def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
     """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went, by count; and those of
     `cut`, that ended early, as far as they went.
 

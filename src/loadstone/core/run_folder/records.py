@@ -1,4 +1,4 @@
-"""The records as Parquet: one row per request, columns as RequestRecord, read a row group at a time."""
+"""Stores records as Parquet: one row per request, columns as RequestRecord, read a row group at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.plan import Phase
 from loadstone.core.record import RequestRecord, Status
-from loadstone.core.run_folder.folder import replacing
+from loadstone.core.run_folder.folder import replace_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 RECORDS_SCHEMA = 1
 _COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 _MOST_TOKENS = 1 << 31
+JOURNAL_COLUMNS = ("earlier_events", "voids")
+"""Events that the request's earlier rows hold; its first events that turned out to be none."""
 _WORDS = {"phase": get_args(Phase), "status": get_args(Status)}
-"""What these columns may say."""
+"""The values that these columns may have."""
 _TEXTS = ("request_id", "phase", "session_id", "token_source", "finish_reason", "status", "error")
 
 
 def records_schema() -> pa.Schema:
-    """Arrow schema of records: the fields of RequestRecord, in order."""
+    """Make the Arrow schema of records: the fields of RequestRecord, in order."""
     import pyarrow as pa
 
     types = {
@@ -48,25 +50,23 @@ def records_schema() -> pa.Schema:
 
 
 def journal_schema() -> pa.Schema:
-    """Arrow schema of journals: records_schema(), how many events the request's earlier rows hold, and how many of
-    its first events turned out to be none.
-    """
+    """Make the Arrow schema of journals: records_schema(), and JOURNAL_COLUMNS."""
     import pyarrow as pa
 
-    own = (pa.field("earlier_events", pa.int32()), pa.field("voids", pa.int32()))
+    own = [pa.field(name, pa.int32()) for name in JOURNAL_COLUMNS]
     return pa.schema([*records_schema(), *own], metadata=records_schema().metadata)
 
 
 def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
     """Write records.parquet, a row group for each table; returns the number of records.
 
-    Raises InputError as replacing() does.
+    Raises InputError as replace_file() does.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     count = 0
-    with replacing(folder / "records.parquet") as partial:
+    with replace_file(folder / "records.parquet") as partial:
         with (
             # A file of our own: a writer that fails on a full disk leaves its own open, and the room taken.
             pa.OSFile(str(partial), "wb") as file,
@@ -75,7 +75,7 @@ def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
                 file, records_schema(), compression="zstd", use_dictionary=list(_TEXTS), write_page_checksum=True
             ) as writer,
         ):
-            for table in _ahead(tables):
+            for table in _prefetch(tables):
                 writer.write_table(table)
                 count += table.num_rows
         # The journals are removed next: a machine that loses its power then must have the records. Arrow before 25
@@ -85,8 +85,8 @@ def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
     return count
 
 
-def _ahead(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same tables; while one is used, a thread makes the next. Arrow and numpy leave it a core."""
+def _prefetch(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the same tables; while one is used, a thread makes the next. Arrow and numpy leave it a core."""
     coming = iter(tables)
     with ThreadPoolExecutor(1, "tables") as thread:
         following = thread.submit(next, coming, None)
@@ -98,33 +98,35 @@ def _ahead(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def read_records(
     folder: Path, cell: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a run's records, row group by row group, of one cell or of all; whole, or some columns of them."""
-    for table in _ahead(_row_groups(folder, columns, cell)):
+    """Yield batches of a run's records, row group by row group, of one cell or of all; whole, or some columns of
+    them.
+    """
+    for table in _prefetch(_row_groups(folder, columns, cell)):
         yield from table.to_batches()
 
 
 def check_cells(folder: Path, cells: int) -> None:
-    """Raises InputError where a record is of a cell that the run does not have, of a phase or with an end that nobody
-    knows, or states a number of tokens that cannot be. `cells`: how many it has.
+    """Check that every record is of one of the run's `cells` (their count), of a known phase and status, and has
+    token counts that can be. Raises InputError.
     """
     import pyarrow.compute as pc
 
     for table in _row_groups(folder, ("cell", *_WORDS, *_COUNTS), None):
         for name, words in _WORDS.items():
             if unknown := set(pc.unique(table[name]).to_pylist()) - set(words):
-                raise _unusable(
+                raise _refuse_records(
                     folder, f"records whose {name} is {', '.join(map(repr, sorted(map(str, unknown))[:3]))}"
                 )
         for name in _COUNTS:
             bounds = pc.min_max(table[name])
             if not 0 <= (bounds["min"].as_py() or 0) <= (bounds["max"].as_py() or 0) <= _MOST_TOKENS:
-                raise _unusable(folder, f"records whose {name} cannot be ({bounds['min']} to {bounds['max']})")
+                raise _refuse_records(folder, f"records whose {name} cannot be ({bounds['min']} to {bounds['max']})")
         if pc.any(pc.greater_equal(table["cell"], cells)).as_py():
-            raise _unusable(folder, "records of a cell that the run does not have")
+            raise _refuse_records(folder, "records of a cell that the run does not have")
 
 
 def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
-    """Some columns of one cell's records, whole."""
+    """Read some columns of one cell's records."""
     import pyarrow as pa
 
     tables = list(_row_groups(folder, columns, cell))
@@ -134,7 +136,7 @@ def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
     return pa.schema([schema.field(name) for name in columns]).empty_table()
 
 
-def _unusable(folder: Path, what: str) -> InputError:
+def _refuse_records(folder: Path, what: str) -> InputError:
     return InputError(f"{folder / 'records.parquet'}: {what}; copy or measure it again")
 
 
@@ -150,7 +152,7 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
         check_room(error)
         raise InputError(f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`") from error
     except pa.ArrowInvalid as error:
-        raise _unusable(folder, f"not a Parquet file ({error})") from error
+        raise _refuse_records(folder, f"not a Parquet file ({error})") from error
     names = file.schema_arrow.names
     missing = [
         field.name for field in records_schema() if names.count(field.name) != 1 or field not in file.schema_arrow
@@ -158,7 +160,7 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
     if missing:
         file.close()
         lacking = ", ".join(missing[:4])
-        raise _unusable(folder, f"not records of this version of Loadstone (no {lacking} of their kind)")
+        raise _refuse_records(folder, f"not records of this version of Loadstone (no {lacking} of their kind)")
     at = file.schema_arrow.get_field_index("cell")
     with file:
         for group in range(file.num_row_groups):
@@ -173,9 +175,9 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
                 table = file.read_row_group(group, columns=wanted)
             except (OSError, pa.ArrowException) as error:
                 check_room(error)
-                raise _unusable(folder, f"damaged ({error})") from error
+                raise _refuse_records(folder, f"damaged ({error})") from error
             if table["cell"].null_count or pc.any(pc.less(table["cell"], 0)).as_py():
-                raise _unusable(folder, "records of no cell")
+                raise _refuse_records(folder, "records of no cell")
             if others:
                 table = table.filter(pc.equal(table["cell"], cell))
             yield table if columns is None else table.select(columns)

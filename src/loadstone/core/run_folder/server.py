@@ -1,4 +1,6 @@
-"""What the servers say of themselves, as samples: server.arrow while the run goes on, server.parquet after."""
+"""Stores what the servers report of themselves, as samples: server.arrow while the run goes on, server.parquet
+after.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from loadstone.core.errors import InputError
 from loadstone.core.files import check_regular
-from loadstone.core.run_folder.folder import replacing
+from loadstone.core.run_folder.folder import replace_file
 from loadstone.core.run_folder.journal import read_stream
 
 if TYPE_CHECKING:
@@ -52,10 +54,10 @@ def read_server(folder: Path) -> pa.Table | None:
 
 
 def write_server(folder: Path, table: pa.Table) -> None:
-    """Write server.parquet, columns as server_schema(). Raises InputError as replacing() does."""
+    """Write server.parquet, columns as server_schema(). Raises InputError as replace_file() does."""
     import pyarrow.parquet as pq
 
-    with replacing(folder / "server.parquet") as partial:
+    with replace_file(folder / "server.parquet") as partial:
         pq.write_table(table, partial, compression="zstd")
 
 

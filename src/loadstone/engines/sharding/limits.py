@@ -1,4 +1,4 @@
-"""What an engine leaves of a GPU for the KV cache, in pieces, and the limits that it schedules under."""
+"""Says what an engine leaves of a GPU for the KV cache, in pieces, and the limits that it schedules under."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Version = tuple[int, ...]
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """The memory of one rank. total = weights + activation + runtime + graphs + outside + kv (where that is ≥ 0).
+    """Holds the memory of one rank. total = weights + activation + runtime + graphs + outside + kv (where that is ≥
+    0).
 
     total_bytes       what the driver reports
     outside_bytes     what the engine leaves alone: 1 − gpu_memory_utilization, or the slack of mem_fraction_static
@@ -39,13 +40,13 @@ class Budget(msgspec.Struct, frozen=True):
 
     @property
     def kv_bytes(self) -> float:
-        """Room for the KV cache; negative where the rest alone does not fit."""
+        """Return the room for the KV cache; negative where the rest alone does not fit."""
         taken = self.outside_bytes + self.weights_bytes + self.activation_bytes + self.runtime_bytes
         return self.total_bytes - taken - self.graphs_bytes - self.state_bytes
 
 
 class EngineLimits(msgspec.Struct, frozen=True):
-    """What a scheduler works under: one data-parallel replica of the engine.
+    """Holds what a scheduler works under: one data-parallel replica of the engine.
 
     kv_tokens           that its cache holds; kv_blocks · block_tokens, but for hybrids, see engine_limits()
     kv_blocks           of `block_tokens` tokens each
@@ -60,8 +61,8 @@ class EngineLimits(msgspec.Struct, frozen=True):
     max_seqs: int
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """What an engine decides before it has looked at the memory."""
+class BatchLimits(msgspec.Struct, frozen=True):
+    """Holds what an engine decides before it has looked at the memory."""
 
     block_tokens: int
     max_batched_tokens: int
@@ -69,29 +70,30 @@ class Limits(msgspec.Struct, frozen=True):
 
 
 def version_of(deployment: Deployment, newest: Version) -> Version:
-    """`0.19.0` as (0, 19, 0), `~0.4` as (0, 4); `newest` where no version is given, or none can be read."""
+    """Return `0.19.0` as (0, 19, 0), `~0.4` as (0, 4); `newest` where no version is given, or none can be read."""
     match = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6}){1,2}", deployment.engine_version or "")
     return tuple(map(int, match[0].split("."))) if match else newest
 
 
 def is_speculative(deployment: Deployment) -> bool:
-    """Whether it decodes speculatively: guesses tokens and verifies them."""
+    """Return whether it decodes speculatively: guesses tokens and verifies them."""
     return (deployment.argument("num_speculative_tokens") or "0") != "0"
 
 
 def count(deployment: Deployment, *names: str) -> int | None:
-    """The first of the engine's arguments `names` that was given, a whole number of at least 1. Raises InputError."""
+    """Return the first of the engine's arguments `names` that was given, a whole number of at least 1. Raises
+    InputError."""
     for name in names:
         text = deployment.argument(name)
         if text is not None:
             if not (text.isascii() and text.isdigit() and 1 <= int(text) < 2**40):
-                raise InputError(f"{_flag(name)}: {text!r} is not a whole number of at least 1; write e.g. 8192")
+                raise InputError(f"{_to_flag(name)}: {text!r} is not a whole number of at least 1; write e.g. 8192")
             return int(text)
     return None
 
 
 def fraction(deployment: Deployment, name: str) -> float | None:
-    """Likewise a number above 0 and up to 1."""
+    """Return such an argument that is a number above 0 and up to 1."""
     text = deployment.argument(name)
     if text is None:
         return None
@@ -100,19 +102,21 @@ def fraction(deployment: Deployment, name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value <= 1:
-        raise InputError(f"{_flag(name)}: {text!r} is not a fraction; write a number above 0 and up to 1, e.g. 0.9")
+        raise InputError(
+            f"{_to_flag(name)}: {text!r} is not a fraction; write a number above 0 and up to 1, e.g. 0.9"
+        )
     return value
 
 
-def _flag(name: str) -> str:
+def _to_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
 def switched(deployment: Deployment, name: str) -> bool | None:
-    """Likewise true or false."""
+    """Return such an argument that is true or false."""
     text = deployment.argument(name)
     if text is None:
         return None
     if text.lower() not in (*ON, *OFF):
-        raise InputError(f"{_flag(name)}: {text!r} is neither true nor false")
+        raise InputError(f"{_to_flag(name)}: {text!r} is neither true nor false")
     return text.lower() in ON

@@ -1,4 +1,4 @@
-"""What one GPU of a deployment holds: its share of the weights, and what a token costs it in the KV cache.
+"""Counts what one GPU of a deployment holds: its share of the weights, and what a token costs it in the KV cache.
 
 Tensor parallelism cuts matrices as `Matrix.split` says, pipeline parallelism cuts the list of layers, expert
 parallelism deals out whole experts. Ranks of one pipeline stage are alike, so there is a `Rank` per stage.
@@ -23,7 +23,7 @@ from loadstone.catalogue.architecture.model import (
 )
 from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.engines.sharding.limits import Limits
+from loadstone.engines.sharding.limits import BatchLimits
 
 LOGIT_BYTES = 14
 """Per logit while sampling: as computed in bf16 (2), as float (4), probabilities (4), random numbers (4)."""
@@ -39,7 +39,7 @@ _BYTES = 2  # activations are bf16, whatever the weights are
 
 
 class CacheLayer(msgspec.Struct, frozen=True):
-    """What `count` equal layers keep on one rank.
+    """Holds what `count` equal layers keep on one rank.
 
     token_bytes    of one token in one layer; 0 for a state
     window_tokens  tokens a layer keeps at most; None: all
@@ -53,7 +53,7 @@ class CacheLayer(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """One GPU of a pipeline stage.
+    """Holds one GPU of a pipeline stage.
 
     weights_bytes  parameters it holds
     mxfp4_bytes    of them, experts in MXFP4
@@ -69,7 +69,7 @@ class Rank(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """How a model is spread.
+    """Says how a model is spread.
 
     tp, pp     as engines mean them
     expert_tp  how often each expert's matrices are cut
@@ -83,7 +83,8 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def shape_of(deployment: Deployment) -> Shape:
-    """Attention-DP spreads the experts over all its ranks (vLLM and SGLang alike); plain DP copies the whole."""
+    """Return the shape: attention-DP spreads the experts over all its ranks (vLLM and SGLang alike); plain DP copies
+    the whole."""
     ep = min(max(1, deployment.ep), deployment.moe_ranks)
     return Shape(deployment.tp, deployment.pp, deployment.moe_ranks // ep, ep)
 
@@ -99,7 +100,7 @@ def ranks_of(
     windows: bool = True,
     drafts: bool = False,
 ) -> tuple[Rank, ...]:
-    """A rank of each pipeline stage, first to last.
+    """Return a rank of each pipeline stage, first to last.
 
     `state_dtype`: of recurrent states whose precision the model's config does not say. `windows`: layers with a
     window keep that alone. `drafts`: with the checkpoint's own draft layers, where vLLM puts them: on the last stage,
@@ -124,8 +125,8 @@ def ranks_of(
 
 
 def stage_layers(layers: int, pp: int) -> list[int]:
-    """Layers of each pipeline stage: even, and what is left over goes to the stages before the last, from its end
-    (vLLM 0.32, get_pp_indices); the last one has the output head.
+    """Return the layers of each pipeline stage: even, and what is left over goes to the stages before the last, from
+    its end (vLLM 0.32, get_pp_indices); the last one has the output head.
     """
     sizes = [layers // pp] * pp
     for back in range(2, 2 + layers % pp):
@@ -134,7 +135,7 @@ def stage_layers(layers: int, pp: int) -> list[int]:
 
 
 def _cut(layers: tuple[Layers, ...], start: int, stop: int) -> Iterator[tuple[Layers, int]]:
-    """The runs of layers `start` to `stop`, each with how many of them are inside."""
+    """Yield the runs of layers `start` to `stop`, each with how many of them are inside."""
     at = 0
     for run in layers:
         inside = min(stop, at + run.count) - max(start, at)
@@ -144,7 +145,7 @@ def _cut(layers: tuple[Layers, ...], start: int, stop: int) -> Iterator[tuple[La
 
 
 def _layer_bytes(model: Model, run: Layers, shape: Shape, dtype: str | None) -> tuple[float, float]:
-    """Weights of one layer on one rank: all, and the experts in MXFP4."""
+    """Return weights of one layer on one rank: all, and the experts in MXFP4."""
     attention = run.attention
     kv_heads = attention.kv_heads if isinstance(attention, FullAttention) else 1
     of_all = of_mxfp4 = 0.0
@@ -157,7 +158,8 @@ def _layer_bytes(model: Model, run: Layers, shape: Shape, dtype: str | None) -> 
 
 
 def _ends_bytes(model: Model, shape: Shape, dtype: str | None, first: bool, last: bool) -> float:
-    """Embeddings: the table on the first stage, the head (tied: the table again) and the rest on the last."""
+    """Return the bytes of embeddings: the table on the first stage, the head (tied: the table again) and the rest on
+    the last."""
     total = model.vision_parameters / shape.tp * FORMATS[model.dtype].bytes if first else 0.0
     for matrix in model.embeddings:
         table, again = matrix.name.startswith("embed_tokens"), model.tied_embeddings and matrix.name == "embed_tokens"
@@ -167,7 +169,7 @@ def _ends_bytes(model: Model, shape: Shape, dtype: str | None, first: bool, last
 
 
 def part_of(matrix: Matrix, shape: Shape, kv_heads: int) -> float:
-    """Parameters of `matrix` on one rank.
+    """Return parameters of `matrix` on one rank.
 
     replicated: all · column, row, vocab: 1/tp · kv: 1/min(tp, kv_heads), whole heads, copied beyond that ·
     expert: ⌈experts / ep⌉ of them, each 1/expert_tp.
@@ -185,7 +187,7 @@ def part_of(matrix: Matrix, shape: Shape, kv_heads: int) -> float:
 def cache_layers(
     runs: list[tuple[Layers, int]], tp: int, kv_dtype: str, state_dtype: str = "fp32"
 ) -> tuple[CacheLayer, ...]:
-    """What the layers of one rank keep, equal ones together.
+    """Return what the layers of one rank keep, equal ones together.
 
     Full attention: ⌈kv_heads / tp⌉ heads, at least one. MLA's latent belongs to all heads, so every TP rank keeps all
     of it. A state is cut by its heads. `state_dtype`: where the config says nothing of a state's.
@@ -218,7 +220,8 @@ def _cache_layer(run: Layers, tp: int, kv_dtype: str, state_dtype: str = "fp32")
 
 
 def kv_replication(model: Model, tp: int, kv_dtype: str) -> float:
-    """Bytes that a token's KV takes on all TP ranks / the bytes it has; 1 where nothing is kept twice, or at all."""
+    """Return bytes that a token's KV takes on all TP ranks / the bytes it has; 1 where nothing is kept twice, or at
+    all."""
     stored = needed = 0.0
     for run in model.kinds:
         each = run.kv_bytes_per_token(kv_dtype)
@@ -230,7 +233,7 @@ def kv_replication(model: Model, tp: int, kv_dtype: str) -> float:
 
 
 def sequence_bytes(cache: tuple[CacheLayer, ...], context_tokens: int) -> float:
-    """What one sequence keeps on one rank: every token, or those of the window, and states."""
+    """Return what one sequence keeps on one rank: every token, or those of the window, and states."""
     total = 0.0
     for layer in cache:
         seen = context_tokens if layer.window_tokens is None else min(context_tokens, layer.window_tokens)
@@ -239,8 +242,8 @@ def sequence_bytes(cache: tuple[CacheLayer, ...], context_tokens: int) -> float:
 
 
 def widths(model: Model, shape: Shape) -> tuple[float, float]:
-    """What an MLP writes for one token on one rank, in numbers: (dense: gate, up and their product; routed: the
-    experts' buffers).
+    """Return what an MLP writes for one token on one rank, in numbers: (dense: gate, up and their product; routed:
+    the experts' buffers).
 
     Routed, as vLLM's fused kernel keeps them for all `per_token` experts of a token: one buffer for gate and up,
     which the outputs use again, and one for their product. Kernels for MXFP4 experts keep none (gpt-oss, measured).
@@ -258,8 +261,8 @@ def widths(model: Model, shape: Shape) -> tuple[float, float]:
     return dense, routed
 
 
-def activation_bytes(deployment: Deployment, rank: Rank, limits: Limits, logit_bytes: int) -> float:
-    """Peak bytes of a step on one rank, beside weights and KV cache.
+def activation_bytes(deployment: Deployment, rank: Rank, limits: BatchLimits, logit_bytes: int) -> float:
+    """Return the peak bytes of a step on one rank, beside weights and KV cache.
 
     With T = max_batched_tokens, S = min(max_seqs, T), V the vocabulary and h the hidden size:
 

@@ -1,4 +1,4 @@
-"""Results of other tools as run folders, which report and compare take like any other.
+"""Turns results of other tools into run folders, which report and compare take like any other.
 
 A file with its requests gives records; one with sums alone a run without records, whose summary.json is what the file
 stated. What a file cannot tell stays missing. docs/import.md says which tool tells what.
@@ -18,11 +18,11 @@ from loadstone.analyse.verdict import Finding
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.interop.read import detect, files, plain_csv
-from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.check import check
-from loadstone.interop.read.findings import finding, some
-from loadstone.interop.read.run_folders import runs_of, write
-from loadstone.interop.read.values import COUNTS, FACTS, Value, lengths, model_name, present
+from loadstone.interop.read.findings import finding, list_some
+from loadstone.interop.read.run_folders import group_runs, write
+from loadstone.interop.read.values import COUNTS, FACTS, Value, drop_missing, make_lengths, model_name
 
 __all__ = ["Imported", "import_files"]
 
@@ -32,7 +32,9 @@ SETTABLE = (
 
 
 class Imported:
-    """What came of an import: run folders, and findings, each with the run and cell it is about (None: of a file)."""
+    """The result of an import: run folders, and findings, each with the run and cell it is about (None: of a
+    file).
+    """
 
     def __init__(self) -> None:
         self.runs: list[Path] = []
@@ -54,7 +56,7 @@ def import_files(
     given: Sequence[str] = (),
     command: Sequence[str] = (),
 ) -> Imported:
-    """Run folders in `out` of result files, or of all such in a folder.
+    """Write run folders in `out` for result files, or for all such in a folder.
 
     `mapped`: NAME=COLUMN pairs for plain CSV. `given`: NAME=VALUE facts that the files do not tell, of SETTABLE.
     Raises InputError, one line, where a file that was named is of no known kind or broken; in a folder such files are
@@ -62,10 +64,10 @@ def import_files(
     """
     names, facts = plain_csv.parse_map(list(mapped)), _parse_given(given)
     imported = Imported()
-    cells: list[Cell] = []
+    cells: list[ResultCell] = []
     others: list[str] = []
     broken: list[str] = []
-    for path, where, named in files.files_of(paths):
+    for path, where, named in files.list_files(paths):
         try:
             cells += detect.read(path, names, where)
         except InputError as error:
@@ -81,17 +83,17 @@ def import_files(
     if not cells:
         raise InputError(f"{paths[0] if paths else 'import'}: no results in it; give a result of {detect.KNOWN}")
     if others:
-        evidence = f"no results of a known tool, passed over: {some(others)}"
+        evidence = f"no results of a known tool, passed over: {list_some(others)}"
         imported.say(finding("passed_over", evidence), "")
     if broken:
-        evidence = f"{len(broken)} files could not be read and are left out: {some(broken, '; ')}"
+        evidence = f"{len(broken)} files could not be read and are left out: {list_some(broken, '; ')}"
         imported.say(finding("broken", evidence), "")
-    cells = _once(cells, imported)
+    cells = _drop_copies(cells, imported)
     for cell in cells:
-        _supply(cell, facts)
+        _add_facts(cell, facts)
         check(cell)
     unwritten: list[InputError] = []
-    for run in runs_of(_loaded(cells, imported)):
+    for run in group_runs(_keep_loaded(cells, imported)):
         try:
             folder = write(run, out, list(command))
         except InputError as error:
@@ -107,11 +109,11 @@ def import_files(
     return imported
 
 
-def _once(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
-    """Each measurement once, with its requests where a file has them: tools write one in several formats, and people
-    copy files; a copy is no repeat.
+def _drop_copies(cells: Sequence[ResultCell], imported: Imported) -> list[ResultCell]:
+    """Keep each measurement once, with its requests where a file has them: tools write one in several formats, and
+    people copy files; a copy is no repeat.
     """
-    first: dict[tuple[str, str, int], Cell] = {}
+    first: dict[tuple[str, str, int], ResultCell] = {}
     alike: Counter[tuple[str, str, str]] = Counter()
     copies = []
     for cell in cells:
@@ -125,14 +127,14 @@ def _once(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
             first[key] = told
             copies.append(other)
     if copies:
-        evidence = f"the same measurements as in other files, left out: {some([cell.where for cell in copies])}"
+        evidence = f"the same measurements as in other files, left out: {list_some([cell.where for cell in copies])}"
         imported.say(finding("copies", evidence), "")
     dropped = set(map(id, copies))
     return [cell for cell in cells if id(cell) not in dropped]
 
 
-def _loaded(cells: Sequence[Cell], imported: Imported) -> list[Cell]:
-    """The cells whose load is told. Raises InputError where none is."""
+def _keep_loaded(cells: Sequence[ResultCell], imported: Imported) -> list[ResultCell]:
+    """Keep the cells whose load is stated. Raises InputError where none is."""
     bare = [cell for cell in cells if cell.load is None]
     if bare:
         evidence = f"{bare[0].where}: does not state the load" + (
@@ -164,10 +166,12 @@ def _parse_given(pairs: Sequence[str]) -> Value:
     return given
 
 
-def _supply(cell: Cell, given: Value) -> None:
-    """Facts that the user gives go before what the file says: it may be wrong, and the user was there."""
+def _add_facts(cell: ResultCell, given: Value) -> None:
+    """Add the facts that the user gives; they go before what the file says: it may be wrong, and the user was
+    there.
+    """
     cell.deployment |= given.fields(**{name: name for name in (*FACTS, *COUNTS)})
-    cell.load = plain_csv.load_named(given) or cell.load
+    cell.load = plain_csv.read_load(given) or cell.load
     # One name for one thing, as simulated runs have them: SQL over many runs groups by these.
     if "model" in cell.deployment:
         cell.deployment["model"] = model_name(cell.deployment["model"])
@@ -177,8 +181,8 @@ def _supply(cell: Cell, given: Value) -> None:
     if gpu:
         cell.deployment["gpu"] = (gpu_name(gpu) or gpu).lower()
     if {"input", "output", "range_ratio"} & given.raw.keys():
-        cell.workload |= lengths(given.get("input"), given.get("output"), given.get("range_ratio"))
-    cell.workload |= present({"prefix_tokens": given.whole("prefix")})
+        cell.workload |= make_lengths(given.get("input"), given.get("output"), given.get("range_ratio"))
+    cell.workload |= drop_missing({"prefix_tokens": given.whole("prefix")})
     if given.has("prefix_cache"):
         cell.prefix_cache = given.get("prefix_cache") == "on"
     cell.label = given.text("label", 120) or cell.label

@@ -1,5 +1,5 @@
-"""Results of AIPerf (profile_export_aiperf.json, profile_export.jsonl) and of genai-perf and perf_analyzer before it
-(profile_export_genai_perf.json, profile_export.json).
+"""Reads results of AIPerf (profile_export_aiperf.json, profile_export.jsonl) and of genai-perf and perf_analyzer
+before it (profile_export_genai_perf.json, profile_export.json).
 
 Its "inter token latency" is our TPOT: (E2E − TTFT)/(n − 1) per request. Its gaps between chunks stand for ITL.
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from loadstone.interop.read.cell import Cell, Request, failure
-from loadstone.interop.read.values import Value, ended, lengths, load_of, origin, sessions
+from loadstone.interop.read.cell import ResultCell, ResultRequest, read_failure
+from loadstone.interop.read.values import Value, count_ended, make_lengths, make_load, make_sessions, origin
 
 # What a document has that is one of these.
 SUMMARY = ("request_latency.avg", "aiperf_version|input_config")
@@ -32,11 +32,11 @@ _LATENCIES = {
 _MODEL = "models.items.0.name|model_names.0|endpoint.model_names.0|model"
 
 
-def summary_beside(requests: Path) -> Path:
+def summary_path(requests: Path) -> Path:
     return requests.with_name("profile_export_aiperf.json")
 
 
-def summary(document: Value, where: str) -> Cell:
+def summary(document: Value, where: str) -> ResultCell:
     config = document.at("input_config")
     version = document.text("aiperf_version", limit=40)
     prompts = config.at("datasets.0.prompts")
@@ -47,10 +47,10 @@ def summary(document: Value, where: str) -> Cell:
     phase = phases[-1] if phases else config.at("loadgen")
     constant = phase.get("type") == "constant" or phase.get("request_rate_mode") == "constant"
     stimulus = config.at("perf_analyzer.stimulus")  # genai-perf's
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool=f"AIPerf {version}" if version else "genai-perf",
-        load=load_of(
+        load=make_load(
             rate=phase.get("rate|request_rate") or stimulus.get("request_rate"),
             concurrency=phase.get("concurrency") or stimulus.get("concurrency") or config.get("concurrency"),
             burstiness=phase.get("arrival_smoothness|smoothness"),
@@ -61,8 +61,8 @@ def summary(document: Value, where: str) -> Cell:
         endpoint=config.text("endpoint.type|endpoint_type"),
         created=document.when("start_time"),
         deployment=config.fields(model=_MODEL),
-        workload=(lengths(prompts.get("isl.mean"), prompts.get("osl.mean")) if fixed else {})
-        | sessions(turns, pause_ms and pause_ms / 1e3),
+        workload=(make_lengths(prompts.get("isl.mean"), prompts.get("osl.mean")) if fixed else {})
+        | make_sessions(turns, pause_ms and pause_ms / 1e3),
         definitions="aiperf" if version else None,
         latencies=document.latencies(_LATENCIES),
         totals=document.fields(
@@ -82,15 +82,15 @@ def summary(document: Value, where: str) -> Cell:
     failed = document.whole("error_request_count.avg")
     if failed is None and document.has("error_summary"):
         failed = sum(item.whole("count") or 0 for item in document.items("error_summary"))
-    cell.requests = ended(document.whole("request_count.avg"), failed)
-    cell.duration_s = _duration_s(document, cell.completed)
+    cell.requests = count_ended(document.whole("request_count.avg"), failed)
+    cell.duration_s = _find_duration_s(document, cell.completed)
     cell.add_rates("total_tokens_per_s")
     return cell
 
 
-def _duration_s(document: Value, ok: int | None) -> float | None:
-    """What its rates are over: mostly `benchmark_duration`, from the first send to the last end; in an open loop the
-    whole phase, which begins when the first send begins to be waited for.
+def _find_duration_s(document: Value, ok: int | None) -> float | None:
+    """Find the duration that its rates are over: mostly `benchmark_duration`, from the first send to the last end; in
+    an open loop the whole phase, which begins when the first send begins to be waited for.
     """
     span_s, per_s = document.positive("benchmark_duration.avg"), document.positive("request_throughput.avg")
     try:
@@ -106,23 +106,23 @@ def _duration_s(document: Value, ok: int | None) -> float | None:
 # --- requests --------------------------------------------------------------------------------------------------
 
 
-def requests(rows: Sequence[Value], where: str) -> Cell:
-    """profile_export.jsonl."""
-    cell = Cell(where=where, tool="AIPerf", load=None, definitions="aiperf")
-    each = [_request(row) for row in rows]
+def requests(rows: Sequence[Value], where: str) -> ResultCell:
+    """Read profile_export.jsonl."""
+    cell = ResultCell(where=where, tool="AIPerf", load=None, definitions="aiperf")
+    each = [_read_request(row) for row in rows]
     starts = [request.start for request in each if request.start is not None]
     cell.add_requests(each, per_s=1e9, origin=min(starts, default=0))
     return cell
 
 
-def _request(row: Value) -> Request:
+def _read_request(row: Value) -> ResultRequest:
     metrics = row.at("metrics")
     ttft_ms, latency_ms = (metrics.amount(f"{name}.value") for name in ("time_to_first_token", "request_latency"))
     gaps_ms = [gap.amount() or 0.0 for gap in metrics.items("inter_chunk_latency.value")]
     offsets_ms = accumulate([ttft_ms, *gaps_ms]) if ttft_ms is not None else ()
     cancelled = row.get("metadata.was_cancelled") is True
-    return Request(
-        start=_start_ns(row.at("metadata")),
+    return ResultRequest(
+        start=_find_start_ns(row.at("metadata")),
         due=row.whole("metadata.credit_issued_ns"),
         offsets_s=[offset_ms / 1e3 for offset_ms in offsets_ms],
         end_s=latency_ms / 1e3 if latency_ms is not None else None,
@@ -132,16 +132,17 @@ def _request(row: Value) -> Request:
         cached_tokens=metrics.whole("usage_prompt_cache_read_tokens.value"),
         reasoning_tokens=metrics.whole("reasoning_token_count.value"),
         status="cancelled" if cancelled else None,
-        error=failure(row.at("error"), "message"),
+        error=read_failure(row.at("error"), "message"),
         phase="warmup" if row.get("metadata.benchmark_phase") == "warmup" else "measure",
         session_id=row.text("metadata.x_correlation_id"),
         turn=row.whole("metadata.turn_index"),
     )
 
 
-def _start_ns(metadata: Value) -> int | None:
-    """When a request was sent. AIPerf 0.13 begins one that it cancels itself when it cancels it, and ends it later by
-    the time that it took: such a begin is put back by as much, where that is not before the request was handed out.
+def _find_start_ns(metadata: Value) -> int | None:
+    """Find when a request was sent. AIPerf 0.13 begins one that it cancels itself when it cancels it, and ends it
+    later by the time that it took: such a begin is put back by as much, where that is not before the request was
+    handed out.
     """
     start, end = metadata.whole("request_start_ns"), metadata.whole("request_end_ns")
     issued = metadata.whole("credit_issued_ns")
@@ -153,21 +154,23 @@ def _start_ns(metadata: Value) -> int | None:
 # --- perf_analyzer ---------------------------------------------------------------------------------------------
 
 
-def profile(document: Value, where: str) -> list[Cell]:
-    """profile_export.json: each request with the times of its responses, which may be chunks or token by token."""
+def profile(document: Value, where: str) -> list[ResultCell]:
+    """Read profile_export.json: each request with the times of its responses, which may be chunks or token by
+    token.
+    """
     cells = []
     for count, experiment in enumerate(document.items("experiments"), 1):
         mode, value = experiment.get("experiment.mode"), experiment.get("experiment.value")
-        cell = Cell(
+        cell = ResultCell(
             where=f"{where}, experiment {count}",
             tool="perf_analyzer",
-            load=load_of(
+            load=make_load(
                 rate=value if mode == "request_rate" else None, concurrency=value if mode == "concurrency" else None
             ),
             endpoint=document.text("endpoint|service_kind"),
         )
         rows = experiment.items("requests")[:_MOST_REQUESTS]
-        requests = [_answered(row, start) for row in rows if (start := row.whole("timestamp")) is not None]
+        requests = [_read_answered(row, start) for row in rows if (start := row.whole("timestamp")) is not None]
         cell.add_requests(requests, per_s=1e9)
         if any(record.output_tokens is None and record.arrival_s for record in cell.records):
             cell.say("no_usage", "no token counts; each response is counted as one token")
@@ -176,12 +179,12 @@ def profile(document: Value, where: str) -> list[Cell]:
     return cells
 
 
-def _answered(row: Value, start: int) -> Request:
+def _read_answered(row: Value, start: int) -> ResultRequest:
     times = [time.number() for time in row.items("response_timestamps")]
-    outputs = [_output(output) for output in row.items("response_outputs")[: len(times)]]
+    outputs = [_read_output(output) for output in row.items("response_outputs")[: len(times)]]
     outputs += [(True, None)] * (len(times) - len(outputs))
     counts = [tokens for _, tokens in outputs if tokens is not None]
-    return Request(
+    return ResultRequest(
         start=start,
         offsets_s=[
             (time_ns - start) / 1e9
@@ -193,8 +196,8 @@ def _answered(row: Value, start: int) -> Request:
     )
 
 
-def _output(output: Value) -> tuple[bool, int | None]:
-    """Whether a response carries output, and its completion_tokens where stated."""
+def _read_output(output: Value) -> tuple[bool, int | None]:
+    """Tell whether a response carries output, and its completion_tokens where stated."""
     body = output.raw
     if not isinstance(body, str):
         body = output.get("text_output") if output.has("text_output") else output.get("response")

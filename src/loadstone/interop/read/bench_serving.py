@@ -1,5 +1,5 @@
-"""Results of vLLM's clients (`vllm bench serve`, benchmark_serving.py before it, `throughput`, `latency`) and of
-SGLang's (`bench_serving` of any version, `bench_offline_throughput`, `bench_one_batch_server`), and tables made of
+"""Reads results of vLLM's clients (`vllm bench serve`, benchmark_serving.py before it, `throughput`, `latency`) and
+of SGLang's (`bench_serving` of any version, `bench_offline_throughput`, `bench_one_batch_server`), and tables made of
 them, as dstack publishes. SGLang's client began as a copy of vLLM's: most keys of the two are the same.
 
 Keys: vllm/benchmarks/serve.py, throughput.py, latency.py; sglang/benchmark/serving.py. All but the oldest are
@@ -19,9 +19,9 @@ from loadstone.core.plan import Load
 from loadstone.core.statistics import STATISTICS, distribution
 from loadstone.core.units import show_seconds
 from loadstone.interop.read import values
-from loadstone.interop.read.cell import MOST_S, Cell, Request
+from loadstone.interop.read.cell import MOST_S, ResultCell, ResultRequest
 from loadstone.interop.read.check import UNDER_WAY_SHARE
-from loadstone.interop.read.values import Value, burst_of, lengths, present
+from loadstone.interop.read.values import Value, drop_missing, make_burst, make_lengths
 
 # What a document has that is one of these.
 VLLM = ("duration", "completed", "request_throughput", "output_throughput", "total_token_throughput|model_id")
@@ -51,14 +51,14 @@ _METADATA = {
 }
 
 
-def _fill(cell: Cell, document: Value) -> None:
-    """What the serving benchmarks of both state: the sums, and the requests where they are there."""
+def _add_sums(cell: ResultCell, document: Value) -> None:
+    """Fill in the sums that the serving benchmarks of both state."""
     cell.duration_s = document.positive("duration")
-    cell.totals = _totals(document)
-    cell.latencies = document.spelled(cell.duration_s, cell.mean_lengths[1])
+    cell.totals = _read_totals(document)
+    cell.latencies = document.read_spelled(cell.duration_s, cell.mean_lengths[1])
 
 
-def _totals(document: Value) -> dict[str, Any]:
+def _read_totals(document: Value) -> dict[str, Any]:
     return document.fields(
         input_tokens="total_input_tokens",
         output_tokens="total_output_tokens",
@@ -74,52 +74,52 @@ def _totals(document: Value) -> dict[str, Any]:
 # --- vLLM --------------------------------------------------------------------------------------------------------
 
 
-def vllm(document: Value, where: str) -> Cell | list[Cell]:
+def vllm(document: Value, where: str) -> ResultCell | list[ResultCell]:
     # A sweep's warm-up is no result.
-    return [] if document.number("run_number") == -1 else _vllm_serve(document, where)
+    return [] if document.number("run_number") == -1 else _read_vllm_serve(document, where)
 
 
-def _vllm_serve(document: Value, where: str) -> Cell:
+def _read_vllm_serve(document: Value, where: str) -> ResultCell:
     backend = document.text("backend|endpoint_type")
     engine = engine_name(backend if backend in _VLLM_BACKENDS else None)
     metadata = document.fields(**_METADATA)
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool="vllm bench serve",
-        load=_vllm_load(document),
+        load=_read_vllm_load(document),
         endpoint=backend,
         created=document.when("date"),
-        deployment=present({"model": document.text("model_id"), "engine": engine}) | {
+        deployment=drop_missing({"model": document.text("model_id"), "engine": engine}) | {
             name: value for name, value in metadata.items() if value
         },
-        workload=_vllm_workload(document),
-        label=_swept(document),
+        workload=_read_vllm_workload(document),
+        label=_read_swept(document),
         definitions="vllm",
     )  # fmt: skip
     completed, failed = document.whole("completed"), document.whole("failed")
     if failed is None and document.has("errors"):
         failed = sum(error.text() is not None for error in document.items("errors"))
-    cell.requests = values.ended(completed, failed)
-    _fill(cell, document)
+    cell.requests = values.count_ended(completed, failed)
+    _add_sums(cell, document)
     each = document.items("latencies")
     # Of a default run newer releases give no sums of E2E, but all of its values.
-    if "e2e_s" not in cell.latencies and completed == len(each) and (spread := _spread_of(each)):
+    if "e2e_s" not in cell.latencies and completed == len(each) and (spread := _summarise(each)):
         cell.latencies["e2e_s"] = spread
     _add_requests(cell, document)
     if not cell.records:
-        _waits(cell, document.items("queue_times"))
+        _check_waits(cell, document.items("queue_times"))
     return cell
 
 
-def _swept(document: Value) -> str | None:
-    """What `vllm bench sweep` set for this run: it writes that behind the run's number."""
+def _read_swept(document: Value) -> str | None:
+    """Read what `vllm bench sweep` set for this run: it writes that behind the run's number."""
     keys = list(document.mapping())
     behind = keys[keys.index("run_number") + 1 :] if "run_number" in keys else []
     return ", ".join(f"{key}={document.raw[key]}" for key in behind if document.raw[key] is not None) or None
 
 
-def _waits(cell: Cell, times: Sequence[Value]) -> None:
-    """Of sums, which count from sending: how long the requests of an open loop had waited for a place by then."""
+def _check_waits(cell: ResultCell, times: Sequence[Value]) -> None:
+    """Say how long the requests of an open loop had waited for a slot: sums count from sending."""
     each = [wait for time in times if (wait := time.amount()) is not None]
     e2e_s = cell.mean("e2e_s")
     if cell.is_open and each and e2e_s is not None and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s:
@@ -130,13 +130,13 @@ def _waits(cell: Cell, times: Sequence[Value]) -> None:
         )
 
 
-def _vllm_load(document: Value) -> Load | None:
+def _read_vllm_load(document: Value) -> Load | None:
     if (strategy := document.get("ramp_up_strategy")) is not None:
         # `request_rate` then says inf.
         start, end = (document.positive(f"ramp_up_{which}_rps") for which in ("start", "end"))
         prompts = document.positive("num_prompts")
-        return _ramp(start, end, prompts, strategy == "exponential") if start and end and prompts else None
-    return values.load_of(
+        return _make_ramp(start, end, prompts, strategy == "exponential") if start and end and prompts else None
+    return values.make_load(
         rate=document.get("request_rate"),
         concurrency=document.get("max_concurrency"),
         prompts=document.get("num_prompts"),
@@ -144,8 +144,9 @@ def _vllm_load(document: Value) -> Load | None:
     )
 
 
-def _ramp(start: float, end: float, prompts: float, exponential: bool) -> Load | None:
-    """Its rate goes from start to end with the requests that were sent, evenly or by equal factors, not with time:
+def _make_ramp(start: float, end: float, prompts: float, exponential: bool) -> Load | None:
+    """Make the load of a ramp, whose rate goes from start to end with the requests that were sent, evenly or by equal
+    factors, not with time:
     it takes n·∫ dp/r(p) to send n, which is n·ln(e/s)/(e − s), and n·(1/s − 1/e)/ln(e/s).
     """
     ratio = math.log(end) - math.log(start)
@@ -156,7 +157,7 @@ def _ramp(start: float, end: float, prompts: float, exponential: bool) -> Load |
     return Load("rate", 1 / each_s, profile=((start, end, took_s),)) if each_s > 0 and took_s <= MOST_S else None
 
 
-def _spread_of(latencies: Sequence[Value]) -> dict[str, float]:
+def _summarise(latencies: Sequence[Value]) -> dict[str, float]:
     import numpy as np
 
     each = [latency_s for one in latencies if (latency_s := one.positive()) is not None]
@@ -164,19 +165,19 @@ def _spread_of(latencies: Sequence[Value]) -> dict[str, float]:
     return {} if spread is None else {name: getattr(spread, name) for name in STATISTICS}
 
 
-def _vllm_workload(document: Value) -> dict[str, Any]:
-    """Lengths where all requests have the same; the file does not name the data set."""
+def _read_vllm_workload(document: Value) -> dict[str, Any]:
+    """Read lengths where all requests have the same; the file does not name the data set."""
     ends = [document.items(name) for name in ("input_lens", "output_lens")]
     alike = all(len({str(length.raw) for length in each}) == 1 for each in ends)
-    return lengths(ends[0][0].raw, ends[1][0].raw) if alike else {}
+    return make_lengths(ends[0][0].raw, ends[1][0].raw) if alike else {}
 
 
-def vllm_throughput(document: Value, where: str) -> Cell:
-    """Offline: all requests at once, without a server. `tokens_per_second` counts input and output."""
-    return Cell(
+def vllm_throughput(document: Value, where: str) -> ResultCell:
+    """Read an offline run: all requests at once, without a server. `tokens_per_second` counts input and output."""
+    return ResultCell(
         where=where,
         tool="vllm bench throughput",
-        load=burst_of(document.whole("num_requests")),
+        load=make_burst(document.whole("num_requests")),
         workload={"mode": "offline"},
         requests=document.fields(ok="num_requests", sent="num_requests"),
         duration_s=document.positive("elapsed_time"),
@@ -184,12 +185,14 @@ def vllm_throughput(document: Value, where: str) -> Cell:
     )
 
 
-def vllm_latency(document: Value, where: str) -> Cell:
-    """Offline: one batch after another, each timed as a whole. How large a batch is, the file does not tell."""
+def vllm_latency(document: Value, where: str) -> ResultCell:
+    """Read an offline run: one batch after another, each timed as a whole. How large a batch is, the file does not
+    tell.
+    """
     percentiles = {f"p{key}": value for key, value in document.mapping("percentiles").items()}
-    spread = _spread_of(document.items("latencies"))
+    spread = _summarise(document.items("latencies"))
     spread = spread or values.statistics(percentiles | {"mean": document.get("avg_latency")})
-    return Cell(
+    return ResultCell(
         where=where,
         tool="vllm bench latency",
         load=None,
@@ -201,31 +204,32 @@ def vllm_latency(document: Value, where: str) -> Cell:
 # --- SGLang ------------------------------------------------------------------------------------------------------
 
 
-def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
-    """`all_sent`: an empty rate means an infinite one, as in tables that leave `inf` out."""
+def sglang(document: Value, where: str, *, all_sent: bool = False) -> ResultCell:
+    """Read a line of bench_serving. `all_sent`: an empty rate means an infinite one, as in tables that leave `inf`
+    out."""
     backend = document.text("backend") or ""
     rate = document.get("request_rate")
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool="sglang.bench_serving",
-        load=values.load_of(
+        load=values.make_load(
             rate=float("inf") if all_sent and values.number(rate) is None else rate,
             concurrency=document.get("max_concurrency"),
             prompts=document.get("completed"),
         ),
         endpoint=backend or None,
-        deployment=_sglang_deployment(document, backend),
+        deployment=_read_sglang_deployment(document, backend),
         definitions="sglang" if backend in ("sglang", "sglang-native") else "sglang-oai",
         requests=document.fields(ok="completed"),
         under_way=document.amount("concurrency"),
     )
-    _fill(cell, document)
+    _add_sums(cell, document)
     # The oldest lines leave these out; they are quotients of what is there.
     input_per_s, output_per_s = document.amount("input_throughput"), document.amount("output_throughput")
     if input_per_s is not None and output_per_s is not None:
         cell.totals.setdefault("total_tokens_per_s", input_per_s + output_per_s)
     cell.add_rates("requests_per_s", "total_tokens_per_s")
-    cell.workload = _sglang_workload(cell, document)
+    cell.workload = _read_sglang_workload(cell, document)
     if rate == "trace":
         cell.workload["name"] = cell.workload.get("name") or "trace"
     # Its client may take the length it asked for as the length it got; its own count of the text tells.
@@ -237,11 +241,11 @@ def sglang(document: Value, where: str, *, all_sent: bool = False) -> Cell:
     return cell
 
 
-def _sglang_workload(cell: Cell, document: Value) -> dict[str, Any]:
+def _read_sglang_workload(cell: ResultCell, document: Value) -> dict[str, Any]:
     name = document.text("dataset_name", limit=60)
     listed = [document.whole(f"random_{end}_len") for end in ("input", "output")]
     if name in _DRAWN:
-        return lengths(listed[0], listed[1], document.get("random_range_ratio"))
+        return make_lengths(listed[0], listed[1], document.get("random_range_ratio"))
     if name is None:
         return {}
     means = cell.mean_lengths
@@ -255,7 +259,7 @@ def _sglang_workload(cell: Cell, document: Value) -> dict[str, Any]:
     return {"kind": "synthetic" if name == "generated-shared-prefix" else "dataset", "name": name}
 
 
-def _sglang_deployment(document: Value, backend: str) -> dict[str, Any]:
+def _read_sglang_deployment(document: Value, backend: str) -> dict[str, Any]:
     engine = "TensorRT-LLM" if backend.startswith("trt") else engine_name(backend.partition("-")[0])
     server = document.at("server_info").fields(
         engine_version="version",
@@ -266,32 +270,32 @@ def _sglang_deployment(document: Value, backend: str) -> dict[str, Any]:
     )
     if server.get("kv_dtype") == "auto":
         del server["kv_dtype"]
-    return present({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
+    return drop_missing({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
 
 
-def sglang_offline(document: Value, where: str) -> Cell:
-    return Cell(
+def sglang_offline(document: Value, where: str) -> ResultCell:
+    return ResultCell(
         where=where,
         tool="sglang.bench_offline_throughput",
-        load=burst_of(document.whole("successful_requests")),
+        load=make_burst(document.whole("successful_requests")),
         deployment={"engine": "SGLang"},
         workload={"mode": "offline"},
         requests=document.fields(ok="successful_requests"),
         duration_s=document.positive("total_latency"),
-        totals=_totals(document),
+        totals=_read_totals(document),
     )
 
 
-def one_batch(document: Value, where: str) -> Cell:
-    """A burst of equal requests. Its `output_throughput` leaves the time to the last TTFT out; ours does not."""
+def one_batch(document: Value, where: str) -> ResultCell:
+    """Read a burst of equal requests. Its `output_throughput` leaves the time to the last TTFT out; ours does not."""
     batch, took_s = document.whole("batch_size"), document.positive("latency")
     inputs, outputs = document.whole("input_len"), document.whole("output_len")
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool="sglang.bench_one_batch_server",
-        load=burst_of(batch),
+        load=make_burst(batch),
         deployment={"engine": "SGLang"},
-        workload=lengths(inputs, outputs),
+        workload=make_lengths(inputs, outputs),
         requests=document.fields(ok="batch_size"),
         duration_s=took_s,
     )
@@ -314,14 +318,14 @@ def one_batch(document: Value, where: str) -> Cell:
 _LISTS = ("ttfts", "input_lens", "output_lens", "itls", "errors", "start_times", "latencies", "queue_times")
 
 
-def _last_line(error: Any) -> str | None:
-    """An error's own line: vLLM's client keeps whole tracebacks, whose last line says what went wrong."""
+def _find_last_line(error: Any) -> str | None:
+    """Find an error's own line: vLLM's client keeps whole tracebacks, whose last line says what went wrong."""
     lines = error.strip().splitlines() if isinstance(error, str) and error.startswith("Traceback ") else []
     return values.text(lines[-1] if lines else error)
 
 
-def _add_requests(cell: Cell, document: Value) -> None:
-    """Records of _LISTS, seconds, one entry per request, of which some may be missing.
+def _add_requests(cell: ResultCell, document: Value) -> None:
+    """Add records from _LISTS, seconds, one entry per request, of which some may be missing.
 
     Lists of unlike length are no requests: a finding, and the cell keeps its sums.
     """
@@ -342,7 +346,7 @@ def _add_requests(cell: Cell, document: Value) -> None:
         ttft, inputs, outputs, gaps, error, start, latency, wait = row
         ttft_s, end_s, tokens, start_s = ttft.amount(), latency.amount(), outputs.whole(), start.number()
         wait_s = wait.amount() if dated else None
-        problem = _last_line(error.raw)
+        problem = _find_last_line(error.raw)
         gaps_s = [values.amount(gap) for gap in gaps.raw] if isinstance(gaps.raw, list) else []
         offsets: list[float] = []
         if problem is None and ttft_s is not None and (ttft_s > 0 or tokens) and None not in gaps_s:
@@ -355,7 +359,7 @@ def _add_requests(cell: Cell, document: Value) -> None:
             elif tokens is not None and len(offsets) < tokens:
                 bundled += 1
         requests.append(
-            Request(
+            ResultRequest(
                 start=start_s,
                 due=None if start_s is None or wait_s is None else start_s - wait_s,
                 offsets_s=offsets,
@@ -379,37 +383,41 @@ def _add_requests(cell: Cell, document: Value) -> None:
 # --- tables ------------------------------------------------------------------------------------------------------
 
 
-def row_reader(header: list[str]) -> Callable[[Mapping[str, str], str], Cell] | None:
-    """What reads the lines of a CSV with these columns, if they are of one of the two tools."""
+def choose_row_reader(header: list[str]) -> Callable[[Mapping[str, str], str], ResultCell] | None:
+    """Choose the reader of the lines of a CSV with these columns, if they are of one of the two tools."""
     columns = set(header)
     if {"backend", "max_concurrency", "median_ttft_ms", "mean_e2e_latency_ms", "completed"} <= columns:
-        return _sglang_row
+        return _read_sglang_row
     if {"duration", "completed", "request_throughput", "output_throughput", "model_id"} <= columns:
-        return _vllm_serve_row
-    return _vllm_row if {"backend", "elapsed_time", "num_requests", "tokens_per_second"} <= columns else None
+        return _read_serve_row
+    return (
+        _read_throughput_row if {"backend", "elapsed_time", "num_requests", "tokens_per_second"} <= columns else None
+    )
 
 
-def _vllm_serve_row(row: Mapping[str, str], where: str) -> Cell:
-    """One line of the table that `vllm bench sweep` makes of its results."""
-    return _vllm_serve(Value({name: value if value.strip() else None for name, value in row.items()}), where)
+def _read_serve_row(row: Mapping[str, str], where: str) -> ResultCell:
+    """Read one line of the table that `vllm bench sweep` makes of its results."""
+    return _read_vllm_serve(Value({name: value if value.strip() else None for name, value in row.items()}), where)
 
 
-def _vllm_row(row: Mapping[str, str], where: str) -> Cell:
-    """One line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack publishes."""
+def _read_throughput_row(row: Mapping[str, str], where: str) -> ResultCell:
+    """Read one line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack
+    publishes.
+    """
     document = Value({name: value for name, value in row.items() if value.strip()})
     cell = vllm_throughput(document, where)
-    cell.deployment = present({
+    cell.deployment = drop_missing({
         "engine": engine_name(document.text("backend", limit=60)), "gpu": document.text("GPU|gpu", limit=60),
     })  # fmt: skip
-    cell.workload = lengths(document.get("input_len"), document.get("output_len"), mode="offline")
+    cell.workload = make_lengths(document.get("input_len"), document.get("output_len"), mode="offline")
     cell.totals |= document.fields(input_tokens="total_input_tokens", output_tokens="total_output_tokens")
     cell.add_rates("output_tokens_per_s")
     cell.say_odd(document.odd)
     return cell
 
 
-def _sglang_row(row: Mapping[str, str], where: str) -> Cell:
-    """One line of a CSV of bench_serving's keys with a column `GPU` before them, as dstack publishes.
+def _read_sglang_row(row: Mapping[str, str], where: str) -> ResultCell:
+    """Read one line of a CSV of bench_serving's keys with a column `GPU` before them, as dstack publishes.
 
     Where the client also wrote p95_itl_ms, for which the table has no column, `p99_itl_ms` holds the p95 and
     `concurrency` the p99; what `concurrency` should be, Little's law tells: requests under way = Σ E2E/duration. It
@@ -417,7 +425,7 @@ def _sglang_row(row: Mapping[str, str], where: str) -> Cell:
     """
     document = Value({name: value if value.strip() else None for name, value in row.items()})
     cell = sglang(document, where, all_sent=True)
-    cell.deployment |= present({"gpu": document.text("GPU|gpu", limit=60)})
+    cell.deployment |= drop_missing({"gpu": document.text("GPU|gpu", limit=60)})
     cell.say_odd(document.odd)
     stated, cap, under_way = cell.under_way, document.number("max_concurrency"), cell.mean_under_way
     p99_ms = document.number("p99_itl_ms")

@@ -1,4 +1,4 @@
-"""What an importer makes of a file: cells, each a load and what came of it, perhaps with its requests."""
+"""Defines what an importer makes of a file: cells, each a load and what came of it, perhaps with its requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from loadstone.analyse.verdict import Finding
 from loadstone.core.plan import Load, Phase
 from loadstone.core.record import RequestRecord, Status
-from loadstone.interop.read.findings import finding, some
+from loadstone.interop.read.findings import finding, list_some
 from loadstone.interop.read.values import Value
 from loadstone.workload.lengths import MAX_TOKENS
 
@@ -27,11 +27,11 @@ _PLACE = re.compile(r", (line|benchmark|experiment) \d+$")
 
 
 @dataclass(kw_only=True)
-class Request:
+class ResultRequest:
     """One request of a file. All but `start` and `due` count in seconds from its send.
 
     start           when it was sent, by the file's own clock; None: unknown
-    due             when it should have been, by the same clock
+    due             when it should have been sent, by the same clock
     offsets_s       when its output arrived
     end_s           when it ended; None: with its output
     output_tokens   by the server, where it counts them
@@ -56,7 +56,7 @@ class Request:
 
 
 @dataclass(kw_only=True)
-class Cell:
+class ResultCell:
     """One load of an imported file; what the file does not tell is None or absent.
 
     where        for findings: `september/results.jsonl, line 3`; in the one folder that was named, from there
@@ -64,7 +64,7 @@ class Cell:
     load         None: the file does not state it
     url          of the server, where the file tells it
     identity     what the tool calls this one measurement, in all files that tell of it
-    deployment   as RunInfo.settings["deployment"], see analyse/run_facts.py
+    deployment   as RunInfo.settings.deployment, see analyse/run_facts.py
     workload     as Plan.workload; {} where nothing is stated
     label        what the user calls the setup
     requests     `sent`, `ok` (completed, as the tool counts), `error`, `short`, …
@@ -105,7 +105,7 @@ class Cell:
 
     @property
     def server(self) -> str:
-        """What says of two cells whether one server answered: its URL, else the folder that results were put in."""
+        """The same for cells that one server answered: its URL, else the folder that results were put in."""
         return self.url or _COMBINATION.sub("", str(PurePath(self.file).parent))
 
     @property
@@ -119,7 +119,7 @@ class Cell:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is an open loop, in which a request is due whatever the others do."""
+        """True if it is an open loop, in which a request is due whatever the others do."""
         return self.load is not None and self.load.is_open
 
     @property
@@ -142,20 +142,20 @@ class Cell:
 
     @property
     def counts(self) -> dict[str, float | None]:
-        """For each rate of `totals` how many there were in the cell's duration."""
+        """The count behind each rate of `totals`, over the cell's duration."""
         inputs, outputs = self.tokens
         both = inputs + outputs if inputs is not None and outputs is not None else None
         return {"output_tokens_per_s": outputs, "total_tokens_per_s": both, "requests_per_s": self.completed}
 
     def add_rates(self, *names: str) -> None:
-        """Of these rates those that the file does not state."""
+        """Compute those of these rates that the file does not state."""
         for name in names:
             count = self.counts[name]
             if count is not None and self.duration_s and self.totals.get(name) is None:
                 self.totals[name] = count / self.duration_s
 
     def sends_per_s(self, records: Sequence[RequestRecord]) -> float | None:
-        """(sends − 1)/(last − first send); None where the cell's requests have no common clock."""
+        """Compute (sends − 1)/(last − first send); None where the cell's requests have no common clock."""
         sent = sorted(record.sent_s for record in records if record.sent_s is not None)
         if self.relative or len(sent) < 2 or sent[-1] <= sent[0]:
             return None
@@ -165,23 +165,26 @@ class Cell:
         return self.latencies.get(latency, {}).get("mean")
 
     def say(self, kind: str, evidence: str, severity: str | None = None, remedy: str | None = None) -> None:
-        """Adds a finding of this kind, see findings.py."""
+        """Add a finding of this kind, see findings.py."""
         self.findings.append(finding(kind, f"{self.where}: {evidence}", severity, remedy))
 
     def say_odd(self, odd: Mapping[str, str]) -> None:
-        """Numbers of the file that were left out, see Value."""
+        """Add a finding about numbers of the file that were left out, see Value."""
         if odd:
-            numbers = some([f"{name} is {value}" for name, value in odd.items()])
+            numbers = list_some([f"{name} is {value}" for name, value in odd.items()])
             self.say("impossible_number", f"{numbers}, and cannot be below 0; left out")
 
     def say_recounted(self, recounted: int, of: int | None, remedy: str | None = None) -> None:
-        """Of clients that count the answers' text anew beside the server's own count."""
+        """Add a finding about a client that counts the answers' text anew beside the server's own count."""
         if recounted:
             evidence = f"for {recounted} of {of} requests the server's count of output tokens is not the client's"
             self.say("counts_differ", f"{evidence}, which counts the text anew", remedy=remedy)
 
-    def add_requests(self, requests: Sequence[Request], *, per_s: float = 1.0, origin: float | None = None) -> None:
-        """Their records, from `origin` on (None: the first send, or when the first was due), in 1/`per_s` seconds.
+    def add_requests(
+        self, requests: Sequence[ResultRequest], *, per_s: float = 1.0, origin: float | None = None
+    ) -> None:
+        """Add their records, from `origin` on (None: the first send, or when the first was due), in 1/`per_s`
+        seconds.
 
         Where the send of one is unknown, none has a moment. Turns are those of conversations: of single requests
         there are none.
@@ -200,7 +203,7 @@ class Cell:
             counts = request.output_tokens, request.counted_tokens
             recounted += None not in counts and counts[0] != counts[1]
             too_long += max(request.input_tokens or 0, counts[0] or counts[1] or 0) > MAX_TOKENS
-            record = _record(request, seconds(request.start), seconds(request.due))
+            record = _make_record(request, seconds(request.start), seconds(request.due))
             if several:
                 record.session_id, record.turn = request.session_id, request.turn
             self.records.append(record)
@@ -210,8 +213,9 @@ class Cell:
             self.say("impossible_number", evidence)
 
 
-def _record(request: Request, sent_s: float | None, intended_s: float | None) -> RequestRecord:
-    """`sent_s` None: that moment is time 0. A request without any output is an error, whatever the tool says of it.
+def _make_record(request: ResultRequest, sent_s: float | None, intended_s: float | None) -> RequestRecord:
+    """Make a record. `sent_s` None: that moment is time 0. A request without any output is an error, whatever the
+    tool says of it.
 
     Its id and its cell it gets when it is written.
     """
@@ -244,11 +248,11 @@ def _record(request: Request, sent_s: float | None, intended_s: float | None) ->
     )
 
 
-def after(start: float, moment: float | None) -> float | None:
-    """`moment` as an offset from `start`; None where it is not told or before."""
+def offset_from(start: float, moment: float | None) -> float | None:
+    """Return `moment` as an offset from `start`; None where it is not told or before."""
     return moment - start if moment is not None and moment >= start else None
 
 
-def failure(error: Value, key: str) -> str | None:
-    """What a request's `error` says, itself or under `key`; None where there is none."""
+def read_failure(error: Value, key: str) -> str | None:
+    """Read a request's `error`, itself or under `key`; None where there is none."""
     return (error.text(f"{key}|") or "an error without a message") if error else None

@@ -1,4 +1,4 @@
-"""Do a file's own numbers fit together? Each rule gives a finding where they cannot all be true."""
+"""Checks that a file's own numbers fit together: each rule gives a finding where they cannot all be true."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from loadstone.core.units import show_number, show_seconds
-from loadstone.interop.read.cell import NO_TOKENS, Cell
+from loadstone.interop.read.cell import NO_TOKENS, ResultCell
 
 SUM_SHARE = 0.02
 """E2E and TTFT + TPOT·(n − 1) may differ by this share of E2E: clients end E2E with the stream, TPOT with a token."""
 QUOTIENT_SHARE = 0.02
 """A throughput and its count over the duration may differ by this share: some clients stop the clock elsewhere."""
 UNDER_WAY_SHARE = 0.05
-"""So may requests under way and Σ E2E/duration (Little's law)."""
+"""The share by which requests under way and Σ E2E/duration may differ (Little's law)."""
 UNFILLED_SHARE = 0.5
-"""Places of a closed loop that are filled in the mean: below it the load was another one. Ramps take some."""
+"""The share of a closed loop's slots that are filled in the mean: below it the load was another one. Ramps take some.
+"""
 RATE_SHARE = 0.1
-"""So may requests sent per second and the rate that is stated, beyond RATE_SPREADS standard deviations of chance."""
+"""The share by which requests sent per second and the stated rate may differ, beyond RATE_SPREADS standard deviations
+of chance."""
 RATE_SPREADS = 4.0
 RATE_REQUESTS = 20
 ROUNDING = 1e-3
@@ -36,23 +38,23 @@ _NOUNS = {
 }
 
 
-def check(cell: Cell) -> None:
-    """Adds findings to `cell`; takes out what cannot be (negative times)."""
-    _impossible(cell)
-    _unmeasured(cell)
-    _failed(cell)
-    _fewer(cell)
+def check(cell: ResultCell) -> None:
+    """Add findings to `cell`; take out what cannot be (negative times)."""
+    _check_impossible(cell)
+    _check_unmeasured(cell)
+    _check_failed(cell)
+    _check_fewer(cell)
     for name, stated in cell.latencies.items():
-        _order(cell, name, stated)
-        _spread(cell, name, stated)
-    _sum(cell)
-    _quotients(cell)
-    _under_way(cell)
-    _rate(cell)
-    _empty(cell)
+        _check_order(cell, name, stated)
+        _check_spread(cell, name, stated)
+    _check_sum(cell)
+    _check_quotients(cell)
+    _check_under_way(cell)
+    _check_rate(cell)
+    _check_empty(cell)
 
 
-def _impossible(cell: Cell) -> None:
+def _check_impossible(cell: ResultCell) -> None:
     for name, stated in cell.latencies.items():
         below = sorted(statistic for statistic, value in stated.items() if value < 0)
         if below:
@@ -61,9 +63,9 @@ def _impossible(cell: Cell) -> None:
                 del stated[statistic]
 
 
-def _unmeasured(cell: Cell) -> None:
-    """vLLM's and SGLang's clients write 0 for the mean and all else of no sample: where every request failed, or none
-    had a second token. A measured latency is never 0 throughout.
+def _check_unmeasured(cell: ResultCell) -> None:
+    """Leave out latencies that are 0 throughout: vLLM's and SGLang's clients write 0 for the mean and all else of no
+    sample: where every request failed, or none had a second token. A measured latency is never 0 throughout.
     """
     cell.latencies = {name: stated for name, stated in cell.latencies.items() if not stated or any(stated.values())}
     if cell.completed == 0:
@@ -77,22 +79,22 @@ def _unmeasured(cell: Cell) -> None:
             cell.say("no_latencies", "states no latency", "info", "Only its throughput can be compared.")
 
 
-def _failed(cell: Cell) -> None:
-    """What failed, of sums; of requests the verdict says it."""
+def _check_failed(cell: ResultCell) -> None:
+    """Say what failed, of sums; of requests the verdict says it."""
     failed = sum(cell.requests.get(name) or 0 for name in ("error", "timeout"))
     if failed and not cell.records:
         sent = cell.requests.get("sent") or failed + (cell.completed or 0)
         cell.say("request_errors", f"{failed} of {sent} requests failed")
 
 
-def _fewer(cell: Cell) -> None:
-    """A file of requests that ends early, beside sums of all of them."""
+def _check_fewer(cell: ResultCell) -> None:
+    """Find a file of requests that ends early, beside sums of all of them."""
     done = sum(record.phase == "measure" for record in cell.records)
     if cell.records and cell.completed is not None and done < cell.completed:
         cell.say("requests_missing", f"{cell.completed} requests completed by its totals, but the file holds {done}")
 
 
-def _order(cell: Cell, name: str, stated: Mapping[str, float]) -> None:
+def _check_order(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
     shown = [(statistic, stated[statistic]) for statistic in _ORDER if statistic in stated]
     for (low, smaller), (high, larger) in pairwise(shown):
         if smaller > larger * (1 + ROUNDING):
@@ -100,9 +102,10 @@ def _order(cell: Cell, name: str, stated: Mapping[str, float]) -> None:
             cell.say("percentiles_disordered", evidence)
 
 
-def _spread(cell: Cell, name: str, stated: Mapping[str, float]) -> None:
-    """For any sample with mean μ and standard deviation σ (over n), a quantile q lies within
-    μ − σ√((1 − q)/q) and μ + σ√(q/(1 − q)) (Cantelli 1928); so mean and median are at most σ apart.
+def _check_spread(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
+    """Check each quantile against Cantelli's bounds: for any sample with mean μ and standard deviation σ (over n), a
+    quantile q lies within μ − σ√((1 − q)/q) and μ + σ√(q/(1 − q)) (Cantelli 1928); so mean and median are at most σ
+    apart.
     """
     if "mean" not in stated or "std" not in stated:
         return
@@ -118,8 +121,8 @@ def _spread(cell: Cell, name: str, stated: Mapping[str, float]) -> None:
             )
 
 
-def _sum(cell: Cell) -> None:
-    """Mean E2E = mean TTFT + mean TPOT·(n − 1), where all answers have n tokens.
+def _check_sum(cell: ResultCell) -> None:
+    """Check that mean E2E = mean TTFT + mean TPOT·(n − 1), where all answers have n tokens.
 
     Where lengths differ, TPOT and n − 1 may go together, which moves the sum by at most σ(TPOT)·σ(n)
     (Cauchy–Schwarz): such cells are passed over, for σ(n) is not told.
@@ -139,7 +142,7 @@ def _sum(cell: Cell) -> None:
         )
 
 
-def _quotients(cell: Cell) -> None:
+def _check_quotients(cell: ResultCell) -> None:
     for name, count in cell.counts.items():
         rate = cell.totals.get(name)
         if rate is None or count is None or cell.duration_s is None:
@@ -153,8 +156,8 @@ def _quotients(cell: Cell) -> None:
             )
 
 
-def _under_way(cell: Cell) -> None:
-    """Little's law: mean requests under way = Σ E2E/duration; and no more than the cap."""
+def _check_under_way(cell: ResultCell) -> None:
+    """Check Little's law: mean requests under way = Σ E2E/duration; and no more than the cap."""
     little, stated, load = cell.mean_under_way, cell.under_way, cell.load
     if little is None:
         return
@@ -173,9 +176,10 @@ def _under_way(cell: Cell) -> None:
         cell.say("concurrency_inconsistent", evidence)
 
 
-def _rate(cell: Cell) -> None:
-    """Requests of an open loop as often as asked for: (n − 1)/(last − first send), which of n arrivals at random is
-    off by 1/√n as a standard deviation. Later turns follow their answers, and a cap holds sends back.
+def _check_rate(cell: ResultCell) -> None:
+    """Check that requests of an open loop were sent as often as asked for: (n − 1)/(last − first send), which of n
+    arrivals at random is off by 1/√n as a standard deviation. Later turns follow their answers, and a cap holds sends
+    back.
     """
     load = cell.load
     if load is None or not load.is_open or load.profile or load.max_concurrency is not None:
@@ -189,8 +193,8 @@ def _rate(cell: Cell) -> None:
         cell.say("rate_differs", f"{sent_per_s:.4g} requests/s were sent, {load.value:.4g} are stated")
 
 
-def _empty(cell: Cell) -> None:
-    """Completed requests without a token are failures that were counted as successes."""
+def _check_empty(cell: ResultCell) -> None:
+    """Find completed requests without a token, which are failures that were counted as successes."""
     empty = sum(record.error == NO_TOKENS for record in cell.records)
     done = cell.completed or len(cell.records)
     if not cell.records and cell.totals.get("output_tokens") == 0:

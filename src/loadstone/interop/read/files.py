@@ -1,4 +1,6 @@
-"""Reading other people's files: which of them are results, and bounded reading of JSON, JSON lines, YAML and CSV."""
+"""Reads other people's files: chooses those that are results, and reads JSON, JSON lines, YAML and CSV with
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.core.errors import InputError
-from loadstone.core.files import open_regular, refusing
+from loadstone.core.files import explain_os_error, open_regular
 from loadstone.core.yaml_text import decode_yaml
 from loadstone.interop.read import aiperf, inference_perf
 
@@ -20,8 +22,8 @@ _MOST_FILES = 10_000
 _SUFFIXES = (".json", ".jsonl", ".csv", ".yaml", ".yml", ".txt")
 
 
-def files_of(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
-    """(file, what to call it, whether it was named itself), each once.
+def list_files(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
+    """List (file, what to call it, True if it was named itself), each once.
 
     Some tools name all their results alike: what a file is called has its folder, from the one folder that was named
     or that all files are in, else as it was named.
@@ -30,33 +32,34 @@ def files_of(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
     apart = len({path if path.is_dir() else path.parent for path in paths}) > 1
     for path in paths:
         if not path.is_dir():
-            files[_real(path)] = (path, printable(path if apart else path.name), True)
+            files[_follow_links(path)] = (path, printable(path if apart else path.name), True)
             continue
         inside = sorted(one for one in path.rglob("*") if one.suffix in _SUFFIXES and one.is_file())
         if len(inside) > _MOST_FILES:
             raise InputError(f"{path}: {len(inside):,} files; name at most {_MOST_FILES:,}")
         for one in inside:
             if not _repeats_others(one):
-                files.setdefault(_real(one), (one, printable(one if apart else one.relative_to(path)), False))
+                files.setdefault(_follow_links(one), (one, printable(one if apart else one.relative_to(path)), False))
 
     def is_second(resolved: Path, named: bool) -> bool:
         """AIPerf's summary and its requests are one result: reading either reads both."""
-        summary = files.get(aiperf.summary_beside(resolved)) if resolved.name == aiperf.REQUESTS else None
+        summary = files.get(aiperf.summary_path(resolved)) if resolved.name == aiperf.REQUESTS else None
         return summary is not None and not (named and not summary[2])
 
     return [entry for resolved, entry in files.items() if not is_second(resolved, entry[2])]
 
 
-def _real(path: Path) -> Path:
-    """Without links. Not Path.resolve(), which fails where links go in a circle."""
+def _follow_links(path: Path) -> Path:
+    """Follow links. Not Path.resolve(), which fails where links go in a circle."""
     return Path(os.path.realpath(path))
 
 
 def _repeats_others(path: Path) -> bool:
-    """Files of a folder that repeat what others in it say: AIPerf's phases, inference-perf's summary and report."""
+    """Return True for files that repeat what others in the folder say: AIPerf's phases, inference-perf's summary and
+    report."""
     if "phases" in path.parts and path.name.startswith("profile_export"):
         return True
-    stages = inference_perf.stages_in(path.parent)
+    stages = inference_perf.list_stages(path.parent)
     requests = path.parent / inference_perf.REQUESTS
     if path.name == "summary_lifecycle_metrics.json" or path.name.startswith("inference-perf."):
         return bool(stages)
@@ -72,9 +75,9 @@ MOST_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 24
 MOST_LINES = 2_000_000
 MOST_RESULTS = 200_000
-"""Of one file, a cell each."""
+"""The most results in one file, a cell each."""
 _MOST_VALUES = 64_000_000
-"""Of a JSON document: as objects, the smallest take sixty bytes each."""
+"""The most values in a JSON document: as objects, the smallest take sixty bytes each."""
 _YAML_BYTES = 16 << 20
 """YAML is read slowly, and only reports of a few kilobytes come in it."""
 
@@ -91,15 +94,15 @@ _ARCHIVES = {b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f
 
 
 def printable(path: Path | str) -> str:
-    """A path in words. File names are bytes: what of them is no UTF-8 cannot be written to a run's files."""
+    """Write a path in words. File names are bytes: what of them is no UTF-8 cannot be written to a run's files."""
     return "".join(character if character.isprintable() else "\ufffd" for character in str(path))
 
 
 def read_text(path: Path) -> str:
-    """A file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
+    """Read a file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
     content = bytearray()
     what = printable(path)
-    with refusing(f"{what}: cannot be read", "check the name"), open_regular(path) as file:
+    with explain_os_error(f"{what}: cannot be read", "check the name"), open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
             content += chunk
             if len(content) > MOST_BYTES:
@@ -114,7 +117,9 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(content: str, what: str) -> Any:
-    """JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are numbers. Raises InputError."""
+    """Parse JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are numbers. Raises
+    InputError.
+    """
     if sum(map(content.count, ",[{")) > _MOST_VALUES:
         raise InputError(f"{what}: more than {_MOST_VALUES:,} values; split it")
     try:
@@ -126,8 +131,8 @@ def parse_json(content: str, what: str) -> Any:
 
 
 def parse_lines(content: str, what: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
-    """(line number, object) of JSON lines, and the numbers of those that are no JSON: a tool that was killed leaves
-    half a line. Raises InputError where a line is JSON, but no object.
+    """Parse JSON lines into (line number, object), and the numbers of those that are no JSON: a tool that was killed
+    leaves half a line. Raises InputError where a line is JSON, but no object.
     """
     if content.count("\n") > MOST_LINES:
         raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
@@ -157,8 +162,8 @@ def parse_yaml(content: str, what: str) -> Any:
         raise InputError(f"{what}: no YAML ({error}); was it cut off?") from None
 
 
-def _delimiter(content: str) -> str:
-    """Spreadsheets of some countries write semicolons, and what is copied from one has tabs."""
+def _guess_delimiter(content: str) -> str:
+    """Guess the delimiter: spreadsheets of some countries write semicolons, and what is copied from one has tabs."""
     first = content.partition("\n")[0]
     return "," if "," in first else max(",;\t", key=first.count)
 
@@ -167,9 +172,9 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 def parse_csv(content: str, what: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Header, and (line number, cells) of the rows that have any. Raises InputError."""
+    """Parse CSV into its header and (line number, cells) of the rows that have any. Raises InputError."""
     try:
-        rows = csv.reader((line[0] for line in _LINE.finditer(content)), delimiter=_delimiter(content))
+        rows = csv.reader((line[0] for line in _LINE.finditer(content)), delimiter=_guess_delimiter(content))
         header = [name.strip() for name in next(rows, [])]
         lines: list[tuple[int, list[str]]] = []
         for row in rows:

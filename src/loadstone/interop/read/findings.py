@@ -1,4 +1,4 @@
-"""The findings of an import: how serious each kind is, and what to do about it."""
+"""Makes the findings of an import: each kind has its severity and remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DOUBT = "Ask the source; draw no conclusions from this row."
 _SEVERITIES = {
     "error": ("empty_completed", "none_completed", "request_errors"),
     "info": (
-        "as_stated", "columns_shifted", "copies", "counts_differ", "engine_clock", "lengths_not_used", "no_usage",
+        "as_stated", "columns_shifted", "copies", "counts_differ", "lengths_not_used", "no_usage",
         "passed_over", "tokens_bundled", "unreadable_characters",
     ),
 }  # fmt: skip
@@ -27,7 +27,6 @@ _REMEDIES = {
     "empty_completed": (
         "They failed, and make latencies and requests/s look better. Find out what the server answered."
     ),
-    "engine_clock": "For a client, the network, HTTP and the tokeniser come on top.",
     "excluded": "Do not fit on it or score with it.",
     "impossible_number": "Ask the source what it means; the rest of the file was read.",
     "interrupted": "Measure again to the end.",
@@ -57,16 +56,16 @@ _REMEDIES = {
     "unreadable_characters": "Save the file as UTF-8 and import it again, or give the names with --set.",
     "waits_left_out": "Measure with --save-detailed: latencies then count from when requests should have been sent.",
 }
-"""Of all others one: numbers that cannot all be true."""
+"""All others share one: numbers that cannot all be true."""
 
 
-def some(items: Sequence[object], between: str = ", ") -> str:
-    """The first few of what may be many."""
+def list_some(items: Sequence[object], between: str = ", ") -> str:
+    """List the first few of what may be many."""
     more = f"{between}and {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else ""
     return between.join(map(str, items[:_SHOWN])) + more
 
 
 def finding(kind: str, evidence: str, severity: str | None = None, remedy: str | None = None) -> Finding:
-    """`severity`, `remedy`: where they are not those of the tables."""
+    """Make a finding. `severity`, `remedy`: where they are not those of the tables."""
     severity = severity or next((name for name, kinds in _SEVERITIES.items() if kind in kinds), "warning")
     return Finding(kind, severity, evidence, remedy or _REMEDIES.get(kind, _DOUBT))  # type: ignore[arg-type]

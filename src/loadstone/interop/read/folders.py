@@ -1,4 +1,4 @@
-"""Run folders of whatever a user names: runs as they are, other tools' results imported for the moment."""
+"""Gives run folders of whatever a user names: runs as they are, other tools' results imported for the moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Folders(NamedTuple):
 
 @contextlib.contextmanager
 def run_folders(paths: Sequence[Path], given: Sequence[str] = ()) -> Iterator[Folders]:
-    """Folders that can be read as runs until the block ends. Raises InputError, one line.
+    """Yield folders that can be read as runs until the block ends. Raises InputError, one line.
 
     A file, or a folder of files without a run, is another tool's results; `given` are facts that these do not tell
     (NAME=VALUE, see import_files).
@@ -46,9 +46,9 @@ def run_folders(paths: Sequence[Path], given: Sequence[str] = ()) -> Iterator[Fo
 
 
 def _is_results(path: Path) -> bool:
-    """Whether it is another tool's: a file, or a folder of files without a run."""
+    """Return True if it is another tool's: a file, or a folder of files without a run."""
     if not path.is_dir() or next(path.rglob("run.json"), None) is not None:
         return path.is_file()
-    from loadstone.interop.read.files import files_of
+    from loadstone.interop.read.files import list_files
 
-    return bool(files_of([path]))
+    return bool(list_files([path]))

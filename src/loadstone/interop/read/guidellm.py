@@ -12,8 +12,8 @@ from typing import Any
 from loadstone.analyse.imported_run import CUT_AT_END
 from loadstone.core.plan import Load
 from loadstone.core.record import Status
-from loadstone.interop.read.cell import Cell, Request, after
-from loadstone.interop.read.values import Value, lengths, load_of, origin, sessions
+from loadstone.interop.read.cell import ResultCell, ResultRequest, offset_from
+from loadstone.interop.read.values import Value, make_lengths, make_load, make_sessions, origin
 
 # What a document has that is one of these.
 REPORT = ("benchmarks.0.metrics", "benchmarks.0.requests")
@@ -23,7 +23,7 @@ MOST_LATE_S = 86_400.0
 _STATUS: dict[str, Status] = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
 
 
-def report(document: Value, where: str) -> list[Cell]:
+def report(document: Value, where: str) -> list[ResultCell]:
     version = document.text("metadata.guidellm_version", limit=40)
     spec = document.at("config.spec") or document.at("args")
     return [
@@ -33,29 +33,29 @@ def report(document: Value, where: str) -> list[Cell]:
     ]
 
 
-def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> Cell:
+def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> ResultCell:
     config = benchmark.at("config") or benchmark.at("args")
     # Until 0.6 `backend` of the arguments is a name, and the rest is beside it.
     backend = Value(spec.mapping("backend") or spec.mapping("backend_kwargs") or config.mapping("backend"))
     metrics = benchmark.at("metrics")
-    window = _window(benchmark)
-    cell = Cell(
+    window = _find_window(benchmark)
+    cell = ResultCell(
         where=where,
         tool=tool,
-        load=_load(config.at("strategy"), metrics.get("request_totals.total")),
+        load=_read_load(config.at("strategy"), metrics.get("request_totals.total")),
         url=origin(backend.get("target")),
         identity=config.text("id_"),
         endpoint=backend.text("request_format"),
         created=benchmark.when("start_time"),
         deployment=backend.fields(model="model") or benchmark.fields(model="worker.backend_model"),
-        workload=_workload(spec.at("data.0")),
+        workload=_read_workload(spec.at("data.0")),
         definitions="guidellm",
         requests=metrics.at("request_totals").fields(
             ok="successful", error="errored", cancelled="incomplete", sent="total"
         ),
         # Sums count what a window cuts in two whole: over its length they are no rates, and its own means are.
         duration_s=benchmark.positive("duration") if window is None else None,
-        latencies=_latencies(metrics),
+        latencies=_read_latencies(metrics),
         totals=metrics.fields(
             input_tokens="prompt_token_count.successful.total_sum",
             output_tokens="output_token_count.successful.total_sum",
@@ -81,8 +81,8 @@ def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> Cell:
     return cell
 
 
-def _latencies(metrics: Value) -> dict[str, dict[str, float]]:
-    """Percentiles stand beside the moments, under a name of their own."""
+def _read_latencies(metrics: Value) -> dict[str, dict[str, float]]:
+    """Read latencies: percentiles stand beside the moments, under a name of their own."""
     flat = {
         name: metrics.mapping(f"{name}.successful") | metrics.mapping(f"{name}.successful.percentiles")
         for name in ("time_to_first_token_ms", "inter_token_latency_ms", "request_latency")
@@ -91,36 +91,36 @@ def _latencies(metrics: Value) -> dict[str, dict[str, float]]:
     return Value(flat).latencies(in_ms, 1e-3) | Value(flat).latencies({"e2e_s": "request_latency"}, 1.0)
 
 
-def _load(strategy: Value, total: Any) -> Load | None:
+def _read_load(strategy: Value, total: Any) -> Load | None:
     kind = strategy.get("type_")
     if kind == "synchronous":
         return Load("concurrency", 1)
     if kind in ("concurrent", "throughput"):
-        return load_of(rate="inf", concurrency=strategy.positive("streams|max_concurrency"), prompts=total)
+        return make_load(rate="inf", concurrency=strategy.positive("streams|max_concurrency"), prompts=total)
     if kind in ("constant", "poisson", "async"):
         # max_concurrency of these is what its workers hold at most, far from reached.
-        return load_of(rate=strategy.get("rate"), process=kind)
+        return make_load(rate=strategy.get("rate"), process=kind)
     return None
 
 
-def _workload(data: Value) -> dict[str, Any]:
+def _read_workload(data: Value) -> dict[str, Any]:
     if data.get("kind") != "synthetic_text":
         return {}
     spread = data.positive("prompt_tokens_stdev|output_tokens_stdev")
     prefix = data.whole("prefix_buckets.0.prefix_tokens") or 0
-    fixed = {} if spread else lengths(data.get("prompt_tokens"), data.get("output_tokens"), prefix_tokens=prefix)
-    return fixed | sessions(data.positive("turns"))
+    fixed = {} if spread else make_lengths(data.get("prompt_tokens"), data.get("output_tokens"), prefix_tokens=prefix)
+    return fixed | make_sessions(data.positive("turns"))
 
 
-def _window(benchmark: Value) -> tuple[float, float] | None:
-    """Where what is measured begins and ends, between a warm-up and a cool-down; None where there was neither."""
+def _find_window(benchmark: Value) -> tuple[float, float] | None:
+    """Find where the measurement begins and ends, between a warm-up and a cool-down; None where there was neither."""
     if benchmark.positive("warmup_duration|cooldown_duration") is None:
         return None
     begin, end = (benchmark.positive(f"scheduler_metrics.measure_{name}_time") for name in ("start", "end"))
     return None if begin is None or end is None else (begin, end)
 
 
-def _add_requests(cell: Cell, groups: Value, window: tuple[float, float] | None) -> None:
+def _add_requests(cell: ResultCell, groups: Value, window: tuple[float, float] | None) -> None:
     rows = [(name, row) for name in _STATUS for row in groups.items(name) if isinstance(row.raw, dict)]
     if len(rows) < (cell.requests.get("sent") or 0) or not rows:
         return  # a sample of them, or none: the sums say more
@@ -139,11 +139,11 @@ def _add_requests(cell: Cell, groups: Value, window: tuple[float, float] | None)
         # As it counts: all that touch the window. What came after is as little measured as what came before.
         measured = window is None or (end is not None and end >= window[0] and start <= window[1])
         requests.append(
-            Request(
+            ResultRequest(
                 start=start,
                 due=due if due is not None and 0 <= start - due <= MOST_LATE_S else None,
                 offsets_s=offsets,
-                end_s=after(start, end),
+                end_s=offset_from(start, end),
                 input_tokens=row.whole("prompt_tokens"),
                 output_tokens=tokens if offsets else None,
                 cached_tokens=row.whole("cached_tokens"),

@@ -1,6 +1,7 @@
-"""Results of inference-perf (stage_N_lifecycle_metrics.json, per_request_lifecycle_metrics.json), all in seconds; and
-llm-d's benchmark report, 0.1 and 0.2: what its harnesses (inference-perf, GuideLLM, vllm bench) measured, converted,
-every figure with its unit beside it, the load and the stack under `scenario`, where it was filled in.
+"""Reads results of inference-perf (stage_N_lifecycle_metrics.json, per_request_lifecycle_metrics.json), all in
+seconds; and llm-d's benchmark report, 0.1 and 0.2: what its harnesses (inference-perf, GuideLLM, vllm bench)
+measured, converted, every figure with its unit beside it, the load and the stack under `scenario`, where it was
+filled in.
 
 `time_per_output_token` is our TPOT; `normalized_time_per_output_token`, E2E/n, has no counterpart.
 """
@@ -14,8 +15,8 @@ from typing import Any
 
 from loadstone.analyse.run_facts import engine_name
 from loadstone.core.plan import Load
-from loadstone.interop.read.cell import Cell, Request, after, failure
-from loadstone.interop.read.values import Value, infinite, lengths, load_of, present, sum_of
+from loadstone.interop.read.cell import ResultCell, ResultRequest, offset_from, read_failure
+from loadstone.interop.read.values import Value, drop_missing, is_infinite, make_lengths, make_load, multiply
 
 # What a document has that is one of these.
 STAGE = ("successes.latency", "load_summary")
@@ -31,18 +32,18 @@ REQUESTS = "per_request_lifecycle_metrics.json"
 _ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}
 
 
-def stages_in(folder: Path) -> list[Path]:
+def list_stages(folder: Path) -> list[Path]:
     return sorted(folder.glob("stage_*_lifecycle_metrics.json"))
 
 
-def stage(document: Value, where: str) -> Cell:
+def stage(document: Value, where: str) -> ResultCell:
     done = document.at("successes")
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool=TOOL,
         # A closed loop's `requested_rate` is its count of requests over one second.
-        load=load_of(concurrency=document.get("load_summary.concurrency|load_summary.concurrency_level"))
-        or load_of(rate=document.get("load_summary.requested_rate")),
+        load=make_load(concurrency=document.get("load_summary.concurrency|load_summary.concurrency_level"))
+        or make_load(rate=document.get("load_summary.requested_rate")),
         definitions="inference-perf",
         latencies=done.latencies(_LATENCIES, 1.0),
         requests=document.fields(ok="successes.count", error="failures.count", sent="load_summary.count"),
@@ -52,10 +53,10 @@ def stage(document: Value, where: str) -> Cell:
     # Its window is not named in older files; what it divided by, it did for requests too.
     cell.duration_s = document.positive("benchmark_time_seconds") or (ok / per_s if ok and per_s else None)
     inputs, outputs = (done.whole(f"{name}_tokens.total") for name in ("prompt", "output"))
-    cell.totals = present({
-        "input_tokens": inputs or sum_of(done.number("prompt_len.mean"), ok),
+    cell.totals = drop_missing({
+        "input_tokens": inputs or multiply(done.number("prompt_len.mean"), ok),
         # By the client's count, as its TPOT and rates; the server's, where it has both, is `output_tokens`.
-        "output_tokens": sum_of(done.number("output_len.mean"), ok) or outputs,
+        "output_tokens": multiply(done.number("output_len.mean"), ok) or outputs,
         "requests_per_s": per_s,
     })  # fmt: skip
     cell.totals |= document.fields(
@@ -68,29 +69,31 @@ def stage(document: Value, where: str) -> Cell:
     return cell
 
 
-def requests(rows: Sequence[Value], where: str) -> Cell:
-    """per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it does not tell."""
-    model = next((name for row in rows if (name := _model(row.get("request")))), None)
-    cell = Cell(where=where, tool=TOOL, load=None, definitions="inference-perf", deployment=present({"model": model}))
-    cell.add_requests([_request(row, start) for row in rows if (start := row.number("start_time")) is not None])
+def requests(rows: Sequence[Value], where: str) -> ResultCell:
+    """Read per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it does not tell."""
+    model = next((name for row in rows if (name := _read_model(row.get("request")))), None)
+    cell = ResultCell(
+        where=where, tool=TOOL, load=None, definitions="inference-perf", deployment=drop_missing({"model": model})
+    )
+    cell.add_requests([_read_request(row, start) for row in rows if (start := row.number("start_time")) is not None])
     return cell
 
 
-def _request(row: Value, start: float) -> Request:
+def _read_request(row: Value, start: float) -> ResultRequest:
     answer = row.at("info.response_metrics")
     times = answer.items("chunk_times") or answer.items("output_token_times")
-    return Request(
+    return ResultRequest(
         start=start,
-        offsets_s=[offset for time in times if (offset := after(start, time.number())) is not None],
-        end_s=after(start, row.number("end_time")),
+        offsets_s=[offset for time in times if (offset := offset_from(start, time.number())) is not None],
+        end_s=offset_from(start, row.number("end_time")),
         input_tokens=answer.whole("server_usage.prompt_tokens") or row.whole("info.input_tokens"),
         output_tokens=answer.whole("server_usage.completion_tokens"),
         counted_tokens=answer.whole("output_tokens"),
-        error=failure(row.at("error"), "error_msg"),
+        error=read_failure(row.at("error"), "error_msg"),
     )
 
 
-def _model(request: Any) -> str | None:
+def _read_model(request: Any) -> str | None:
     try:
         return Value(json.loads(request) if isinstance(request, str) else request).text("model")
     except (ValueError, RecursionError):
@@ -100,17 +103,17 @@ def _model(request: Any) -> str | None:
 # --- llm-d -------------------------------------------------------------------------------------------------------
 
 
-def llmd(document: Value, where: str) -> Cell:
+def llmd(document: Value, where: str) -> ResultCell:
     results = document.at("results.request_performance.aggregate") or document.at("metrics")
     load = document.at("scenario.load.standardized")
     tool = [load.text("tool", limit=40), load.text("tool_version", limit=40)]
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool=" ".join(filter(None, tool)) or "llm-d benchmark report",
-        load=_llmd_load(document.at("scenario.load"), load),
+        load=_read_llmd_load(document.at("scenario.load"), load),
         created=document.when("run.time.start") or results.when("time.start"),
-        deployment=_llmd_deployment(document.at("scenario")),
-        workload=_llmd_workload(load),
+        deployment=_read_llmd_deployment(document.at("scenario")),
+        workload=_read_llmd_workload(load),
         latencies=results.latencies(_LATENCIES),
         requests=results.fields(sent="requests.total", error="requests.failures"),
         totals=results.fields(
@@ -127,39 +130,39 @@ def llmd(document: Value, where: str) -> Cell:
     # run.time is of the whole run, start-up included: the window is what the rates were divided by.
     cell.duration_s = ok / per_s if ok and per_s else None
     means = {f"{end}_tokens": results.amount(f"requests.{end}_length.mean") for end in ("input", "output")}
-    cell.totals |= present({name: sum_of(mean, ok) for name, mean in means.items()})
+    cell.totals |= drop_missing({name: multiply(mean, ok) for name, mean in means.items()})
     return cell
 
 
-def _llmd_load(load: Value, standardized: Value) -> Load | None:
+def _read_llmd_load(load: Value, standardized: Value) -> Load | None:
     rate, concurrency = standardized.get("rate_qps"), standardized.get("concurrency")
-    concurrency = None if infinite(concurrency) else concurrency
-    if stated := load_of(rate=rate, concurrency=concurrency):
+    concurrency = None if is_infinite(concurrency) else concurrency
+    if stated := make_load(rate=rate, concurrency=concurrency):
         return stated
     # 0.1 keeps the harness's own arguments, and which of its stages this is.
     which = load.whole("metadata.stage") or 0
-    return load_of(
+    return make_load(
         rate=load.get(f"args.load.stages.{which}.rate|args.request_rate"),
         concurrency=load.get("args.max_concurrency"),
     )
 
 
-def _llmd_workload(load: Value) -> dict[str, Any]:
+def _read_llmd_workload(load: Value) -> dict[str, Any]:
     ends = [load.at(f"{end}_seq_len") for end in ("input", "output")]
     if not ends[0] or any(end and end.get("distribution") != "fixed" for end in ends):
         return {}
     prefix = load.whole("prefix.prefix_len.value")
-    return lengths(ends[0].get("value"), ends[1].get("value"), prefix_tokens=prefix)
+    return make_lengths(ends[0].get("value"), ends[1].get("value"), prefix_tokens=prefix)
 
 
-def _llmd_deployment(scenario: Value) -> dict[str, Any]:
-    """Of the engines in the stack the first; prefill and decode apart have more than one."""
+def _read_llmd_deployment(scenario: Value) -> dict[str, Any]:
+    """Read the first of the engines in the stack; prefill and decode apart have more than one."""
     stack = [part.at("standardized") for part in scenario.items("stack")]
     engine = next((part for part in stack if part.get("kind") == "inference_engine"), Value(None))
     accelerator = engine.at("accelerator") or scenario.at("host.accelerator.0|host.accelerator")
     tool = engine.text("tool") or scenario.text("platform.engine.0.name")
-    deployment = present({"model": engine.text("model.name") or scenario.text("model.name")})
+    deployment = drop_missing({"model": engine.text("model.name") or scenario.text("model.name")})
     if tool is not None and tool.lower() in _ENGINES:
-        deployment |= present({"engine": engine_name(tool)}) | engine.fields(engine_version="tool_version")
+        deployment |= drop_missing({"engine": engine_name(tool)}) | engine.fields(engine_version="tool_version")
     split = {name: f"parallelism.{name}" for name in ("tp", "pp", "dp", "ep")}
     return deployment | accelerator.fields(gpu="model", gpus="count", **split)

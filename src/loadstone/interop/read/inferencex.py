@@ -1,4 +1,5 @@
-"""InferenceX's aggregates (agg_*.json of its runs, rows of its database): vLLM's client with latencies in seconds.
+"""Reads InferenceX's aggregates (agg_*.json of its runs, rows of its database): vLLM's client with latencies in
+seconds.
 
 A closed loop; rates are per GPU. Lengths are drawn from 0.8 of the stated ones on, which no file says.
 """
@@ -6,8 +7,8 @@ A closed loop; rates are per GPU. Lengths are drawn from 0.8 of the stated ones 
 from __future__ import annotations
 
 from loadstone.core.plan import Load
-from loadstone.interop.read.cell import Cell
-from loadstone.interop.read.values import Value, lengths, present
+from loadstone.interop.read.cell import ResultCell
+from loadstone.interop.read.values import Value, drop_missing, make_lengths
 
 # What a document has that is one of these.
 AGGREGATE = ("conc", "hw|hardware", "tput_per_gpu|metrics.tput_per_gpu")
@@ -15,7 +16,7 @@ AGGREGATE = ("conc", "hw|hardware", "tput_per_gpu|metrics.tput_per_gpu")
 _RANGE_RATIO = 0.8
 
 
-def aggregate(document: Value, where: str) -> Cell:
+def aggregate(document: Value, where: str) -> ResultCell:
     metrics = document.at("metrics") if document.has("metrics") else document
     apart = document.get("disagg") in (True, "true")
     prefill, decode = document.whole("num_prefill_gpu"), document.whole("num_decode_gpu")
@@ -30,17 +31,17 @@ def aggregate(document: Value, where: str) -> Cell:
     per_gpu = metrics.fields(output_tokens_per_s="output_tput_per_gpu", total_tokens_per_s="tput_per_gpu")
     places = document.positive("conc")
     image = document.text("image") or ""
-    return Cell(
+    return ResultCell(
         where=where,
         tool="InferenceX",
         load=Load("concurrency", places) if places else None,
         created=document.when("date"),
-        deployment=present({"engine_version": image.rpartition(":")[2] or None, "gpus": gpus})
+        deployment=drop_missing({"engine_version": image.rpartition(":")[2] or None, "gpus": gpus})
         | document.fields(engine="framework", model="model", gpu="hw|hardware", weights_dtype="precision")
         | ({} if apart else document.fields(tp="tp|decode_tp", ep="ep|decode_ep")),
-        workload=lengths(document.get("isl"), document.get("osl"), _RANGE_RATIO),
+        workload=make_lengths(document.get("isl"), document.get("osl"), _RANGE_RATIO),
         label=", ".join(filter(None, setup)) or None,
         definitions="vllm",
-        latencies=metrics.spelled(),
+        latencies=metrics.read_spelled(),
         totals={name: rate * count for name, rate in per_gpu.items() if (count := each[name])},
     )

@@ -1,4 +1,4 @@
-"""MLPerf LoadGen's mlperf_log_summary.txt: lines `name : value`, latencies in whole nanoseconds.
+"""Reads MLPerf LoadGen's mlperf_log_summary.txt: lines `name : value`, latencies in whole nanoseconds.
 
 Latencies count from the time a query was scheduled, so they are our `_intended` ones; percentiles are order
 statistics without interpolation (loadgen/results.cc).
@@ -7,8 +7,8 @@ statistics without interpolation (loadgen/results.cc).
 from __future__ import annotations
 
 from loadstone.core.plan import Load
-from loadstone.interop.read.cell import Cell
-from loadstone.interop.read.values import Value, burst_of, load_of, present, text
+from loadstone.interop.read.cell import ResultCell
+from loadstone.interop.read.values import Value, drop_missing, make_burst, make_load, text
 
 _TITLE = "MLPerf Results Summary"
 _LENGTH = 1 << 20
@@ -27,7 +27,7 @@ def is_summary(content: str) -> bool:
     return _TITLE in content[:65536]
 
 
-def summary(content: str, where: str) -> Cell:
+def summary(content: str, where: str) -> ResultCell:
     # A client may have said more before it; its own lines begin with the title.
     start = content.index(_TITLE)
     lines = content[start : start + _LENGTH].splitlines()
@@ -48,13 +48,12 @@ def summary(content: str, where: str) -> Cell:
         }
         for ours, theirs in _LATENCIES.items()
     }
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool="MLPerf LoadGen",
-        load=_load(scenario, document),
+        load=_read_load(scenario, document),
         workload={"mode": "offline"} if scenario == "offline" else {},
-        definitions="mlperf",
-        latencies=present(latencies),
+        latencies=drop_missing(latencies),
         # Server says `completed` before its rates, Offline does not.
         totals=document.fields(
             requests_per_s="completed samples per second|samples per second",
@@ -71,15 +70,15 @@ def summary(content: str, where: str) -> Cell:
     return cell
 
 
-def _load(scenario: str, document: Value) -> Load | None:
+def _read_load(scenario: str, document: Value) -> Load | None:
     samples = document.whole("samples_per_query")
     match scenario:
         case "server":
-            return load_of(rate=document.get("target_qps"))
+            return make_load(rate=document.get("target_qps"))
         case "singlestream":
             return Load("concurrency", 1)
         case "multistream":
-            return load_of(concurrency=samples)
+            return make_load(concurrency=samples)
         case "offline":
-            return burst_of((document.whole("min_query_count") or 0) * (samples or 1))
+            return make_burst((document.whole("min_query_count") or 0) * (samples or 1))
     return None

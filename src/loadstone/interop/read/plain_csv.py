@@ -1,4 +1,4 @@
-"""Plain CSV: a row per cell, columns by our names or mapped to them (`--map ttft_p50_ms="Median TTFT"`).
+"""Reads plain CSV: a row per cell, columns by our names or mapped to them (`--map ttft_p50_ms="Median TTFT"`).
 
 Names are `<metric>_<statistic>_<unit>` of ttft, tpot, itl, e2e (mean, std, min, max, p50 … p99; s, ms, us), and those
 of FACTS, LOADS and TOTALS. Columns of the points table that `loadstone validate` reads are known by their own names.
@@ -13,9 +13,9 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics import STATISTICS
 from loadstone.core.summary import TOTALS
-from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import NoResult
-from loadstone.interop.read.values import COUNTS, FACTS, Value, amount, burst_of, lengths, text
+from loadstone.interop.read.values import COUNTS, FACTS, Value, amount, make_burst, make_lengths, text
 
 LOADS = ("concurrency", "rate", "burst")
 OTHERS = ("input", "output", "range_ratio", "prefix", "requests", "failed", "duration_s", "mode", "tool")
@@ -31,7 +31,7 @@ _ARRIVALS = {"concurrency": "concurrency", "rate": "rate", "burst": "burst", "ba
 
 
 def parse_map(pairs: list[str]) -> dict[str, str]:
-    """{our name: column} of `--map NAME=COLUMN`. Raises InputError for a name that is none of ours."""
+    """Parse `--map NAME=COLUMN` into {our name: column}. Raises InputError for a name that is none of ours."""
     names = {}
     for pair in pairs:
         name, sign, column = pair.partition("=")
@@ -49,7 +49,9 @@ def is_name(name: str) -> bool:
 
 
 def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str, int]:
-    """Our names to column numbers. Raises InputError where a mapped column is not there, or nothing is measured."""
+    """Map our names to column numbers. Raises InputError where a mapped column is not there, or nothing is
+    measured.
+    """
     at = {column: index for index, column in enumerate(header)}
     missing = [column for column in mapped.values() if column not in at]
     if missing:
@@ -64,15 +66,15 @@ def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str
     return numbers
 
 
-def row(cells: list[str], names: Mapping[str, int], header: list[str], where: str) -> Cell:
+def row(cells: list[str], names: Mapping[str, int], header: list[str], where: str) -> ResultCell:
     columns = Value({name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()})
     stated = Value({name: cells[at].strip() for name, at in names.items() if at < len(cells) and cells[at].strip()})
-    cell = Cell(
+    cell = ResultCell(
         where=where,
         tool=stated.text("tool", 80) or "CSV",
-        load=_load(stated, columns),
+        load=_read_load(stated, columns),
         deployment=stated.fields(**{name: name for name in (*FACTS, *COUNTS)}),
-        workload=lengths(
+        workload=make_lengths(
             stated.get("input"),
             stated.get("output"),
             stated.get("range_ratio"),
@@ -96,18 +98,18 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
     return cell
 
 
-def _load(stated: Value, columns: Value) -> Load | None:
-    if (load := load_named(stated)) is not None:
+def _read_load(stated: Value, columns: Value) -> Load | None:
+    if (load := read_load(stated)) is not None:
         return load
     arrival = _ARRIVALS.get((columns.get("arrival") or "").lower())
     value = columns.positive("arrival_value")
     if value is None and (arrival == "burst" or (columns.get("arrival_value") or "").lower() == "inf"):
-        return burst_of(stated.positive("requests"))  # all at once
+        return make_burst(stated.positive("requests"))  # all at once
     return Load(arrival, value) if arrival is not None and value is not None else None  # type: ignore[arg-type]
 
 
-def load_named(values: Value) -> Load | None:
-    """The load under its own name: the first of LOADS that is there."""
+def read_load(values: Value) -> Load | None:
+    """Read the load under its own name: the first of LOADS that is there."""
     for kind in LOADS:
         if (value := values.positive(kind)) is not None:
             return Load(kind, value)  # type: ignore[arg-type]

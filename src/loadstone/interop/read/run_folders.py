@@ -1,4 +1,4 @@
-"""Cells to run folders: those of one deployment and workload are one run, a cell for each load."""
+"""Writes cells as run folders: those of one deployment and workload are one run, a cell for each load."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from loadstone.analyse import verdict
 from loadstone.analyse.run_facts import run_facts
@@ -19,31 +20,32 @@ from loadstone.core.errors import InputError
 from loadstone.core.host import Host
 from loadstone.core.plan import PHASES, Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
+from loadstone.core.settings import ImportedFrom, RunSettings
 from loadstone.core.statistics import PERCENTILES
 from loadstone.core.summary import Bounds, CellSummary, Latency, Metrics, Requests
 from loadstone.core.version import __version__
-from loadstone.interop.read.cell import Cell
+from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import printable
 from loadstone.interop.read.findings import finding
 
 _STATED = ("requests", "duration_s", "latencies", "totals", "under_way")
 _MOST_RUNS = 10_000
 SITTING = timedelta(hours=12)
-"""Between cells of one sweep there is less: another time is another state of the machine, or another release."""
+"""The longest pause between cells of one sweep: another time is another state of the machine, or another release."""
 LENGTHS = 0.02
-"""Mean lengths that are so near to one another are of one workload, as in reports."""
+"""The share by which mean lengths of one workload may differ, as in reports."""
 
 
-def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Cells that belong together, in the order they were met; within a run by load.
+def group_runs(cells: Sequence[ResultCell]) -> list[list[ResultCell]]:
+    """Group cells that belong together, in the order they were met; within a run by load.
 
     Together belong cells of one tool, server, deployment, workload and kind of load, measured in one sitting, all
     with records or all without; a load that comes again begins another run: a repeat. Raises InputError.
     """
-    sittings, alike = _sittings(cells), _Alike()
-    runs: dict[tuple[Any, ...], list[list[Cell]]] = {}
+    sittings, alike = _number_sittings(cells), _Alike()
+    runs: dict[tuple[Any, ...], list[list[ResultCell]]] = {}
     for cell in cells:
-        load = _load(cell)
+        load = _require_load(cell)
         key = (
             cell.tool, cell.server, cell.endpoint, bool(cell.records), cell.prefix_cache, cell.label,
             load.kind, bool(load.profile), sittings.get((cell.tool, cell.created)),
@@ -51,19 +53,21 @@ def runs_of(cells: Sequence[Cell]) -> list[list[Cell]]:
             _mean_lengths(cell, alike),
         )  # fmt: skip
         repeats = runs.setdefault(key, [])
-        free = next((run for run in repeats if all(_load(one) != load for one in run)), None)
+        free = next((run for run in repeats if all(_require_load(one) != load for one in run)), None)
         if free is None:
             repeats.append([cell])
         else:
             free.append(cell)
-    separate = [sorted(run, key=lambda cell: _load(cell).value) for repeats in runs.values() for run in repeats]
+    separate = [
+        sorted(run, key=lambda cell: _require_load(cell).value) for repeats in runs.values() for run in repeats
+    ]
     if len(separate) > _MOST_RUNS:
         raise InputError(f"{len(separate):,} runs in one import: at most {_MOST_RUNS:,}; import fewer rows at a time")
     return separate
 
 
-def _sittings(cells: Sequence[Cell]) -> dict[tuple[str, str | None], int]:
-    """By tool, when cells were measured, as told, to the number of the sitting: one ends where SITTING passes without
+def _number_sittings(cells: Sequence[ResultCell]) -> dict[tuple[str, str | None], int]:
+    """Number the sittings: {(tool, when cells were measured, as told): number}; one ends where SITTING passes without
     any. Times without a zone are somebody's local ones: they are set against those of the same tool alone.
     """
     times = {}
@@ -80,15 +84,15 @@ def _sittings(cells: Sequence[Cell]) -> dict[tuple[str, str | None], int]:
 
 
 class _Alike:
-    """Mean lengths, those within LENGTHS of one that came before made that one: a file that names no workload tells
-    it by these alone.
+    """Matches mean lengths within LENGTHS of ones that came before: a file that names no workload tells it by these
+    alone.
     """
 
     def __init__(self) -> None:
         self._seen = np.empty((_MOST_RUNS, 2))
         self._count = 0
 
-    def of(self, lengths: tuple[float, float]) -> tuple[float, float]:
+    def match(self, lengths: tuple[float, float]) -> tuple[float, float]:
         seen = self._seen[: self._count]
         near = (np.abs(seen - lengths) <= LENGTHS * np.maximum(seen, lengths)).all(axis=1)
         if near.any():
@@ -103,25 +107,25 @@ class _Alike:
         return lengths
 
 
-def _mean_lengths(cell: Cell, alike: _Alike) -> tuple[float, float] | None:
-    """What tells the workload of a cell that names none; None where a cell does, or tells nothing."""
+def _mean_lengths(cell: ResultCell, alike: _Alike) -> tuple[float, float] | None:
+    """Return the mean lengths of a cell that names no workload; None where it names one, or tells nothing."""
     inputs, outputs = cell.mean_lengths
-    return None if cell.workload or not cell.completed else alike.of((inputs or 0.0, outputs or 0.0))
+    return None if cell.workload or not cell.completed else alike.match((inputs or 0.0, outputs or 0.0))
 
 
-def _load(cell: Cell) -> Load:
+def _require_load(cell: ResultCell) -> Load:
     if cell.load is None:
         raise ValueError(f"{cell.where}: no load")
     return cell.load
 
 
-def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
-    """One run folder of one run's cells. Raises InputError where it cannot be written, and leaves none then."""
+def write(cells: list[ResultCell], out: Path, command: list[str]) -> Path:
+    """Write one run folder of one run's cells. Raises InputError where it cannot be written, and leaves none then."""
     first = cells[0]
     for cell in cells:
         # Warm-up first, as in a plan; then by send, or as the file has them where that is unknown.
         cell.records.sort(key=lambda record: (PHASES.index(record.phase), record.sent_s or 0.0))
-    plan = _plan(cells)
+    plan = _make_plan(cells)
     now = datetime.now(UTC)
     info = RunInfo(
         run_id="",
@@ -131,22 +135,22 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
         command=[printable(word) for word in command],
         loadstone=__version__,
         host=Host(),
-        target=_target(first),
+        target=_make_target(first),
         plan_id=plan.plan_id,
         seed=0,
         salt=None,
-        settings={
-            "deployment": first.deployment,
-            "workload": first.workload,
-            **({} if first.label is None else {"label": first.label}),
-            **({} if first.prefix_cache is None else {"prefix_cache": first.prefix_cache}),
-            "import": {
-                "tool": first.tool,
-                "files": sorted({cell.file for cell in cells}),
-                "cells": [_as_imported(cell) for cell in cells],
-            },
-        },
-        cells=[CellInfo(load=_load(cell)) for cell in cells],
+        settings=RunSettings(
+            deployment=first.deployment,
+            workload=first.workload,
+            label=UNSET if first.label is None else first.label,
+            prefix_cache=first.prefix_cache,
+            imported=ImportedFrom(
+                tool=first.tool,
+                files=sorted({cell.file for cell in cells}),
+                cells=[_describe_cell(cell) for cell in cells],
+            ),
+        ),
+        cells=[CellInfo(load=_require_load(cell)) for cell in cells],
     )
     facts = run_facts(info)
     model = (facts.model or "").rstrip("/").rsplit("/", 1)[-1]
@@ -160,22 +164,22 @@ def write(cells: list[Cell], out: Path, command: list[str]) -> Path:
     return folder
 
 
-def _write(folder: Path, info: RunInfo, plan: Plan, cells: Sequence[Cell]) -> None:
+def _write(folder: Path, info: RunInfo, plan: Plan, cells: Sequence[ResultCell]) -> None:
     with run_folder.own(folder):
         for cell_info, cell in zip(info.cells, cells, strict=True):
-            _span(cell_info, cell)
+            _set_times(cell_info, cell)
         run_folder.write_info(folder, info)
         run_folder.write_plan(folder / "plan.parquet", plan)
         if cells[0].records:
             _write_records(folder, cells)
             document = summary_of(folder).document()
         else:
-            document = run_summary(folder, info, [_summary(cell) for cell in cells]).document()
+            document = run_summary(folder, info, [_summarise(cell) for cell in cells]).document()
         run_folder.write_json(folder / "summary.json", document)
         run_folder.seal(folder, info)
 
 
-def _target(cell: Cell) -> Target | None:
+def _make_target(cell: ResultCell) -> Target | None:
     model, engine = cell.deployment.get("model"), cell.deployment.get("engine")
     if model is None and engine is None:
         return None
@@ -189,8 +193,8 @@ def _target(cell: Cell) -> Target | None:
     )
 
 
-def _as_imported(cell: Cell) -> dict[str, Any]:
-    """What analyse/imported_run.py reads."""
+def _describe_cell(cell: ResultCell) -> dict[str, Any]:
+    """Make what analyse/imported_run.py reads."""
     return {
         "where": cell.where,
         "created": cell.created,
@@ -206,8 +210,8 @@ def _as_imported(cell: Cell) -> dict[str, Any]:
 # --- with records ----------------------------------------------------------------------------------------------
 
 
-def _span(info: CellInfo, cell: Cell) -> None:
-    """When the cell ran, by its records' clock."""
+def _set_times(info: CellInfo, cell: ResultCell) -> None:
+    """Set when the cell ran, by its records' clock."""
     sent = [record.sent_s for record in cell.records if record.sent_s is not None]
     ends = [record.end_s for record in cell.records if record.end_s is not None]
     if sent and ends and not cell.relative:
@@ -216,34 +220,34 @@ def _span(info: CellInfo, cell: Cell) -> None:
         info.start_s, info.end_s = 0.0, max([0.0, *ends])
 
 
-def _plan(cells: Sequence[Cell]) -> Plan:
-    """What was asked, as far as it is told: lengths as they were, no intended times."""
+def _make_plan(cells: Sequence[ResultCell]) -> Plan:
+    """Make the plan, as far as it is told: lengths as they were, no intended times."""
     rows = [(number, record) for number, cell in enumerate(cells) for record in cell.records]
     count = len(rows)
     return Plan(
         seed=0,
-        cells=tuple(_load(cell) for cell in cells),
+        cells=tuple(_require_load(cell) for cell in cells),
         workload=dict(cells[0].workload),
         exact_output=False,
         cell=np.array([number for number, _ in rows], np.int32),
         phase=np.array([PHASES.index(record.phase) for _, record in rows], np.uint8),
         intended_s=np.full(count, np.nan),
-        input_tokens=np.array([_tokens(record.input_tokens) for _, record in rows], np.int32),
-        output_tokens=np.array([_tokens(record.output_tokens) for _, record in rows], np.int32),
+        input_tokens=np.array([_clip_tokens(record.input_tokens) for _, record in rows], np.int32),
+        output_tokens=np.array([_clip_tokens(record.output_tokens) for _, record in rows], np.int32),
         prefix_group=np.full(count, -1, np.int32),
         prefix_tokens=np.zeros(count, np.int32),
-        turn=np.array([_tokens(record.turn) for _, record in rows], np.int32),
+        turn=np.array([_clip_tokens(record.turn) for _, record in rows], np.int32),
         think_s=np.zeros(count),
         prompt=np.full(count, -1, np.int32),
     )
 
 
-def _tokens(count: int | None) -> int:
-    """-1 where it is not told, as a plan has it; of turns too."""
+def _clip_tokens(count: int | None) -> int:
+    """Return -1 where a count of tokens, or a turn, is not told, as a plan has it."""
     return -1 if count is None else min(count, 2**31 - 1)
 
 
-def _write_records(folder: Path, cells: Sequence[Cell]) -> None:
+def _write_records(folder: Path, cells: Sequence[ResultCell]) -> None:
     import pyarrow as pa
 
     schema = run_folder.records_schema()
@@ -267,12 +271,12 @@ def _write_records(folder: Path, cells: Sequence[Cell]) -> None:
 # --- without records -------------------------------------------------------------------------------------------
 
 
-def _summary(cell: Cell) -> CellSummary:
-    """As stated; what is not told is None."""
+def _summarise(cell: ResultCell) -> CellSummary:
+    """Make the summary as stated; what is not told is None."""
     evidence = f"{cell.where}: summary statistics by {cell.tool}, without the requests behind them"
-    metrics: dict[str, Any] = {**cell.totals, **{name: _latency(cell, name) for name in cell.latencies}}
+    metrics: dict[str, Any] = {**cell.totals, **{name: _make_latency(cell, name) for name in cell.latencies}}
     return CellSummary(
-        load=_load(cell),
+        load=_require_load(cell),
         requests=Requests(**cell.requests),
         duration_s=cell.duration_s,
         metrics=Metrics(**metrics),
@@ -282,8 +286,8 @@ def _summary(cell: Cell) -> CellSummary:
     )
 
 
-def _latency(cell: Cell, name: str) -> Latency | None:
-    """Bounds need the sample itself, so there are none."""
+def _make_latency(cell: ResultCell, name: str) -> Latency | None:
+    """Make a latency without bounds, which need the sample itself."""
     stated: dict[str, Any] = dict(cell.latencies[name])
     count = cell.completed if name.startswith(("ttft", "e2e")) else None
     bounds: Bounds = [None, None]

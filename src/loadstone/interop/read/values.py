@@ -1,4 +1,4 @@
-"""Values out of other people's files: of the expected kind and finite, or missing. Nothing is raised over them."""
+"""Reads values of other people's files: of the expected kind and finite, or missing. Nothing is raised over them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from loadstone.workload.lengths import MAX_TOKENS, parse_length
 
 T = TypeVar("T")
 FACTS = ("engine", "engine_version", "model", "gpu", "weights_dtype", "kv_dtype")
-"""What a deployment is known by, as text."""
+"""The facts that identify a deployment, as text."""
 COUNTS = ("gpus", "nodes", "tp", "pp", "dp", "ep")
 MOST = 1e19
-"""Beyond it nothing in a result file is a number of anything: nanoseconds since 1970 are below."""
+"""The largest number that a result file may have: nanoseconds since 1970 are below."""
 _REQUESTS = ("ok", "error", "cancelled", "sent")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:,|\.|\s*$))")
 """The commas of 214,924.09; not that of 12,5, which may stand for a point."""
@@ -29,7 +29,7 @@ _STATISTICS = {
     "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "median": "p50", "avg": "mean", "mean": "mean",
     "std": "std", "stddev": "std", "std_dev": "std", "min": "min", "max": "max",
 }  # fmt: skip
-"""By any of their usual names."""
+"""Our names of statistics by any of their usual ones."""
 _SECONDS = {
     "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "ms/token": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
 }  # fmt: skip
@@ -44,7 +44,7 @@ _MISSING = object()
 
 
 def number(value: Any) -> float | None:
-    """A finite number of at most MOST in size; also from text, as in CSV."""
+    """Read a finite number of at most MOST in size; also from text, as in CSV."""
     if isinstance(value, str) and len(value) <= 40:
         value = _THOUSANDS.sub("", value)
     elif isinstance(value, bool) or not isinstance(value, int | float):
@@ -62,13 +62,13 @@ def positive(value: Any) -> float | None:
 
 
 def amount(value: Any) -> float | None:
-    """A number of at least 0."""
+    """Read a number of at least 0."""
     converted = number(value)
     return converted if converted is not None and converted >= 0 else None
 
 
 def whole(value: Any) -> int | None:
-    """A whole number of at least 0, exactly: nanoseconds since 1970 do not fit into a float."""
+    """Read a whole number of at least 0, exactly: nanoseconds since 1970 do not fit into a float."""
     converted = amount(value)
     if isinstance(value, int) and converted is not None:
         return int(value)
@@ -76,18 +76,18 @@ def whole(value: Any) -> int | None:
 
 
 _AMOUNTS = (positive, amount, whole)
-"""What takes no number below 0."""
+"""The readers that take no number below 0."""
 
 
 def text(value: Any, limit: int = 200) -> str | None:
-    """A short printable line; None where there is no text."""
+    """Read a short printable line; None where there is no text."""
     if not isinstance(value, str) or not value.strip():
         return None
     return excerpt(value.strip()[: 4 * limit], limit)
 
 
 def when(value: Any) -> str | None:
-    """A wall-clock time as ISO 8601, from what tools write: `20241109-150842`, ISO, (nano)seconds since 1970."""
+    """Read a wall-clock time as ISO 8601, from what tools write: `20241109-150842`, ISO, (nano)seconds since 1970."""
     if not isinstance(value, str):
         seconds = number(value) or 0.0
         if seconds > 1e14:
@@ -102,7 +102,7 @@ def when(value: Any) -> str | None:
 
 
 def origin(value: Any) -> str | None:
-    """`http://host:8000` of a URL: without what may be secret in it, names, passwords and queries."""
+    """Read `http://host:8000` of a URL: without what may be secret in it, names, passwords and queries."""
     try:
         parts = urlsplit(value if isinstance(value, str) and len(value) <= 2000 else "")
         port = parts.port
@@ -115,7 +115,7 @@ def origin(value: Any) -> str | None:
 
 
 def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float]:
-    """mean, std, min, max and percentiles under any of their usual names, times `scale`."""
+    """Read mean, std, min, max and percentiles under any of their usual names, times `scale`."""
     numbers: dict[str, float] = {}
     for name, ours in _STATISTICS.items():
         if (value := number(source.get(name))) is not None:
@@ -124,12 +124,12 @@ def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float
 
 
 @lru_cache(maxsize=1024)
-def _alternatives(path: str) -> tuple[tuple[str, ...], ...]:
+def _split_path(path: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(filter(None, one.split("."))) for one in path.split("|"))
 
 
 class Value:
-    """A value out of a file: readers of its parts.
+    """A value of a file, with readers of its parts.
 
     A path is keys and indices of lists, joined by dots, with alternatives between bars: `backend.model|models.0`. The
     first part that is what is asked for counts; without any the answer is None (of `items`: none). The empty path is
@@ -146,7 +146,7 @@ class Value:
     def __bool__(self) -> bool:
         return bool(self.raw)
 
-    def _part(self, steps: tuple[str, ...]) -> Any:
+    def _find(self, steps: tuple[str, ...]) -> Any:
         value = self.raw
         for step in steps:
             if isinstance(value, dict):
@@ -158,13 +158,13 @@ class Value:
         return value
 
     def has(self, *paths: str) -> bool:
-        """Whether there is something at each of these, be it null."""
-        return all(any(self._part(steps) is not _MISSING for steps in _alternatives(path)) for path in paths)
+        """Return True if there is something at each of these, be it null."""
+        return all(any(self._find(steps) is not _MISSING for steps in _split_path(path)) for path in paths)
 
     def first(self, convert: Callable[[Any], T | None], path: str) -> T | None:
-        """The first alternative that `convert` takes."""
-        for steps in _alternatives(path):
-            value = self._part(steps)
+        """Return the first alternative that `convert` takes."""
+        for steps in _split_path(path):
+            value = self._find(steps)
             if value is _MISSING:
                 continue
             if (converted := convert(value)) is not None:
@@ -174,7 +174,7 @@ class Value:
         return None
 
     def get(self, path: str) -> Any:
-        """The part as the file has it."""
+        """Return the part as the file has it."""
         return self.first(lambda value: value, path)
 
     def at(self, path: str) -> Value:
@@ -207,33 +207,34 @@ class Value:
         return value if isinstance(value, dict) else {}
 
     def fields(self, **paths: str) -> dict[str, Any]:
-        """What is told of a cell's deployment, counts and totals, by our names: facts are text, counts of requests,
-        tokens and GPUs whole, and all others amounts.
+        """Read what is told of a cell's deployment, counts and totals, by our names: facts are text, counts of
+        requests, tokens and GPUs whole, and all others amounts.
         """
         values: dict[str, Any] = {}
         for name, path in paths.items():
             counted = name in COUNTS or name in _REQUESTS or name.endswith("_tokens")
             values[name] = (self.text if name in FACTS else self.whole if counted else self.amount)(path)
-        return present(values)
+        return drop_missing(values)
 
     def latencies(self, paths: Mapping[str, str], scale: float | None = None) -> dict[str, dict[str, float]]:
-        """Statistics of our metrics in seconds; without `scale` each has its unit beside it."""
+        """Read statistics of our metrics in seconds; without `scale` each has its unit beside it."""
         spans = {}
         for name, path in paths.items():
             part = self.at(path)
             if factor := scale or _SECONDS.get(part.text("unit|units") or ""):
                 spans[name] = statistics(part.mapping(), factor)
-        return present(spans)
+        return drop_missing(spans)
 
-    def spelled(self, duration_s: float | None = None, answer_tokens: float | None = None) -> dict[str, Any]:
-        """Latencies in seconds by keys such as `mean_ttft_ms`, `p99_e2el` or `TPOT p50 (s)`: the words in any order.
+    def read_spelled(self, duration_s: float | None = None, answer_tokens: float | None = None) -> dict[str, Any]:
+        """Read latencies in seconds by keys such as `mean_ttft_ms`, `p99_e2el` or `TPOT p50 (s)`: the words in any
+        order.
 
         Without a unit they are seconds; milliseconds where one request would then outlast the run.
         """
         named = [
             (*place, time)
             for key, value in self.mapping().items()
-            if (place := _spelling(key)) is not None and (time := number(value)) is not None
+            if (place := _parse_key(key)) is not None and (time := number(value)) is not None
         ]
         gaps = max(1.0, (answer_tokens or 0.0) - 1)
         bare = [time * (gaps if metric in ("tpot_s", "itl_s") else 1) for metric, _, unit, time in named if not unit]
@@ -245,8 +246,9 @@ class Value:
 
 
 @lru_cache(maxsize=4096)
-def _spelling(key: str) -> tuple[str, str, str | None] | None:
-    """Metric, statistic and unit that a key names; None where it names no latency, or something besides."""
+def _parse_key(key: str) -> tuple[str, str, str | None] | None:
+    """Parse a key into the metric, statistic and unit that it names; None where it names no latency, or something
+    besides."""
     words = [word for word in re.split(r"[^a-z0-9]+", key.lower()[:80]) if word]
     statistic = [word for word in words if word in _STATISTICS]
     unit = [word for word in words if word in _SECONDS]
@@ -257,16 +259,16 @@ def _spelling(key: str) -> tuple[str, str, str | None] | None:
 
 
 def model_name(model: str) -> str:
-    """`org/name` of a path into Hugging Face's cache; others as they are."""
+    """Make `org/name` of a path into Hugging Face's cache; others stay as they are."""
     hub = _HUB.search(model)
     return model if hub is None else hub[1].replace("--", "/")
 
 
-def infinite(value: Any) -> bool:
+def is_infinite(value: Any) -> bool:
     return value in ("inf", "Infinity") or (isinstance(value, float) and math.isinf(value) and value > 0)
 
 
-def load_of(
+def make_load(
     *,
     rate: Any = None,
     concurrency: Any = None,
@@ -274,7 +276,7 @@ def load_of(
     burstiness: Any = None,
     process: Any = "poisson",
 ) -> Load | None:
-    """The load of a client that has a request rate (number or infinite) and a cap on requests under way.
+    """Make the load of a client that has a request rate (number or infinite) and a cap on requests under way.
 
     An infinite rate under a cap is a closed loop; without one, a burst of all prompts. None where it is not stated.
     """
@@ -290,16 +292,16 @@ def load_of(
         )
     if cap is not None:
         return Load("concurrency", cap)
-    return burst_of(positive(prompts)) if infinite(rate) else None
+    return make_burst(positive(prompts)) if is_infinite(rate) else None
 
 
-def burst_of(count: float | None) -> Load | None:
-    """All at once."""
+def make_burst(count: float | None) -> Load | None:
+    """Make the load of so many requests all at once."""
     return Load("burst", count) if count else None
 
 
-def lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **more: Any) -> dict[str, Any]:
-    """A synthetic workload as Plan.workload has it, of the lengths that are told (tokens per request)."""
+def make_lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **more: Any) -> dict[str, Any]:
+    """Make a synthetic workload as Plan.workload has it, of the lengths that are told (tokens per request)."""
     ratio = amount(range_ratio)
     spans: dict[str, Any] = {}
     for name, value in (("input", input_tokens), ("output", output_tokens)):
@@ -307,27 +309,29 @@ def lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **mo
         if tokens is not None and 1 <= tokens <= MAX_TOKENS:
             length = parse_length(str(tokens), 1.0 if ratio is None else min(1.0, ratio), name)
             spans[name] = msgspec.to_builtins(length)
-    return ({"kind": "synthetic", **spans} if spans else {}) | present(more)
+    return ({"kind": "synthetic", **spans} if spans else {}) | drop_missing(more)
 
 
-def sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any]:
-    """The part of Plan.workload that says how many turns conversations had, in the mean; {} of single requests."""
+def make_sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any]:
+    """Make the part of Plan.workload that says how many turns conversations had, in the mean; {} of single
+    requests.
+    """
     if turns is None or turns <= 1:
         return {}
     return {"sessions": {"turns": {"kind": "fixed", "mean": turns}, "think": {"mean_s": pause_s or 0.0}}}
 
 
-def present(pairs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is missing: None, and statistics of which none is told."""
+def drop_missing(pairs: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop what is missing: None, and statistics of which none is told."""
     return {key: value for key, value in pairs.items() if value is not None and value != {}}
 
 
-def sum_of(mean: float | None, count: int | None) -> int | None:
+def multiply(mean: float | None, count: int | None) -> int | None:
     return round(mean * count) if mean is not None and count is not None else None
 
 
-def ended(ok: int | None, failed: int | None) -> dict[str, int | None]:
-    """Counts of requests that completed and failed, as far as they are stated."""
-    return present(
+def count_ended(ok: int | None, failed: int | None) -> dict[str, int | None]:
+    """Make counts of requests that completed and failed, as far as they are stated."""
+    return drop_missing(
         {"ok": ok, "error": failed, "sent": ok + failed if ok is not None and failed is not None else None}
     )

@@ -1,4 +1,5 @@
-"""Runs for other tools: in vLLM's and SGLang's result files, as CSV with a row per cell, as Parquet per request."""
+"""Writes runs for other tools: as vLLM's and SGLang's result files, as CSV with a row per cell, as Parquet per
+request."""
 
 from __future__ import annotations
 
@@ -7,32 +8,32 @@ from pathlib import Path
 from loadstone.analyse import imported_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.files import refusing
+from loadstone.core.files import explain_os_error
 from loadstone.interop.write import bench_json, tables
 
 __all__ = ["FORMATS", "export_run", "file_name"]
 
 FORMATS = {"vllm": "vllm.json", "sglang": "sglang.jsonl", "csv": "csv", "parquet": "parquet"}
-"""Each with how its files are called."""
+"""The formats, each with the name of its files."""
 
 
 def file_name(folder: Path, form: str) -> str:
-    """What a file of the run in `folder` is called where nobody says. Raises InputError: no such form."""
-    _known(form)
+    """Name a file of the run in `folder` where nobody does. Raises InputError: no such form."""
+    _check_format(form)
     return f"{folder.resolve().name}.{FORMATS[form]}"
 
 
-def _known(form: str) -> None:
+def _check_format(form: str) -> None:
     if form not in FORMATS:
         raise InputError(f"--format {form}: unknown; choose one of {', '.join(FORMATS)}")
 
 
 def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None:
-    """The run in `folder` as `form`, of FORMATS: written to `out`, else returned (not Parquet, which needs a file).
+    """Export the run in `folder` as `form`, of FORMATS: to `out`, else as bytes (not Parquet, which needs a file).
 
     Raises InputError, one line, where there is no such form, or the run lacks the requests it needs.
     """
-    _known(form)
+    _check_format(form)
     info = run_folder.read_info(folder)
     if form != "csv" and imported_run.is_summary_only(folder, info):
         raise InputError(f"{folder}: imported without its requests, which {form} needs; use --format csv")
@@ -44,6 +45,6 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
     body = tables.cells_csv(folder, info) if form == "csv" else bench_json.lines(folder, info, form)
     if out is None:
         return body
-    with refusing(f"{out}: cannot be written", "give another file with -o"):
+    with explain_os_error(f"{out}: cannot be written", "give another file with -o"):
         out.write_bytes(body)
     return None

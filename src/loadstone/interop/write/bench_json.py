@@ -1,4 +1,4 @@
-"""Result files with the keys of `vllm bench serve --save-result --save-detailed` and `sglang.bench_serving
+"""Writes result files with the keys of `vllm bench serve --save-result --save-detailed` and `sglang.bench_serving
 --output-details`: a JSON object per cell, one a line (as --append-result and SGLang's own file have them).
 
 The numbers are this run's records by those tools' definitions (loadstone.analyse.other_tools).
@@ -36,31 +36,37 @@ _COLUMNS = (
 
 
 def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
-    """`tool`: vllm or sglang. One line per cell that sent anything."""
+    """Write one line per cell that sent anything. `tool`: vllm or sglang."""
     facts = run_facts(info)
     rows = []
     for cell, about in enumerate(info.cells):
-        detail = _detail(run_folder.read_columns(folder, _COLUMNS, cell))
+        detail = _list_requests(run_folder.read_columns(folder, _COLUMNS, cell))
         if not detail["errors"]:
             continue
         native = info.target is not None and info.target.endpoint == "sglang"
         dialect = tool if tool == "vllm" or native else "sglang-oai"
         read = partial(run_folder.read_records, folder, cell)
-        numbers = summarise_as(dialect, read, about.load, streams=info.streams).metrics
+        numbers = summarise_as(dialect, read, streams=info.streams).metrics
         imported = imported_run.of_cell(info, cell)
         relative = imported is not None and imported.relative_times
         if imported is not None and relative:
-            numbers = _over(imported.stated.duration_s, numbers)
+            numbers = _rescale(imported.stated.duration_s, numbers)
             del detail["start_times"]
         if tool != "vllm" or not about.load.is_open or relative or None in detail["queue_times"]:
             del detail["queue_times"]
-        head = _vllm(info, facts, about.load, detail) if tool == "vllm" else _sglang(info, facts, about.load)
+        head = (
+            _make_vllm_head(info, facts, about.load, detail)
+            if tool == "vllm"
+            else _make_sglang_head(info, facts, about.load)
+        )
         rows.append(json.dumps(head | numbers | detail, ensure_ascii=False))
     return "".join(row + "\n" for row in rows).encode("utf-8", "replace")
 
 
-def _over(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers of requests without a common clock, over the duration that their file stated; None where it did not."""
+def _rescale(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Take rates of requests without a common clock over the duration that their file stated; None where it did
+    not.
+    """
     seen_s = numbers["duration"]
     factor = seen_s / duration_s if seen_s is not None and duration_s else None
     rates = {
@@ -72,8 +78,8 @@ def _over(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, Any
     return dict(numbers) | rates | unknown | {"duration": duration_s}
 
 
-def _detail(table: pa.Table) -> dict[str, list[Any]]:
-    """One entry per measured request, in the records' order; failed ones have lengths and a TTFT of 0, as there.
+def _list_requests(table: pa.Table) -> dict[str, list[Any]]:
+    """Make one entry per measured request, in the records' order; failed ones have lengths and a TTFT of 0, as there.
 
     `queue_times`: from when it should have been sent, None where that is not known.
     """
@@ -98,20 +104,20 @@ def _detail(table: pa.Table) -> dict[str, list[Any]]:
     return detail
 
 
-def _date(info: RunInfo) -> str:
+def _write_date(info: RunInfo) -> str:
     try:
         return datetime.fromisoformat(info.created).strftime("%Y%m%d-%H%M%S")
     except ValueError:
         raise InputError("run.json: `created` is not a time; correct it, e.g. 2026-01-31T23:59:00+00:00") from None
 
 
-def _vllm(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str, list[Any]]) -> dict[str, Any]:
-    rate, places = _offered(load)
+def _make_vllm_head(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str, list[Any]]) -> dict[str, Any]:
+    rate, places = _read_offered(load)
     return {
-        "date": _date(info),
+        "date": _write_date(info),
         "endpoint_type": info.target.endpoint if info.target else None,
         "backend": info.target.endpoint if info.target else None,
-        "label": info.settings.get("label") or info.run_id,
+        "label": info.settings.label or info.run_id,
         "model_id": facts.model,
         "tokenizer_id": facts.model,
         "num_prompts": len(detail["errors"]),
@@ -119,22 +125,22 @@ def _vllm(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str, list[Any
         "burstiness": load.burstiness,
         "max_concurrency": places,
         # What `--metadata` would add, in the names that `loadstone import` knows.
-        **_known(
+        **_keep_known(
             engine=facts.engine, engine_version=facts.engine_version, gpu=facts.gpu, gpus=facts.gpus, tp=facts.tp,
             pp=facts.pp, dp=facts.dp, dtype=facts.weights_dtype, kv_cache_dtype=facts.kv_dtype,
         ),
     }  # fmt: skip
 
 
-def _sglang(info: RunInfo, facts: RunFacts, load: Load) -> dict[str, Any]:
-    rate, places = _offered(load)
+def _make_sglang_head(info: RunInfo, facts: RunFacts, load: Load) -> dict[str, Any]:
+    rate, places = _read_offered(load)
     plain = facts.workload == "synthetic" and facts.range_ratio is not None
-    lengths = [None if tokens is None or not plain else round(_top(tokens, facts)) for tokens in (
+    lengths = [None if tokens is None or not plain else round(_longest(tokens, facts)) for tokens in (
         facts.input_tokens, facts.output_tokens
     )]  # fmt: skip
     return {
         "tag": info.run_id,
-        "backend": _backend(info, facts),
+        "backend": _name_backend(info, facts),
         "dataset_name": "random" if plain else facts.workload or "unknown",
         # Its own files have a bare Infinity here, which its readers expect, though it is no JSON.
         "request_rate": float("inf") if rate is None else rate,
@@ -143,31 +149,31 @@ def _sglang(info: RunInfo, facts: RunFacts, load: Load) -> dict[str, Any]:
         "random_input_len": lengths[0],
         "random_output_len": lengths[1],
         "random_range_ratio": facts.range_ratio if plain else None,
-        "server_info": _known(
+        "server_info": _keep_known(
             model_path=facts.model, version=facts.engine_version, tp_size=facts.tp, dp_size=facts.dp,
             pp_size=facts.pp, quantization=facts.weights_dtype, kv_cache_dtype=facts.kv_dtype,
         ) or None,
     }  # fmt: skip
 
 
-def _known(**fields: Any) -> dict[str, Any]:
+def _keep_known(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _backend(info: RunInfo, facts: RunFacts) -> str:
-    """As its own flag says who is asked, and how."""
+def _name_backend(info: RunInfo, facts: RunFacts) -> str:
+    """Name the backend as the tool's own flag does."""
     if info.target is not None and info.target.endpoint == "sglang":
         return "sglang"
     return {"vLLM": "vllm", "TensorRT-LLM": "trt", "LMDeploy": "lmdeploy"}.get(facts.engine or "", "sglang-oai")
 
 
-def _top(mean_tokens: float, facts: RunFacts) -> float:
-    """n of lengths uniform in [r·n, n]: the mean is (1 + r)·n/2."""
+def _longest(mean_tokens: float, facts: RunFacts) -> float:
+    """Compute n of lengths uniform in [r·n, n]: the mean is (1 + r)·n/2."""
     return 2 * mean_tokens / (1 + (facts.range_ratio if facts.range_ratio is not None else 1.0))
 
 
-def _offered(load: Load) -> tuple[float | None, int | None]:
-    """(rate, None: infinite; cap on requests under way)."""
+def _read_offered(load: Load) -> tuple[float | None, int | None]:
+    """Return (rate, None: infinite; cap on requests under way)."""
     if load.is_open:
         return load.value, load.max_concurrency
     return None, int(load.value) if load.is_closed else load.max_concurrency

@@ -1,4 +1,6 @@
-"""Runs as tables: CSV with a row per cell, in names that `loadstone import` reads; Parquet with a row per request."""
+"""Writes runs as tables: CSV with a row per cell, in names that `loadstone import` reads; Parquet with a row per
+request.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
 from loadstone.core.statistics import STATISTICS
 from loadstone.core.summary import LATENCIES, TOTALS, CellSummary, Latency, Summary
-from loadstone.core.text import no_formula, printable
+from loadstone.core.text import escape_formula, printable
 
 _FACTS = (
     "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep", "weights_dtype",
@@ -24,29 +26,29 @@ _EACH = ("ttft_s", "tpot_s", "e2e_s")
 
 
 def cells_csv(folder: Path, info: RunInfo) -> bytes:
-    """One row per cell: what ran, the load, counts, and every statistic as `<metric>_<statistic>_s`.
+    """Write one row per cell: what ran, the load, counts, and every statistic as `<metric>_<statistic>_s`.
 
     Raises InputError.
     """
     summary = summary_of(folder)
     facts = run_facts(info, summary)
-    rows = [_row(summary, facts, cell) for cell in summary.cells]
+    rows = [_make_row(summary, facts, cell) for cell in summary.cells]
     if not rows:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to export")
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(rows[0])
     for row in rows:
-        writer.writerow(map(_harmless, row.values()))
+        writer.writerow(map(_escape, row.values()))
     return text.getvalue().encode("utf-8", "replace")
 
 
-def _harmless(value: object) -> object:
-    """A cell that neither a spreadsheet nor a terminal obeys."""
-    return no_formula(printable(value) if isinstance(value, str) else value)
+def _escape(value: object) -> object:
+    """Make a cell that neither a spreadsheet nor a terminal obeys."""
+    return escape_formula(printable(value) if isinstance(value, str) else value)
 
 
-def _row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str, Any]:
+def _make_row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str, Any]:
     requests, metrics, load = cell.requests, cell.metrics, cell.load
     done = None if requests.ok is None else requests.completed
     row: dict[str, Any] = {
@@ -71,7 +73,7 @@ def _row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str, Any]
 
 
 def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
-    """The records, each with its cell's load and its TTFT, TPOT and E2E in seconds from its send.
+    """Write the records, each with its cell's load and its TTFT, TPOT and E2E in seconds from its send.
 
     Raises InputError.
     """

@@ -1,7 +1,7 @@
-"""One clock for a run: seconds since its origin on CLOCK_MONOTONIC, which all processes of a host share.
+"""Keeps one clock for a run: seconds since its origin on CLOCK_MONOTONIC, which all processes of a host share.
 
 The kernel stamps arriving data with CLOCK_REALTIME. Both clocks are slewed alike, so the offset between them stays
-the same until somebody sets the time. That is looked for through the run (`Clock.resample`); a stamp that makes no
+the same until somebody sets the time. That is looked for through the run (`RunClock.resample`); a stamp that makes no
 sense in between is told by the reading time. And a Pacer, which wakes an event loop at an absolute time.
 """
 
@@ -46,7 +46,7 @@ def ask_for_stamps(sock: socket.socket) -> bool:
     return True
 
 
-class Clock:
+class RunClock:
     """Times since `origin_ns` (CLOCK_MONOTONIC), and arrival times from kernel stamps."""
 
     def __init__(self, origin_ns: int) -> None:
@@ -66,7 +66,8 @@ class Clock:
         return (monotonic_ns - self.origin_ns) * 1e-9
 
     def arrivals_ns(self, stamps: list[bytes], reads_ns: list[int]) -> tuple[list[int], int]:
-        """When the newest byte of each read arrived, CLOCK_MONOTONIC ns, and the longest that one waited to be read.
+        """Return when the newest byte of each read arrived, CLOCK_MONOTONIC ns, and the longest that one waited to be
+        read.
 
         `stamps` as the kernel wrote them, a struct timespec, or b"" where there is none: then it is the time of the
         read, `reads_ns`.
@@ -94,14 +95,16 @@ class Clock:
         return read_ns - max(0, min(lags)) if lags else self._doubtful(stamp_ns, read_ns)
 
     def _doubtful(self, stamp_ns: int, read_ns: int) -> int:
-        """A stamp after its own reading, or long before it: was the host's clock set, or was this process late?"""
+        """Decide about a stamp after its own reading, or long before it: was the host's clock set, or was this
+        process late?"""
         self.resample()
         arrival = stamp_ns + self._offset_ns
         return arrival if arrival <= read_ns and arrival >= self.origin_ns else read_ns
 
 
 def measure_offset_ns() -> tuple[int, int]:
-    """CLOCK_MONOTONIC − CLOCK_REALTIME in ns, of five tries the one in the tightest bracket; half that bracket."""
+    """Measure CLOCK_MONOTONIC − CLOCK_REALTIME in ns: of five tries the one in the tightest bracket, and half that
+    bracket."""
     tries = []
     for _ in range(5):
         before = time.monotonic_ns()
@@ -170,7 +173,7 @@ class Pacer:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed: it costs half of asyncio's."""
+    """Make an event loop: uvloop's where it is installed, which costs half of asyncio's."""
     try:
         import uvloop
     except ImportError:

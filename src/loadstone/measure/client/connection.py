@@ -1,4 +1,5 @@
-"""One TCP (or TLS) connection, one request on it at a time: write the request, keep what comes back, and when.
+"""Keeps one TCP (or TLS) connection, one request on it at a time: writes the request, keeps what comes back, and
+when.
 
 The hot path is `_on_readable`: one `recvmsg`, whose kernel stamp says when the data arrived, one append, one test.
 HTTP, SSE and JSON are read later (client.http), in `decode`: when the answer ends, when much is held, or at a sweep.
@@ -16,7 +17,7 @@ import time
 from typing import Any, NamedTuple, Protocol
 
 from loadstone.core.text import excerpt
-from loadstone.measure.client.clock import ANCILLARY_BYTES, Clock, ask_for_stamps
+from loadstone.measure.client.clock import ANCILLARY_BYTES, RunClock, ask_for_stamps
 from loadstone.measure.client.http import CHUNKED_END, HttpReader
 from loadstone.measure.client.stream import Stream
 
@@ -27,20 +28,20 @@ _SHORTEST_SURE = 8
 
 
 class Owner(Protocol):
-    """What a connection, of whichever kind, asks of the one that holds it."""
+    """Holds a connection, of whichever kind, and is told what becomes of it."""
 
     loop: asyncio.AbstractEventLoop
-    clock: Clock
+    clock: RunClock
     held_limit_bytes: int
 
-    def ended(self, connection: Any, stream: Stream) -> None: ...
-    def broke(self, connection: Any, stream: Stream, reason: str, *, retry: bool) -> None: ...
-    def opened(self, connection: Any) -> None: ...
-    def dropped(self, connection: Any) -> None: ...
+    def on_ended(self, connection: Any, stream: Stream) -> None: ...
+    def on_broke(self, connection: Any, stream: Stream, reason: str, *, retry: bool) -> None: ...
+    def on_opened(self, connection: Any) -> None: ...
+    def on_dropped(self, connection: Any) -> None: ...
 
 
 class Address(NamedTuple):
-    """Where to connect, resolved once: (family, sockaddr), and the name for TLS where there is any.
+    """Says where to connect, resolved once: (family, sockaddr), and the name for TLS where there is any.
 
     `tunnel`: host:port to ask a proxy at that address to connect to first.
     """
@@ -52,7 +53,7 @@ class Address(NamedTuple):
 
 
 class Connection:
-    """Use: `open(stream)` sends it once connected; after `Owner.ended`, `start(stream)` sends the next."""
+    """Use: `open(stream)` sends it once connected; after `Owner.on_ended`, `start(stream)` sends the next."""
 
     __slots__ = (
         "_fd", "_held", "_held_limit", "_incoming", "_outgoing", "_owner", "_proxy_answer",
@@ -118,7 +119,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._break(_broken(error))
+            self._break(_describe_loss(error))
             return
         # It says nothing after its answer until we do, and says that in few words, though maybe in several packets.
         answer = self._proxy_answer = self._proxy_answer + data
@@ -158,7 +159,7 @@ class Connection:
         if self.stream is not None:
             self._send_request()
         else:
-            self._owner.opened(self)
+            self._owner.on_opened(self)
 
     def start(self, stream: Stream) -> None:
         """Send `stream` on this idle connection."""
@@ -167,7 +168,7 @@ class Connection:
         self._send_request()
 
     def listens(self) -> bool:
-        """Whether an idle connection can be used: not once the server said something that nobody asked for.
+        """Return True if an idle connection can be used: not once the server said something that nobody asked for.
 
         The loop may not have come to it yet, and it would be taken for the answer to the next request.
         """
@@ -211,7 +212,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            self._break(_broken(error), lost=True)
+            self._break(_describe_loss(error), lost=True)
             return
         if sent < len(data):
             self._unsent = data[sent:]
@@ -223,7 +224,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._break(_broken(error), lost=True)
+            self._break(_describe_loss(error), lost=True)
             return
         self._unsent = self._unsent[sent:]
         if not self._unsent:
@@ -305,7 +306,7 @@ class Connection:
         """The socket failed: first what arrived before, then the failure."""
         self.decode()
         if not self.closed:
-            self._break(_broken(error), lost=True)
+            self._break(_describe_loss(error), lost=True)
 
     def ask(self) -> None:
         """Read what the loop may not tell of: uvloop tells once of a socket that was reset, and no more of the reset
@@ -325,7 +326,7 @@ class Connection:
             # An idle connection: the server closed it, or speaks out of turn.
             if reads:
                 self.close()
-                self._owner.dropped(self)
+                self._owner.on_dropped(self)
             return
         end = self._reader.read(stream, reads, stamps, reads_ns)
         if end is None:
@@ -338,7 +339,7 @@ class Connection:
         self.stream = None
         if not self._reader.keep_alive or self._unsent:
             self.close()
-        self._owner.ended(self, stream)
+        self._owner.on_ended(self, stream)
 
     # --- ending -----------------------------------------------------------------------------------------------
 
@@ -347,11 +348,11 @@ class Connection:
         stream, self.stream = self.stream, None
         self.close()
         if stream is None:
-            self._owner.dropped(self)
+            self._owner.on_dropped(self)
             return
         # A kept connection that is cut without a word was closed by the server before it saw the request (RFC 9112
         # §9.3.1): such a request is sent again on a fresh one, its first sending time kept.
-        self._owner.broke(self, stream, reason, retry=lost and stream.reused and stream.reads == 0)
+        self._owner.on_broke(self, stream, reason, retry=lost and stream.reused and stream.reads == 0)
 
     def close(self) -> None:
         """Close the socket. Idempotent; the stream, if any, is the caller's to end."""
@@ -366,5 +367,5 @@ class Connection:
         self._reader.close()
 
 
-def _broken(error: OSError) -> str:
+def _describe_loss(error: OSError) -> str:
     return f"connection lost: {error.strerror or error}"

@@ -1,4 +1,4 @@
-"""Where requests go: the servers of a fleet, the connections kept to each, and which server is next."""
+"""Chooses where requests go: the servers of a fleet, the connections kept to each, and which server is next."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from loadstone.workload.request import Route
 AnyConnection = Connection | GrpcConnection
 
 _AVOID_NS = 1_000_000_000
-"""How long the least busy server is not chosen after a connection to it failed: it is idle because it is dead."""
+"""The time for which the least busy server is not chosen after a connection to it failed: it is idle because it is
+dead."""
 _NEVER_KEPT = 5
 """So many requests lost with their kept connections, and none ever served on one: the server keeps none. Each would
 lose a write, and have the next connection in its TTFT (llama.cpp promises to keep them, and does not)."""
 
 
-class Fleet:
+class ServerFleet:
     """One or more servers. Replicas are numbered as the destinations are."""
 
     def __init__(
@@ -95,11 +96,11 @@ class Fleet:
         """The request under way at a replica has ended, however it did."""
         self._busy[stream.replica] -= 1
 
-    def failed(self, stream: Stream) -> None:
+    def note_failure(self, stream: Stream) -> None:
         """A connection could not be made, or was cut."""
         self._avoid_until_ns[stream.replica] = time.monotonic_ns() + _AVOID_NS
 
-    def cut(self, stream: Stream) -> None:
+    def note_cut(self, stream: Stream) -> None:
         """A kept connection was closed under its request, unanswered."""
         self._cut[stream.replica] += 1
 

@@ -46,13 +46,13 @@ _HTTP_ONLY = frozenset((
 
 
 class Library(NamedTuple):
-    """What this package uses of the `triton` extra: two modules."""
+    """The two modules of the `triton` extra that this package uses."""
 
     grpc: Any
     messages: Any
 
 
-def library() -> Library:
+def load_library() -> Library:
     """grpc, and the messages of Triton's protocol. Raises InputError where the extra is not installed."""
     # It logs what it also reports; a worker's errors are for the worker to tell.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -64,12 +64,12 @@ def library() -> Library:
     return Library(grpc, service_pb2)
 
 
-def metadata(headers: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+def make_metadata(headers: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Headers of HTTP as gRPC takes them, but for those that it writes itself."""
     return tuple((name.lower(), value) for name, value in headers if name.lower() not in _HTTP_ONLY)
 
 
-def host_port(address: Address) -> str:
+def write_address(address: Address) -> str:
     """An address as gRPC names it."""
     host, port = address.sockaddr[:2]
     return f"ipv6:[{host}]:{port}" if address.family == socket.AF_INET6 else f"ipv4:{host}:{port}"
@@ -83,15 +83,15 @@ class Channels:
     """
 
     def __init__(self, *, headers: Sequence[tuple[str, str]] = (), request_tag: str = "") -> None:
-        self.library = library()
+        self.library = load_library()
         self.request_tag = request_tag
-        self._metadata = metadata(headers)
+        self._metadata = make_metadata(headers)
         self._channels: list[Any] = []  # only kept: one that nobody holds closes itself
         self._methods: dict[str, Any] = {}
 
     def call(self, address: Address) -> Any:
         """A new stream of bytes messages."""
-        target = host_port(address)
+        target = write_address(address)
         if target not in self._methods:
             channel = self.library.grpc.aio.insecure_channel(target, OPTIONS)
             self._channels.append(channel)
@@ -100,7 +100,7 @@ class Channels:
 
 
 class GrpcConnection:
-    """Use: `open(stream)` sends it once connected; after `Owner.ended`, `start(stream)` sends the next."""
+    """Use: `open(stream)` sends it once connected; after `Owner.on_ended`, `start(stream)` sends the next."""
 
     __slots__ = (
         "_call", "_channels", "_held", "_held_bytes", "_owner", "_parse", "_reader", "_used",
@@ -199,7 +199,7 @@ class GrpcConnection:
         if self.stream is not None:
             self._send(self.stream)
         else:
-            self._owner.opened(self)
+            self._owner.on_opened(self)
 
     def decode(self) -> None:
         """Read what is held: fills the stream's events; tells the owner when the answer ends."""
@@ -208,7 +208,7 @@ class GrpcConnection:
         if stream is None:
             if held:  # the server speaks out of turn
                 self.close()
-                self._owner.dropped(self)
+                self._owner.on_dropped(self)
             return
         for number, (arrival_ns, data) in enumerate(held, 1):
             if self._fold(stream, arrival_ns, data):
@@ -216,7 +216,7 @@ class GrpcConnection:
                 stream.end_ns = arrival_ns
                 if stream.answer.error is not None or number < len(held):
                     self.close()  # an error may have a last response after it, which would end the next request
-                self._owner.ended(self, stream)
+                self._owner.on_ended(self, stream)
                 return
 
     def _fold(self, stream: Stream, arrival_ns: int, data: bytes) -> bool:
@@ -243,10 +243,10 @@ class GrpcConnection:
         stream, self.stream = self.stream, None
         self.close()
         if stream is None:
-            self._owner.dropped(self)
+            self._owner.on_dropped(self)
         else:
             # As over HTTP: a kept stream that ends without a word was ended before the server saw the request.
-            self._owner.broke(self, stream, reason, retry=stream.reused and stream.reads == 0)
+            self._owner.on_broke(self, stream, reason, retry=stream.reused and stream.reads == 0)
 
     def close(self) -> None:
         """Cancel the stream. Idempotent; the worker's stream, if any, is the caller's to end."""
@@ -266,7 +266,7 @@ def _tell_failure(task: asyncio.Task[None]) -> None:
         task.get_loop().call_exception_handler({"message": "gRPC stream failed", "exception": error})
 
 
-def shut(loop: asyncio.AbstractEventLoop) -> None:
+def shut_down(loop: asyncio.AbstractEventLoop) -> None:
     """Let the tasks of closed connections end, on a loop that has stopped and will be closed."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:

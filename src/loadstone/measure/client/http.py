@@ -1,4 +1,4 @@
-"""What a connection kept of its reads, read as HTTP: fills a stream with the events of its answer.
+"""Reads as HTTP what a connection kept: fills a stream with the events of its answer.
 
 Most reads of an answer are alike, one event in one chunk: a template recognises them many at a time (wire.template).
 What it does not know goes through the HTTP parser, and the bodies that this finds to the stream's Answer.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import httptools
 
 from loadstone.core.text import excerpt
-from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.clock import RunClock
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.wire.coding import Unpacker
 from loadstone.measure.wire.template import Template
@@ -24,11 +24,13 @@ CHUNKED_END = b"\r\n\r\n"
 _ERROR_BODY_BYTES = 8192
 _BOM = b"\xef\xbb\xbf"
 _TELLING_BYTES = len(b"retry:")
-"""Of a body's beginning, by which an event stream is known where the header does not say so."""
+"""The beginning of a body by which an event stream is known where the header does not say so."""
 _INFLATED_BYTES = 4 * 1024 * 1024
-"""Of one piece of a compressed body, which is of one read or less; an event is far shorter."""
+"""The most that one piece of a compressed body may unpack to: it is of one read or less, and an event is far shorter.
+"""
 _BODILESS_BYTES = 256 * 1024
-"""What may come without any of a body in it: headers, interim answers, trailers. Servers send a thousandth."""
+"""The most that may come without any of a body in it: headers, interim answers, trailers. Servers send a thousandth.
+"""
 _WINDOW_READS = 64
 _RETRY_READS = 8
 _LEARNINGS = 4
@@ -44,14 +46,15 @@ class End(NamedTuple):
 
 
 class HttpReader:
-    """Of one connection. Use: `begin` an answer, `read` until it has ended; `close` at the connection's end."""
+    """Reads the answers of one connection. Use: `begin` an answer, `read` until it has ended; `close` at the
+    connection's end."""
 
     __slots__ = (
         "_bodies", "_bodiless", "_clock", "_headers_complete", "_learnings", "_message_complete", "_parser",
         "_stream", "_template", "end_shows", "keep_alive", "on_body",
     )  # fmt: skip
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: RunClock) -> None:
         self.keep_alive = False
         """The connection may be used again after this answer."""
         self.end_shows = False
@@ -104,7 +107,7 @@ class HttpReader:
                     # A late client finds several events in a read: it must not fall further behind over them.
                     cut = True
                     rest = reads[at:], stamps[at:], reads_ns[at:], indices[at:]
-                    reads, stamps, reads_ns, indices = _pieces(*rest)
+                    reads, stamps, reads_ns, indices = _split_reads(*rest)
                     at = retry_at = 0
                     continue
             at += 1
@@ -161,7 +164,7 @@ class HttpReader:
         return None
 
     def _take_bodies(self, stream: Stream, arrival_ns: int, index: int) -> None:
-        """What the HTTP parser found of the answer's body in one read."""
+        """Take what the HTTP parser found of the answer's body in one read."""
         for body in self._bodies:
             count = stream.answer.feed(body) if stream.plain else self._take_body(stream, body)
             if count:
@@ -253,7 +256,7 @@ class HttpReader:
         self.keep_alive = self._parser.should_keep_alive()
         stream.http_status = status
         self.end_shows = b"content-length" not in stream.headers
-        stream.unpacker = Unpacker.of(stream.headers.get(b"content-encoding", b"").decode("latin-1"))
+        stream.unpacker = Unpacker.choose(stream.headers.get(b"content-encoding", b"").decode("latin-1"))
         is_sse = status == 200 and b"event-stream" in stream.headers.get(b"content-type", b"")
         if stream.unpacker is None and is_sse and stream.answer.streams:
             stream.expected = stream.plain = True
@@ -263,7 +266,7 @@ class HttpReader:
             self._message_complete = True
 
 
-def _pieces(
+def _split_reads(
     reads: list[bytes], stamps: list[bytes], reads_ns: list[int], indices: Sequence[int]
 ) -> tuple[list[bytes], list[bytes], list[int], list[int]]:
     """Reads of several events cut into one piece an event; each piece keeps its read's stamp, time and index."""

@@ -1,4 +1,4 @@
-"""The load of a step: which of its requests may be sent at this moment, and when to ask again."""
+"""Keeps to the load of a step: which of its requests may be sent at this moment, and when to ask again."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ class Feed:
 
     @property
     def ended(self) -> bool:
-        return not self._later and self.starter() is None
+        return not self._later and self.next_starter() is None
 
-    def starter(self) -> Due | None:
+    def next_starter(self) -> Due | None:
         """The next request (first turn) of the plan."""
         if not self._ready:
             self._prepare(1)
         return self._ready[0] if self._ready else None
 
-    def later(self) -> Due | None:
+    def next_later(self) -> Due | None:
         """The next later turn."""
         return self._later[0] if self._later else None
 
@@ -104,9 +104,9 @@ class Feed:
         """Make the turn after an answer, due `think_s` after its end."""
         history = self._prompts.answered(opened, stream.answer.text, following)
         due_ns = (stream.end_ns or 0) + round(following.think_s * 1e9)
-        heapq.heappush(self._later, self._written(following, history, due_ns, replica))
+        heapq.heappush(self._later, self._write(following, history, due_ns, replica))
 
-    def _written(self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None) -> Due:
+    def _write(self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None) -> Due:
         opened = self._prompts.opened(request, history)
         body = self._body.render(self._prompts.closed(opened, request), request.output_tokens)
         goes_on = request.turn is not None and self._plan.next_turn(request) is not None
@@ -118,7 +118,7 @@ class Feed:
         for index in itertools.islice(self._indices, count):
             request = self._plan.request(self._cell, index)
             due_ns = self._start_ns + round((request.intended_s or 0.0) * 1e9)
-            due = self._written(request, b"", due_ns, None)
+            due = self._write(request, b"", due_ns, None)
             self._ready.append(due)
             self._ready_bytes += len(due.body)
             made += 1
@@ -147,7 +147,7 @@ _COMPARED_TOKENS = 8
 class StepLoad:
     """A step under way, as far as one worker has it.
 
-    A *place* is what a closed loop has so many of: a request under way, or a session with its pauses.
+    A slot of a closed loop holds a request under way, or a session with its pauses.
     """
 
     def __init__(self, step: Step, plan: Plan, feed: Feed) -> None:
@@ -158,7 +158,7 @@ class StepLoad:
         self._cpu_before_s = time.process_time()
         self._comparing = _COMPARED
         self.wake_ns: int | None = None
-        """When to ask `next` again; None: when a request ends."""
+        """The time to ask `next` again; None: when a request ends."""
         self.duration_s = load.duration_s or 0.0
         """From the first measured request; 0: it ends by count."""
         self.follows_profile = load.is_closed and bool(load.profile)
@@ -168,45 +168,45 @@ class StepLoad:
         self._feed = feed
         self._cyclic = plan.cyclic(step.cell)
         self._cap = math.inf if load.max_concurrency is None else self._share(load.max_concurrency)
-        self._places = 0
+        self._taken = 0
         self._measure_start_ns: int | None = None
         self.cut = False
         """It is to end now, though it has more to send."""
 
     @property
     def at_once(self) -> int:
-        """What is sent at the very start."""
+        """The number of requests sent at the very start."""
         return 8 if self._load.is_open else self._share(int(self._load.value))
 
     def next(self, freed_ns: int, under_way: int) -> tuple[Due, int] | None:
         """A request to send now, and when that was intended; None: there is none yet, see `wake_ns`.
 
-        `freed_ns`: when a place of a closed loop came free, which is when its next request should begin.
+        `freed_ns`: when a slot of a closed loop came free, which is when its next request should begin.
         """
         self.wake_ns = None
-        if self._cyclic and self.over():
+        if self._cyclic and self.is_over():
             self._feed.end()
             return None
         if under_way >= self._cap:
             return None  # the end of a request makes room
         now_ns = time.monotonic_ns()
-        later, starter = self._feed.later(), self._feed.starter()
+        later, starter = self._feed.next_later(), self._feed.next_starter()
         if later is not None and later.due_ns <= now_ns:
             return self._feed.take_later(), later.due_ns
         if self._load.is_closed:
-            if starter is not None and self._places < self._slots():
-                self._places += 1
+            if starter is not None and self._taken < self._count_slots():
+                self._taken += 1
                 return self._feed.take_starter(), freed_ns
         elif starter is not None:
             if starter.due_ns <= now_ns:
-                self._places += 1
+                self._taken += 1
                 return self._feed.take_starter(), starter.due_ns
             self.wake_ns = starter.due_ns
         if later is not None:
             self.wake_ns = min(later.due_ns, self.wake_ns or later.due_ns)
         return None
 
-    def sent(self, request: PlannedRequest, now_ns: int) -> bool:
+    def note_sent(self, request: PlannedRequest, now_ns: int) -> bool:
         """Keep that a request was sent; True if it is the first that is measured."""
         self.result.issue_end_ns = now_ns
         if request.phase != "measure" or self._measure_start_ns is not None:
@@ -214,7 +214,7 @@ class StepLoad:
         self._measure_start_ns = now_ns
         return True
 
-    def answered(self, stream: Stream, keys: list[str]) -> None:
+    def note_answer(self, stream: Stream, keys: list[str]) -> None:
         """Keep what a whole answer tells of the server; of names without end, those after the first few are one."""
         result = self.result
         result.hidden_tokens += stream.hidden_tokens()
@@ -225,13 +225,13 @@ class StepLoad:
                 counts[kept] = counts.get(kept, 0) + 1
 
     def keeps_text(self, request: PlannedRequest) -> bool:
-        """Whether the text of its answer is one of those that are compared."""
+        """Return True if the text of its answer is one of those that are compared."""
         if request.phase != "measure" or not self._comparing:
             return False
         self._comparing -= 1
         return True
 
-    def answered_with(self, text: str, body: bytes, tokens: int) -> None:
+    def note_text(self, text: str, body: bytes, tokens: int) -> None:
         """Keep that a request of this body was answered so."""
         if text and tokens >= _COMPARED_TOKENS:
             self.result.texts[_digest(body)] = _digest(text.encode(errors="surrogatepass"))
@@ -242,10 +242,10 @@ class StepLoad:
         self.result.cpu_s = time.process_time() - self._cpu_before_s
         return self.result
 
-    def free_place(self) -> None:
-        self._places -= 1
+    def free_slot(self) -> None:
+        self._taken -= 1
 
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """The cell's time is up."""
         if self.cut:
             return True
@@ -253,8 +253,8 @@ class StepLoad:
             return False
         return time.monotonic_ns() >= self._measure_start_ns + self.duration_s * 1e9
 
-    def _slots(self) -> int:
-        """Places of a closed loop at this moment."""
+    def _count_slots(self) -> int:
+        """Count the slots of a closed loop at this moment."""
         profile, start_ns = self._load.profile, self._measure_start_ns
         if not profile:
             return self._share(int(self._load.value))
@@ -263,7 +263,7 @@ class StepLoad:
         return self._share(int(level(profile, (time.monotonic_ns() - start_ns) * 1e-9)))
 
     def _share(self, total: int) -> int:
-        """This worker's part of `total` places."""
+        """Return this worker's part of `total` slots."""
         return total // self._step.parts + (self._step.part < total % self._step.parts)
 
 

@@ -1,4 +1,4 @@
-"""The owner's side: starts the workers, gives them their steps, listens, and survives the loss of any of them."""
+"""Starts the workers for the run's owner, gives them their steps, listens, and survives the loss of any of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 
 from loadstone.core.errors import DiskFullError, LoadstoneError
-from loadstone.core.host import processors
+from loadstone.core.host import count_processors
 from loadstone.core.plan import Load
 from loadstone.core.record import WatchedRequest
 from loadstone.measure.client.priority import needs_own_session
 from loadstone.measure.client.protocol import (
     NOTHING_YET,
-    Ended,
+    EndedRequests,
     EndStep,
     Failed,
     FromWorker,
@@ -31,7 +31,7 @@ from loadstone.measure.client.protocol import (
     Ready,
     Step,
     StepDone,
-    Stop,
+    StopRun,
     ToWorker,
     decode_report,
 )
@@ -45,16 +45,17 @@ _CONNECT_S = 150e-6
 """Time allowed per connection to be opened before a step starts."""
 
 
-def workers_for(loads: tuple[Load, ...]) -> int:
-    """As many as the heaviest cell needs, within the processors it may use; one carries some 80,000 events/s."""
+def choose_workers(loads: tuple[Load, ...]) -> int:
+    """Choose how many workers the heaviest cell needs, within the processors it may use; one carries some 80,000
+    events/s."""
 
     def needed(load: Load) -> float:
         return load.value / (1000 if load.is_open else 4000)
 
-    return max(1, min(processors(), math.ceil(max(map(needed, loads)))))
+    return max(1, min(count_processors(), math.ceil(max(map(needed, loads)))))
 
 
-class Pool:
+class WorkerPool:
     """Workers of one run. A context manager: however the block ends, they save what they have and go."""
 
     def __init__(self, jobs: list[Job], log: Path) -> None:
@@ -62,7 +63,7 @@ class Pool:
         self.disk_full = False
         self.kernel_clock = True
         self.clocks: dict[int, Ready] = {}
-        """Of each worker on another machine, how its clock relates to the one here."""
+        """The clock of each worker on another machine, beside the one here."""
         self.watched: list[WatchedRequest] = []
         """Measured requests of the step that ended well, where the jobs say `watched`."""
         self.origin_ns = jobs[0].origin_ns
@@ -74,7 +75,7 @@ class Pool:
         self._start_s = _REMOTE_START_S if self._remote else _START_S
         self._log = log
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> WorkerPool:
         try:
             apart = needs_own_session({to.address[1][1] for job in self._jobs for to in job.destinations})
             with self._log.open("ab") as log:
@@ -130,7 +131,7 @@ class Pool:
 
     @property
     def progress(self) -> Progress:
-        """Of all workers, and all steps so far."""
+        """Sum the progress of all workers and all steps so far."""
         return sum((worker.progress for worker in self._workers), NOTHING_YET)
 
     def end_step(self) -> None:
@@ -141,7 +142,7 @@ class Pool:
     def stop(self, reason: str) -> None:
         """Have every worker cancel what is under way and send nothing more."""
         for worker in self._workers:
-            worker.tell(Stop(reason))
+            worker.tell(StopRun(reason))
 
     def _listen(self, timeout_s: float) -> Iterator[tuple[_Worker, FromWorker]]:
         for key, _ in self._selector.select(timeout_s):
@@ -154,7 +155,7 @@ class Pool:
             for message in messages or ():
                 if isinstance(message, Progress):
                     worker.progress = message
-                elif isinstance(message, Ended):
+                elif isinstance(message, EndedRequests):
                     self.watched += message.requests
                 elif isinstance(message, Failed):
                     worker.failed = not message.disk_full

@@ -1,4 +1,4 @@
-"""Where Linux's scheduler counts the workers: a client beside a busy engine must get a processor when data come.
+"""Sets where Linux's scheduler counts the workers: a client beside a busy engine must get a processor when data come.
 
 Processors are shared among sessions first (autogroups, sched(7)), and only then among the threads of one. In the
 engine's session a worker, which mostly sleeps, runs soon after data wake it. In another session it waits until its
@@ -24,7 +24,7 @@ _RETRY_S = 0.1
 
 
 def needs_own_session(ports: Collection[int]) -> bool:
-    """Whether workers are to be started in sessions of their own and call `rise`.
+    """Return True if workers are to be started in sessions of their own and call `rise`.
 
     Not if a server on one of these TCP ports is in this session: its group is theirs. Nor without the right to raise
     priority (root, CAP_SYS_NICE, RLIMIT_NICE): a further session is then one group more to wait for. Nor under

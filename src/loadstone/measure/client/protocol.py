@@ -1,8 +1,10 @@
-"""What the run's owner and its workers say to each other: one JSON object a line, over the workers' pipes.
+"""Defines the messages between the run's owner and its workers: one JSON object a line, over the workers' pipes.
 
-owner → worker (stdin)    Job once, then Step after Step, EndStep or Stop to end early; Leave or the pipe's end: save
+owner → worker (stdin)    Job once, then Step after Step, EndStep or StopRun to end early; Leave or the pipe's end:
+save
                           and exit
-worker → owner (stdout)   Ready once, Progress (and Ended) four times a second, StepDone per step, Failed if it cannot
+worker → owner (stdout)   Ready once, Progress (and EndedRequests) four times a second, StepDone per step, Failed if
+it cannot
                           go on
 """
 
@@ -32,7 +34,7 @@ class Destination(msgspec.Struct, kw_only=True):
     request_line: str
     headers: list[tuple[str, str]]
     secrets: list[str] = []
-    """What is not to be written down, wherever it turns up."""
+    """Texts that are not to be written down, wherever they turn up."""
 
 
 class Job(msgspec.Struct, kw_only=True, tag="job"):
@@ -55,7 +57,7 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     grace_s: float
     held_limit_bytes: int
     watched: bool = False
-    """Whether to tell of each measured request that ended."""
+    """Tell of each measured request that ended."""
     ray: str | None = None
     """Address of the Ray cluster on whose machines the worker runs; None: here."""
 
@@ -71,7 +73,7 @@ class Step(msgspec.Struct, kw_only=True, tag="step"):
     start_ns: int
 
 
-class Stop(msgspec.Struct, tag="stop"):
+class StopRun(msgspec.Struct, tag="stop"):
     """End now: what is under way becomes cancelled."""
 
     reason: str
@@ -90,7 +92,7 @@ class Ready(msgspec.Struct, tag="ready"):
     clock_offset_ns: int = 0
     """CLOCK_MONOTONIC of the worker's machine − that of its owner's."""
     clock_within_ns: int = 0
-    """By how much that may be wrong."""
+    """The most by which that may be wrong."""
 
 
 class Progress(msgspec.Struct, tag="progress"):
@@ -104,17 +106,17 @@ class Progress(msgspec.Struct, tag="progress"):
     """Measured requests that ended well; `ttft_s`: the sum of their TTFTs."""
     ttft_s: float = 0.0
     tpots: int = 0
-    """Of these, those of several tokens; `tpot_s`: the sum of their TPOTs."""
+    """Those of them with several tokens; `tpot_s`: the sum of their TPOTs."""
     tpot_s: float = 0.0
     last_error: str | None = None
 
     def __add__(self, other: Progress) -> Progress:
-        """Of two workers together."""
+        """Add the progress of two workers."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return Progress(**sums, last_error=other.last_error or self.last_error)
 
     def __sub__(self, before: Progress) -> Progress:
-        """What came after `before`; `active` is as it is now."""
+        """Subtract what came up to `before`; `active` is as it is now."""
         differences = {name: getattr(self, name) - getattr(before, name) for name in _COUNTS}
         return Progress(**(differences | {"active": self.active}), last_error=self.last_error)
 
@@ -124,8 +126,8 @@ NOTHING_YET = Progress(0, 0, 0, 0, 0)
 
 
 class StepDone(msgspec.Struct, tag="done"):
-    """Of one worker, or of all together. Monotonic ns: when the step was to start, the last request was taken up, and
-    the last one ended.
+    """Tells what came of a step, of one worker or of all together. Monotonic ns: when the step was to start, the last
+    request was taken up, and the last one ended.
     """
 
     start_ns: int
@@ -142,7 +144,7 @@ class StepDone(msgspec.Struct, tag="done"):
     hidden_tokens: int = 0
     """Output tokens that the server counts and did not send; below 0: that it sent and counts beside them."""
     texts: dict[str, str] = {}
-    """Of the first answers: digests of the request to that of the text."""
+    """The first answers: digest of the request to that of the text."""
 
     clocks_apart_ns: int = 0
     """The most by which a worker's clock may be off its owner's so far, its drift included; 0: it is the same."""
@@ -159,7 +161,7 @@ class StepDone(msgspec.Struct, tag="done"):
         self.texts.update(other.texts)
 
 
-class Ended(msgspec.Struct, tag="ended"):
+class EndedRequests(msgspec.Struct, tag="ended"):
     """Measured requests that ended well, where the job says `watched`."""
 
     requests: list[WatchedRequest]
@@ -170,13 +172,13 @@ class Failed(msgspec.Struct, tag="failed"):
     disk_full: bool = False
 
 
-ToWorker = Job | Step | Stop | EndStep | Leave
-FromWorker = Ready | Progress | Ended | StepDone | Failed
+ToWorker = Job | Step | StopRun | EndStep | Leave
+FromWorker = Ready | Progress | EndedRequests | StepDone | Failed
 _Message = TypeVar("_Message")
 
 
 class MessageReader(Generic[_Message]):
-    """What comes through a pipe, as messages of the kind that `decode` makes of a line."""
+    """Reads messages from a pipe, of the kind that `decode` makes of a line."""
 
     def __init__(self, pipe: int, decode: Callable[[bytes], _Message]) -> None:
         self._pipe = pipe
@@ -184,7 +186,7 @@ class MessageReader(Generic[_Message]):
         self._rest = b""
 
     def read(self) -> list[_Message] | None:
-        """What one read brings, which may be less than a line; None at the pipe's end."""
+        """Read once: the messages that came, none if it was less than a line; None at the pipe's end."""
         data = os.read(self._pipe, 1 << 20)
         if not data:
             return None

@@ -1,4 +1,4 @@
-"""The far side of a load worker on another machine of a Ray cluster: an actor that has the worker as its child.
+"""Runs a load worker on another machine of a Ray cluster: an actor that has the worker as its child.
 
 Ray finds this module by its name, so Loadstone has to be installed on every machine of the cluster. What passes is
 bytes: the protocol's lines and the journal as it grows.
@@ -57,7 +57,7 @@ class WorkerHost:
             self._stdin.flush()
 
     def read(self) -> tuple[bytes, bytes, bytes, int | None]:
-        """What is new of reports, journal and log; the worker's exit code once it has ended and all is read."""
+        """Read what is new of reports, journal and log; the worker's exit code once it has ended and all is read."""
         code = self._process.poll()  # before reading: nothing written before the end is missed
         reports = b""
         with contextlib.suppress(BlockingIOError):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _START_S = 60.0
 _ANSWER_S = 30.0
 _POLL_S = 0.5
-"""As often as a worker journals. Each answer of Ray takes one to two milliseconds of CPU on either side."""
+"""The interval at which a worker journals. Each answer of Ray takes one to two milliseconds of CPU on either side."""
 _OWNER_POLL_S = 0.1
 _TRIPS = 25
 _CLOSE_NS = 500_000

@@ -1,4 +1,4 @@
-"""The requests of a step: sent when the load lets them begin, each followed to its end."""
+"""Sends the requests of a step when the load lets them begin, and follows each to its end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import msgspec
 from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.core.record import Status, WatchedRequest
 from loadstone.core.secrets import blank
-from loadstone.measure.client.clock import Clock, Pacer
-from loadstone.measure.client.fleet import AnyConnection, Fleet
-from loadstone.measure.client.grpc import Channels, shut
+from loadstone.measure.client.clock import Pacer, RunClock
+from loadstone.measure.client.fleet import AnyConnection, ServerFleet
+from loadstone.measure.client.grpc import Channels, shut_down
 from loadstone.measure.client.load import Due, Feed, StepLoad
 from loadstone.measure.client.protocol import Job, Progress, Step
 from loadstone.measure.client.stream import Fragments, Stream
@@ -24,12 +24,12 @@ from loadstone.workload.prompts import PromptWriter
 _SWEEP_S = 0.02
 _SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS = 1 s, sooner where a timeout is short
 _LATENESS = 0.1
-"""Of the shortest timeout: so late, and _SWEEP_S, a request may be cut."""
+"""Share of the shortest timeout by which, and by _SWEEP_S, a request may be cut late."""
 _RECONNECT_S = 0.05
 _QUIET_NS = 500_000_000
 """A connection of which nothing was heard for so long is asked."""
 _PROFILE_S = 0.01
-"""How often a closed loop that ramps looks how many places it has."""
+"""The interval at which a closed loop that ramps looks how many slots it has."""
 _RACE_NS = 2_000_000_000
 """A server that closes a kept connection while a request is on its way to it cuts it within a round trip; one that
 takes seconds had the request, and dropped it."""
@@ -45,7 +45,7 @@ class Sender:
     """
 
     def __init__(
-        self, job: Job, plan: Plan, loop: asyncio.AbstractEventLoop, clock: Clock, fragments: Fragments,
+        self, job: Job, plan: Plan, loop: asyncio.AbstractEventLoop, clock: RunClock, fragments: Fragments,
         settled: Callable[[StepLoad], None],
     ) -> None:  # fmt: skip
         self.loop = loop
@@ -66,7 +66,7 @@ class Sender:
             if job.endpoint == "triton-grpc"
             else None
         )
-        self._fleet = Fleet(self, job.destinations, job.route, self._grpc)
+        self._fleet = ServerFleet(self, job.destinations, job.route, self._grpc)
         tag = f"X-Request-Id: {job.request_tag}"
         self._heads = [
             "\r\n".join([to.request_line, *(f"{name}: {value}" for name, value in to.headers), tag]).encode("latin-1")
@@ -75,9 +75,9 @@ class Sender:
         self._pacer = Pacer(loop, self._pump)
         self._active: dict[Stream, AnyConnection | None] = {}
         self._sessions: dict[Stream, bytes] = {}
-        """Of streams whose session goes on: the prompt that its next turn begins with."""
+        """Streams whose session goes on, with the prompt that its next turn begins with."""
         self._compared: dict[Stream, bytes] = {}
-        """Of streams whose text is compared: the request's body."""
+        """Streams whose text is compared, with the request's body."""
         self._step: StepLoad | None = None
         self._stopping = False
         self._swept: list[Stream] = []
@@ -126,7 +126,7 @@ class Sender:
     def _send(self, load: StepLoad, due: Due, intended_ns: int) -> None:
         request = due.request
         now = time.monotonic_ns()
-        if load.sent(request, now) and load.duration_s:
+        if load.note_sent(request, now) and load.duration_s:
             self.loop.call_later(load.duration_s, self._time_is_up, load)
             self.loop.call_later(load.duration_s + self._job.grace_s, self._end_grace, load)
         self.progress.issued += 1
@@ -180,41 +180,41 @@ class Sender:
 
     # --- what connections report ------------------------------------------------------------------------------
 
-    def ended(self, connection: AnyConnection, stream: Stream) -> None:
+    def on_ended(self, connection: AnyConnection, stream: Stream) -> None:
         """An answer came to its end."""
         self._fleet.keep(connection, stream)
         stream.judge(self._plan.exact_output)
-        if stream.status in ("ok", "short") and (reason := stream.exceeded(self._job.timeouts, self.clock)):
+        if stream.status in ("ok", "short") and (reason := stream.find_exceeded(self._job.timeouts, self.clock)):
             stream.status, stream.error = "timeout", reason
         if self._active.pop(stream, self) is not self:
             self._fleet.free(stream)
         if self._step is not None and stream.status in ("ok", "short"):
-            self._step.answered(stream, self._keys)
+            self._step.note_answer(stream, self._keys)
         self._go_on(stream, stream.end_ns or time.monotonic_ns())
         self._record(stream)
         self._settle()
 
-    def broke(self, connection: AnyConnection, stream: Stream, reason: str, *, retry: bool) -> None:
+    def on_broke(self, connection: AnyConnection, stream: Stream, reason: str, *, retry: bool) -> None:
         """A connection failed under its request."""
         self._fleet.drop(connection, stream)
         now_ns = time.monotonic_ns()
         if retry and not self._stopping and now_ns - (stream.sent_ns or 0) < _RACE_NS:
             if self._step is not None:
                 self._step.result.resent += 1
-            self._fleet.cut(stream)
+            self._fleet.note_cut(stream)
             stream.reused = False
             self._launch(stream, now_ns, fresh=True)
             return
-        self._fleet.failed(stream)
+        self._fleet.note_failure(stream)
         self._active[stream] = None
         # Not from here: an error may come before the caller has finished setting up.
         self.loop.call_soon(self._fail, stream, reason)
 
-    def opened(self, connection: AnyConnection) -> None:
+    def on_opened(self, connection: AnyConnection) -> None:
         """A connection opened ahead is ready."""
         self._fleet.keep(connection)
 
-    def dropped(self, connection: AnyConnection) -> None:
+    def on_dropped(self, connection: AnyConnection) -> None:
         """An idle connection was closed by the server."""
         self._fleet.drop(connection)
 
@@ -237,7 +237,7 @@ class Sender:
             self._settle()
 
     def _go_on(self, stream: Stream, freed_ns: int) -> None:
-        """After a request: its session's next turn, or its place is free for another."""
+        """After a request: its session's next turn, or its slot is free for another."""
         opened = self._sessions.pop(stream, b"")
         load = self._step
         if load is None:
@@ -246,10 +246,10 @@ class Sender:
         if following is not None and stream.status not in ("ok", "short"):
             self._give_up(following, f"turn {stream.request.turn} of its session failed")
             following = None
-        if following is not None and not load.over():
+        if following is not None and not load.is_over():
             self._feed.follow(stream, opened, following, stream.replica if self._fleet.sticky else None)
         else:
-            load.free_place()
+            load.free_slot()
         self._send_due(freed_ns)
 
     def _give_up(self, following: PlannedRequest | None, reason: str) -> None:
@@ -274,7 +274,7 @@ class Sender:
             self.progress.failed += 1
             self.progress.last_error = stream.error
         elif body is not None and self._step is not None:
-            self._step.answered_with(stream.answer.text, body, stream.output_tokens())
+            self._step.note_text(stream.answer.text, body, stream.output_tokens())
         self._fragments.add(stream)
         self._count_latencies(stream)
 
@@ -319,17 +319,17 @@ class Sender:
         connection.decode()
         if stream not in self._active:
             return
-        reason = stream.overdue(self._job.timeouts, now) or stream.exceeded(self._job.timeouts, self.clock)
+        reason = stream.find_overdue(self._job.timeouts, now) or stream.find_exceeded(self._job.timeouts, self.clock)
         if reason is not None:
             connection.stream = None
             connection.close()
             if stream.answer.done:
                 stream.end_ns = stream.last_output_ns
-                self.ended(connection, stream)
+                self.on_ended(connection, stream)
             else:
                 self._fleet.drop(connection, stream)
                 if stream.sent_ns is None:
-                    self._fleet.failed(stream)
+                    self._fleet.note_failure(stream)
                 self._fail(stream, reason, "timeout")
         elif not stream.part_ns or len(stream.arrival_s) >= _PART_EVENTS or now > stream.part_ns + _PART_NS:
             stream.part_ns = now
@@ -373,5 +373,5 @@ class Sender:
     def close(self) -> None:
         """Once the loop has stopped."""
         if self._grpc is not None:
-            shut(self.loop)
+            shut_down(self.loop)
         self._pacer.close()

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from loadstone.core.plan import PlannedRequest
-from loadstone.core.record import Status, TokenSource
+from loadstone.core.record import RequestRecord, Status, TokenSource
 from loadstone.core.run_folder import journal_schema
 from loadstone.core.text import error_text, excerpt
-from loadstone.measure.client.clock import Clock
+from loadstone.measure.client.clock import RunClock
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.coding import Unpacker
 from loadstone.measure.wire.openai import OpenAIAnswer
 from loadstone.workload.request import Timeouts
 
 _AFTER_DONE_NS = 1_000_000_000
-"""How long after [DONE] the HTTP message may still take to end before the answer counts as ended."""
+"""The time after [DONE] that the HTTP message may still take to end before the answer counts as ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,8 +60,8 @@ class Stream:
     status: Status | None = None
     error: str | None = None
 
-    def overdue(self, limits: Timeouts, now_ns: int) -> str | None:
-        """Why it should end now, if it should. Measured by output: keep-alive comments do not count."""
+    def find_overdue(self, limits: Timeouts, now_ns: int) -> str | None:
+        """Say why it should end now, if it should. Measured by output: keep-alive comments do not count."""
         if self.sent_ns is None:
             waited, limit, what = now_ns - self.started_ns, limits.connect_s, "connecting"
         elif self.answer.done:
@@ -69,12 +71,12 @@ class Stream:
         else:
             waited, limit, what = now_ns - self.last_output_ns, limits.idle_s, "the next output"
         if waited > limit * 1e9:
-            return _waited(limit, what)
-        return self._unending(limits, now_ns)
+            return _describe_wait(limit, what)
+        return self._check_total(limits, now_ns)
 
-    def exceeded(self, limits: Timeouts, clock: Clock) -> str | None:
-        """Which limit was passed between two looks, by the times of what has arrived since: who had waited no longer
-        would not have had the answer."""
+    def find_exceeded(self, limits: Timeouts, clock: RunClock) -> str | None:
+        """Say which limit was passed between two looks, by the times of what has arrived since: who had waited no
+        longer would not have had the answer."""
         if self.sent_ns is None:
             return None
         arrival_s, before_s = self.arrival_s, self.journaled_until_s
@@ -82,14 +84,14 @@ class Stream:
             if before_s is None:
                 before_s = arrival_s[0]
                 if before_s - clock.since_origin_s(self.sent_ns) > limits.first_s:
-                    return _waited(limits.first_s, "the first output")
+                    return _describe_wait(limits.first_s, "the first output")
             # One subtraction tells for nearly all that no gap can be so long.
             may_exceed = arrival_s[-1] - before_s > limits.idle_s
             if may_exceed and np.diff(arrival_s, prepend=before_s).max() > limits.idle_s:
-                return _waited(limits.idle_s, "the next output")
-        return None if self.end_ns is None else self._unending(limits, self.end_ns)
+                return _describe_wait(limits.idle_s, "the next output")
+        return None if self.end_ns is None else self._check_total(limits, self.end_ns)
 
-    def _unending(self, limits: Timeouts, now_ns: int) -> str | None:
+    def _check_total(self, limits: Timeouts, now_ns: int) -> str | None:
         if self.sent_ns is not None and now_ns - self.sent_ns > limits.total_s * 1e9:
             return f"timeout: not ended {limits.total_s:g} s after sending"
         return None
@@ -112,7 +114,7 @@ class Stream:
 
     def judge(self, exact_output: bool) -> None:
         """Status of an answer that ended by itself; sets `error` where it is none."""
-        self.error = self.error or self._complaint()
+        self.error = self.error or self._find_complaint()
         if self.error is not None:
             self.status = "error"
         else:
@@ -123,7 +125,7 @@ class Stream:
             short = exact_output and made < requested_tokens and not full
             self.status = "short" if short else "ok"
 
-    def _complaint(self) -> str | None:
+    def _find_complaint(self) -> str | None:
         answer = self.answer
         if self.http_status != 200:
             return f"HTTP {self.http_status}: {error_text(self.body)}"
@@ -141,18 +143,25 @@ class Stream:
         return None
 
 
-def _waited(limit_s: float, what: str) -> str:
+def _describe_wait(limit_s: float, what: str) -> str:
     return f"timeout: waited {limit_s:g} s for {what}"
+
+
+class _Fragment(RequestRecord, kw_only=True, gc=False):
+    """One row of a journal, fields as journal_schema(); its lists are arrays, each with what came since the last."""
+
+    earlier_events: int
+    voids: int
 
 
 class Fragments:
     """Rows not yet written. `events` counts the output events of all rows ever added."""
 
-    def __init__(self, worker: int, clock: Clock) -> None:
+    def __init__(self, worker: int, clock: RunClock) -> None:
         self._worker = worker
         self._clock = clock
         self._schema = journal_schema()
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[_Fragment] = []
         self.events = 0
 
     def warm_up(self) -> None:
@@ -165,49 +174,51 @@ class Fragments:
         self.events = 0
 
     def add(self, stream: Stream) -> None:
-        """The last fragment of a stream, which has ended."""
+        """Add the last fragment of a stream, which has ended."""
         answered = stream.http_status == 200 and stream.expected
         source = stream.token_source() if answered else None
         self._add(stream, source, stream.end_ns, stream.output_tokens() if answered else None, stream.status)
 
     def add_part(self, stream: Stream) -> None:
-        """What came since the last fragment of a stream that goes on."""
+        """Add what came since the last fragment of a stream that goes on."""
         self._add(stream, stream.token_source(), None, stream.output_tokens(), None)
 
-    def _add(self, stream: Stream, source: str | None, end_ns: int | None, output: int | None, status: Any) -> None:
+    def _add(
+        self, stream: Stream, source: TokenSource | None, end_ns: int | None, output: int | None, status: Any
+    ) -> None:
         request, answer = stream.request, stream.answer
         since = self._clock.since_origin_s
         tokens = array("i", answer.running_tokens if source == "running usage" else ())
         self.events += len(stream.arrival_s)
-        self._rows.append((
-            request.request_id,
-            request.cell,
-            request.phase,
-            request.session_id,
-            request.turn,
-            since(stream.intended_ns),
-            None if stream.sent_ns is None else since(stream.sent_ns),
-            stream.arrival_s,
-            stream.read_index,
-            tokens,
-            source,
-            None if end_ns is None else since(end_ns),
-            answer.input_tokens,
-            output,
-            answer.cached_tokens,
-            answer.reasoning_tokens,
-            answer.finish_reason,
-            status,
-            stream.error,
-            stream.http_status,
-            self._worker,
-            stream.replica,
-            stream.reused,
-            None if stream.worst_lag_ns < 0 else stream.worst_lag_ns * 1e-9,
-            answer.server_prefill_s,
-            answer.server_decode_s,
-            stream.journaled,
-            answer.voids,
+        self._rows.append(_Fragment(
+            request_id=request.request_id,
+            cell=request.cell,
+            phase=request.phase,
+            session_id=request.session_id,
+            turn=request.turn,
+            intended_s=since(stream.intended_ns),
+            sent_s=None if stream.sent_ns is None else since(stream.sent_ns),
+            arrival_s=stream.arrival_s,  # type: ignore[arg-type]
+            read=stream.read_index,  # type: ignore[arg-type]
+            tokens=tokens,  # type: ignore[arg-type]
+            token_source=source,
+            end_s=None if end_ns is None else since(end_ns),
+            input_tokens=answer.input_tokens,
+            output_tokens=output,
+            cached_tokens=answer.cached_tokens,
+            reasoning_tokens=answer.reasoning_tokens,
+            finish_reason=answer.finish_reason,
+            status=status,
+            error=stream.error,
+            http_status=stream.http_status,
+            worker=self._worker,
+            replica=stream.replica,
+            reused_connection=stream.reused,
+            receive_lag_s=None if stream.worst_lag_ns < 0 else stream.worst_lag_ns * 1e-9,
+            server_prefill_s=answer.server_prefill_s,
+            server_decode_s=answer.server_decode_s,
+            earlier_events=stream.journaled,
+            voids=answer.voids,
         ))  # fmt: skip
         stream.journaled += len(stream.arrival_s)
         if stream.arrival_s:
@@ -217,19 +228,21 @@ class Fragments:
         answer.running_tokens = []
 
     def take(self) -> pa.RecordBatch | None:
-        """All rows so far as one batch, forgotten here; None if there are none."""
+        """Return all rows so far as one batch, and forget them; None if there are none."""
         if not self._rows:
             return None
         rows, self._rows = self._rows, []
         columns = [
-            _lists(values, kind) if pa.types.is_list(kind) else pa.array(values, kind)
-            for kind, values in zip(self._schema.types, zip(*rows, strict=True), strict=True)
+            _make_list_column(values, kind) if pa.types.is_list(kind) else pa.array(values, kind)
+            for kind, values in zip(
+                self._schema.types, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True
+            )
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-def _lists(values: tuple[array[Any], ...], kind: pa.ListType) -> pa.ListArray:
-    """A list column of arrays, without a Python object per element."""
+def _make_list_column(values: Sequence[array[Any]], kind: pa.ListType) -> pa.ListArray:
+    """Make a column of lists from arrays, without a Python object per element."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value) for value in values], out=offsets[1:])
     flat = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, pa.py_buffer(b"".join(values))])

@@ -23,11 +23,11 @@ import msgspec
 from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, LoadstoneError, NoRoomError, lacks_room
 from loadstone.core.signals import SIGNALS
-from loadstone.measure.client.clock import Clock, ask_for_stamps, new_event_loop
+from loadstone.measure.client.clock import RunClock, ask_for_stamps, new_event_loop
 from loadstone.measure.client.load import StepLoad
 from loadstone.measure.client.priority import rise
 from loadstone.measure.client.protocol import (
-    Ended,
+    EndedRequests,
     EndStep,
     Failed,
     FromWorker,
@@ -36,7 +36,7 @@ from loadstone.measure.client.protocol import (
     MessageReader,
     Ready,
     Step,
-    Stop,
+    StopRun,
     ToWorker,
     decode_order,
 )
@@ -53,7 +53,7 @@ class Worker:
     def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._job = job
-        self._clock = Clock(job.origin_ns)
+        self._clock = RunClock(job.origin_ns)
         plan = run_folder.read_plan(Path(job.folder))
         self._journal = run_folder.JournalWriter(Path(job.folder), job.worker)
         self._fragments = Fragments(job.worker, self._clock)
@@ -90,7 +90,7 @@ class Worker:
                 self._sender.begin(order)
             elif isinstance(order, EndStep):
                 self._sender.end_step()
-            elif isinstance(order, Stop):
+            elif isinstance(order, StopRun):
                 self._sender.stop(order.reason)
 
     def _on_settled(self, load: StepLoad) -> None:
@@ -124,7 +124,7 @@ class Worker:
         progress.tokens = self._fragments.events
         _say(progress)
         if self._sender.watched:
-            _say(Ended(self._sender.watched))
+            _say(EndedRequests(self._sender.watched))
             self._sender.watched = []
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

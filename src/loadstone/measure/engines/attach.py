@@ -1,4 +1,4 @@
-"""Getting to know a server: who it is, what it takes, and how to write prompts of exact length for it.
+"""Gets to know a server: who it is, what it takes, and how to write prompts of exact length for it.
 
 Everything here happens before the run, with single small requests, each sent and read as the run's will be.
 """
@@ -17,43 +17,15 @@ import msgspec
 from loadstone.core.errors import TargetError
 from loadstone.core.record import Target
 from loadstone.core.text import excerpt
+from loadstone.engines.table import SIMULATED, KnownServer, known_servers
 from loadstone.measure.engines.probe import Requirements, check_extra, find_vocabulary, negotiate
-from loadstone.measure.engines.server import TRITON, HttpServer, Server, Trial, objects, refusal
+from loadstone.measure.engines.server import HttpServer, Server, Trial, objects, refusal
 from loadstone.measure.engines.triton_grpc import GrpcServer
 from loadstone.measure.wire import triton
-from loadstone.measure.wire.request import new_answer, path
+from loadstone.measure.wire.request import make_path, new_answer
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import Endpoint, RequestSpec
+from loadstone.workload.request import SGLANG, TRITON, TRITON_ENDPOINTS, Endpoint, RequestSpec
 
-
-class KnownServer(NamedTuple):
-    """By what a server is known, and what it alone offers.
-
-    owner      what /v1/models says of the models' owner
-    metrics    how the names in /metrics begin
-    about      the pages that state its version, the newest first; the rest of what they say is not kept
-    version    the field of these pages that states it; without such pages /version says it
-    flush      the path that empties its prefix cache (vLLM's: only with VLLM_SERVER_DEV_MODE=1)
-    """
-
-    engine: str
-    owner: str | None = None
-    metrics: str | None = None
-    about: tuple[str, ...] = ()
-    version: str = "version"
-    flush: str | None = None
-
-
-SIMULATED = "simulated engine"
-_SGLANG = KnownServer("SGLang", "sglang", "sglang:", ("/server_info", "/get_server_info"), flush="/flush_cache")
-_KNOWN_SERVERS = (
-    KnownServer("vLLM", "vllm", "vllm:", flush="/reset_prefix_cache"),
-    KnownServer("llama.cpp", "llamacpp", "llamacpp:", ("/props",), version="build_info"),
-    _SGLANG,
-    KnownServer("TensorRT-LLM", metrics="trtllm_"),
-    KnownServer("timing server", "loadstone"),
-    KnownServer(SIMULATED, "loadstone-sim"),
-)
 _NOT_OFFERED = (404, 405, 501)
 _REFUSED = (400, 422, *_NOT_OFFERED)
 """By this a server without a chat template, or of chat alone, or of another kind of model, may say that it is."""
@@ -65,7 +37,8 @@ _TRITON_MODELS = ("ensemble", "tensorrt_llm_bls")
 
 
 class Attached(NamedTuple):
-    """A server that was probed: what it is, how prompts are written for it, and what all requests have in common."""
+    """Holds a server that was probed: what it is, how prompts are written for it, and what all requests have in
+    common."""
 
     target: Target
     vocabulary: Vocabulary
@@ -75,7 +48,7 @@ class Attached(NamedTuple):
 def connect(
     url: str, endpoint: Endpoint | None, headers: Sequence[tuple[str, str]] = (), proxy: str | None = None
 ) -> Server:
-    """A server by the protocol of its endpoint; use in a `with`. Raises InputError."""
+    """Return a server by the protocol of its endpoint; use in a `with`. Raises InputError."""
     return (GrpcServer if endpoint == "triton-grpc" else HttpServer)(url, headers, proxy)
 
 
@@ -100,7 +73,7 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
     """
     kept = ("endpoint", "model", "stream", "query", "length", "least_tokens")
     spec = RequestSpec(**{name: getattr(request, name) for name in kept})
-    if target.endpoint in TRITON:
+    if target.endpoint in TRITON_ENDPOINTS:
         _check(server, _of_triton(server, spec, target.model))
         return target.engine
     server = _http(server)
@@ -108,16 +81,17 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
     names = _names(models)
     if names and target.model not in names:
         raise TargetError(
-            f"{server.url}: offers {_listed(names)}, and {target.url} {_safe(target.model)}; a fleet serves one model"
+            f"{server.url}: offers {_join_names(names)}, and {target.url} {_safe(target.model)}; "
+            "a fleet serves one model"
         )
     _check(server, spec)
     known = _known_server(models, server.get("/metrics"))
-    return None if known is None else known.engine
+    return None if known is None else known.title
 
 
 def simulated_deployment(target: Target) -> str | None:
-    """The shorthand of what a simulated engine simulates, by its own word; None: it does not say so, or is no such
-    engine.
+    """Return the shorthand of what a simulated engine simulates, by its own word; None: it does not say so, or is no
+    such engine.
     """
     if target.engine != SIMULATED:
         return None
@@ -130,7 +104,7 @@ def flush(server: HttpServer) -> str | None:
 
     A server that is gone by now is left to the run, whose requests then tell.
     """
-    for known in _KNOWN_SERVERS:
+    for known in known_servers():
         if known.flush is None:
             continue
         try:
@@ -143,17 +117,17 @@ def flush(server: HttpServer) -> str | None:
 
 
 def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[Target, RequestSpec]:
-    """The server, and the plainest request that it answers: `plain`, with its model and endpoint.
+    """Return the server, and the plainest request that it answers: `plain`, with its model and endpoint.
 
     Without an endpoint: completions (which take exact prompts), else chat, with `text_only` in the other order; else
     SGLang's /generate, else Triton. Raises TargetError, one line, where it cannot be measured.
     """
     endpoint, model = needs.endpoint, needs.model
-    if endpoint in TRITON:
+    if endpoint in TRITON_ENDPOINTS:
         return _triton(server, plain, model)
     server = _http(server)
     models = server.get_json("/v1/models", must_allow=True)
-    if endpoint == "sglang":
+    if endpoint == SGLANG:
         return _sglang(server, plain, model, models)
     plain = msgspec.structs.replace(plain, query=server.query)
     openai: tuple[Endpoint, ...] = ("chat", "completions") if needs.text_only else ("completions", "chat")
@@ -186,12 +160,12 @@ def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[
     except TargetError as error:
         if len(names) == 1:
             raise
-        raise TargetError(f"{error}; or choose with --model: {_listed(names)}") from error
+        raise TargetError(f"{error}; or choose with --model: {_join_names(names)}") from error
     raise AssertionError  # a refusal does not pass
 
 
 def _send_short(server: HttpServer, spec: RequestSpec) -> tuple[RequestSpec, Trial]:
-    """The plainest request, with the length asked for in the first of the ways that is not refused."""
+    """Return the plainest request, with the length asked for in the first of the ways that is not refused."""
     trial = server.send_once(spec)
     for least, name in _LENGTHS[1:]:
         if trial.status not in (400, 422) or re.search("token|max|length", trial.error or "") is None:
@@ -215,7 +189,7 @@ def _check(server: Server, spec: RequestSpec, trial: Trial | None = None) -> Non
     check_extra(server, spec, error)
     if response is None:
         raise TargetError(f"{server.url}: {spec.model} refuses the simplest request: {error}; see the server's log")
-    where = server.url + path(spec)
+    where = server.url + make_path(spec)
     if response.status_code == 200:
         kind = excerpt(response.headers.get("content-type", "no content type"))
         if "event-stream" in kind and spec.stream:
@@ -242,7 +216,7 @@ def _answers_whole(spec: RequestSpec, content: bytes) -> bool:
 
 
 def _target(server: HttpServer, model: str, models: Any) -> Target:
-    """The server as it describes itself; its endpoint and prompts are found out later."""
+    """Return the server as it describes itself; its endpoint and prompts are found out later."""
     version = server.get_json("/version")
     metrics = server.get("/metrics")
     known = _known_server(models, metrics)
@@ -253,7 +227,7 @@ def _target(server: HttpServer, model: str, models: Any) -> Target:
         url=server.url,
         endpoint="",
         model=model,
-        engine=None if known is None else known.engine,
+        engine=None if known is None else known.title,
         engine_version=_safe(reported) if isinstance(reported, str) else None,
         prompt_kind="text",
         max_model_tokens=_context(models, model),
@@ -276,7 +250,7 @@ def _choose_model(server: HttpServer, models: Any, requested: str | None) -> str
             raise TargetError(f"{where} names no model{status}; check the URL, or name the model with --model")
         return names[0]
     if names and requested not in names:
-        raise TargetError(f"--model {requested}: the server offers {_listed(names)}")
+        raise TargetError(f"--model {requested}: the server offers {_join_names(names)}")
     return requested
 
 
@@ -287,20 +261,21 @@ def _names(models: Any) -> list[str]:
 def _known_server(models: Any, metrics: httpx.Response | None) -> KnownServer | None:
     owners = {str(entry.get("owned_by", "")).lower() for entry in objects(models, "data")}
     text = metrics.text[:20_000] if metrics is not None else ""
-    by_owner = [known for known in _KNOWN_SERVERS if known.owner in owners]
-    by_metrics = [known for known in _KNOWN_SERVERS if known.metrics and known.metrics in text]
+    by_owner = [known for known in known_servers() if known.owner in owners]
+    by_metrics = [known for known in known_servers() if known.metrics and known.metrics in text]
     return next(iter(by_owner + by_metrics), None)
 
 
 def _own_version(server: HttpServer, known: KnownServer) -> dict[str, str] | None:
-    """The version that the engine's own pages state, of all that they hold that alone."""
+    """Return the version that the engine's own pages state, of all that they hold that alone."""
     about = next((answer for page in known.about if (answer := server.get_json(page))), None)
     version = about.get(known.version) if isinstance(about, dict) else None
     return {"version": _safe(version)} if isinstance(version, str) and version else None
 
 
 def _context(models: Any, model: str) -> int | None:
-    """Longest prompt and answer together, where the server says: vLLM's and SGLang's key, or llama.cpp's."""
+    """Return the longest prompt and answer together, where the server says: vLLM's and SGLang's key, or
+    llama.cpp's."""
     for entry in objects(models, "data"):
         if entry.get("id") == model:
             meta = entry.get("meta")
@@ -324,13 +299,13 @@ def _metric_names(metrics: httpx.Response | None) -> list[str]:
 def _by_other_dialect(
     server: HttpServer, plain: RequestSpec, model: str | None, models: Any
 ) -> tuple[Target, RequestSpec] | None:
-    """The server by another dialect than OpenAI's; None where it speaks none that is known."""
-    native = msgspec.structs.replace(plain, endpoint="sglang")
+    """Return the server by another dialect than OpenAI's; None where it speaks none that is known."""
+    native = msgspec.structs.replace(plain, endpoint=SGLANG)
     if server.send_once(native).error is None:
         return _sglang(server, native, model, models)
     about = server.get_json("/v2")
-    if isinstance(about, dict) and about.get("name") == "triton":
-        return _triton(server, msgspec.structs.replace(plain, endpoint="triton"), model)
+    if isinstance(about, dict) and about.get("name") == TRITON:
+        return _triton(server, msgspec.structs.replace(plain, endpoint=TRITON), model)
     return None
 
 
@@ -341,12 +316,13 @@ def _sglang(server: HttpServer, plain: RequestSpec, model: str | None, models: A
         model = own
     target = _target(server, _choose_model(server, models, model), models)
     if target.engine is None and own is not None:
-        target.engine = "SGLang"
-        target.version = _own_version(server, _SGLANG)
+        native = next(known for known in known_servers() if known.owner == SGLANG)
+        target.engine = native.title
+        target.version = _own_version(server, native)
         target.engine_version = target.version["version"] if target.version is not None else None
-    spec = msgspec.structs.replace(plain, endpoint="sglang", model=target.model)
+    spec = msgspec.structs.replace(plain, endpoint=SGLANG, model=target.model)
     _check(server, spec)
-    target.endpoint = "sglang"
+    target.endpoint = SGLANG
     return target, spec
 
 
@@ -372,25 +348,25 @@ def _triton(server: Server, plain: RequestSpec, model: str | None) -> tuple[Targ
 
 
 def _choose_triton_model(where: str, index: Any, requested: str | None) -> str:
-    """The model asked for, else TensorRT-LLM's that takes text, else the only one, of a repository's index."""
+    """Return the model asked for, else TensorRT-LLM's that takes text, else the only one, of a repository's index."""
     entries = objects({"index": index}, "index")
     ready = [str(entry["name"]) for entry in entries if "name" in entry and entry.get("state", "READY") == "READY"]
     if requested is not None:
         if ready and requested not in ready:
-            raise TargetError(f"--model {requested}: the server has ready {_listed(ready)}")
+            raise TargetError(f"--model {requested}: the server has ready {_join_names(ready)}")
         return requested
     for name in _TRITON_MODELS:
         if name in ready:
             return name
     if len(ready) != 1:
-        what = f"has ready {_listed(ready)}" if ready else "names no model that is ready"
+        what = f"has ready {_join_names(ready)}" if ready else "names no model that is ready"
         raise TargetError(f"{where}: the server {what}; choose one with --model")
     return ready[0]
 
 
 def _of_triton(server: Server, spec: RequestSpec, name: str) -> RequestSpec:
-    """A request to a model with its inputs. Raises TargetError where they are not those that a language model has in
-    TensorRT-LLM's backend.
+    """Return a request to a model with its inputs. Raises TargetError where they are not those that a language model
+    has in TensorRT-LLM's backend.
     """
     model = server.triton_model(name)
     missing = [needed for needed in triton.NEEDED if needed not in model.types]
@@ -404,7 +380,7 @@ def _of_triton(server: Server, spec: RequestSpec, name: str) -> RequestSpec:
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(map(_safe, names[:8]))
 
 

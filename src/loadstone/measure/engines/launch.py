@@ -1,7 +1,7 @@
-"""Engines started here: their processes, how one knows that they are ready, and why they were not.
+"""Runs engines that are started here: their processes, how one knows that they are ready, and why they were not.
 
 The commands come from engines; each rank is a child that cannot outlive this program (process.py). What
-an engine's log says of a failed start is in failures.toml.
+an engine's log says of a failed start is in its table.
 """
 
 from __future__ import annotations
@@ -12,19 +12,15 @@ import re
 import shutil
 import socket
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 from urllib.parse import urlsplit
 
-import msgspec
-
 from loadstone.core.errors import TargetError
 from loadstone.core.files import open_regular
 from loadstone.engines.launch import Launch
+from loadstone.engines.table import Failure, failures
 from loadstone.measure.engines.process import ServerProcess
 
 READY_S = 1800.0
@@ -41,18 +37,8 @@ _PREFIX = re.compile(r"^(?:\x1b\[[0-9;]*m|\([^)]*\) ?|\[[^\]]*\] ?|[A-Z]+ \d\d-\
 """What engines put before a line: colours, process names, times and levels."""
 
 
-class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of failures.toml, which describes its fields."""
-
-    pattern: str
-    cause: str
-    remedy: str
-    engines: tuple[str, ...] = ()
-    vague: bool = False
-
-
 class LaunchError(TargetError):
-    """An engine did not start, or ended. `cause`: in a few words; `log`: where all of it is."""
+    """Says that an engine did not start, or ended. `cause`: in a few words; `log`: where all of it is."""
 
     def __init__(self, problem: str, cause: str, log: Path) -> None:
         super().__init__(f"{problem}: {cause} (log: {log})" if log.suffix else f"{problem}: {cause}")
@@ -60,9 +46,9 @@ class LaunchError(TargetError):
         self.log = log
 
 
-class Rank(Protocol):
-    """One node's part of an engine, wherever it runs. `exit_code`: None while it runs, and where it was ended since
-    another had; `log_path`: what it has written so far."""
+class RankProcess(Protocol):
+    """Runs one node's part of an engine, wherever it runs. `exit_code`: None while it runs, and where it was ended
+    since another had; `log_path`: what it has written so far."""
 
     log_path: Path
 
@@ -71,13 +57,13 @@ class Rank(Protocol):
     def stop(self) -> None: ...
 
 
-class Engine:
+class StartedRanks:
     """Ranks that were started together and end together. `url`: where they are asked whether they are ready."""
 
     def __init__(self, launch: Launch, url: str) -> None:
         self.launch = launch
         self.url = url
-        self.ranks: list[Rank] = []
+        self.ranks: list[RankProcess] = []
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +78,7 @@ class Engine:
             if code is not None:
                 which = f"rank {i} of {self.launch.engine}" if len(self.ranks) > 1 else self.launch.engine
                 how = f"by signal {code - 128}" if code > 128 else f"with exit code {code}"
-                raise LaunchError(f"{which} ended {how}", self._cause(rank, code), rank.log_path)
+                raise LaunchError(f"{which} ended {how}", self._find_cause(rank, code), rank.log_path)
 
     def wait_ready(
         self, timeout_s: float = READY_S, silent_s: float = SILENT_S, look: Callable[[], None] = lambda: None
@@ -123,7 +109,7 @@ class Engine:
                     over = f"not ready after {now - begun:.0f} s"
                     quiet = f", the last {now - changed:.0f} s without a word" if now - changed > silent_s else ""
                     first = self.ranks[0]
-                    raise LaunchError(f"{self.launch.engine}: {over}{quiet}", self._cause(first), first.log_path)
+                    raise LaunchError(f"{self.launch.engine}: {over}{quiet}", self._find_cause(first), first.log_path)
                 time.sleep(min(_POLL_S, _FIRST_POLL_S + (now - begun) / 10))
 
     def wait(self) -> None:
@@ -137,13 +123,14 @@ class Engine:
         for rank in reversed(self.ranks):
             rank.stop()
 
-    def _cause(self, rank: Rank, code: int | None = None) -> str:
+    def _find_cause(self, rank: RankProcess, code: int | None = None) -> str:
         return cause_in(rank.log_path, self.launch.engine, code)
 
 
 def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
-    """Why an engine failed, by its log from byte `start` on, in a line. `code`: with which it ended, if it did."""
-    text = _text_of(log, start)
+    """Return why an engine failed, by its log from byte `start` on, in a line. `code`: with which it ended, if it
+    did."""
+    text = _read_log(log, start)
     known = cause_of(text, engine)
     if known is not None:
         return f"{known.cause}; {known.remedy}"
@@ -152,8 +139,8 @@ def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
     return first_error(text)
 
 
-class RunningEngine(Engine):
-    """An engine whose ranks are children of this process."""
+class RunningEngine(StartedRanks):
+    """Runs an engine whose ranks are children of this process."""
 
     def __init__(self, launch: Launch, folder: Path) -> None:
         """Start every rank, with its log `rank-N.log` and the launch's files in `folder`.
@@ -186,7 +173,7 @@ class RunningEngine(Engine):
 
     @property
     def handle(self) -> dict[str, str | int | list[str | int]]:
-        """What tells its processes from others': where it answers, and the process of every rank."""
+        """Return what tells its processes from others': where it answers, and the process of every rank."""
         return {"url": self.url, "processes": list(self.processes)}
 
 
@@ -202,14 +189,14 @@ def serve(
 ) -> ServerProcess:
     """Start a server of `engine` by its command; returns it once GET `url` + `ready` answers 200.
 
-    Raises LaunchError as Engine.wait_ready() does and where its port is taken, and TargetError where it cannot be
-    started; nothing is left then.
+    Raises LaunchError as StartedRanks.wait_ready() does and where its port is taken, and TargetError where it cannot
+    be started; nothing is left then.
     """
     launch = Launch(engine=engine, ranks=(), url=url, container=None, notes=(), ready=ready)
     _check_port(launch, log_path.parent)
     process = ServerProcess(command, log_path=log_path, url=url, env=env)
     try:
-        waiting = Engine(launch, url)
+        waiting = StartedRanks(launch, url)
         waiting.ranks.append(process)
         waiting.wait_ready(timeout_s)
     except BaseException:
@@ -232,8 +219,8 @@ def _size(log: Path) -> int:
     return 0
 
 
-def _text_of(log: Path, start: int) -> str:
-    """Both ends of a log from byte `start` on, whatever stands in its place by now."""
+def _read_log(log: Path, start: int) -> str:
+    """Return both ends of a log from byte `start` on, whatever stands in its place by now."""
     try:
         with open_regular(log) as file:
             file.seek(start)
@@ -245,20 +232,20 @@ def _text_of(log: Path, start: int) -> str:
 
 
 class Cause(NamedTuple):
-    """What a log says of why an engine failed, and what would help."""
+    """Holds what a log says of why an engine failed, and what would help."""
 
     cause: str
     remedy: str
 
 
 def cause_of(log: str, engine: str) -> Cause | None:
-    """The first known cause in a log; None: none is known."""
-    known = [each for each in _failures() if not each.engines or engine in each.engines]
+    """Return the first known cause in a log; None: none is known."""
+    known = list(failures(engine))
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
-    return _first(lines, [each for each in known if not each.vague]) or _first(lines, known)
+    return _find_first(lines, [each for each in known if not each.vague]) or _find_first(lines, known)
 
 
-def _first(lines: list[str], known: list[Failure]) -> Cause | None:
+def _find_first(lines: list[str], known: list[Failure]) -> Cause | None:
     for text in lines:
         for failure in known:
             match = re.search(failure.pattern, text)
@@ -269,7 +256,8 @@ def _first(lines: list[str], known: list[Failure]) -> Cause | None:
 
 
 def first_error(log: str) -> str:
-    """What the first traceback in a log ends with; without one, its last lines. Later ones are the parents'."""
+    """Return what the first traceback in a log ends with; without one, its last lines. Later ones are the
+    parents'."""
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
     for i, line in enumerate(lines):
         if line.startswith(_TRACEBACK):
@@ -277,9 +265,3 @@ def first_error(log: str) -> str:
             return " ".join(next(ends, "a traceback that ends nowhere").split())[:300]
     last = [" ".join(line.split()) for line in lines if line.strip()][-_TAIL_LINES:]
     return " | ".join(last)[:300] or "it wrote nothing"
-
-
-@cache
-def _failures() -> tuple[Failure, ...]:
-    content = resources.files("loadstone.measure.engines").joinpath("failures.toml").read_text("utf-8")
-    return tuple(msgspec.convert(tomllib.loads(content)["failure"], list[Failure]))

@@ -1,4 +1,5 @@
-"""llama.cpp's `llama-server`: found, or fetched where Debian packages can be had, and launched with a tiny model.
+"""Starts llama.cpp's `llama-server`: found, or fetched where Debian packages can be had, and launched with a tiny
+model.
 
 The embedded real engine: a production server with slots, continuous batching and a prompt cache, ready in a fraction
 of a second on one core. Its answers are random words; its protocol, queueing and timing are real.
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from loadstone.core.errors import InputError
 from loadstone.core.host import cache_folder
+from loadstone.engines.llama_cpp import LlamaCpp
 from loadstone.measure.engines import tiny_gguf
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
@@ -38,11 +40,11 @@ exec "$lib/ld-linux-x86-64.so.2" --library-path "$lib:$lib/ggml:$lib/llama" "$he
 
 
 def find() -> Path | None:
-    """The `llama-server` on PATH, else the one that `fetch` left in the cache folder, else None."""
+    """Return the `llama-server` on PATH, else the one that `fetch` left in the cache folder, else None."""
     on_path = shutil.which("llama-server")
     if on_path is not None:
         return Path(on_path)
-    cached = cache_folder() / "llama.cpp" / "llama-server"
+    cached = cache_folder() / LlamaCpp.name / "llama-server"
     return cached if cached.is_file() else None
 
 
@@ -55,11 +57,11 @@ def fetch() -> Path:
     tools = shutil.which("apt-get"), shutil.which("dpkg")
     if platform.machine() != "x86_64" or None in tools:
         raise InputError(f"no llama-server here, and only Debian on x86-64 can fetch it: {_INSTALL}")
-    folder = cache_folder() / "llama.cpp"
+    folder = cache_folder() / LlamaCpp.name
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".llama.cpp-") as work:
-            unpacked = Path(work) / "llama.cpp"
+            unpacked = Path(work) / LlamaCpp.name
             _unpack(Path(work) / "apt", unpacked)
             try:
                 unpacked.rename(folder)
@@ -102,7 +104,7 @@ def launch(
     )
     # The user's LLAMA_ARG_… settings would change what is measured and be recorded nowhere.
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
-    return serve(words, "llama.cpp", log_path=log_path, url=url, env=env, timeout_s=_READY_TIMEOUT_S)
+    return serve(words, LlamaCpp.name, log_path=log_path, url=url, env=env, timeout_s=_READY_TIMEOUT_S)
 
 
 def command(
@@ -116,7 +118,7 @@ def command(
     cache_prompt: bool = True,
     host: str = "127.0.0.1",
 ) -> list[str]:
-    """The words that start `server` as launch() does, on a port of `host`. Raises InputError."""
+    """Return the words that start `server` as launch() does, on a port of `host`. Raises InputError."""
     return [
         *(str(server), "--model", str(model or _tiny_model()), "--alias", model.stem if model else "tiny"),
         *("--host", host, "--port", str(port)),
@@ -200,7 +202,7 @@ def _private_apt(folder: Path) -> dict[str, str]:
 
 
 def _archive(environment: Mapping[str, str], folder: Path) -> str:
-    """The address of the archive this machine's packages come from."""
+    """Return the address of the archive this machine's packages come from."""
     form = "$(COMPONENT) $(RELEASE) $(REPO_URI)"
     for line in _run(["apt-get", "indextargets", "--format", form], environment, folder).splitlines():
         match line.split():
@@ -211,7 +213,8 @@ def _archive(environment: Mapping[str, str], folder: Path) -> str:
 
 
 def _run(command: list[str], environment: Mapping[str, str], folder: Path) -> str:
-    """Standard output of a command run in `folder`. Raises InputError with the command's last error line."""
+    """Return the standard output of a command run in `folder`. Raises InputError with the command's last error
+    line."""
     try:
         done = subprocess.run(
             command,

@@ -1,5 +1,5 @@
-"""What servers say of themselves while they are measured: their Prometheus /metrics, about once a second; and what
-GPUs do, where they are watched too, through NVML or an exporter beside the servers.
+"""Reads what servers report of themselves while they are measured: their Prometheus /metrics, about once a second;
+and what GPUs do, where they are watched too, through NVML or an exporter beside the servers.
 
 A bystander: threads of the owner's process, never of a worker's; nothing that a server sends, or does not send, ends
 a run or lengthens it. Samples go to server.arrow as the run goes, and to server.parquet when it is over (store).
@@ -21,11 +21,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.gpu_metrics import labels_of, meaning
+from loadstone.core.gpu_metrics import find_meaning, select_gpu_labels
 from loadstone.core.nvml import Gpus
 from loadstone.core.secrets import blank_bytes, keys_in
-from loadstone.core.server_metrics import NAMES
 from loadstone.core.text import excerpt
+from loadstone.engines.server_metrics import NAMES
 from loadstone.measure.engines.server import check_url, http_client, send, shown
 
 INTERVAL_S = 1.0
@@ -50,16 +50,17 @@ _PASSED_OVER = ("_bucket", "_created", "_info")
 _PASSED_OVER_FAMILIES = ("python_", "go_", "promhttp_")
 
 
-class Sample(NamedTuple):
-    """One value of one series: `labels` as a JSON object, keys in order."""
+class MetricSample(NamedTuple):
+    """Holds one value of one series: `labels` as a JSON object, keys in order."""
 
     name: str
     labels: str
     value: float
 
 
-def read_metrics(text: str) -> list[Sample]:
-    """The samples worth keeping of a /metrics page: counters, gauges, sums and counts of histograms; at most SERIES.
+def read_metrics(text: str) -> list[MetricSample]:
+    """Return the samples worth keeping of a /metrics page: counters, gauges, sums and counts of histograms; at most
+    SERIES.
 
     A line that is none is passed over, so that one does not cost all others.
     """
@@ -77,28 +78,31 @@ def read_metrics(text: str) -> list[Sample]:
             elif _is_recorded(match[1], types) and len(others) < SERIES:
                 others.append(line)
     return [
-        Sample(name, as_json, value)
-        for name, labels, value in _parsed((known + others)[:SERIES])
+        MetricSample(name, as_json, value)
+        for name, labels, value in _parse_lines((known + others)[:SERIES])
         if len(as_json := _as_json(labels)) <= _LABELS_CHARS
     ]
 
 
-def read_gpu_metrics(text: str) -> list[Sample]:
-    """The samples of an exporter's page that tell of GPUs, with the labels that tell of which; at most GPU_SERIES."""
+def read_gpu_metrics(text: str) -> list[MetricSample]:
+    """Return the samples of an exporter's page that tell of GPUs, with the labels that tell of which; at most
+    GPU_SERIES."""
     lines = [
         line
         for line in text.splitlines()
-        if len(line) <= _LINE_CHARS and (match := _SAMPLE.match(line)) is not None and meaning(match[1]) is not None
+        if len(line) <= _LINE_CHARS
+        and (match := _SAMPLE.match(line)) is not None
+        and find_meaning(match[1]) is not None
     ]
     return [
-        Sample(name, as_json, value)
-        for name, labels, value in _parsed(lines[:GPU_SERIES])
-        if (gpu_labels := labels_of(labels.items())) is not None
+        MetricSample(name, as_json, value)
+        for name, labels, value in _parse_lines(lines[:GPU_SERIES])
+        if (gpu_labels := select_gpu_labels(labels.items())) is not None
         and len(as_json := _as_json(dict(gpu_labels))) <= _LABELS_CHARS
     ]
 
 
-def _parsed(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str], float]]:
+def _parse_lines(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str], float]]:
     for line in lines:
         with contextlib.suppress(ValueError, IndexError, KeyError):
             for family in text_string_to_metric_families(line + "\n"):
@@ -164,7 +168,7 @@ class Observer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """A last look at every server, then server.parquet."""
+        """Take a last look at every server, then server.parquet."""
         self._closing = True
         self.look()
         deadline = time.monotonic() + _CLOSE_S
@@ -184,7 +188,7 @@ class Observer:
             event.set()
 
     def _thread(self, watch: Callable[..., None], *what: Any) -> threading.Thread:
-        """A daemon: an interpreter that ends does not wait for a server that hangs."""
+        """Return a daemon: an interpreter that ends does not wait for a server that hangs."""
         self._wake.append(wake := threading.Event())
         return threading.Thread(target=watch, args=(wake, *what), daemon=True, name="observer")
 
@@ -214,7 +218,9 @@ class Observer:
                 closing = self._closing
                 wake.clear()
                 begun_ns = time.monotonic_ns()
-                samples = [Sample(each.name, _as_json({"gpu": str(each.gpu)}), each.value) for each in gpus.read()]
+                samples = [
+                    MetricSample(each.name, _as_json({"gpu": str(each.gpu)}), each.value) for each in gpus.read()
+                ]
                 self._keep(((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9, GPUS, samples)
                 if closing:
                     return
@@ -223,7 +229,7 @@ class Observer:
             self.notes.append(f"GPUs: no longer read ({type(error).__name__})")
 
     def _read(self, http: httpx.Client, number: int, url: str) -> str | None:
-        """One look at a server; why there is none of it, if so."""
+        """Return one look at a server; why there is none of it, if so."""
         begun_ns = time.monotonic_ns()
         body = _page(http, url)
         if isinstance(body, str):
@@ -235,7 +241,7 @@ class Observer:
         self._keep(time_s, number, samples)
         return None if samples else "no metrics in the answer"
 
-    def _keep(self, time_s: float, number: int, samples: list[Sample]) -> None:
+    def _keep(self, time_s: float, number: int, samples: list[MetricSample]) -> None:
         with self._lock:
             if self._keeps:
                 self._rows += [(time_s, number, *sample) for sample in samples]
@@ -269,7 +275,7 @@ _OF = {False: "of the engine", True: "of GPUs"}
 
 
 def _page(http: httpx.Client, url: str) -> bytes | str:
-    """A page's body; a text where there is none of it: why."""
+    """Return a page's body; a text where there is none of it: why."""
     try:
         answer, body, whole = send(http, http.build_request("GET", url), limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
     except httpx.ReadTimeout:
@@ -284,7 +290,7 @@ def _page(http: httpx.Client, url: str) -> bytes | str:
 
 
 def exporter(url: str, proxy: str | None = None) -> str:
-    """The page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of any.
+    """Return the page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of any.
 
     Raises InputError where no such page is there, or nothing on it that is known of GPUs.
     """

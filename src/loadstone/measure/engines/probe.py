@@ -1,5 +1,5 @@
-"""Single small requests to a server, sent and read just as in a run: which fields it takes, and how to write prompts
-of exact length for it, as token ids or as words of one token each.
+"""Sends single small requests to a server, sent and read just as in a run: which fields it takes, and how to write
+prompts of exact length for it, as token ids or as words of one token each.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.core.record import Target
 from loadstone.core.text import excerpt
-from loadstone.measure.engines.server import TRITON, Server
+from loadstone.measure.engines.server import Server
 from loadstone.measure.wire import triton
-from loadstone.measure.wire.structured import obeyed, spellings
+from loadstone.measure.wire.structured import has_shape, list_spellings
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import Endpoint, RequestSpec, Sampling, Structured
+from loadstone.workload.request import SGLANG, TRITON_ENDPOINTS, Endpoint, RequestSpec, Sampling, Structured
 from loadstone.workload.word_list import WORDS
 
 _SHAPED_TOKENS = 24
@@ -32,7 +32,7 @@ _FEWEST_TRIES, _MOST_TRIES = 64, 400
 
 
 class Requirements(msgspec.Struct, kw_only=True, frozen=True):
-    """What a run needs of its server.
+    """Says what a run needs of its server.
 
     model, endpoint   None: what the server offers
     tokenizer         the path of a tokenizer.json, by which prompts are made in place of the server's counts
@@ -62,13 +62,13 @@ def check_extra(server: Server, spec: RequestSpec, error: str) -> None:
 
 
 def negotiate(server: Server, target: Target, spec: RequestSpec, needs: Requirements) -> RequestSpec:
-    """The request of a run: with token counts, lengths that are exact as far as the server can be told so, and the
-    sampling and shape that are needed.
+    """Return the request of a run: with token counts, lengths that are exact as far as the server can be told so, and
+    the sampling and shape that are needed.
 
     Raises InputError, which names the flag, where the server does not take one of these.
     """
     sampling, structured = needs.sampling, needs.structured
-    if spec.endpoint in TRITON:
+    if spec.endpoint in TRITON_ENDPOINTS:
         _check_inputs(spec, needs)
         spec = _with_inputs(target, spec, exact=needs.exact)
     else:
@@ -76,7 +76,7 @@ def negotiate(server: Server, target: Target, spec: RequestSpec, needs: Requirem
     for flag, name, value in _flags(sampling):
         error = server.send_once(msgspec.structs.replace(spec, sampling=Sampling(**{name: value}))).error
         if error is not None:
-            raise InputError(f"{_shown(flag, value)}: the server does not take it ({error}); leave it out")
+            raise InputError(f"{_show_flag(flag, value)}: the server does not take it ({error}); leave it out")
     spec = msgspec.structs.replace(spec, sampling=sampling)
     return spec if structured is None else _with_shape(server, spec, structured)
 
@@ -105,9 +105,9 @@ def _with_fields(server: Server, target: Target, spec: RequestSpec, *, exact: bo
 
 
 def _with_inputs(target: Target, spec: RequestSpec, *, exact: bool) -> RequestSpec:
-    """What the model has inputs for: Triton takes others silently, as parameters that nobody reads."""
+    """Return what the model has inputs for: Triton takes others silently, as parameters that nobody reads."""
     for name in ("min_tokens", "return_num_output_tokens"):
-        target.accepts[name] = triton.spelled(name, spec.inputs) in spec.inputs
+        target.accepts[name] = triton.spell_input(name, spec.inputs) in spec.inputs
     counted = target.accepts["return_num_output_tokens"]
     return msgspec.structs.replace(
         spec, usage="running" if counted else "none", min_tokens=exact and target.accepts["min_tokens"]
@@ -117,18 +117,18 @@ def _with_inputs(target: Target, spec: RequestSpec, *, exact: bool) -> RequestSp
 def _check_inputs(spec: RequestSpec, needs: Requirements) -> None:
     """Raises InputError, which names the flag, where a Triton model has no input for what is wished."""
     for flag, name, value in _flags(needs.sampling):
-        if triton.spelled("stop_words" if name == "stop" else name, spec.inputs) not in spec.inputs:
-            raise InputError(f"{_shown(flag, value)}: the model {spec.model} has no input for it; leave it out")
+        if triton.spell_input("stop_words" if name == "stop" else name, spec.inputs) not in spec.inputs:
+            raise InputError(f"{_show_flag(flag, value)}: the model {spec.model} has no input for it; leave it out")
     if needs.structured is not None and "guided_decoding_guide" not in spec.inputs:
         raise InputError(f"--structured: the model {spec.model} has no input guided_decoding_guide; leave it out")
 
 
-def _shown(flag: str, value: Any) -> str:
+def _show_flag(flag: str, value: Any) -> str:
     return f"{flag} {excerpt(str(value), 40)}"
 
 
 def _flags(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
-    """Flag, field and value of each wish."""
+    """Yield flag, field and value of each wish."""
     flags = {"temperature": "--temperature", "top_p": "--top-p", "seed": "--sampling-seed", "stop": "--stop"}
     for name, flag in flags.items():
         value = getattr(sampling, name)
@@ -145,13 +145,13 @@ def _with_shape(server: Server, spec: RequestSpec, structured: Structured) -> Re
     calm = msgspec.structs.replace(spec, sampling=Sampling(temperature=0.0), ignore_eos=False, min_tokens=False)
     free: str | None = None
     tried = []
-    for spelling in spellings(spec.endpoint, structured.kind):
+    for spelling in list_spellings(spec.endpoint, structured.kind):
         shape = {"structured": structured, "spelling": spelling}
         answer, error, _ = server.send_once(
             msgspec.structs.replace(calm, **shape), tokens=_SHAPED_TOKENS, keep_text=True
         )
         if error is None:
-            obeys = obeyed(structured, answer.text, ended=answer.finish_reason == "stop")
+            obeys = has_shape(structured, answer.text, ended=answer.finish_reason == "stop")
             if obeys is None and answer.text:
                 if free is None:
                     free = server.send_once(calm, tokens=_SHAPED_TOKENS, keep_text=True).answer.text
@@ -170,8 +170,8 @@ def _with_shape(server: Server, spec: RequestSpec, structured: Structured) -> Re
 
 
 def find_vocabulary(server: Server, target: Target, spec: RequestSpec, needs: Requirements) -> Vocabulary:
-    """The best vocabulary that the server takes: token ids, else words. Raises InputError."""
-    if spec.endpoint in ("completions", "sglang") and not needs.text_only:
+    """Return the best vocabulary that the server takes: token ids, else words. Raises InputError."""
+    if spec.endpoint in ("completions", SGLANG) and not needs.text_only:
         vocabulary = _ids(server, target, spec, needs.tokenizer)
         if vocabulary is not None:
             return vocabulary
@@ -191,7 +191,8 @@ def find_words(
     by_usage: Callable[[Sequence[str]], int | None],
     by_tokenize: Callable[[Sequence[str]], int | None] = lambda words: None,
 ) -> Vocabulary:
-    """Words of one token each, found by counting: with a tokenizer where there is one, else as the server counts.
+    """Return words of one token each, found by counting: with a tokenizer where there is one, else as the server
+    counts.
 
     by_usage      tokens of a prompt of these words, whatever the server adds to it; None: it does not say
     by_tokenize   tokens of these words alone, each after a space
@@ -209,7 +210,7 @@ def find_words(
 
 
 def token_counter(server: Server, target: Target, tokenizer: str | None) -> Callable[[str], int | None]:
-    """What counts the tokens of a text alone, by a tokenizer or by the server; its None: nothing can.
+    """Return what counts the tokens of a text alone, by a tokenizer or by the server; its None: nothing can.
 
     Raises InputError where the tokenizer cannot be read.
     """
@@ -227,9 +228,9 @@ def token_counter(server: Server, target: Target, tokenizer: str | None) -> Call
 
 
 def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int]) -> int | None:
-    """What the server counts for a prompt; None where it refuses it or gives no count."""
+    """Return what the server counts for a prompt; None where it refuses it or gives no count."""
     # In one piece, where usage needs no asking; Triton's models may be unable to answer so.
-    if spec.endpoint not in TRITON:
+    if spec.endpoint not in TRITON_ENDPOINTS:
         # vLLM refuses options of a stream where there is none.
         extra = {name: value for name, value in spec.extra.items() if name != "stream_options"}
         spec = msgspec.structs.replace(spec, stream=False, extra=extra)
@@ -237,7 +238,7 @@ def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int
 
 
 def _ids(server: Server, target: Target, spec: RequestSpec, tokenizer: str | None) -> Vocabulary | None:
-    """Token ids of ordinary words, if prompts of ids are taken and counted as they are."""
+    """Return token ids of ordinary words, if prompts of ids are taken and counted as they are."""
     text = "".join(f" {word}" for word in WORDS)
     if tokenizer is not None:
         ids = _local_tokenizer(tokenizer)(text)
@@ -253,8 +254,9 @@ def _ids(server: Server, target: Target, spec: RequestSpec, tokenizer: str | Non
 
 
 def _overhead(count: Callable[[Sequence[str]], int | None], word: str) -> int | None:
-    """Tokens of a prompt of this word again and again that are no words: what is added to every prompt, and what the
-    word costs more at its beginning. None where nothing is counted, or where one more word is not one more token.
+    """Return tokens of a prompt of this word again and again that are no words: what is added to every prompt, and
+    what the word costs more at its beginning. None where nothing is counted, or where one more word is not one more
+    token.
     """
     few = count([word] * _OVERHEAD_WORDS)
     more = count([word] * 2 * _OVERHEAD_WORDS) if few is not None else None
@@ -264,7 +266,7 @@ def _overhead(count: Callable[[Sequence[str]], int | None], word: str) -> int | 
 
 
 def _single_token_words(count: Callable[[Sequence[str]], int | None]) -> list[str]:
-    """Words that cost one token each, by counting groups and halving those that cost more."""
+    """Return words that cost one token each, by counting groups and halving those that cost more."""
     # SentencePiece begins a text by a token of its own, even where nothing is asked to be added.
     overheads = ((word, _overhead(count, word)) for word in WORDS[:_OVERHEAD_TRIES])
     first, overhead = next((pair for pair in overheads if pair[1] is not None), ("", None))
@@ -286,7 +288,7 @@ def _single_token_words(count: Callable[[Sequence[str]], int | None]) -> list[st
 
 
 def _local_tokenizer(path: str) -> Callable[[str], list[int]]:
-    """Encoder from a tokenizer.json, or a folder that holds one. Raises InputError, one line."""
+    """Return an encoder from a tokenizer.json, or a folder that holds one. Raises InputError, one line."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:

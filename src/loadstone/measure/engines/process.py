@@ -1,4 +1,4 @@
-"""A server as a child process that cannot outlive the program that started it.
+"""Runs a server as a child process that cannot outlive the program that started it.
 
 Between the two stands a guard, this module run as a program: it holds the read end of a pipe from the owner and is
 the server's parent. When the pipe closes, or the guard is told to stop, or its own parent changes, the server's
@@ -37,8 +37,8 @@ _SET_CHILD_SUBREAPER = 36
 
 
 class ServerProcess:
-    """A running server. It has a process group of its own, so Ctrl-C in the terminal reaches only the owner; the
-    session is the owner's, for its sake and the client's: Linux shares processors among sessions.
+    """Runs a server. It has a process group of its own, so Ctrl-C in the terminal reaches only the owner; the session
+    is the owner's, for its sake and the client's: Linux shares processors among sessions.
 
     `pid` is the server's own, `url` whatever base address the owner gave, `log_path` its output, both streams.
     """
@@ -73,7 +73,7 @@ class ServerProcess:
         self.stop()
 
     def exit_code(self) -> int | None:
-        """None while the server runs; then its exit code, 128 + n if signal n ended it."""
+        """Return None while the server runs; then its exit code, 128 + n if signal n ended it."""
         return self._guard.poll()
 
     def stop(self) -> None:
@@ -88,7 +88,7 @@ class ServerProcess:
             _end_container(self._command)
 
     def _log_tail(self) -> str:
-        """The last lines of the log as one."""
+        """Return the last lines of the log as one."""
         with self.log_path.open("rb") as log:
             log.seek(max(0, self.log_path.stat().st_size - _TAIL_BYTES))
             lines = [" ".join(line.split()) for line in log.read().decode(errors="replace").splitlines()]
@@ -97,7 +97,7 @@ class ServerProcess:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nothing listens on at this moment.
+    """Return a TCP port of 127.0.0.1 that nothing listens on at this moment.
 
     Not one of those that the kernel gives to outgoing connections: one of these could be taken in the minutes until
     an engine listens, or the hours until a job starts.
@@ -110,7 +110,7 @@ def free_port() -> int:
 
 
 def container_stop(command: Sequence[str]) -> tuple[str, ...]:
-    """What ends the container that a command runs, also once the command is killed; () where it runs none."""
+    """Return what ends the container that a command runs, also once the command is killed; () where it runs none."""
     if len(command) < 2 or Path(command[0]).name not in ("docker", "podman") or "--name" not in command[:-1]:
         return ()
     return (command[0], "stop", "-t", f"{KILL_AFTER_S:.0f}", command[command.index("--name") + 1])
@@ -185,7 +185,7 @@ def _guard(owner_pid: int, command: list[str]) -> int:
 
 
 def _children(but: set[int]) -> set[int]:
-    """This process's, as Linux tells them."""
+    """Return this process's children, as Linux tells them."""
     with contextlib.suppress(OSError):
         return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())) - but
     return set()

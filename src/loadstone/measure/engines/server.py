@@ -1,4 +1,5 @@
-"""The control plane of a server: single small requests before the run, over HTTP (triton_grpc has those over gRPC).
+"""Is the control plane of a server: single small requests before the run, over HTTP (triton_grpc has those over
+gRPC).
 
 Nothing that the server says is believed further than it is used: bodies are cut, names become excerpts.
 """
@@ -26,15 +27,14 @@ from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.coding import Unpacker
-from loadstone.measure.wire.request import RequestBody, body, new_answer, path
+from loadstone.measure.wire.request import RequestBody, make_body, make_path, new_answer
 from loadstone.measure.wire.tolerant import load, storable
-from loadstone.workload.request import RequestSpec
+from loadstone.workload.request import SGLANG, TRITON_ENDPOINTS, RequestSpec
 from loadstone.workload.word_list import WORDS
 
 PROMPT = " ".join(WORDS[:8])
 IDS = list(range(100, 108))
 """Such a prompt SGLang takes though it has no tokenizer (--skip-tokenizer-init), and every vocabulary has these."""
-TRITON = ("triton", "triton-grpc")
 
 _TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
@@ -53,7 +53,7 @@ _PAUSES_S = (0.1, 0.5, 1.0)
 
 
 class Reply(NamedTuple):
-    """An answer, whose body is read here and not by httpx; `whole`: the body is all of it."""
+    """Holds an answer, whose body is read here and not by httpx; `whole`: the body is all of it."""
 
     answer: httpx.Response
     body: bytes
@@ -61,8 +61,9 @@ class Reply(NamedTuple):
 
 
 def send(http: httpx.Client, request: httpx.Request, *, limit_s: float, most_bytes: int) -> Reply:
-    """The answer and the beginning of its body. Raises httpx.HTTPError; ReadTimeout where it does not end in time."""
-    with _within(limit_s, request):
+    """Return the answer and the beginning of its body. Raises httpx.HTTPError; ReadTimeout where it does not end in
+    time."""
+    with _limit_time(limit_s, request):
         answer = http.send(request, stream=True)
         with contextlib.closing(answer):
             body = _read(answer, most_bytes)
@@ -70,7 +71,7 @@ def send(http: httpx.Client, request: httpx.Request, *, limit_s: float, most_byt
 
 
 @contextlib.contextmanager
-def _within(limit_s: float, request: httpx.Request) -> Iterator[None]:
+def _limit_time(limit_s: float, request: httpx.Request) -> Iterator[None]:
     """Send `request` in this block. httpx.ReadTimeout ends what takes longer, however it is spun out.
 
     httpx counts from one piece of an answer to the next: headers that drip, or interim answers (1xx) that flood,
@@ -112,22 +113,22 @@ def _within(limit_s: float, request: httpx.Request) -> Iterator[None]:
 
 
 def status_of(http: httpx.Client, url: str, limit_s: float) -> int:
-    """The status of what answers there, whose body is not read; 0: nothing does in time."""
+    """Return the status of what answers there, whose body is not read; 0: nothing does in time."""
     request = http.build_request("GET", url)
     try:
-        with _within(limit_s, request), contextlib.closing(http.send(request, stream=True)) as answer:
+        with _limit_time(limit_s, request), contextlib.closing(http.send(request, stream=True)) as answer:
             return answer.status_code
     except httpx.HTTPError:
         return 0
 
 
 def _read(answer: httpx.Response, most_bytes: int) -> bytes:
-    """The body, or its beginning: then longer than `most_bytes`. Raises httpx.DecodingError.
+    """Return the body, or its beginning: then longer than `most_bytes`. Raises httpx.DecodingError.
 
     httpx would unpack each piece whole, and as many times over as the header says: 7 kB can become gigabytes.
     """
     coding = answer.headers.get("content-encoding", "identity").strip().lower()
-    unpacker = Unpacker.of(coding)
+    unpacker = Unpacker.choose(coding)
     if unpacker is None and coding != "identity":
         raise httpx.DecodingError(f"its answer is compressed by {coding}, though asked not to be")
     body = bytearray()
@@ -147,7 +148,8 @@ def _read(answer: httpx.Response, most_bytes: int) -> bytes:
 
 
 class Trial(NamedTuple):
-    """What came of one request. `error`: why it is no answer, one line; None: it is one. `response`: over HTTP."""
+    """Holds what came of one request. `error`: why it is no answer, one line; None: it is one. `response`: over
+    HTTP."""
 
     answer: Answer
     error: str | None
@@ -159,7 +161,8 @@ class Trial(NamedTuple):
 
 
 class TritonModel(NamedTuple):
-    """A model of Triton's by its configuration: `types` are its inputs' names and KServe's datatypes, as far as said.
+    """Holds a model of Triton's by its configuration: `types` are its inputs' names and KServe's datatypes, as far as
+    said.
 
     where     what to name in a message about it
     batched   its tensors have a first dimension for the batch
@@ -171,7 +174,7 @@ class TritonModel(NamedTuple):
 
 
 class Server:
-    """The control plane of one server, over whatever protocol. Leave its block before the run.
+    """Is the control plane of one server, over whatever protocol. Leave its block before the run.
 
     parts, origin, base_path   its URL; without the path; the path, up to and without `/v1`
     """
@@ -207,16 +210,17 @@ class Server:
         tokens: int | None = None,
         keep_text: bool = False,
     ) -> Trial:
-        """One request, sent and read as in a run. Raises TargetError where there is no server.
+        """Return one request, sent and read as in a run. Raises TargetError where there is no server.
 
         tokens   the most in its answer; but as many at least as a user's own fields demand
         """
         if prompt is None:
-            prompt = IDS if spec.endpoint == "sglang" else PROMPT
+            prompt = IDS if spec.endpoint == SGLANG else PROMPT
         content: object = [{"role": "user", "content": prompt}] if spec.endpoint == "chat" else prompt
         # A token of Triton's may have no text, and is not seen where the model does not count.
-        tokens = max(tokens or (4 if spec.endpoint in TRITON else 1), spec.least_tokens, _least_tokens(spec.extra))
-        rendered = RequestBody(body(spec)).render(msgspec.json.encode(content), tokens)
+        tokens = tokens or (4 if spec.endpoint in TRITON_ENDPOINTS else 1)
+        tokens = max(tokens, spec.least_tokens, _least_tokens(spec.extra))
+        rendered = RequestBody(make_body(spec)).render(msgspec.json.encode(content), tokens)
         answer = new_answer(spec.endpoint, stream=spec.stream, keep_text=keep_text)
         return self._exchange(spec, rendered, answer, tokens)
 
@@ -224,15 +228,15 @@ class Server:
         raise NotImplementedError
 
     def tokenize(self, model: str, text: str) -> list[int] | None:
-        """The ids of a text's tokens by the server's own tokenizer; None where it offers none."""
+        """Return the ids of a text's tokens by the server's own tokenizer; None where it offers none."""
         return None
 
     def triton_about(self) -> dict[str, Any]:
-        """What a Triton server says of itself: `name`, `version`. Raises TargetError where none answers."""
+        """Return what a Triton server says of itself: `name`, `version`. Raises TargetError where none answers."""
         raise NotImplementedError
 
     def triton_index(self) -> Any:
-        """The index of its models, [{"name": …, "state": …}, …], or whatever it gives."""
+        """Return the index of its models, [{"name": …, "state": …}, …], or whatever it gives."""
         raise NotImplementedError
 
     def triton_model(self, name: str) -> TritonModel:
@@ -240,8 +244,8 @@ class Server:
 
 
 class HttpServer(Server):
-    """`headers` go with every request; what they hold is blanked where the server repeats it in what is told. Proxies
-    in the environment are not used, only `proxy` is.
+    """Talks HTTP; `headers` go with every request; what they hold is blanked where the server repeats it in what is
+    told. Proxies in the environment are not used, only `proxy` is.
     """
 
     def __init__(self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None) -> None:
@@ -262,12 +266,12 @@ class HttpServer(Server):
         self._http.close()
 
     def get(self, path: str, *, must_allow: bool = False) -> httpx.Response | None:
-        """The answer if it is a 200, else None.
+        """Return the answer if it is a 200, else None.
 
         `must_allow`: raises TargetError where there is no server, or it wants a key, or another one, or sends one
         elsewhere; else such a page is done without.
         """
-        answer = self._ask("GET", path, None) if must_allow else self._spare("GET", path, None)
+        answer = self._ask("GET", path, None) if must_allow else self._ask_spare("GET", path, None)
         if answer is None:
             return None
         if must_allow and (answer.status_code in (401, 403) or answer.has_redirect_location):
@@ -279,20 +283,20 @@ class HttpServer(Server):
         return storable(load(answer.content)) if answer is not None else None
 
     def answer(self, path: str) -> httpx.Response:
-        """The answer, whatever its status. Raises TargetError where there is no server."""
+        """Return the answer, whatever its status. Raises TargetError where there is no server."""
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: bytes) -> httpx.Response:
-        """The answer to a JSON body, whatever its status. Raises TargetError where there is no server."""
+        """Return the answer to a JSON body, whatever its status. Raises TargetError where there is no server."""
         return self._ask("POST", path, body)
 
     def post_json(self, path: str, fields: dict[str, Any]) -> Any:
-        """The JSON in an answer that is a 200, else None; also where the server gives none in time."""
-        answer = self._spare("POST", path, msgspec.json.encode(fields))
+        """Return the JSON in an answer that is a 200, else None; also where the server gives none in time."""
+        answer = self._ask_spare("POST", path, msgspec.json.encode(fields))
         return storable(load(answer.content)) if answer is not None and answer.status_code == 200 else None
 
     def _exchange(self, spec: RequestSpec, rendered: bytes, answer: Answer, tokens: int) -> Trial:
-        response = self.post(path(spec), rendered)
+        response = self.post(make_path(spec), rendered)
         if response.status_code != 200:
             return Trial(answer, f"HTTP {response.status_code}: {error_text(response.content)}", response)
         answer.feed(response.content)
@@ -303,7 +307,7 @@ class HttpServer(Server):
         return Trial(answer, error, response)
 
     def tokenize(self, model: str, text: str) -> list[int] | None:
-        """By its own /tokenize: vLLM's and SGLang's form, or llama.cpp's."""
+        """Return by its own /tokenize: vLLM's and SGLang's form, or llama.cpp's."""
         fields = {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
         answer = self.post_json("/tokenize", fields)
         tokens = answer.get("tokens") if isinstance(answer, dict) else None
@@ -325,8 +329,9 @@ class HttpServer(Server):
         config = self.get_json(page, must_allow=True)
         return TritonModel(self.url + page, {str(entry.get("name")): "" for entry in objects(config, "input")})
 
-    def _spare(self, method: str, path: str, body: bytes | None) -> httpx.Response | None:
-        """The answer of a page that a run can do without, whatever its status; None where none comes in time."""
+    def _ask_spare(self, method: str, path: str, body: bytes | None) -> httpx.Response | None:
+        """Return the answer of a page that a run can do without, whatever its status; None where none comes in
+        time."""
         if self._patience_s < _PROMPT_S:
             return None
         begun_s = time.monotonic()
@@ -348,13 +353,13 @@ class HttpServer(Server):
                 break
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 if pause_s is None or not _is_cut(error):
-                    raise TargetError(self._failure(error, path, limit_s)) from error
+                    raise TargetError(self._explain_failure(error, path, limit_s)) from error
                 if not self.cuts:
                     self._check_scheme()
                     self._check_http(path)
                 self.cuts[f"{self.url}{path}"] += 1
                 time.sleep(pause_s)
-        if _of_tls(reply.status_code, content):
+        if _is_of_tls(reply.status_code, content):
             if self.parts.scheme == "https":
                 raise TargetError(f"{self.origin}: {_WANTS_CERTIFICATE}")
             self._check_scheme()
@@ -368,18 +373,19 @@ class HttpServer(Server):
         answer.encoding = "utf-8"
         return answer
 
-    def _failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str, limit_s: float) -> str:
-        """Why there is no answer, in one line. Raises TargetError where the URL should begin by the other scheme."""
+    def _explain_failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str, limit_s: float) -> str:
+        """Return why there is no answer, in one line. Raises TargetError where the URL should begin by the other
+        scheme."""
         reason, text, where = _reason(error), str(error), self.url + path
         if self._proxy is not None:
             where += f" through --proxy {self._proxy}"
         match error:
             case httpx.ConnectError() if "CERTIFICATE_VERIFY" in text:
-                return f"{self.origin}: its certificate is not trusted ({reason}); {_cure(text)}"
+                return f"{self.origin}: its certificate is not trusted ({reason}); {_explain_certificate(text)}"
             case httpx.ConnectError() if not _is_cut(error):
                 self._check_scheme()
                 if "[SSL" in text:
-                    return f"{self.origin}: TLS failed ({reason}); {_handshake_cure(text)}"
+                    return f"{self.origin}: TLS failed ({reason}); {_explain_handshake(text)}"
                 if self._proxy is not None:
                     return f"--proxy {self._proxy}: no proxy answers there ({reason}); start it, or correct --proxy"
                 return f"{self.origin}: no server answers there ({reason}); start it, or correct the URL"
@@ -430,19 +436,17 @@ def _place(parts: SplitResult) -> tuple[str, int]:
 
 
 def _first_words(parts: SplitResult) -> bytes:
-    """What something that listens at a URL's host and port says to a plain GET; nothing where it says nothing.
+    """Return what something that listens at a URL's host and port says to a plain GET; nothing where it says nothing.
 
     Raises OSError.
     """
-    with socket.create_connection(
-        (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)), timeout=_PROBE_S
-    ) as plain:
+    with socket.create_connection(_place(parts), timeout=_PROBE_S) as plain:
         plain.sendall(f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
         return plain.recv(4096)
 
 
 def _is_cut(error: BaseException | None) -> bool:
-    """Whether a connection that was made, or almost, was cut: by a restart, an overload, something between."""
+    """Return whether a connection that was made, or almost, was cut: by a restart, an overload, something between."""
     if isinstance(error, httpx.RemoteProtocolError) and ("disconnected" in str(error) or "closed" in str(error)):
         return True
     while error is not None:
@@ -453,7 +457,8 @@ def _is_cut(error: BaseException | None) -> bool:
 
 
 def _speaks(scheme: str, parts: SplitResult) -> bool:
-    """Whether something that speaks this scheme listens at a URL's host and port, whatever the URL's own scheme."""
+    """Return whether something that speaks this scheme listens at a URL's host and port, whatever the URL's own
+    scheme."""
     try:
         if scheme == "https":
             believing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -463,18 +468,18 @@ def _speaks(scheme: str, parts: SplitResult) -> bool:
             return True
         answer = _first_words(parts)
         # A TLS server may say in plain HTTP that it wants another.
-        return answer.startswith(b"HTTP/") and not _of_tls(400 * (answer[9:12] == b"400"), answer)
+        return answer.startswith(b"HTTP/") and not _is_of_tls(400 * (answer[9:12] == b"400"), answer)
     except (OSError, ValueError):
         return False
 
 
-def _of_tls(status: int, body: bytes) -> bool:
-    """Whether an answer is a TLS server's complaint: plain HTTP was spoken to it, or no certificate shown."""
+def _is_of_tls(status: int, body: bytes) -> bool:
+    """Return whether an answer is a TLS server's complaint: plain HTTP was spoken to it, or no certificate shown."""
     return status == 400 and re.search(rb"HTTPS|\bSSL|\bTLS", body) is not None
 
 
-def _cure(error: str) -> str:
-    """What to do about a certificate that OpenSSL does not trust."""
+def _explain_certificate(error: str) -> str:
+    """Return what to do about a certificate that OpenSSL does not trust."""
     if "mismatch" in error:
         return "use the host name in the certificate, or have this one added to the certificate"
     if "expired" in error or "not yet valid" in error:
@@ -486,20 +491,20 @@ def _cure(error: str) -> str:
 
 
 def _least_tokens(extra: dict[str, Any]) -> int:
-    """The least number of tokens that a user's own fields ask for: vLLM and SGLang refuse a shorter limit."""
+    """Return the least number of tokens that a user's own fields ask for: vLLM and SGLang refuse a shorter limit."""
     sampling = extra.get("sampling_params")
     least = (extra.get("min_tokens"), sampling.get("min_new_tokens") if isinstance(sampling, dict) else None)
     return max((tokens for tokens in least if isinstance(tokens, int)), default=0)
 
 
 def objects(document: object, name: str) -> list[dict[str, Any]]:
-    """The objects in a document's list of that name; none where there is no such list."""
+    """Return the objects in a document's list of that name; none where there is no such list."""
     entries = document.get(name) if isinstance(document, dict) else None
     return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
-def _handshake_cure(error: str) -> str:
-    """What to do where no TLS session comes about, for another reason than trust."""
+def _explain_handshake(error: str) -> str:
+    """Return what to do where no TLS session comes about, for another reason than trust."""
     if "UNRECOGNIZED_NAME" in error:
         return "write the name that its certificate is for"
     if "WRONG_VERSION_NUMBER" in error:
@@ -508,7 +513,8 @@ def _handshake_cure(error: str) -> str:
 
 
 def check_url(url: str) -> SplitResult:
-    """The parts of a server's URL. Raises InputError, one line, on anything but http(s)://host[:port][/path]."""
+    """Return the parts of a server's URL. Raises InputError, one line, on anything but
+    http(s)://host[:port][/path]."""
     if not url.isascii() or not url.isprintable() or " " in url:
         raise InputError(f"{shown(url)}: not a URL (ASCII, without spaces); write e.g. http://localhost:8000")
     try:
@@ -534,7 +540,7 @@ def check_url(url: str) -> SplitResult:
 
 
 def shown(url: str) -> str:
-    """What may be said of a URL, whatever it is: without user, password, and what begins with ? or #."""
+    """Return what may be said of a URL, whatever it is: without user, password, and what begins with ? or #."""
     scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url)
     begin = scheme[0] if scheme is not None else ""
     _, at, place = url[len(begin) :].rpartition("@")
@@ -554,7 +560,8 @@ def check_proxy(url: str) -> None:
 def http_client(
     url: str, headers: Iterable[tuple[str, str]], proxy: str | None, timeout: httpx.Timeout | float
 ) -> httpx.Client:
-    """For requests to a URL and what is below it. Proxies in the environment are not used, only `proxy` is."""
+    """Return a client for requests to a URL and what is below it. Proxies in the environment are not used, only
+    `proxy` is."""
     sent = httpx.Headers({"Accept-Encoding": "identity"})
     sent.update(dict(headers))
     # Over plain HTTP nobody is trusted: reading all certificates takes longer than all requests together.
@@ -572,7 +579,7 @@ def http_client(
 
 
 def refusal(where: str, answer: httpx.Response) -> str:
-    """One line about an answer that is no 200: where, what, remedy."""
+    """Return one line about an answer that is no 200: where, what, remedy."""
     if answer.has_redirect_location:
         to = excerpt(answer.headers["location"])
         return f"{where}: HTTP {answer.status_code}: it is at {to}; give that server's URL"

@@ -1,4 +1,4 @@
-"""A small llama model with random weights and a vocabulary whose token counts are known beforehand.
+"""Makes a small llama model with random weights and a vocabulary whose token counts are known beforehand.
 
 It exists to put a real engine (llama.cpp) behind the load client with nothing to download. What it promises:
 
@@ -48,13 +48,14 @@ _SILENCE = -10.0
 
 
 def fingerprint() -> str:
-    """Twelve hex digits that change when the code or the words that make the file change."""
+    """Return twelve hex digits that change when the code or the words that make the file change."""
     sources = (Path(__file__), word_list.FILE)
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
 
 
 def vocabulary() -> tuple[list[str], list[str]]:
-    """The tokens in id order, `VOCABULARY_SIZE` of them, and the BPE merges, in GPT-2's byte-to-character spelling.
+    """Return the tokens in id order, `VOCABULARY_SIZE` of them, and the BPE merges, in GPT-2's byte-to-character
+    spelling.
 
     Each word is reached letter by letter ("Ġ t", "Ġt i", "Ġti m", …). Every merge begins with the space, so no other
     order of merging exists and a word can come out as nothing but its one token.
@@ -129,7 +130,7 @@ def _write(path: Path) -> None:
 
 
 def _tensors(tokens: list[str]) -> dict[str, NDArray[np.float32]]:
-    """Weights by GGUF name, rows = outputs. Scaled by 1/√inputs, so that every activation is of order one."""
+    """Return weights by GGUF name, rows = outputs. Scaled by 1/√inputs, so that every activation is of order one."""
     rng = np.random.default_rng(_SEED)
 
     def normal(rows: int, columns: int) -> NDArray[np.float32]:
@@ -164,7 +165,8 @@ def _tensors(tokens: list[str]) -> dict[str, NDArray[np.float32]]:
 
 
 def _byte_characters() -> list[str]:
-    """GPT-2's character for each of the 256 bytes: printable bytes stand for themselves, the rest for U+0100 and on.
+    """Return GPT-2's character for each of the 256 bytes: printable bytes stand for themselves, the rest for U+0100
+    and on.
 
     Source: `bytes_to_unicode` in OpenAI's GPT-2 encoder. (A space is "Ġ", U+0120.)
     """

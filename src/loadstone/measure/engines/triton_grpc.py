@@ -1,4 +1,4 @@
-"""The control plane of a Triton server over gRPC alone, as `--endpoint triton-grpc` does it."""
+"""Is the control plane of a Triton server over gRPC alone, as `--endpoint triton-grpc` does it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.secrets import blank, keys_in
 from loadstone.core.text import excerpt
-from loadstone.measure.client.grpc import METHOD, OPTIONS, library, metadata
+from loadstone.measure.client.grpc import METHOD, OPTIONS, load_library, make_metadata
 from loadstone.measure.engines.server import Server, Trial, TritonModel, check_url
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.triton import GrpcAnswer, encode, fold
@@ -36,9 +36,9 @@ class GrpcServer(Server):
             raise InputError(f"{url}: a gRPC port has no path; give http://{parts.netloc}")
         self.parts = parts
         self.origin = f"http://{parts.netloc}"
-        self.messages = library().messages
-        self._grpc = library().grpc
-        self._metadata = metadata(headers)
+        self.messages = load_library().messages
+        self._grpc = load_library().grpc
+        self._metadata = make_metadata(headers)
         self._keys = keys_in(headers)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         self._channel = self._grpc.insecure_channel(f"{host}:{parts.port or 80}", OPTIONS)
@@ -47,7 +47,7 @@ class GrpcServer(Server):
         self._channel.close()
 
     def call(self, name: str, /, **fields: Any) -> Any:
-        """A control request's answer. Raises TargetError where there is none."""
+        """Return a control request's answer. Raises TargetError where there is none."""
         request = getattr(self.messages, f"{name}Request")(**fields)
         method = self._channel.unary_unary(
             f"{_PREFIX}/{name}",

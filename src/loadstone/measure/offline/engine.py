@@ -1,4 +1,4 @@
-"""An engine's own interface in Python, loaded by its interpreter in a process that cannot outlive this one."""
+"""Runs an engine's own interface in Python, loaded by its interpreter in a process that cannot outlive this one."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from typing import Self, TypeVar
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.engines.keywords import Keywords
+from loadstone.engines.offline import program
+from loadstone.engines.offline.keywords import Keywords
 from loadstone.measure.engines.launch import READY_S, LaunchError, cause_in
 from loadstone.measure.engines.process import ServerProcess
 
-_PROGRAM = Path(__file__).with_name("program.py")
+_PROGRAM = Path(program.__file__)
 _POLL_S = 0.2
 _PIECE_BYTES = 1 << 20
 _MOST_PATH_BYTES = 103
-"""Of a Unix socket: 104 with the final zero on macOS, 108 on Linux."""
+"""The longest path of a Unix socket: 104 with the final zero on macOS, 108 on Linux."""
 
 
-class Introduction(msgspec.Struct, frozen=True):
+class LoadedEngine(msgspec.Struct, frozen=True):
     """A loaded engine's version, and how many tokens its vocabulary has."""
 
     version: str
     vocabulary: int
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """Of one request of a batch. Times: of its first and last token, seconds of the monotonic clock; None where the
-    engine does not say."""
+class OfflineAnswer(msgspec.Struct, frozen=True):
+    """The answer to one request of a batch. Times of its first and last token in seconds of the monotonic clock; None
+    where the engine does not say."""
 
     input_tokens: int
     output_tokens: int
@@ -42,19 +43,20 @@ class Answer(msgspec.Struct, frozen=True):
     last_s: float | None = None
 
 
-class Batch(msgspec.Struct, frozen=True):
+class OfflineBatch(msgspec.Struct, frozen=True):
     """Answers in the order of the requests; start and end of the call, seconds of the monotonic clock."""
 
     start_s: float
     end_s: float
-    answers: tuple[Answer, ...]
+    answers: tuple[OfflineAnswer, ...]
 
 
-Message = TypeVar("Message", Introduction, Batch)
+Message = TypeVar("Message", LoadedEngine, OfflineBatch)
 
 
-def interpreter_of(keywords: Keywords, given: str | None) -> str:
-    """The one that has the engine: `given`, else that beside the engine's program on PATH. Raises InputError."""
+def find_interpreter(keywords: Keywords, given: str | None) -> str:
+    """Find the interpreter that has the engine: `given`, else that beside the engine's program on PATH. Raises
+    InputError."""
     if given is not None:
         if shutil.which(given) is None:
             raise InputError(f"--python {given}: no such program; give the path of the engine's interpreter")
@@ -114,7 +116,7 @@ class OfflineEngine:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def load(self, timeout_s: float = READY_S) -> Introduction:
+    def load(self, timeout_s: float = READY_S) -> LoadedEngine:
         """Return once the engine is loaded. Raises LaunchError, with the cause as its log shows it, where it ends or
         `timeout_s` are over."""
         deadline_s = time.monotonic() + timeout_s
@@ -125,14 +127,14 @@ class OfflineEngine:
                 self._check(deadline_s)
         self._channel.settimeout(_POLL_S)
         self._send(self._first)
-        return self._receive(Introduction, deadline_s)
+        return self._receive(LoadedEngine, deadline_s)
 
-    def generate(self, prompts: Sequence[bytes], lengths: Sequence[int]) -> Batch:
+    def generate(self, prompts: Sequence[bytes], lengths: Sequence[int]) -> OfflineBatch:
         """Answer `prompts`, JSON arrays of token ids, with so many tokens each. Raises LaunchError where the engine
         ends."""
         self._marked = self.log.stat().st_size
         self._send(b'{"prompts":[%b],"lengths":%b}' % (b",".join(prompts), msgspec.json.encode(list(lengths))))
-        return self._receive(Batch)
+        return self._receive(OfflineBatch)
 
     def stop(self) -> None:
         """End the engine with all of its processes. Its log stays only where it failed."""

@@ -5,7 +5,7 @@ therefore costs little (it shares the host with the client) and keeps time: one 
 kernel timer, times absolute from the arrival of the request so that nothing drifts. The bytes follow vLLM 0.32, and
 SGLang 0.5.
 
-Run `loadstone serve-sim ttft=30ms,itl=5ms`, or `with start(Law()) as server:` and `server.url`.
+Run `loadstone serve-sim ttft=30ms,itl=5ms`, or `with start(FixedLatency()) as server:` and `server.url`.
 
 Request header `X-Loadstone-Truth: 1` puts an SSE comment `: t=<CLOCK_MONOTONIC ns at the write>` before each event.
 With `keep_truth` the server keeps those times instead, and streams are the bytes they always are: GET /truth answers
@@ -24,9 +24,9 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.core.errors import LoadstoneError
-from loadstone.measure.simulated_server.law import MODEL, Law, Settings, Usage
+from loadstone.measure.simulated_server.settings import MODEL, FixedLatency, Settings, Usage
 
-__all__ = ["MODEL", "Law", "Settings", "TimingServer", "start"]
+__all__ = ["MODEL", "FixedLatency", "Settings", "TimingServer", "start"]
 
 
 class TimingServer(NamedTuple):
@@ -38,7 +38,7 @@ class TimingServer(NamedTuple):
 
 @contextlib.contextmanager
 def start(
-    law: Law | str,
+    latency: FixedLatency | str,
     *,
     host: str = "127.0.0.1",
     tokens_per_event: int = 1,
@@ -49,13 +49,14 @@ def start(
 ) -> Iterator[TimingServer]:
     """Run a timing server as a child process until the block ends, or this process does.
 
-    `law`: when tokens are due; or the shorthand of a deployment, as `llama-3.1-70b@8xh200`, whose scheduler decides.
-    The others are those of `law.Settings`, which raises InputError; max_model_len counts tokens.
+    `latency`: when tokens are due; or the shorthand of a deployment, as `llama-3.1-70b@8xh200`, whose scheduler
+    decides.
+    The others are those of `settings.Settings`, which raises InputError; max_model_len counts tokens.
     Raises LoadstoneError if the server does not come up; why is on stderr.
     """
     settings = Settings(
-        law=law if isinstance(law, Law) else Law(),
-        deployment="" if isinstance(law, Law) else law,
+        latency=latency if isinstance(latency, FixedLatency) else FixedLatency(),
+        deployment="" if isinstance(latency, FixedLatency) else latency,
         host=host,
         with_parent=True,
         tokens_per_event=tokens_per_event,

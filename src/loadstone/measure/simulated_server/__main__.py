@@ -16,9 +16,9 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.measure.client.clock import new_event_loop
-from loadstone.measure.simulated_server.http import Connection, Metrics, Server
-from loadstone.measure.simulated_server.law import Settings
-from loadstone.measure.simulated_server.stream import Scheduler
+from loadstone.measure.simulated_server.http import ServerConnection, ServerCounters, ServerState
+from loadstone.measure.simulated_server.settings import Settings
+from loadstone.measure.simulated_server.stream import WriteScheduler
 
 if TYPE_CHECKING:
     from loadstone.predict.simulator.fleet import Fleet
@@ -55,13 +55,15 @@ async def _serve(settings: Settings, fleet: Fleet | None) -> None:
         loop.add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
     engine = None
     if fleet is not None:
-        from loadstone.measure.simulated_server.engine import Engine
+        from loadstone.measure.simulated_server.engine import RealTimeEngine
 
-        engine = Engine(loop, fleet)
-    server = Server(settings, Scheduler(loop), Metrics(settings.model), {}, engine)
+        engine = RealTimeEngine(loop, fleet)
+    server = ServerState(settings, WriteScheduler(loop), ServerCounters(settings.model), {}, engine)
     where = f"{settings.host}:{settings.port}"
     try:
-        listener = await loop.create_server(lambda: Connection(server), settings.host, settings.port, backlog=4096)
+        listener = await loop.create_server(
+            lambda: ServerConnection(server), settings.host, settings.port, backlog=4096
+        )
     except (OSError, UnicodeError) as error:
         raise InputError(f"cannot listen on {where}: {error}; give another --host or --port") from error
     bound = listener.sockets[0].getsockname()

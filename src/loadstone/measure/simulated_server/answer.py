@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadstone.measure.simulated_server.body import Body, requested_usage
-from loadstone.measure.simulated_server.law import Settings
+from loadstone.measure.simulated_server.body import Body, read_usage
+from loadstone.measure.simulated_server.settings import Settings
 
 WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
 
@@ -50,7 +50,7 @@ _CHAT = _Shape(
 _TAILS = {shape: [word + shape.chunk_after + b"]}\n\n\r\n" for word in WORDS] for shape in (_COMPLETION, _CHAT)}
 
 
-class Answer:
+class CompletionAnswer:
     """One generation: the bytes of its parts."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Answer:
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
         self.is_stream = bool(body.stream)
-        self._usage = requested_usage(body) if settings.usage == "asked" else settings.usage
+        self._usage = read_usage(body) if settings.usage == "asked" else settings.usage
         self._settings, self._truth = settings, truth
         self._shape = shape = _CHAT if chat else _COMPLETION
         text = msgspec.json.encode(name.decode("latin-1"))[1:-1]

@@ -1,4 +1,4 @@
-"""What a request asks for: its JSON body, how many tokens go in and out, and when it is refused."""
+"""Reads what a request asks for: its JSON body, how many tokens go in and out, and when it is refused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from loadstone.measure.simulated_server.law import MODEL, Usage
+from loadstone.measure.simulated_server.settings import MODEL, Usage
 
 COMPLETIONS, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
 _DEFAULT_TOKENS = {COMPLETIONS: 16, GENERATE: 128}
-"""Of an answer: the OpenAI API's default, kept by vLLM, and SGLang's; a conversation's goes on to the end."""
+"""The default length of an answer: the OpenAI API's, kept by vLLM, and SGLang's; a conversation's goes on to the end.
+"""
 _CHAT_TOKENS, _MESSAGE_TOKENS = 3, 4  # what the pretended chat template adds: in all, and per message
 
 
@@ -64,7 +65,7 @@ _decode = msgspec.json.Decoder(Body).decode
 
 
 def parse_body(data: bytes, model: str = MODEL) -> Body:
-    """The request in a JSON body, for the model of that name. Raises RefusalError."""
+    """Parse a JSON body into a request for the model of that name. Raises RefusalError."""
     try:
         body = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -82,8 +83,9 @@ def parse_body(data: bytes, model: str = MODEL) -> Body:
     return body
 
 
-def prompt_tokens(prompt: object) -> list[Any]:
-    """One token per word of a text; token ids as they are. A list of one prompt is that prompt.
+def split_prompt(prompt: object) -> list[Any]:
+    """Split a prompt into one token per word of a text; token ids stay as they are. A list of one prompt is that
+    prompt.
 
     Raises RefusalError.
     """
@@ -99,15 +101,16 @@ def prompt_tokens(prompt: object) -> list[Any]:
     raise RefusalError(400, "prompt must be one string or one list of token ids")
 
 
-def content_of(body: Body, path: str) -> list[Any]:
-    """The prompt's tokens at this endpoint, for what they have in common with other prompts'. Raises RefusalError.
+def read_content(body: Body, path: str) -> list[Any]:
+    """Return the prompt's tokens at this endpoint, for what they have in common with other prompts'. Raises
+    RefusalError.
 
     Of a conversation, texts with roles; parts of a message that are no text count nothing.
     """
     if path == GENERATE:
-        return prompt_tokens(body.text if body.input_ids is None else body.input_ids)
+        return split_prompt(body.text if body.input_ids is None else body.input_ids)
     if path != CHAT:
-        return prompt_tokens(body.prompt)
+        return split_prompt(body.prompt)
     if not body.messages:
         raise RefusalError(400, "messages must be a list of at least one message")
     tokens: list[Any] = []
@@ -120,8 +123,8 @@ def content_of(body: Body, path: str) -> list[Any]:
     return tokens
 
 
-def lengths(body: Body, path: str, content_tokens: int, max_model_len: int) -> tuple[int, int]:
-    """Input and output tokens of a request whose content has so many. Raises RefusalError if they are more than
+def count_tokens(body: Body, path: str, content_tokens: int, max_model_len: int) -> tuple[int, int]:
+    """Count input and output tokens of a request whose content has so many. Raises RefusalError if they are more than
     `max_model_len` together.
     """
     input_tokens = content_tokens + (_CHAT_TOKENS if path == CHAT else 0)
@@ -140,8 +143,8 @@ def lengths(body: Body, path: str, content_tokens: int, max_model_len: int) -> t
     return input_tokens, output_tokens
 
 
-def requested_usage(body: Body) -> Usage:
-    """The usage that `stream_options` asks for; an answer in one piece always has it."""
+def read_usage(body: Body) -> Usage:
+    """Return the usage that `stream_options` asks for; an answer in one piece always has it."""
     options = body.stream_options or _StreamOptions()
     if body.stream and not options.include_usage:
         return "none"

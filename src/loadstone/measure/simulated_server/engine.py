@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from loadstone.core.errors import InputError
 from loadstone.measure.client.clock import Pacer
-from loadstone.measure.simulated_server.stream import Stream
+from loadstone.measure.simulated_server.stream import AnswerWriter
 from loadstone.predict.scheduler import Sequence
 from loadstone.predict.simulator.cell import route
 from loadstone.predict.simulator.engine import NEVER
@@ -29,7 +29,7 @@ _WAKE_GAP_S = 0.0002
 """Wakes come no closer than this; see stream.py."""
 
 
-class Engine:
+class RealTimeEngine:
     """Takes streams with `submit`, and has them write as the deployment would.
 
     `block_tokens`: of the prefix cache, for the streams' keys; 0: there is none.
@@ -46,8 +46,8 @@ class Engine:
         self._replicas, self._units = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
         self._serial = itertools.count()
         self._turn = 0
-        self._arrivals: list[tuple[float, int, Stream]] = []
-        self._streams: dict[int, Stream] = {}
+        self._arrivals: list[tuple[float, int, AnswerWriter]] = []
+        self._streams: dict[int, AnswerWriter] = {}
         self._where: dict[int, Unit] = {}
         self._gone: dict[int, Sequence] = {}
         self._sequences: dict[int, Sequence] = {}
@@ -55,7 +55,7 @@ class Engine:
         self._pacer = Pacer(loop, self._run)
         self.close = self._pacer.close
 
-    def submit(self, stream: Stream, arrival_ns: int) -> None:
+    def submit(self, stream: AnswerWriter, arrival_ns: int) -> None:
         """A request was read. Raises InputError where it would never fit."""
         most = stream.input_tokens + stream.output_tokens
         if most > self._longest_tokens:
@@ -67,7 +67,7 @@ class Engine:
         if self._arrivals[0][2] is stream:
             self._wake()
 
-    def abandon(self, stream: Stream) -> None:
+    def abandon(self, stream: AnswerWriter) -> None:
         """Its client has gone: the engine drops it when the step under way is over."""
         sequence = self._sequences.get(stream.serial)
         if sequence is not None:

@@ -17,23 +17,23 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
-from loadstone.measure.simulated_server.answer import Answer, GenerateAnswer
+from loadstone.measure.simulated_server.answer import CompletionAnswer, GenerateAnswer
 from loadstone.measure.simulated_server.body import (
     CHAT,
     COMPLETIONS,
     GENERATE,
     Body,
     RefusalError,
-    content_of,
-    lengths,
+    count_tokens,
     parse_body,
-    prompt_tokens,
+    read_content,
+    split_prompt,
 )
-from loadstone.measure.simulated_server.law import Law, Settings
-from loadstone.measure.simulated_server.stream import Keys, Request, Scheduler, Stream
+from loadstone.measure.simulated_server.settings import FixedLatency, Settings
+from loadstone.measure.simulated_server.stream import AnswerWriter, HttpRequest, Keys, WriteScheduler
 
 if TYPE_CHECKING:
-    from loadstone.measure.simulated_server.engine import Engine
+    from loadstone.measure.simulated_server.engine import RealTimeEngine
     from loadstone.predict.simulator.run import State
 
 
@@ -51,12 +51,12 @@ _VOCABULARY = 32_000
 MOST_BODY_BYTES = 64 * 1024 * 1024
 """A prompt of millions of tokens, written out."""
 MOST_HEAD_BYTES = 64 * 1024
-"""Of a request's line and headers, give or take what came in one read."""
+"""The most bytes of a request's line and headers, give or take what came in one read."""
 _STARTED_S = int(time.time())
 _names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
 
 
-class Metrics:
+class ServerCounters:
     """Counters, as Prometheus text under vLLM's names. The tokens sent before an abort count."""
 
     def __init__(self, model: str) -> None:
@@ -65,7 +65,7 @@ class Metrics:
         self.prompt_tokens = self.generated_tokens = 0
         self.ended: Counter[str] = Counter()  # requests by finished_reason
 
-    def text(self, scheduler: Scheduler, engine: Engine | None = None) -> bytes:
+    def text(self, scheduler: WriteScheduler, engine: RealTimeEngine | None = None) -> bytes:
         """Return the answer to GET /metrics; of a deployment's engine each scheduler's own, as vLLM numbers them."""
         model = f'engine="0",model_name="{self._model}"'
         ended = {f'{model},finished_reason="{reason}"': self.ended[reason] for reason in ("stop", "length", "abort")}
@@ -78,7 +78,7 @@ class Metrics:
             families.insert(0, ("num_requests_running", "gauge", {model: self.running}))
             families.insert(1, ("num_requests_waiting", "gauge", {model: 0}))
         else:
-            families += self._of_engine(engine)
+            families += self._list_engine_metrics(engine)
         lines = []
         for name, kind, samples in families:
             lines.append(f"# TYPE vllm:{name} {kind}\n")
@@ -89,7 +89,7 @@ class Metrics:
             lines.append(f"loadstone:write_late_seconds_total {scheduler.late_ns / 1e9!r}\n")
         return "".join(lines).encode()
 
-    def _of_engine(self, engine: Engine) -> list[tuple[str, str, dict[str, float]]]:
+    def _list_engine_metrics(self, engine: RealTimeEngine) -> list[tuple[str, str, dict[str, float]]]:
         states = engine.states()
 
         def each(of: Callable[[State], float]) -> dict[str, float]:
@@ -105,32 +105,32 @@ class Metrics:
         ]
 
 
-class Server(NamedTuple):
-    """What all connections share.
+class ServerState(NamedTuple):
+    """The state that all connections share.
 
-    scheduler  writes tokens by the settings' law
-    engine     writes them as a deployment's scheduler has it; None: there is none, and the law holds
+    scheduler  writes tokens by the settings' fixed latency
+    engine     writes them as a deployment's scheduler has it; None: there is none, and the fixed latency holds
     """
 
     settings: Settings
-    scheduler: Scheduler
-    metrics: Metrics
+    scheduler: WriteScheduler
+    metrics: ServerCounters
     truth: dict[str, array[int]]
-    """By X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with text was written."""
-    engine: Engine | None = None
+    """Times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with text was written."""
+    engine: RealTimeEngine | None = None
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """One client connection."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerState) -> None:
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
         self._head_bytes = 0  # read of a head that has not ended
         self._in_head = True
         self._expects = False  # the client holds its body back until it is told to go on
-        self._waiting: list[Request] = []  # asked before the answer to an earlier request has ended
-        self._stream: Stream | None = None  # the answer that is being written
+        self._waiting: list[HttpRequest] = []  # asked before the answer to an earlier request has ended
+        self._stream: AnswerWriter | None = None  # the answer that is being written
         self._is_behind = False  # the client reads more slowly than is written
         self._is_deaf = False  # nothing is read
 
@@ -153,14 +153,14 @@ class Connection(asyncio.Protocol):
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._waiting.append(Request(fault=(400, "not understood as HTTP/1.1")))
+            self._waiting.append(HttpRequest(fault=(400, "not understood as HTTP/1.1")))
         else:
             if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
-                self._waiting.append(Request(fault=(431, f"a head of more than {MOST_HEAD_BYTES} bytes")))
+                self._waiting.append(HttpRequest(fault=(431, f"a head of more than {MOST_HEAD_BYTES} bytes")))
         self._serve_next()
 
     def _feed(self, data: bytes) -> None:
-        """To the parser. It ends with a head that offers another protocol, h2c say: that is read again, without."""
+        """Feed the parser. It ends with a head that offers another protocol, h2c say: that is read again, without."""
         while data:
             try:
                 self._parser.feed_data(data)
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
             self._body += body
 
     def on_message_complete(self) -> None:
-        request = Request(
+        request = HttpRequest(
             arrival_ns=time.monotonic_ns(),
             method=self._parser.get_method().decode(),
             path=self._url.partition(b"?")[0].decode("latin-1"),
@@ -250,7 +250,7 @@ class Connection(asyncio.Protocol):
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._listen()
 
-    def _serve(self, request: Request) -> None:
+    def _serve(self, request: HttpRequest) -> None:
         if request.fault is not None:
             raise RefusalError(*request.fault)
         method = _METHODS.get(request.path)
@@ -289,24 +289,24 @@ class Connection(asyncio.Protocol):
             case _:
                 self._generate(request, parse_body(request.body, self._server.settings.model))
 
-    def _tokenize(self, request: Request, body: Body) -> None:
-        tokens = prompt_tokens(body.content if body.prompt is None else body.prompt)
+    def _tokenize(self, request: HttpRequest, body: Body) -> None:
+        tokens = split_prompt(body.content if body.prompt is None else body.prompt)
         ids = [zlib.crc32(token.encode()) % _VOCABULARY if isinstance(token, str) else token for token in tokens]
         document = {"tokens": ids, "count": len(ids), "max_model_len": self._server.settings.max_model_len}
         self.respond(request, msgspec.json.encode(document))
 
-    def _generate(self, request: Request, body: Body) -> None:
+    def _generate(self, request: HttpRequest, body: Body) -> None:
         name = request.id or next(_names)
         settings, truth = self._server.settings, request.truth
-        content = content_of(body, request.path)
-        tokens = lengths(body, request.path, len(content), settings.max_model_len)
-        answer: Answer | GenerateAnswer
+        content = read_content(body, request.path)
+        tokens = count_tokens(body, request.path, len(content), settings.max_model_len)
+        answer: CompletionAnswer | GenerateAnswer
         if request.path == GENERATE:
             answer = GenerateAnswer(body, settings, tokens, name=name, truth=truth)
         else:
-            answer = Answer(body, settings, tokens, chat=request.path == CHAT, name=name, truth=truth)
+            answer = CompletionAnswer(body, settings, tokens, chat=request.path == CHAT, name=name, truth=truth)
         times = array("q", [request.arrival_ns]) if settings.keep_truth else None
-        stream = Stream(self, request, answer, settings.tokens_per_event, times)
+        stream = AnswerWriter(self, request, answer, settings.tokens_per_event, times)
         if self._server.engine is not None:
             stream.keys = Keys(content, stream.output_tokens, self._server.engine.block_tokens)
             try:
@@ -316,20 +316,20 @@ class Connection(asyncio.Protocol):
         self._stream = stream
         self._server.metrics.running += 1
         if answer.is_stream:  # like vLLM's, long before the first token
-            self.write(_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
+            self.write(_make_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
         if times is not None:
             self._server.truth[name.decode("latin-1")] = times
         if self._server.engine is None:
-            self._server.scheduler.add(self._by_law(settings.law, stream))
+            self._server.scheduler.add(self._write_on_time(settings.latency, stream))
 
-    def _by_law(self, law: Law, stream: Stream) -> Iterator[int]:
-        """Have an answer written as the law has it. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
+    def _write_on_time(self, latency: FixedLatency, stream: AnswerWriter) -> Iterator[int]:
+        """Have an answer written at fixed times. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
         for end in stream.ends():
-            yield stream.request.arrival_ns + law.due_ns(stream.input_tokens, end - 1)
+            yield stream.request.arrival_ns + latency.due_ns(stream.input_tokens, end - 1)
             if not stream.write(end):
                 return
 
-    def wrote(self, stream: Stream, tokens: int) -> None:
+    def wrote(self, stream: AnswerWriter, tokens: int) -> None:
         """Tokens of the answer are on their way; with the last of them it has ended."""
         metrics = self._server.metrics
         metrics.generated_tokens += tokens
@@ -349,13 +349,13 @@ class Connection(asyncio.Protocol):
     # What is answered.
 
     def respond(
-        self, request: Request, body: bytes, *more: str, status: int = 200, content_type: str = "application/json"
+        self, request: HttpRequest, body: bytes, *more: str, status: int = 200, content_type: str = "application/json"
     ) -> None:
         """A response in one piece; `more` are header lines."""
-        head = _head(status, request, content_type, f"content-length: {len(body)}", *more)
+        head = _make_head(status, request, content_type, f"content-length: {len(body)}", *more)
         self.write(head if request.method == "HEAD" else head + body)
 
-    def _refuse(self, refusal: RefusalError, request: Request) -> None:
+    def _refuse(self, refusal: RefusalError, request: HttpRequest) -> None:
         status = refusal.status
         kind = f"{_REASONS[status].replace(' ', '')}Error"
         error = {"message": str(refusal), "type": kind, "param": None, "code": status}
@@ -378,7 +378,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(data[written:])
 
 
-def _head(status: int, request: Request, content_type: str, *more: str) -> bytes:
+def _make_head(status: int, request: HttpRequest, content_type: str, *more: str) -> bytes:
     """The head of a response; `more` are header lines."""
     lines = [f"HTTP/1.1 {status} {_REASONS[status]}", "server: loadstone", f"content-type: {content_type}", *more]
     if request.id:

@@ -1,4 +1,6 @@
-"""An answer under way over a connection: when it is written by a law, and what its tokens are to a prefix cache."""
+"""Writes answers over connections when they are due, and makes the keys by which a prefix cache knows their
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 from loadstone.measure.client.clock import Pacer
-from loadstone.measure.simulated_server.answer import WORDS, Answer, GenerateAnswer
+from loadstone.measure.simulated_server.answer import WORDS, CompletionAnswer, GenerateAnswer
 
 _WRITES_PER_TURN = 256  # then sockets are read again: about 2 ms
 # A wake costs 20 to 30 µs of CPU on a virtual machine, as much as five writes. Where many tokens are due, wakes thus
@@ -20,7 +22,7 @@ _WAKE_GAP_NS = 200_000
 _WORDS = [word.decode().strip() for word in WORDS]
 
 
-class Scheduler:
+class WriteScheduler:
     """Resumes each stream when it is due, never earlier.
 
     A stream is a generator: it yields the CLOCK_MONOTONIC ns at which it is due next, and is resumed to write.
@@ -63,7 +65,7 @@ class Scheduler:
         self._pacer.wake_at(begun_ns)  # more is due, after the sockets that wait to be read
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """One HTTP request, as far as it matters here."""
 
     arrival_ns: int = 0  # CLOCK_MONOTONIC, when its last byte was read
@@ -77,17 +79,17 @@ class Request(NamedTuple):
     fault: tuple[int, str] | None = None  # status and message, of bytes that are no request; what follows is not read
 
 
-class Client(Protocol):
+class ResponseConnection(Protocol):
     """The connection over which an answer goes."""
 
     gone: Callable[[], bool]
 
     def write(self, data: bytes) -> None: ...
-    def respond(self, request: Request, body: bytes) -> None: ...
-    def wrote(self, stream: Stream, tokens: int) -> None: ...
+    def respond(self, request: HttpRequest, body: bytes) -> None: ...
+    def wrote(self, stream: AnswerWriter, tokens: int) -> None: ...
 
 
-class Stream:
+class AnswerWriter:
     """An answer that is being written over a connection, when its scheduler says so.
 
     `times`: gets when each event was written, CLOCK_MONOTONIC ns. `serial`: an engine's name for it, −1 before it is
@@ -96,9 +98,9 @@ class Stream:
 
     def __init__(
         self,
-        connection: Client,
-        request: Request,
-        answer: Answer | GenerateAnswer,
+        connection: ResponseConnection,
+        request: HttpRequest,
+        answer: CompletionAnswer | GenerateAnswer,
         tokens_per_event: int,
         times: array[int] | None,
     ) -> None:
@@ -114,7 +116,7 @@ class Stream:
         self._times = times
 
     def ends(self) -> Iterable[int]:
-        """How many tokens are sent after each write: one, then up to so many more at a time, then all."""
+        """List how many tokens are sent after each write: one, then up to so many more at a time, then all."""
         first = range(1, self.output_tokens, self._tokens_per_event) if self.answer.is_stream else ()
         return itertools.chain(first, (self.output_tokens,))
 

@@ -1,4 +1,4 @@
-"""What an answer says, in whatever dialect: the facts that the client keeps, and how bytes become them. No I/O."""
+"""Folds an answer's bytes, in whatever dialect, into the facts that the client keeps. No I/O."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _DONE = b"[DONE]"
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-def place_of(index: float | None) -> int:
-    """Which of several answers side by side something is of, from 0, by what an event says."""
+def read_index(index: float | None) -> int:
+    """Return the number, from 0, of the answer among several side by side that an event is of."""
     return min(count(index) or 0, CHOICES - 1)
 
 
@@ -43,7 +43,7 @@ class Whole:
         self._endless = False
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Nothing yet. Raises SseError from an endless body on."""
+        """Take a piece; gives nothing yet. Raises SseError from an endless body on."""
         if self._endless or len(self._body) + len(piece) > sse.MAX_EVENT_BYTES:
             self._endless = True
             self._body.clear()
@@ -52,7 +52,7 @@ class Whole:
         return []
 
     def finish(self) -> list[bytes]:
-        """The body, if there was any."""
+        """Give the body, if there was any."""
         body, self._body = bytes(self._body), bytearray()
         return [body] if body.strip() else []
 
@@ -183,13 +183,13 @@ class Answer:
         if (tokens := count(reasoning)) is not None:
             self.reasoning_tokens = tokens
 
-    def _lenient(self, payload: bytes, kind: type[_T]) -> _T | None:
+    def _read_leniently(self, payload: bytes, kind: type[_T]) -> _T | None:
         """A payload that the strict decoder of its dialect refused, as far as its fields can be read: one has an odd
         type, or the text is no valid UTF-8. None where it is no object.
         """
-        return convert(self._unread(payload), kind)
+        return convert(self._read_object(payload), kind)
 
-    def _unread(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
+    def _read_object(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
         """Such a payload as an object; None where it is none.
 
         It may be `done`, which says that the answer is complete, or nothing, which keeps a connection alive.

@@ -1,4 +1,4 @@
-"""Compressed bodies, unpacked piece by piece and never further than is allowed. No I/O."""
+"""Unpacks compressed bodies piece by piece, and never further than is allowed. No I/O."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Unpacker:
         self.overflowed = False
 
     @staticmethod
-    def of(coding: str) -> Unpacker | None:
-        """For a Content-Encoding header; None where it is no coding that is read."""
+    def choose(coding: str) -> Unpacker | None:
+        """Make one for a Content-Encoding header; None where it is no coding that is read."""
         name = coding.strip().lower()
         return Unpacker(name) if name in _WINDOWS else None
 
@@ -31,7 +31,7 @@ class Unpacker:
         return self._member.eof
 
     def feed(self, piece: bytes, most_bytes: int) -> bytes:
-        """What a piece of the body unpacks to, at most so many bytes. Raises zlib.error."""
+        """Unpack a piece of the body, to at most so many bytes. Raises zlib.error."""
         unpacked = bytearray()
         while piece:
             if self._member.eof:

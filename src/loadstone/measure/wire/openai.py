@@ -1,4 +1,5 @@
-"""The OpenAI dialect, `/v1/completions` and `/v1/chat/completions`: answers, streamed or in one piece. No I/O.
+"""Reads answers of the OpenAI dialect, `/v1/completions` and `/v1/chat/completions`, streamed or in one piece. No
+I/O.
 
 What engines really send differs from the specification; the differences seen (recorded bytes of vLLM, llama.cpp,
 llama-cpp-python, transformers, mlx-lm, MAX) decide what is tolerated here:
@@ -16,11 +17,11 @@ from typing import Any
 import msgspec
 
 from loadstone.core.text import error_text, excerpt
-from loadstone.measure.wire.answer import REASON_LENGTH, Answer, place_of
+from loadstone.measure.wire.answer import REASON_LENGTH, Answer, read_index
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, load_object, present
-from loadstone.measure.wire.unlisted import text_in, usage_in
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, is_present, load_object
+from loadstone.measure.wire.unlisted import find_text, find_usage
 
 
 class CachedDetails(msgspec.Struct):
@@ -53,8 +54,8 @@ class Delta(msgspec.Struct):
             or self.reasoning_content
             or self.reasoning
             or self.refusal
-            or present(self.tool_calls)
-            or present(self.function_call)
+            or is_present(self.tool_calls)
+            or is_present(self.function_call)
         )
 
 
@@ -80,7 +81,7 @@ class Chunk(msgspec.Struct):
 
 
 class _WholeChoice(Choice):
-    """What a chunk calls its delta, a whole answer calls its message."""
+    """A choice of a whole answer, whose message is what a chunk calls its delta."""
 
     delta: Delta | None = msgspec.field(default=None, name="message")
 
@@ -107,14 +108,15 @@ class OpenAIAnswer(Answer):
     """An answer of /v1/completions or /v1/chat/completions."""
 
     __slots__ = (
-        "_apart", "_began_at", "_decode", "_doubted", "_fields", "_plain_place", "_plain_usage", "_thought", "_total",
+        "_apart", "_began_at", "_decode", "_doubted", "_fields", "_plain_number", "_plain_usage", "_thought",
+        "_total",
     )  # fmt: skip
 
     def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
         super().__init__(stream=stream, keep_text=keep_text)
         self._decode = decode_chunk if stream else decode_whole
         self._plain_usage: Usage | None = None  # of the event that the template in use was made from
-        self._plain_place = 0  # which of several answers that event is of
+        self._plain_number = 0  # which of several answers that event is of
         self._apart = 0  # of several answers, tokens stated in events without choices
         self._doubted: str | None = None  # by what alone the first event is output: "" by its count, or an odd field
         self._fields: dict[str, str | None] = {}  # odd fields and their last text; None: it differed, they are output
@@ -128,7 +130,7 @@ class OpenAIAnswer(Answer):
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
-        """As counts are to be read: whether reasoning is in the server's count or beside it, and whether it came."""
+        """The counts as they are to be read: with reasoning in the server's count or beside it, as it came or not."""
         tokens, thinking, events = self.output_tokens, self.reasoning_tokens, self.events - self.voids
         if not (tokens and thinking and events and self.streams) or self._counts:
             return tokens, tokens
@@ -168,7 +170,7 @@ class OpenAIAnswer(Answer):
         template = learn(body, text, counted=counted, sse=self._sse)
         if template is not None:
             self._plain_usage = usage
-            self._plain_place = place_of(choices[0].index)
+            self._plain_number = read_index(choices[0].index)
         return template
 
     def take_plain(self, events: int, counts: list[int]) -> None:
@@ -177,7 +179,7 @@ class OpenAIAnswer(Answer):
             # What an event between said of the rest of usage, these say again as the template has it.
             self._take_details(self._plain_usage)
             if self._counts:
-                counts = [self._of_all(tokens, self._plain_place) for tokens in counts]
+                counts = [self._sum_answers(tokens, self._plain_number) for tokens in counts]
             self.output_tokens = counts[-1] or self.output_tokens
             if counts[0] < self._last_running or counts != sorted(counts):
                 counts = list(accumulate(counts, max, initial=self._last_running))[1:]
@@ -193,7 +195,7 @@ class OpenAIAnswer(Answer):
         try:
             chunk = self._decode(payload)
         except UNREADABLE:
-            lenient = self._lenient(payload, Chunk if self.streams else _WholeChunk)
+            lenient = self._read_leniently(payload, Chunk if self.streams else _WholeChunk)
             if lenient is None:
                 return
             chunk = lenient
@@ -212,19 +214,19 @@ class OpenAIAnswer(Answer):
                         self._thought = True
                 if choice.finish_reason:
                     self.finish_reason = excerpt(choice.finish_reason, REASON_LENGTH)
-                    self._ended |= {place_of(choice.index)}
+                    self._ended |= {read_index(choice.index)}
                     finished = True
         alone = None if output else ""
         if not output or finished or (usage is not None and usage.completion_tokens is None):
             document = load_object(payload) or {}
             if not output and (field := self._take_unlisted(document)):
                 output, alone = True, field
-            if found := usage_in(document):
+            if found := find_usage(document):
                 self._total = count(found.get("total"))
                 details = CachedDetails(found.get("cached")), ReasoningDetails(found.get("reasoning"))
                 usage = Usage(found.get("input"), found["output"], *details)
         if usage is not None:
-            output = self._take_usage(usage, output, place_of(choices[0].index) if choices else None)
+            output = self._take_usage(usage, output, read_index(choices[0].index) if choices else None)
         elif output:
             self.running = False
         if output:
@@ -237,9 +239,9 @@ class OpenAIAnswer(Answer):
                 self._keep(first.text or (first.delta.content if first.delta is not None else None))
         if chunk.timings is not None:
             self._take_timings(chunk.timings)
-        if chunk.error is not NO_RAW and present(chunk.error):
+        if chunk.error is not NO_RAW and is_present(chunk.error):
             self._complain(error_text(bytes(chunk.error)))
-        elif not choices and present(chunk.message):
+        elif not choices and is_present(chunk.message):
             self._complain(error_text(payload))
         elif self.finish_reason in _GIVEN_UP:
             self._complain(f"the server gave up the request (finish reason {self.finish_reason})")
@@ -249,7 +251,7 @@ class OpenAIAnswer(Answer):
         to say anything, of which the next output tells.
         """
         found = None
-        for name, said in text_in(document):
+        for name, said in find_text(document):
             if name not in self._fields:
                 if len(self._fields) == _FIELDS:
                     continue
@@ -278,10 +280,10 @@ class OpenAIAnswer(Answer):
             self.voids += 1
         self._doubted, self._began_at = alone, running
 
-    def _take_usage(self, usage: Usage, output: bool, place: int | None) -> bool:
+    def _take_usage(self, usage: Usage, output: bool, number: int | None) -> bool:
         """Keep the newest counts. True if the event stands for output: text, or a running count that grew.
 
-        `place`: which of several answers the event is of; None: it has no choices.
+        `number`: which of several answers the event is of; None: it has no choices.
         """
         self._take_details(usage)
         # As `count`, without the call: engines may send this on every event.
@@ -291,24 +293,24 @@ class OpenAIAnswer(Answer):
             return output
         tokens = int(reported)
         if self._counts:
-            tokens = self._of_all(tokens, place)
+            tokens = self._sum_answers(tokens, number)
         self.output_tokens = tokens or self.output_tokens  # output came: 0 is not counted yet, or never
         grew = tokens > self._last_running
         if grew:
             self._last_running = tokens
-        if grew and self.running and not output and place is not None:
+        if grew and self.running and not output and number is not None:
             # A token without text. A first count above one, without text, is a total that comes at the end.
             output = self.events > 0 or tokens == 1
         return output
 
-    def _of_all(self, tokens: int, place: int | None) -> int:
-        """The tokens of all answers side by side, where an event states those of answer `place`; None: it has no
+    def _sum_answers(self, tokens: int, number: int | None) -> int:
+        """The tokens of all answers side by side, where an event states those of answer `number`; None: it has no
         choices, and states those of all (vLLM, SGLang), or of the one that ended (llama.cpp's chat).
         """
-        if place is None:
+        if number is None:
             self._apart += tokens
         else:
-            self._counts[place] = tokens
+            self._counts[number] = tokens
         return self._apart or sum(self._counts.values())
 
     def _take_details(self, usage: Usage) -> None:

@@ -1,4 +1,4 @@
-"""What a run asks of the server: everything that all its requests say beside their prompt and length. No I/O.
+"""Writes what a run asks of the server: everything that all its requests say beside their prompt and length. No I/O.
 
 `body` writes it in the endpoint's own words with markers, which RequestBody replaces by prompts and lengths.
 """
@@ -16,13 +16,15 @@ from loadstone.measure.wire import sglang, triton
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.openai import OpenAIAnswer
 from loadstone.measure.wire.sglang import SglangAnswer
-from loadstone.measure.wire.structured import shape_fields
+from loadstone.measure.wire.structured import make_shape_fields
 from loadstone.measure.wire.triton import GrpcAnswer, TritonAnswer
 from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Endpoint, RequestSpec
 
 
-def path(spec: RequestSpec) -> str:
-    """Where the requests go, from the server's root on. Raises InputError where the endpoint is not HTTP."""
+def make_path(spec: RequestSpec) -> str:
+    """Return the path of the requests, from the server's root on. Raises InputError where the endpoint is not
+    HTTP.
+    """
     match spec.endpoint:
         case "completions" | "chat":
             return (
@@ -37,22 +39,22 @@ def path(spec: RequestSpec) -> str:
     )
 
 
-def body(spec: RequestSpec) -> dict[str, Any]:
-    """The JSON body of every request, with PROMPT and LENGTH in the places of what differs.
+def make_body(spec: RequestSpec) -> dict[str, Any]:
+    """Make the JSON body of every request, with PROMPT and LENGTH where requests differ.
 
     Raises InputError where a model behind gRPC has no input for a field of the user's own.
     """
     if spec.endpoint == "sglang":
-        written = {**sglang.fields(spec, LENGTH), TEXT_OR_IDS: PROMPT}
+        written = {**sglang.make_fields(spec, LENGTH), TEXT_OR_IDS: PROMPT}
     elif spec.endpoint in ("triton", "triton-grpc"):
-        written = triton.inputs(spec, PROMPT, LENGTH)
+        written = triton.make_inputs(spec, PROMPT, LENGTH)
     else:
-        written = _openai(spec)
-    merged = _merged(written, spec.extra)
-    return triton.grpc_body(spec, merged) if spec.endpoint == "triton-grpc" else merged
+        written = _make_openai_body(spec)
+    merged = _merge(written, spec.extra)
+    return triton.make_grpc_body(spec, merged) if spec.endpoint == "triton-grpc" else merged
 
 
-def _openai(spec: RequestSpec) -> dict[str, Any]:
+def _make_openai_body(spec: RequestSpec) -> dict[str, Any]:
     written: dict[str, Any] = {"model": spec.model, "stream": spec.stream}
     if spec.stream and spec.usage != "none":
         written["stream_options"] = {"include_usage": True}
@@ -65,7 +67,7 @@ def _openai(spec: RequestSpec) -> dict[str, Any]:
             written[name] = value
     if spec.sampling.stop:
         written["stop"] = list(spec.sampling.stop)
-    written |= shape_fields(spec)
+    written |= make_shape_fields(spec)
     written[spec.length] = LENGTH
     if spec.min_tokens:
         written["min_tokens"] = LENGTH
@@ -73,12 +75,12 @@ def _openai(spec: RequestSpec) -> dict[str, Any]:
     return written
 
 
-def _merged(fields: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
-    """`fields` with those of `extra` laid over them; objects on both sides are merged."""
+def _merge(fields: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """Merge the fields of `extra` into `fields`, and objects that are on both sides."""
     merged = dict(fields)
     for name, value in extra.items():
         before = merged.get(name)
-        merged[name] = _merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+        merged[name] = _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return merged
 
 
@@ -93,7 +95,7 @@ class RequestBody:
         )
 
     def render(self, prompt: bytes, output_tokens: int) -> bytes:
-        """The body for a prompt already in JSON (a string, an array of token ids, or an array of messages)."""
+        """Write the body for a prompt already in JSON (a string, an array of token ids, or an array of messages)."""
         pieces = self._pieces.copy()
         for place in self._prompts:
             pieces[place] = prompt
@@ -114,5 +116,5 @@ _ANSWERS: dict[Endpoint, type[Answer]] = {
 
 
 def new_answer(endpoint: Endpoint, *, stream: bool = True, keep_text: bool = False) -> Answer:
-    """An answer about to be heard: of a stream or in one piece, and whether its text is of use."""
+    """Make an answer about to be heard: as a stream or in one piece, with its text kept or not."""
     return _ANSWERS[endpoint](stream=stream, keep_text=keep_text)

@@ -1,4 +1,4 @@
-"""SGLang's own dialect, `POST /generate`: request body out, answers in. No I/O.
+"""Writes requests and reads answers of SGLang's own dialect, `POST /generate`. No I/O.
 
 Source: sgl-project/sglang, python/sglang/srt: entrypoints/http_server.py (`generate_request`), managers/io_struct.py
 (`GenerateReqInput`), managers/tokenizer_manager.py (`_handle_batch_output`), sampling/sampling_params.py.
@@ -15,14 +15,16 @@ from typing import Any
 import msgspec
 
 from loadstone.core.text import error_text, excerpt
-from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, place_of
-from loadstone.measure.wire.structured import shape_fields
-from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, load, present, raw
+from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, read_index
+from loadstone.measure.wire.structured import make_shape_fields
+from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, is_present, load, raw
 from loadstone.workload.request import RequestSpec
 
 
-def fields(spec: RequestSpec, length: str) -> dict[str, Any]:
-    """The body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of tokens."""
+def make_fields(spec: RequestSpec, length: str) -> dict[str, Any]:
+    """Make the body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of
+    tokens.
+    """
     params: dict[str, Any] = {"max_new_tokens": length}
     if spec.min_tokens:
         params["min_new_tokens"] = length
@@ -33,7 +35,7 @@ def fields(spec: RequestSpec, length: str) -> dict[str, Any]:
     params |= {name: value for name, value in drawn.items() if value is not None}
     if sampling.stop:
         params["stop"] = list(sampling.stop)
-    params |= shape_fields(spec)
+    params |= make_shape_fields(spec)
     return {"sampling_params": params, "stream": spec.stream}
 
 
@@ -66,53 +68,53 @@ class SglangAnswer(Answer):
         try:
             event = _decode(payload)
         except UNREADABLE:
-            if not self.streams and (answers := _several(payload)):
-                for place, event in enumerate(answers):
-                    self._take(event, place, payload)
+            if not self.streams and (answers := _read_several(payload)):
+                for number, event in enumerate(answers):
+                    self._take(event, number, payload)
                 return
-            lenient = self._lenient(payload, _Event)
+            lenient = self._read_leniently(payload, _Event)
             if lenient is None:
                 return
             event = lenient
-        self._take(event, place_of(event.index), payload)
+        self._take(event, read_index(event.index), payload)
 
-    def _take(self, event: _Event, place: int, payload: bytes) -> None:
-        """What `payload` says of answer number `place`."""
+    def _take(self, event: _Event, number: int, payload: bytes) -> None:
+        """Take what `payload` says of answer number `number`."""
         meta = event.meta_info
         if meta is None:
-            if present(event.error):
+            if is_present(event.error):
                 self._complain(error_text(bytes(event.error)))
-            elif present(event.message):
+            elif is_present(event.message):
                 self._complain(error_text(payload))
-            elif present(event.text) or present(event.output_ids):
-                self._take_uncounted(event, place)
+            elif is_present(event.text) or is_present(event.output_ids):
+                self._take_uncounted(event, number)
             return
         tokens = count(meta.completion_tokens)
         if tokens is None:
-            if present(event.text) or present(event.output_ids):
-                self._take_uncounted(event, place)
-        elif tokens > self._counts.get(place, 0):
-            self._counts[place] = tokens
+            if is_present(event.text) or is_present(event.output_ids):
+                self._take_uncounted(event, number)
+        elif tokens > self._counts.get(number, 0):
+            self._counts[number] = tokens
             self._last_running = self.output_tokens = sum(self._counts.values())
             self.events += 1
             if self.running:
                 self.running_tokens.append(self._last_running)
         else:
             self.output_tokens = self._last_running
-        if self._keeps and not place:
+        if self._keeps and not number:
             self._take_text(event.text)
         self._take_counts(meta.prompt_tokens, meta.cached_tokens, meta.reasoning_tokens)
-        if present(meta.finish_reason):
+        if is_present(meta.finish_reason):
             self._take_reason(meta.finish_reason)
-            self._ended |= {place}
-        if present(event.error):
+            self._ended |= {number}
+        if is_present(event.error):
             self._complain(error_text(bytes(event.error)))
 
-    def _take_uncounted(self, event: _Event, place: int) -> None:
+    def _take_uncounted(self, event: _Event, number: int) -> None:
         """Output without a count: then none of the counts are of use for a curve."""
         self.running = False
         self.events += 1
-        if self._keeps and not place:
+        if self._keeps and not number:
             self._take_text(event.text)
 
     def _take_text(self, field: msgspec.Raw) -> None:
@@ -134,7 +136,7 @@ class SglangAnswer(Answer):
             self._complain(error_text(bytes(raw(message))) if message else "aborted by the server")
 
 
-def _several(payload: bytes) -> list[_Event]:
+def _read_several(payload: bytes) -> list[_Event]:
     """The answers to a request with `n`, in one piece: a list."""
     answers = load(payload)
     events = [convert(each, _Event) for each in answers[:CHOICES]] if isinstance(answers, list) else []

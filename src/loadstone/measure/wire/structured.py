@@ -1,4 +1,4 @@
-"""Structured output: a shape that answers must have, and how each engine spells the wish for it. No I/O."""
+"""Asks for structured output: a shape that answers must have, in each engine's own fields. No I/O."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _JSON_BEGINNINGS = {
 }
 
 
-def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
-    """What is worth trying at an endpoint, in order of preference."""
+def list_spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
+    """List the spellings worth trying at an endpoint, in order of preference."""
     if endpoint == "sglang":
         return ("sampling_params",)
     if endpoint in ("triton", "triton-grpc"):
@@ -34,8 +34,10 @@ def spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
     return _OPENAI[kind]
 
 
-def shape_fields(spec: RequestSpec) -> dict[str, Any]:
-    """The fields of a request body that ask for its shape, if any; those of `sampling_params` go into that object."""
+def make_shape_fields(spec: RequestSpec) -> dict[str, Any]:
+    """Make the fields of a request body that ask for its shape, if any; those of `sampling_params` go into that
+    object.
+    """
     if spec.structured is None or spec.spelling is None:
         return {}
     kind, value = spec.structured.kind, spec.structured.value
@@ -57,8 +59,9 @@ def shape_fields(spec: RequestSpec) -> dict[str, Any]:
             return {"ebnf" if kind == "grammar" else kind: as_text}
 
 
-def obeyed(structured: Structured, text: str, *, ended: bool) -> bool | None:
-    """Whether an answer, or its beginning where it has not `ended` by itself, has the shape; None: cannot be told."""
+def has_shape(structured: Structured, text: str, *, ended: bool) -> bool | None:
+    """Return True if an answer, or its beginning where it has not `ended` by itself, has the shape; None: cannot be
+    told."""
     begun = text.lstrip()
     if not begun:
         return None

@@ -27,7 +27,7 @@ _TEXT = re.compile(rb'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 
 
 class Template:
-    """What one plain read looks like: chunk size, CR LF, head, text, tail, CR LF. Made by `learn`.
+    """Recognises plain reads of one form: chunk size, CR LF, head, text, tail, CR LF. Made by `learn`.
 
     `counted`: the tail states the running token count. It recognises nothing while `sse` holds part of an event.
     """
@@ -45,7 +45,7 @@ class Template:
         self._count_at = [key.startswith(_COUNT) for key in keys].index(True) if counted else -1
 
     def run(self, reads: Sequence[bytes]) -> tuple[int, list[int]]:
-        """How many of `reads`, from the first on, are one plain event each; and their counts, if `counted`."""
+        """Return how many of `reads`, from the first on, are one plain event each; and their counts, if `counted`."""
         if not reads or not self._sse.at_rest:
             return 0, []
         counts = self._all(reads)
@@ -63,8 +63,8 @@ class Template:
         return plain, all_counts
 
     def _all(self, reads: Sequence[bytes]) -> list[int] | None:
-        """The counts if every one of `reads` is plain, else None."""
-        rests = _unframed(reads)
+        """Return the counts if every one of `reads` is plain, else None."""
+        rests = _unframe(reads)
         if rests is None:
             return None
         left = sum(map(len, rests)) - len(self._head) * len(reads)
@@ -97,8 +97,8 @@ class Template:
         return counts
 
 
-def _unframed(reads: Sequence[bytes]) -> list[bytes] | None:
-    """What follows the chunk size, if each read is as long as that says."""
+def _unframe(reads: Sequence[bytes]) -> list[bytes] | None:
+    """Cut off the chunk size of each read; None if one is not as long as it says."""
     digits = reads[0].find(b"\r")
     if [read[:digits] for read in reads] == [b"%x" % (len(read) - digits - 4) for read in reads]:
         return [read[digits:] for read in reads]
@@ -111,7 +111,8 @@ def _unframed(reads: Sequence[bytes]) -> list[bytes] | None:
 
 
 def learn(body: bytes, text: str, *, counted: bool, sse: SseDecoder) -> Template | None:
-    """A template from an HTTP chunk's `body` that is one plain event with `text`; None where it would be ambiguous.
+    """Make a template from an HTTP chunk's `body` that is one plain event with `text`; None where it would be
+    ambiguous.
 
     Plain: one choice, with text and without a finish reason, no error. `counted`: its usage gave completion_tokens.
     `sse`: the decoder that read it, and reads what the template does not recognise.

@@ -1,4 +1,4 @@
-"""Reading JSON that is not quite as it should be: an odd type, an impossible number, invalid UTF-8. No I/O.
+"""Reads JSON that is not quite as it should be: an odd type, an impossible number, invalid UTF-8. No I/O.
 
 Nothing here raises on what a server sent: what cannot be used is missing.
 """
@@ -14,54 +14,56 @@ MAX_COUNT = 1 << 24
 """Token counts above this are no counts: nothing longer can be asked for, and each token costs memory later."""
 
 MAX_LEVELS = 32
-"""Of JSON that is kept as it came: engines need 5, and DuckDB reads 128."""
+"""Levels of JSON that is kept as it came: engines need 5, and DuckDB reads 128."""
 _MOST = 1.7e308
 
 NO_RAW = msgspec.Raw(b"")
 """Default of a field that is kept as bytes: it was not sent."""
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What a strict decoder raises; the tolerant way is then tried."""
+"""The errors of a strict decoder; the tolerant way is then tried."""
 
 _NULLISH = (b"null", b'""', b"[]", b"{}", b"false", b"0")
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
-def present(field: msgspec.Raw) -> bool:
-    """The field was sent and says something."""
+def is_present(field: msgspec.Raw) -> bool:
+    """Return True if the field was sent and says something."""
     return field is not NO_RAW and bytes(field) not in _NULLISH
 
 
 def count(value: float | None) -> int | None:
-    """A count of tokens; None for what cannot be one (negative, huge, a fraction, NaN, which compares to nothing)."""
+    """Read a count of tokens; None for what cannot be one (negative, huge, a fraction, NaN, which compares to
+    nothing).
+    """
     return int(value) if value is not None and 0 <= value <= MAX_COUNT and value == int(value) else None
 
 
 def load_object(payload: bytes) -> dict[str, Any] | None:
-    """A JSON object, invalid UTF-8 replaced; None for anything else."""
+    """Read a JSON object, invalid UTF-8 replaced; None for anything else."""
     fields = load(payload)
     return fields if isinstance(fields, dict) else None
 
 
 def load(payload: bytes) -> Any:
-    """A JSON document, invalid UTF-8 replaced, a byte order mark passed over; None where it cannot be read.
+    """Read a JSON document, invalid UTF-8 replaced, a byte order mark passed over; None where it cannot be read.
 
     Numbers of any length are read, and so are NaN and Infinity, which some engines print.
     """
     try:
-        return json.loads(payload.decode("utf-8-sig", "replace"), parse_int=_number)
+        return json.loads(payload.decode("utf-8-sig", "replace"), parse_int=_parse_number)
     except (ValueError, RecursionError):
         return None
 
 
-def _number(digits: str) -> float:
-    """An integer; Python refuses those of thousands of digits, which are as good as infinite."""
+def _parse_number(digits: str) -> float:
+    """Read an integer; Python refuses those of thousands of digits, which are as good as infinite."""
     return int(digits) if len(digits) < 400 else float(digits)
 
 
 def raw(value: Any) -> msgspec.Raw:
-    """A decoded value as bytes again; nested deeper than can be written, as a word that says so."""
+    """Encode a decoded value again; one nested deeper than can be written becomes a word that says so."""
     try:
         return msgspec.Raw(json.dumps(value, separators=(",", ":")).encode())
     except RecursionError:
@@ -69,8 +71,8 @@ def raw(value: Any) -> msgspec.Raw:
 
 
 def storable(value: Any, levels: int = MAX_LEVELS) -> Any:
-    """A decoded value as every reader of JSON takes it: what is nested deeper is null, and so is a number beyond
-    float64; half a UTF-16 pair is a replacement character.
+    """Make a decoded value one that every reader of JSON takes: what is nested deeper is null, and so is a number
+    beyond float64; half a UTF-16 pair is a replacement character.
     """
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode() if not value.isascii() else value
@@ -86,7 +88,7 @@ def storable(value: Any, levels: int = MAX_LEVELS) -> Any:
 
 
 def text(value: Any) -> str | None:
-    """Text of any value; None of one that says nothing."""
+    """Make text of any value; None of one that says nothing."""
     if not value or isinstance(value, str):
         return value or None
     try:
@@ -96,7 +98,7 @@ def text(value: Any) -> str | None:
 
 
 def convert(value: Any, kind: type[_T]) -> _T | None:
-    """A struct from a dict, as far as its fields can be read; None of what is no dict.
+    """Make a struct of a dict, as far as its fields can be read; None of what is no dict.
 
     Whatever is there can be text; a field of another type than expected keeps its default.
     """

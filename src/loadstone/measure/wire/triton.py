@@ -26,8 +26,8 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import Answer
-from loadstone.measure.wire.structured import shape_fields
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, convert, count, present
+from loadstone.measure.wire.structured import make_shape_fields
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, convert, count, is_present
 from loadstone.workload.request import RequestSpec
 
 NEEDED = ("text_input", "max_tokens")
@@ -82,7 +82,7 @@ class GrpcBody(msgspec.Struct):
     inputs: list[Tensor]
 
 
-def inputs(spec: RequestSpec, prompt: str, length: str) -> dict[str, Any]:
+def make_inputs(spec: RequestSpec, prompt: str, length: str) -> dict[str, Any]:
     """Input name → value, for a model with `ask.inputs` (none known: those of the newest ensemble).
 
     `prompt` and `length` stand in their places. It is the JSON body of /generate as it is.
@@ -98,14 +98,14 @@ def inputs(spec: RequestSpec, prompt: str, length: str) -> dict[str, Any]:
         "stop_words": stop,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
-        spelled("seed", spec.inputs): sampling.seed,
-        spelled("min_tokens", spec.inputs): length if spec.min_tokens else None,
+        spell_input("seed", spec.inputs): sampling.seed,
+        spell_input("min_tokens", spec.inputs): length if spec.min_tokens else None,
         "return_num_input_tokens": True if spec.usage != "none" else None,
         "return_num_output_tokens": True if spec.usage != "none" else None,
         # In one piece the answer else begins with the prompt, which is then counted as output.
         "exclude_input_in_output": None if spec.stream else True,
     }
-    values |= shape_fields(spec)
+    values |= make_shape_fields(spec)
     return {
         name: value
         for name, value in values.items()
@@ -113,13 +113,13 @@ def inputs(spec: RequestSpec, prompt: str, length: str) -> dict[str, Any]:
     }
 
 
-def spelled(name: str, known: tuple[str, ...]) -> str:
+def spell_input(name: str, known: tuple[str, ...]) -> str:
     """An input's name in the model's release; the newest where neither is known."""
     older = {"seed": "random_seed", "min_tokens": "min_length"}.get(name, name)
     return older if older in known and name not in known else name
 
 
-def grpc_body(spec: RequestSpec, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def make_grpc_body(spec: RequestSpec, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A request with these inputs in JSON, which `encode` turns into what gRPC carries.
 
     Raises InputError where the user's own fields are no inputs of the model.
@@ -161,11 +161,11 @@ class TritonAnswer(Answer):
         try:
             response = _decode(payload)
         except UNREADABLE:
-            fields = self._unread(payload, done=None)
+            fields = self._read_object(payload, done=None)
             if fields is None:
                 return
             response = _tolerated(fields)
-        if present(response.error):
+        if is_present(response.error):
             self._complain(error_text(bytes(response.error)))
             return
         text = response.text_output
@@ -221,7 +221,7 @@ class GrpcAnswer(TritonAnswer):
         return 0 if self.streams else self.events
 
     def fail(self, message: str) -> None:
-        """What the server, or who reads it, says in place of a response."""
+        """Take an error that the server, or who reads it, gives in place of a response."""
         self._complain(excerpt(message))
 
 
@@ -238,7 +238,7 @@ def encode(messages: Any, rendered: bytes, request_id: str) -> bytes:
 
 
 def may_be_last(data: bytes) -> bool:
-    """Of a response still in bytes: does it say that it is the last, or begin with an error?"""
+    """Return True if a response still in bytes says that it is the last, or begins with an error."""
     return _LAST in data or data[:1] == _ERROR_TAG
 
 

@@ -1,4 +1,5 @@
-"""What a chunk of OpenAI's dialect says under names that the specification lacks: counts of tokens, output. No I/O.
+"""Finds what a chunk of OpenAI's dialect says under names that the specification lacks: counts of tokens, output. No
+I/O.
 
 It is looked for where a chunk says nothing that is known, which is twice or three times in an answer.
 """
@@ -24,19 +25,19 @@ _NO_TEXT = re.compile(
     "created|time|timestamp|date|at|url|uri|mime|language|logprobs?|version)$",
     re.IGNORECASE,
 )
-"""How names of fields end whose strings are about the output, and not of it."""
+"""Endings of the names of fields whose strings are about the output, and not of it."""
 _ENCODED = re.compile(r"[A-Za-z0-9+/_=-]{48,}|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|data:\w+/.*", re.DOTALL)
 """Base64 and its like; identifiers."""
 
 
-def usage_in(chunk: Any) -> dict[str, float] | None:
-    """The counts of the first object in a decoded chunk that counts output: input, output, total, cached, reasoning,
-    as far as they are there. None where there is no such object.
+def find_usage(chunk: Any) -> dict[str, float] | None:
+    """Find the counts of the first object in a decoded chunk that counts output: input, output, total, cached,
+    reasoning, as far as they are there. None where there is no such object.
     """
     waiting = [(chunk, _LEVELS)]
     for value, levels in waiting:  # which grows: those that are further in come later
         if isinstance(value, dict):
-            found = _counts(value)
+            found = _read_counts(value)
             if "output" in found:
                 return found
         inner = value.values() if isinstance(value, dict) else value
@@ -45,8 +46,8 @@ def usage_in(chunk: Any) -> dict[str, float] | None:
     return None
 
 
-def _counts(usage: dict[str, Any]) -> dict[str, float]:
-    """The largest of each count, of an object and of those in it."""
+def _read_counts(usage: dict[str, Any]) -> dict[str, float]:
+    """Take the largest of each count, of an object and of those in it."""
     found: dict[str, float] = {}
     inner = [each for each in usage.values() if isinstance(each, dict)]
     for name, value in ((name, value) for each in (usage, *inner) for name, value in each.items()):
@@ -63,20 +64,20 @@ def _counts(usage: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def text_in(chunk: Any) -> Iterator[tuple[str, str]]:
-    """Names of the unknown fields of a decoded chunk's deltas, each with what it says in words."""
+def find_text(chunk: Any) -> Iterator[tuple[str, str]]:
+    """Yield the names of the unknown fields of a decoded chunk's deltas, each with what it says in words."""
     choices = chunk.get("choices") if isinstance(chunk, dict) else None
     for choice in choices if isinstance(choices, list) else ():
         delta = choice.get("delta") if isinstance(choice, dict) else None
         for name, value in delta.items() if isinstance(delta, dict) else ():
-            if name not in _DELTA and (said := "".join(_said(name, value, _LEVELS))):
+            if name not in _DELTA and (said := "".join(_collect_text(name, value, _LEVELS))):
                 yield name, said
 
 
-def _said(name: str, value: Any, levels: int) -> Iterator[str]:
+def _collect_text(name: str, value: Any, levels: int) -> Iterator[str]:
     if isinstance(value, str):
         if not _NO_TEXT.search(name) and not _ENCODED.fullmatch(value):
             yield value
     elif levels and isinstance(value, dict | list):
         for inner_name, inner in value.items() if isinstance(value, dict) else ((name, each) for each in value):
-            yield from _said(inner_name, inner, levels - 1)
+            yield from _collect_text(inner_name, inner, levels - 1)

@@ -1,4 +1,5 @@
-"""What cannot be: parallelism that does not divide the model, contexts beyond its limit; with what would work."""
+"""Contradictions of a deployment: parallelism that does not divide the model, contexts beyond its limit; with what
+would work."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ from loadstone.engines import ENGINES, rules_of
 from loadstone.engines.sharding.limits import count
 from loadstone.engines.sharding.rank import shape_of
 
-_NOT_IN_GGUF = ("fp8", "nvfp4")
 _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
 
 
@@ -52,7 +52,7 @@ def beyond_context(deployment: Deployment, context_tokens: int | None) -> str | 
 
 
 def _published(deployment: Deployment) -> Iterator[str]:
-    """What stands against the checkpoint that is published in the precision of `MODEL:weights`."""
+    """List what stands against the checkpoint that is published in the precision of `MODEL:weights`."""
     model, dtype = deployment.model, deployment.weights_dtype
     checkpoint = None if dtype == model.weights_dtype else published_in(model, dtype)
     if checkpoint is not None:
@@ -68,7 +68,7 @@ def _with_others(deployment: Deployment, refusal: str | None) -> str | None:
         engine
         for engine in ENGINES
         if engine != deployment.engine
-        and not (engine == "llama.cpp" and deployment.weights_dtype in _NOT_IN_GGUF)
+        and deployment.weights_dtype not in ENGINES[engine].unreadable_weights
         and rules_of(msgspec.structs.replace(deployment, engine=engine, arguments=())).hardware_refusal() is None
     ]
     return f"{refusal}; {' or '.join(f'engine={engine}' for engine in others)} would run it" if others else refusal
@@ -109,7 +109,7 @@ def _tp_ways(model: Model) -> list[int]:
 
 
 def _uncut(run: Layers, tp: int) -> Iterator[str]:
-    """What `tp` ranks cannot share evenly. KV heads and groups may also be copied, each to as many ranks."""
+    """List what `tp` ranks cannot share evenly. KV heads and groups may also be copied, each to as many ranks."""
     attention, mlp = run.attention, run.mlp
     if attention is not None and attention.heads % tp:
         yield f"{attention.heads} attention heads"

@@ -17,7 +17,7 @@ from loadstone.core import arrays, run_folder
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo
-from loadstone.core.server_metrics import GAUGES
+from loadstone.engines.server_metrics import GAUGES
 
 Floats = NDArray[np.float64]
 
@@ -126,7 +126,7 @@ def _count(events: arrays.Events, heat: Heat, tokens: NDArray[np.int64], edges: 
     """Add the events to the heat map and to the tokens per time bin. A gap counts once for each token that
     ended it, divided by them: ITL, as arrays.token_gaps() has it.
     """
-    gained = np.maximum(arrays.gained(events), 0)
+    gained = np.maximum(arrays.count_gained(events), 0)
     tokens += np.bincount(_bin(events.arrival, edges), weights=gained, minlength=len(tokens)).astype(np.int64)
     at_s, gap_s, brought = arrays.spread_gaps(events.arrival, gained, events.lengths)
     low, high = np.log(GAP_LOW_S), np.log(GAP_HIGH_S)
@@ -150,12 +150,12 @@ def _reduce(cells: int) -> list[int]:
 
 
 def _cdfs(load: Load, rows: NDArray[Any]) -> Iterable[Cdf]:
-    done = rows[rows["measured"] & arrays.completed(rows)]
+    done = rows[rows["measured"] & arrays.is_completed(rows)]
     unknown = bool(np.isnan(done["intended"]).all())  # as other tools' files have it
     begin = done["sent"] if load.is_closed or unknown else done["intended"]
     values = {"TTFT": done["first"] - begin, "TPOT": arrays.tpot_s(done), "E2E": done["last"] - begin}
     for metric, each in values.items():
-        present = np.sort(arrays.present(each))
+        present = np.sort(arrays.drop_missing(each))
         n = len(present)
         if not n:
             continue
@@ -183,7 +183,7 @@ def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Ite
 
     def up_to(times: Floats) -> Floats:
         """Count the times that were past, as the mean over each bin: from its integral up to every edge."""
-        known = np.sort(arrays.present(times))
+        known = np.sort(arrays.drop_missing(times))
         past = np.searchsorted(known, edges, side="right")
         integral = past * edges - np.concatenate([[0.0], np.cumsum(known)])[past]
         return np.asarray(np.diff(integral) / width_s)
@@ -215,7 +215,7 @@ def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
         if plain is not None:
             panel, spoken, scale = shown[key]
             yield from _series(panel, spoken, times, values * scale, fine & (names == plain), edges)
-    moments, power = Readings(table).together("power_w", edges[0], edges[-1])
+    moments, power = Readings(table).interpolate("power_w", edges[0], edges[-1])
     yield from _series("power (W)", "all GPUs", moments, power.sum(axis=0), np.isfinite(moments), edges)
 
 

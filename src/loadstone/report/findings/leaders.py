@@ -239,7 +239,8 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
     if least and not is_surely_met(least[0]):
         first = least[0]
         alternatives.append(
-            f"{setup(first)} at {load_label(first)} meets its bounds with probability {show_probability(first.p_met or 0.0)}"
+            f"{setup(first)} at {load_label(first)} meets its bounds with probability "
+            f"{show_probability(first.p_met or 0.0)}"
         )
         likely = _least(frame, [point for point in frame.points if point.slo_met and is_surely_met(point)])
         alternatives += [

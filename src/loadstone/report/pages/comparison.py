@@ -201,5 +201,5 @@ def _flat(value: object) -> str:
 
 
 def plain(value: object, limit: int = 120) -> str:
-    """Write what engines or files wrote as one short line."""
+    """Shorten text of engines or files to one plain line."""
     return excerpt(_flat(value), limit)

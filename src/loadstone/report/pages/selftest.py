@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadstone.analyse.client_accuracy import Row, Selftest, Shift
+from loadstone.analyse.client_accuracy import Selftest, SelftestRow, Shift
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.table import Shown, Table, table_of
 
@@ -23,11 +23,11 @@ def render(selftest: Selftest) -> list[Shown]:
     return [" · ".join(map(str, heading)), _errors(selftest.rows), _shifts(selftest.rows), *lines, *notes]
 
 
-def _name(row: Row) -> str:
+def _name(row: SelftestRow) -> str:
     return f"{row.streams} × {row.tokens_per_s:g}/s{' busy' if row.contended else ''}"
 
 
-def _errors(rows: Sequence[Row]) -> Table:
+def _errors(rows: Sequence[SelftestRow]) -> Table:
     heads = ("error min", "p50", "p90", "p99", "p99.9", "max")
     lines = []
     for row in rows:
@@ -40,7 +40,7 @@ def _errors(rows: Sequence[Row]) -> Table:
     return table_of(lines, "streams")
 
 
-def _shifts(rows: Sequence[Row]) -> Table:
+def _shifts(rows: Sequence[SelftestRow]) -> Table:
     heads = ("TTFT shift p50", "p99", "ITL shift p50", "p99", "receive lag", "sends late", "request", "server late")
     lines = []
     for row in rows:

@@ -189,7 +189,7 @@ def _summary(folder: Path, info: RunInfo) -> tuple[Summary | None, str]:
     if not path.exists():
         return None, "it has no summary yet"
     _check_size(path, _SUMMARY_BYTES)
-    if path.name in run_folder.changed(folder, info.marks):
+    if path.name in run_folder.find_changed(folder, info.marks):
         return None, "summary.json was changed after it was written"
     try:
         return summaries.read(folder), ""

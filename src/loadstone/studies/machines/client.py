@@ -1,4 +1,4 @@
-"""What SSH and Ray have in common: ranks that are led elsewhere, and a client there that is followed to its end."""
+"""Ranks that are led on other hosts, and a client there that is followed to its end: for SSH and Ray."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from loadstone.core.errors import TargetError
 from loadstone.engines.launch import Launch
-from loadstone.measure.engines.launch import Engine, Rank
+from loadstone.measure.engines.launch import RankProcess, StartedRanks
 
 HERE = "localhost"
 """The name in a study file of the host that runs the study."""
@@ -20,19 +20,19 @@ _FILES = ("dataset", "trace", "plan", "tokenizer", "structured")
 """Options of `bench` that name files; structured's may have `SCHEME:` before."""
 
 
-class LedProcess(Rank, Protocol):
-    """`stop` asks it to end, and returns when it has; `end` only asks."""
+class LedProcess(RankProcess, Protocol):
+    """A process on another host. `stop` asks it to end, and returns when it has; `end` only asks."""
 
     def end(self) -> None: ...
 
 
-class LedRanks(Engine):
+class LedRanks(StartedRanks):
     """An engine whose ranks are led elsewhere. When one of them ends, the others are ended."""
 
     def __init__(
         self, launch: Launch, url: str, folder: Path, start: Callable[[int, Path, Callable[[], None]], LedProcess]
     ) -> None:
-        """`start`: gets a rank's number, its log, and what is to be called when it has ended."""
+        """Start the ranks. `start` gets a rank's number, its log, and what is to be called when it has ended."""
         super().__init__(launch, url)
         folder.mkdir(parents=True, exist_ok=True)
         self._processes: list[LedProcess] = []
@@ -55,8 +55,8 @@ class LedRanks(Engine):
             process.end()
 
 
-def sent(word: str, put: Callable[[Path, str], str]) -> str:
-    """A word of `bench` as it is on another host. `put` copies a file there, under a name, and says where it is."""
+def copy_named_file(word: str, put: Callable[[Path, str], str]) -> str:
+    """Return a word of `bench` for another host. `put` copies the file that it names there, and returns its path."""
     name, _, value = word.removeprefix("--").partition("=")
     scheme, colon, file = value.rpartition(":") if name == "structured" else ("", "", value)
     if name not in _FILES or not Path(file).exists():
@@ -64,7 +64,7 @@ def sent(word: str, put: Callable[[Path, str], str]) -> str:
     return f"--{name}={scheme}{colon}{put(Path(file), f'{name}-{Path(file).name}')}"
 
 
-def follow(client: Rank, host: str, check: Callable[[], None]) -> None:
+def follow(client: RankProcess, host: str, check: Callable[[], None]) -> None:
     """Return once `loadstone bench` on `host` has left a run folder there. `check` is called meanwhile; what it
     raises ends the client, which saves what it has. Raises TargetError.
     """

@@ -1,0 +1,34 @@
+"""Holds the metrics that engines report of themselves in /metrics: names that all share, by each engine's own.
+
+running, waiting   gauges, requests
+kv_usage           gauge, share of the KV cache in use
+preemptions        counter, requests put back in the queue with their KV lost
+prefix_hits        counter, prompt tokens taken from a prefix cache
+prefix_queries     counter, prompt tokens looked for in it
+late_s, writes     counters, seconds that writes came after their due time, and how many: of the timing server alone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from loadstone.engines.table import engine_tables
+
+
+def _join(tables: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[str, ...]]:
+    joined: dict[str, tuple[str, ...]] = {}
+    for table in tables:
+        for name, spellings in table.items():
+            joined[name] = joined.get(name, ()) + spellings
+    return joined
+
+
+GAUGES = _join(table.gauges for table in engine_tables().values())
+COUNTERS = _join(table.counters for table in engine_tables().values())
+START_TIME = "process_start_time_seconds"
+NAMES = frozenset(
+    name.partition("{")[0]
+    for names in (*GAUGES.values(), *COUNTERS.values())
+    for both in names
+    for name in both.split("+")
+) | {START_TIME}

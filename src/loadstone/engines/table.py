@@ -1,0 +1,119 @@
+"""Reads each engine's table (`vllm.toml`, …): how to recognise a server, its metrics, failures, batches."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+from loadstone.catalogue.engines import ALL_ENGINES, engine_title
+
+COMMON = "common"
+"""The table of what belongs to no single engine."""
+SIMULATED = "simulated engine"
+
+
+class KnownServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tells servers of one kind from others, and holds what they alone offer.
+
+    title      what it is called; an engine's own name where the table says nothing
+    owner      what /v1/models says of the models' owner
+    metrics    how the names in /metrics begin
+    about      the pages that state its version, the newest first; the rest of what they say is not kept
+    version    the field of these pages that states it; without such pages /version says it
+    flush      the path that empties its prefix cache
+    needs_gpu  it does not run on the processor of a machine with GPUs
+    """
+
+    title: str = ""
+    owner: str | None = None
+    metrics: str | None = None
+    about: tuple[str, ...] = ()
+    version: str = "version"
+    flush: str | None = None
+    needs_gpu: bool = True
+
+
+class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Explains how the start of an engine fails, as its log shows it.
+
+    pattern  a regular expression, searched in each line without its prefix of time and level
+    cause    what went wrong, for people; {0}, {1} …: groups of the pattern
+    remedy   what to change
+    vague    any other cause says more, wherever it stands
+    """
+
+    pattern: str
+    cause: str
+    remedy: str
+    vague: bool = False
+
+
+class Offline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Says what an engine's own interface in Python takes.
+
+    one_replica  it holds one replica; one_gpu: on one GPU
+    timed        it tells when each request had its first and last token
+    server_only  flags of the server, `_` for `-`, that the interface does not have
+    keywords     its names for what the server's flags call otherwise, within a group after a dot
+    """
+
+    one_replica: bool = False
+    one_gpu: bool = False
+    timed: bool = False
+    server_only: tuple[str, ...] = ()
+    keywords: dict[str, str] = {}
+
+
+class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None without interface."""
+
+    server: tuple[KnownServer, ...] = ()
+    gauges: dict[str, tuple[str, ...]] = {}
+    counters: dict[str, tuple[str, ...]] = {}
+    offline: Offline | None = None
+    failure: tuple[Failure, ...] = ()
+
+
+@cache
+def engine_tables() -> dict[str, EngineTable]:
+    """Return the tables by the engines' names in the catalogue's order; the common one is last."""
+    folder = resources.files("loadstone.engines")
+    files = {name: folder.joinpath(f"{name.replace('-', '_').replace('.', '_')}.toml") for name in ALL_ENGINES}
+    files[COMMON] = folder.joinpath(f"{COMMON}.toml")
+    return {
+        name: msgspec.convert(tomllib.loads(file.read_text("utf-8")), EngineTable)
+        for name, file in files.items()
+        if file.is_file()
+    }
+
+
+@cache
+def known_servers() -> tuple[KnownServer, ...]:
+    return tuple(
+        msgspec.structs.replace(server, title=server.title or engine_title(name))
+        for name, table in engine_tables().items()
+        for server in table.server
+    )
+
+
+def needs_gpu(title: str | None) -> bool:
+    """Return False for a server that may run on the processor of a machine with GPUs."""
+    return all(server.needs_gpu for server in known_servers() if server.title == title)
+
+
+def failures(engine: str) -> Iterator[Failure]:
+    """Yield the known failures of an engine, its own before those of all."""
+    for name in (engine, COMMON):
+        yield from engine_tables().get(name, EngineTable()).failure
+
+
+def offline_table(engine: str) -> Offline | None:
+    return engine_tables().get(engine, EngineTable()).offline
+
+
+def offline_engines() -> list[str]:
+    return [name for name, table in engine_tables().items() if table.offline is not None]

@@ -1,0 +1,90 @@
+"""Defines what the timing server is started with: when tokens are due, and in what form it sends them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from loadstone.core.errors import InputError
+from loadstone.core.units import parse_seconds
+
+Usage = Literal["asked", "none", "final", "running", "unasked"]
+
+MODEL = "timing"
+
+
+class FixedLatency(msgspec.Struct, frozen=True):
+    """A latency model of fixed times, in seconds from the arrival of the request: TTFT = a + b·input_tokens, ITL
+    = c.
+    """
+
+    ttft_s: float = 0.05
+    itl_s: float = 0.01
+    per_input_token_s: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str, what: str = "--sim", or_else: str = "") -> FixedLatency:
+        """Parse `ttft=50ms,itl=10ms[,per_input_token=20us]`; what is left out keeps its default.
+
+        A number without a unit is seconds. `what` names the flag in the InputError for anything else, `or_else` what
+        may stand there too.
+        Raises InputError.
+        """
+        seconds: dict[str, float] = {}
+        for part in text.split(","):
+            key, _, value = part.partition("=")
+            name = f"{key.strip()}_s"
+            if name not in cls.__struct_fields__ or name in seconds:
+                raise InputError(
+                    f"{what}: {part.strip()!r} in {text!r} is not a fixed latency; write {or_else}ttft=50ms,itl=10ms"
+                )
+            seconds[name] = parse_seconds(value, f"{what} {key.strip()}")
+        return cls(**seconds)
+
+    def __str__(self) -> str:
+        """Write it as `parse` reads it, all in seconds."""
+        return f"ttft={self.ttft_s}s,itl={self.itl_s}s,per_input_token={self.per_input_token_s}s"
+
+    def due_ns(self, input_tokens: int, index: int) -> int:
+        """Return nanoseconds from arrival to the output token `index` (from 0)."""
+        return int((self.ttft_s + self.per_input_token_s * input_tokens + self.itl_s * index) * 1e9)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that a timing server is started with; as JSON they are the argument of its process.
+
+    deployment         whose scheduler decides when tokens are due, e.g. `llama-3.1-70b@8xh200`; "": `latency`
+    acceptance         of a deployment's guessed tokens
+    profile            performance profile of a deployment; None: the one that is shipped for it
+    port               to listen on; 0: any, and the line on stdout says which
+    with_parent        ends when stdin does
+    tokens_per_event   the first event carries one token, each later one up to so many, and is sent when the last of
+                       them is due (vLLM's `--stream-interval`)
+    usage              `asked`: as `stream_options` asks; `none`; `final`: in an event of its own before the end;
+                       `running`: on every event too; `unasked`: on the last event with text (llama.cpp)
+    done               ends streams with `[DONE]`
+    model              the name under which it serves
+    max_model_len      the most tokens of input and output together
+    keep_truth         keeps when each event with text was written, until GET /truth takes it
+    """
+
+    latency: FixedLatency = FixedLatency()
+    deployment: str = ""
+    acceptance: float | None = None
+    profile: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 0
+    with_parent: bool = False
+    tokens_per_event: int = 1
+    usage: Usage = "asked"
+    done: bool = True
+    model: str = MODEL
+    max_model_len: int = 131_072
+    keep_truth: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tokens_per_event < 1 or self.max_model_len < 1:
+            raise InputError("tokens_per_event and max_model_len: must be at least 1")
+        if not 0 <= self.port < 1 << 16:
+            raise InputError(f"--port {self.port}: must be 0 (any) to 65535")
