@@ -37,10 +37,10 @@ from loadstone.report.data.points import Point, points_of
 from loadstone.report.data.runs import read_runs
 from loadstone.report.data.statistic import Stat
 from loadstone.studies.file import read_study
-from loadstone.studies.machines import machines_of
+from loadstone.studies.machines import make_machines
 from loadstone.studies.measure import Simulation, live, simulated
 from loadstone.studies.plan import plan_study
-from loadstone.studies.supervise import finished, run_study
+from loadstone.studies.supervise import find_run, run_study
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES, PAGE = ROOT / "examples" / "questions", ROOT / "docs" / "questions.md"
@@ -90,9 +90,9 @@ def run(study: Path, out: Path) -> Cells:
     launches, measured = plan_study(read), read.study.study in MEASURED
     folder = out / (read.study.study if measured else f"{read.study.study}-simulated")
     how = live(read, lambda event: None) if measured else simulated(read)
-    left = run_study(read, launches, folder, machines_of(read, None) if measured else [Simulation()], how)
+    left = run_study(read, launches, folder, make_machines(read, None) if measured else [Simulation()], how)
     assert not left, f"{study}: {left} cells are missing; `loadstone study status` says why"
-    keyed = [(launch, cell, finished(folder, cell)) for launch in launches for cell in launch.cells]
+    keyed = [(launch, cell, find_run(folder, cell)) for launch in launches for cell in launch.cells]
     runs, passed_over = read_runs([path for _, _, path in keyed if path is not None])
     assert not passed_over, passed_over
     by_folder = {runs[point.number - 1].folder: point for point in points_of(runs, PRICES)}
@@ -246,11 +246,8 @@ def chips_or_memory(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer
             "in one group are never cheaper than two servers of eight, which do twice what one does."
         ),
         bars("01", "Price of a million output tokens, TPOT below 50 ms", drawn, "$", BAND),
-        "Prompts of 820 to 1,024 tokens, answers of 410 to 512, no shared prefixes, networks of 400 Gbit/s for each "
-        "GPU. An "
-        "interval that holds 1 leaves the sign open: nobody has published any of these pairs, and the latency "
-        "across nodes "
-        "is the model's guess.",
+        "Prompts of 820 to 1,024 tokens, answers of 410 to 512, no shared prefixes, 400 Gbit/s for each GPU. "
+        "Nobody has published any of these pairs, and the latency across nodes is a guess.",
         "All simulated (vLLM of today).",
     )
 
@@ -337,9 +334,8 @@ def what_binds(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "bandwidth alone: 0.70; simulated: 1,024 tokens in and out; measured: median of three lengths",
             zero=False,
         ),
-        "Llama 70B in FP8, vLLM, one node. For gpt-oss-120b, which reads few of its weights for a token, the median "
-        "of "
-        f"{len(sparse)} measured pairs is {median(sparse):.2f}: bandwidth hardly binds its steps.",
+        "Llama 70B in FP8, vLLM, one node. For gpt-oss-120b, which reads few of its weights for a token, the "
+        f"median of {len(sparse)} measured pairs is {median(sparse):.2f}: bandwidth hardly limits its steps.",
         "Simulated: six deployments, two lengths, five loads. Measured: pairs of InferenceX's runs that differ in "
         "the GPU alone, "
         f"{len(pairs)} of this model (TP, load and three pairs of lengths).",
@@ -419,9 +415,8 @@ def room_for_users(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             f"with 16 users, {times(over(one, two, OUTPUT))} of their tokens a second for 0.76 of their price."
         ),
         plot("03", "Llama 70B FP8, documents of 8,192 tokens", drawn, "users", "output tok/s", BAND),
-        "Long requests: with 1,024 tokens the cache of two H100 holds some 200, and only the bandwidth is left as a "
-        "gain (question "
-        "2). Prefixes that requests share need room once, so that the gain is smaller for them.",
+        "Long requests: with 1,024 tokens the cache of two H100 holds some 200, and only the bandwidth is left as "
+        "a gain (question 2).",
         "Sized: users. Simulated: tokens a second, vLLM of today.",
     )
 
@@ -475,11 +470,8 @@ def two_nodes(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             + " (output tok/s, Llama 70B on four)."
         ),
         plot("04", "TPOT of DeepSeek-V3 by network", drawn, "users", "TPOT (ms)", BAND, log=True),
-        "SGLang of today, 1,024 tokens in and out, FP8 weights. No published measurement crosses nodes, so the "
-        "network's "
-        "latency is the model's guess, and simulated runs say so (`network_guessed`); its bandwidth is arithmetic. "
-        "000's "
-        "SGLang 0.4.1 was itself slow, which hides a part of the network's share.",
+        "SGLang of today, 1,024 tokens in and out, FP8 weights. No published measurement crosses nodes: the "
+        "network's latency is a guess (`network_guessed`), its bandwidth is arithmetic.",
         "All simulated; 000's own numbers are measured.",
     )
 
@@ -536,10 +528,8 @@ def paged_continuous(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answe
             "prompts above all, not the reading of weights that more sequences would share."
         ),
         bars("05", "Output tok/s, new over old", drawn, "times", BAND),
-        "A burst of 1,000 requests of 512 tokens. Paging pays where memory is scarce: on all eight GPUs vLLM's 1,024 "
-        "slots run out first, and nothing is gained. A static batch lasts as long as its longest answer: its loss "
-        "is the "
-        "longest of 64 over their mean.",
+        "A burst of 1,000 requests of 512 tokens. Paging pays where memory is scarce: on all eight GPUs vLLM's "
+        "1,024 slots run out first, and nothing is gained.",
         "Sized: sequences. Simulated: throughput, the old ways by the same step times (`kv_cache=reserved`, "
         "`batching=static`).",
     )
@@ -594,9 +584,8 @@ def precision(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             f"{number(long[0].ttft.value)} s instead of {number(long[1].ttft.value)} for their first token."  # type: ignore[union-attr]
         ),
         bars("06", "Output tok/s over that of 16 bits, Llama 70B on H200", drawn, "times", BAND),
-        "vLLM. INT4 weights are computed in 16 bits, so that long prompts and large batches gain nothing from them. "
-        "At tp 8 "
-        "launches and all-reduces are most of a step, whatever the weights' type. Quality is not looked at.",
+        "vLLM. INT4 weights are computed in 16 bits, so that long prompts and large batches gain nothing from "
+        "them. Quality is not looked at.",
         "Sized: requests of 128K. Simulated: all else; the model's worst error for a precision is not known apart "
         "from its "
         "general one.",
@@ -652,11 +641,8 @@ def speculative(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "times without a draft",
             "Llama 70B on 8 × H200, drafts of 8B; from 1 on it pays",
         ),
-        "Greedy or nearly so: acceptance is an assumption here, and a property of the text (`acceptance` of a "
-        "workload). The "
-        "host's work between a draft's passes is not counted, so the gains are upper ends. With many users the "
-        "verified "
-        "tokens compete with other users' for computing.",
+        "Greedy or nearly so: acceptance is an assumption, and a property of the text. The host's work between a "
+        "draft's passes is not counted, so the gains are upper ends.",
         "All simulated.",
     )
 
@@ -741,9 +727,7 @@ def baselines(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "output tok/s",
             BAND + "; 15,000 tok/s are claimed at 64",
         ),
-        "512 tokens in, 256 out, defaults of the engines of today. TTFT is of a loop in which users are out of "
-        "step; prompts "
-        "that come at once wait for one another.",
+        "512 tokens in, 256 out, defaults of the engines of today. TTFT is of a loop in which users are out of step.",
         "Simulated; the limit of 4.3 ms is arithmetic, and that of the hardware the sum of what must be read and "
         "computed.",
     )
@@ -829,11 +813,8 @@ def tensor_or_data(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "[seeds](seeds.md#003-longest-context-of-eight-models-a100-and-h100-80-gb)."
         ),
         plot("09", "Llama 8B FP8, 2,560 requests of 220 + 220 tokens", drawn, "GPUs (H100)", "output tok/s", BAND),
-        "Models that fit one GPU. One that does not, such as 70B in 16 bits, has no choice; and where the KV cache "
-        "is "
-        "scarce, tensor parallelism frees room by holding the weights once. A larger max_model_len takes memory "
-        "only where "
-        "a step's buffers grow with it.",
+        "Models that fit one GPU. Where the KV cache is scarce, tensor parallelism frees room by holding the "
+        "weights once.",
         "Simulated: vLLM 0.6, as in 2024, and today's. Sized: contexts. 003's own numbers are measured.",
     )
 
@@ -903,11 +884,8 @@ def measured_here(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "output tok/s over eight slots with all on",
             "bars: 95 % intervals over three repeats",
         ),
-        "The small random model of 4 million parameters that comes with Loadstone, in 32 bits, llama-server build "
-        "11669: a "
-        "step costs little more than its overhead, so the signs hold and the sizes do not carry over to a GPU. Text "
-        "of a "
-        "random model repeats itself, which favours drafts.",
+        "The small random model of 4 million parameters, in 32 bits, llama-server build 11669: the signs hold, "
+        "the sizes do not carry over to a GPU. Text of a random model repeats itself, which favours drafts.",
         "All measured, engine and client on the same two cores of a virtual machine that others use: hence wide "
         "intervals. "
         "Measured again, with more of others' work, the prefix cache came out at 0.33× (0.15–0.72), TTFT with one "
@@ -984,11 +962,8 @@ def by_the_hour(traces: Path) -> Answer:
         )
         + f"\n\n```console\n$ {command}\n```",
         plot("11", "GPUs that follow Azure's traffic", drawn, "minutes of the trace", "GPUs"),
-        "Traces of an hour in November 2023, grown ten and five times and taken over and over; a day's goes up and "
-        "down more, "
-        "and `--every 1h` is for that. Windows are compared by requests per second, and a plan is chosen by the "
-        "cost of all its "
-        "GPUs all the time.",
+        "Traces of an hour in November 2023, grown ten and five times and repeated; a day's varies more. Windows "
+        "are compared by requests per second.",
         "Simulated: the busiest five minutes, at several loads. Arithmetic: the rest. No study; the command is "
         "above.",
     )
@@ -1033,11 +1008,9 @@ BY_THE_HOUR = 11
 HEAD = """# The questions that this project started from, answered
 
 Each answer comes from a study in `examples/questions`. `python benchmarks/questions.py POINTS.csv` makes this page,
-its pictures and its [results](../benchmarks/results/questions.md): the tables, and how each was made. Numbers in
-brackets are 80 % intervals of the performance model's error on machines that no fit has seen
-([accuracy](accuracy.md)); those of a ratio leave out what both predictions are wrong by together
-([compare](compare.md#simulated-runs)). An interval that holds 1 means that the sign is not sure. [Seeds](seeds.md)
-describes the four documents, 000 to 003.
+its pictures and its tables ([results](../benchmarks/results/questions.md)). Numbers in brackets are 80 % intervals of
+the performance model's error on machines that no fit has seen ([accuracy](accuracy.md)); an interval that contains 1
+leaves the sign open. [Seeds](seeds.md) describes the four documents, 000 to 003.
 """
 RESULTS_HEAD = """# The questions, in full
 

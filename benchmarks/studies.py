@@ -24,11 +24,11 @@ from loadstone.core import run_folder
 from loadstone.core.summary import Summary
 from loadstone.studies import measure
 from loadstone.studies.file import read_study
-from loadstone.studies.journal import Handle, Journal
-from loadstone.studies.machines import machines_of
-from loadstone.studies.plan import Cell, Launch, plan_study
+from loadstone.studies.journal import Handle, StudyJournal
+from loadstone.studies.machines import make_machines
+from loadstone.studies.plan import PlannedCell, PlannedLaunch, plan_study
 from loadstone.studies.show import estimate
-from loadstone.studies.supervise import Machine, Measure, Running, run_study
+from loadstone.studies.supervise import Machine, Measure, RunningLaunch, run_study
 
 LAYOUTS = [f"{count}x{gpu}/tp{count}" for count in (1, 2, 4, 8) for gpu in ("h100", "h200", "b200", "a100", "mi300x")]
 SHOWN = {
@@ -61,7 +61,9 @@ class Timed:
         self._machine, self._how = machine, how
 
     @contextlib.contextmanager
-    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
+    def running(
+        self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
+    ) -> Iterator[RunningLaunch]:
         begun_s = time.perf_counter()
         with self._machine.running(launch, folder, journal, left) as running:
             self.launching_s += time.perf_counter() - begun_s
@@ -72,7 +74,7 @@ class Timed:
     def release(self, left: Handle) -> None:
         self._machine.release(left)
 
-    def measure(self, launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
+    def measure(self, launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path) -> Summary:
         begun_s = time.perf_counter()
         summary = self._how(launch, cell, engine, out)
         self.measuring_s += time.perf_counter() - begun_s
@@ -100,7 +102,7 @@ def run_s(folder: Path, engine: str | None, cells: int) -> dict[str, Any]:
     path.write_text(RUN.format(deployments, [*range(1, cells + 1)]))
     read = read_study(path)
     launches = plan_study(read)
-    machine = machines_of(read, None)[0] if engine else measure.Simulation()
+    machine = make_machines(read, None)[0] if engine else measure.Simulation()
     timed = Timed(machine, measure.live(read, lambda event: None) if engine else measure.simulated(read))
     begun_s = time.perf_counter()
     left = run_study(read, launches, folder / "run", [timed], timed.measure)

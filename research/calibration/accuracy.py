@@ -1,7 +1,7 @@
 """How far the performance model can be believed: fitted and scored on public points, families and sources held out.
 
     python research/calibration/accuracy.py POINTS.csv…                fit; score each row with its family held out
-    python research/calibration/accuracy.py POINTS.csv… --write DIR    … and write the profiles
+    python research/calibration/accuracy.py POINTS.csv… --write FILE   … and write the profiles, packed
     python research/calibration/accuracy.py POINTS.csv… --out source   score each row with its source held out
     python research/calibration/accuracy.py POINTS.csv… --out gpu      … its GPU; `release`: its engine's version
     --of TEXT     of the rows of sources with this text alone (all are fitted on)
@@ -37,7 +37,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
 from loadstone.engines import OLD_ERAS, rules_of
 from loadstone.predict.step_time.boards import architecture_of
-from loadstone.predict.step_time.profile import Quantity, profile_of, save
+from loadstone.predict.step_time.profile import Quantity, profile_of, save_packed
 from profiles import (
     MANY,
     fit_all,
@@ -179,8 +179,8 @@ def families_out(table: CaseTable, arguments: argparse.Namespace) -> None:
         worst(table, gap, arguments.worst)
     if arguments.write:
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        for profile in profiles(table, fit, fits, residual_of, "research/calibration/accuracy.py", today):
-            save(profile, arguments.write)
+        found = profiles(table, fit, fits, residual_of, "research/calibration/accuracy.py", today)
+        save_packed(found, arguments.write)
     if arguments.json:
         arguments.json.write_text(json.dumps([_row(table, gap, spread, at) for at in range(len(table.cases))]))
 

@@ -1,4 +1,4 @@
-"""From a fit over many points to the profile files of the package.
+"""Turns a fit over many points into the profiles of the package.
 
 One profile for each era and each architecture that the fit has seen of an engine, together or not, and the wider ones
 that stand in for what it has not (an engine on any GPU, any engine on an architecture, any on any). Each carries the
@@ -139,7 +139,7 @@ def profiles(
     script: str,
     date: str,
 ) -> list[Profile]:
-    """All profile files. `residual_of`: what remains, by engine, era and architecture, `*` for any."""
+    """Make all profiles. `residual_of`: what remains, by engine, era and architecture, `*` for any."""
     seen: dict[tuple[str, str, str], list[Case]] = {}
     for case in table.cases:
         deployment = case.deployment

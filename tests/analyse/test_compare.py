@@ -17,7 +17,7 @@ from loadstone import commands, compare
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import parse_bounds, parse_metric
 from loadstone.analyse.compare.permutation import Units
-from loadstone.analyse.compare.result import Cell, Difference, MetricRow, Row
+from loadstone.analyse.compare.result import ComparedCell, ComparedMetric, Difference, MetricRow
 from loadstone.analyse.compare.sides import open_run
 from loadstone.analyse.compare.text import cells_of, loads_of, plain, word
 from loadstone.analyse.stored_run import read_run
@@ -398,9 +398,9 @@ def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
     """A p99 12 % lower to ±1 %, of which a test of eight blocks that are alike finds nothing."""
     rng = np.random.default_rng(0)
     metric = parse_metric("tpot_p99")
-    far, near = (Row(metric, 1.0, ratio, ratio=ratio, log_error=0.005) for ratio in (0.88, 0.999))
+    far, near = (ComparedMetric(metric, 1.0, ratio, ratio=ratio, log_error=0.005) for ratio in (0.88, 0.999))
     units = Units(rng.random((8, 2)), rng.random((8, 2)), np.zeros(2))
-    judge([Cell(CLOSED, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0)
+    judge([ComparedCell(CLOSED, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0)
     assert not far.differs
     assert far.would_show is None
     assert near.would_show is not None
@@ -410,10 +410,10 @@ def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
 def test_setups_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
     a, b = make(tmp_path / "a", seed=1), make(tmp_path / "b", seed=1)
     info = run_folder.read_info(b)
-    info.settings |= {"sampling": {"temperature": None, "stop": []}, "structured": None}
+    info.settings.sampling, info.settings.structured = {"temperature": None, "stop": []}, None
     run_folder.write_info(b, info)
     assert "client" not in {one["what"] for one in compare([a], [b])["setup"]}
-    info.settings |= {"sampling": {"temperature": 0.5, "stop": []}}
+    info.settings.sampling = {"temperature": 0.5, "stop": []}
     run_folder.write_info(b, info)
     (one,) = [one for one in compare([a], [b])["setup"] if one["what"] == "client"]
     assert (plain(one["a"]), plain(one["b"])) == ("-", "sampling temperature 0.5")
@@ -428,7 +428,7 @@ def test_a_prediction_is_said_to_be_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ratio", "said"), [(None, "-"), (1 + 1e-9, "< 0.01 %"), (1.034, "±3.4 %"), (51.0, "×51")])
 def test_the_least_difference_in_words(ratio: float | None, said: str) -> None:
-    row = Row(parse_metric("ttft_p50"), 1.0, 1.0, ratio=1.0, would_show=ratio)
+    row = ComparedMetric(parse_metric("ttft_p50"), 1.0, 1.0, ratio=1.0, would_show=ratio)
     assert cells_of(row.printed)[-1] == said
 
 

@@ -255,7 +255,7 @@ def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.Mo
     assert cell["gpu"]["power_w"]["mean"] == pytest.approx(501, abs=1)
     for window in (cell["metrics"], cell["metrics"]["steady"]):
         assert window["j_per_output_token"] == pytest.approx(500 / window["output_tokens_per_s"], rel=0.02)
-    assert run_folder.read_info(Path(document["run_dir"])).settings["gpu_metrics"] == [url]
+    assert run_folder.read_info(Path(document["run_dir"])).settings.gpu_metrics == [url]
     assert heard
     assert not [headers for headers in heard if "authorization" in headers or "secret" in str(headers)]
 

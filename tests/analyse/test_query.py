@@ -354,6 +354,7 @@ def test_a_result_is_bounded(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for sql in ("select * from range(3000000000)", "select [1, 2, 3] from range(30000)"):
         with pytest.raises(InputError, match="add a limit, or aggregate"):
             rows_of(sql, runs)
+    monkeypatch.setattr(query, "_MEMORY_BYTES", 200_000_000)  # soon reached
     with pytest.raises(InputError, match="Memory"):
         rows_of("select * from range(30000000000) order by range desc", runs)
 

@@ -12,6 +12,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from conftest import Loadstone
 from loadstone.commands import output
 from loadstone.commands.catalogue import catalogue
 from loadstone.core.units import show_number
@@ -192,14 +193,15 @@ def test_who_stops_reading_is_told_from_a_verdict(rest: str, tmp_path: Path) -> 
     assert process.returncode == 141
 
 
-def test_an_export_that_is_no_text_finds_a_name(tmp_path: Path) -> None:
+def test_an_export_that_is_no_text_finds_a_name(
+    tmp_path: Path, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "r", [CLOSED], {})
+    monkeypatch.chdir(tmp_path)
     for words, name in (("--format parquet", "r.parquet"), ("--format vllm --json", "r.vllm.json")):
-        folder = tmp_path / name
-        make_run(folder / "r", [CLOSED], {})
-        command = [sys.executable, "-m", "loadstone.commands", "export", "r", *words.split()]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-        assert (json.loads(done.stdout)["file"] if "--json" in words else done.stdout.strip()) == name
-        assert (folder / name).stat().st_size > 0
+        done = loadstone("export", "r", *words.split())
+        assert (done.document["file"] if "--json" in words else done.out.strip()) == name
+        assert Path(name).stat().st_size > 0
 
 
 def test_closed_streams_are_nobody_elses(tmp_path: Path) -> None:

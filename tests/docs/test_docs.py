@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import re
 import shlex
 import signal
@@ -15,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from conftest import Loadstone
 from loadstone.measure import simulated_server
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+ELSEWHERE = [*PAGES[:2], ROOT / "docs" / "tutorial.md"]
+"""test_readme.py runs the first and the last."""
 READERS_SERVERS = ("http://localhost:8000", "http://localhost:8001")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -28,8 +30,10 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)  # README has a test of its own
-def test_examples_on_the_page_run(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE], ids=lambda page: page.name)
+def test_examples_on_the_page_run(
+    page: Path, loadstone: Loadstone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("loadstone ")]
     programs = blocks(page, "python")
     if not commands and not programs:
@@ -37,22 +41,28 @@ def test_examples_on_the_page_run(page: Path, tmp_path: Path) -> None:
     signal.alarm(300)  # a page may have many
     for name, text in files().items():
         (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # a self-test is kept there
     law = simulated_server.FixedLatency.parse("ttft=5ms,itl=1ms")
     with simulated_server.start(law) as first, simulated_server.start(law) as second:
 
         def real(text: str) -> str:
             return text.replace(READERS_SERVERS[0], first.url).replace(READERS_SERVERS[1], second.url)
 
-        def of_page(command: str) -> None:
-            run([sys.executable, "-m", "loadstone.commands", *shlex.split(real(command))[1:]], tmp_path, command)
+        def measure(command: str) -> None:
+            run([sys.executable, "-m", "loadstone.commands", *shlex.split(real(command))[1:]], command)
 
-        # Measurements that follow one another take nothing from each other, and mostly wait.
         for measures, some in itertools.groupby(commands, lambda command: command.startswith("loadstone bench http")):
-            with ThreadPoolExecutor(3 if measures else 1) as pool:
-                list(pool.map(of_page, some))
+            if measures:  # those that follow one another take nothing from each other, and mostly wait
+                with ThreadPoolExecutor(3) as pool:
+                    list(pool.map(measure, some))
+                continue
+            for command in some:
+                outcome = loadstone(*shlex.split(real(command))[1:])
+                assert outcome.code == 0, f"{command}\n{outcome.out}\n{outcome.err}"
         if programs:  # a page's are one program, as a notebook's cells are
             program = "\n".join(programs)
-            run([sys.executable, "-c", real(program)], tmp_path, program)
+            run([sys.executable, "-c", real(program)], program)
 
 
 def files() -> dict[str, str]:
@@ -97,13 +107,20 @@ def files() -> dict[str, str]:
     return {name: "\n".join(of) + "\n" for name, of in lines.items()}
 
 
-def run(command: list[str], folder: Path, shown: str) -> None:
-    env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}  # a self-test is kept there
-    result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+def run(command: list[str], shown: str) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, f"{shown}\n{result.stdout}\n{result.stderr}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, *RESULTS], ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
+        path = page.parent / target if target else page
+        assert path.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(path), f"{page.name} links to {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors that forges give to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,6 +1,6 @@
 """Measurement errors planted on purpose, each of which its own finding must flag; and clean runs, where none may.
 
-docs/trust.md has the same list for readers: each `@planted` below is a line of its table.
+benchmarks/results/planted.md has the same list for readers: each plant below is a line of its table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from conftest import (
     event,
     events,
     eventually,
+    lines,
     processes_about,
     state_of,
     token,
@@ -44,35 +45,45 @@ from engines import launch
 from loadstone.core.errors import InputError
 from loadstone.measure.engines import llama_cpp
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
+from replies import DONE, counted, say, sends, tokens
 
 ROOT = Path(__file__).resolve().parents[2]
-TRUST = ROOT / "docs" / "trust.md"
+TRUST = ROOT / "benchmarks" / "results" / "planted.md"
 CLOSED = "--input 64 --output 8 --warmup 0 --concurrency 2 --requests 24"
-Plant = Callable[[Loadstone, Path], Outcome]
+LONGER = f"{CLOSED} --requests 80"
+SHORT = "--input 64 --output 4 --warmup 0"
+TRACE = [{"timestamp": 8 * i, "input_length": 64, "output_length": 4} for i in range(120)]
+PROMPTS = [{"prompt": f"what is {i}", "max_tokens": 30} for i in range(12)]
+"""With lengths of their own, which are caps."""
 
 
-class Planted(NamedTuple):
+class Plant(NamedTuple):
     error: str
-    """As docs/trust.md has it."""
+    """As benchmarks/results/planted.md has it."""
     kind: str
-    run: Plant
+    reply: Reply
+    flags: str
+    meets: bool
 
 
-PLANTED: list[Planted] = []
+PLANTED: list[Plant] = []
 
 
-def planted(error: str, kind: str) -> Callable[[Plant], Plant]:
-    def keep(run: Plant) -> Plant:
-        PLANTED.append(Planted(error, kind, run))
-        return run
+def plant(error: str, kind: str, reply: Reply, flags: str = CLOSED, *, of: int = 0, meets: bool = False) -> None:
+    """Plant an error by how a server replies: to the fourth `of` so many requests, or to all."""
+
+    def sometimes(ask: Ask, send: Send) -> None:
+        (reply if ask.number % of == 3 else answer)(ask, send)
+
+    PLANTED.append(Plant(error, kind, sometimes if of else reply, flags, meets))
+
+
+def planted(error: str, kind: str, flags: str = CLOSED, *, of: int = 0) -> Callable[[Reply], Reply]:
+    def keep(reply: Reply) -> Reply:
+        plant(error, kind, reply, flags, of=of)
+        return reply
 
     return keep
-
-
-def spoilt_by(outcome: Outcome) -> set[str]:
-    """Kinds of warnings and errors, all of them."""
-    findings = [finding for cell in outcome.document["cells"] for finding in cell["verdict"]["findings"]]
-    return {finding["kind"] for finding in findings if finding["severity"] in ("warning", "error")}
 
 
 def measure(loadstone: Loadstone, reply: Reply, flags: str = CLOSED, *, meets: bool = False) -> Outcome:
@@ -80,131 +91,69 @@ def measure(loadstone: Loadstone, reply: Reply, flags: str = CLOSED, *, meets: b
         return loadstone("bench", server.url, *flags.split(), "--json")
 
 
-def say(send: Send, said: Iterable[bytes], pause_s: float = 0.0005) -> None:
-    """A stream of these events, one after the other."""
-    send(SSE)
-    for one in said:
-        send(chunk(one))
-        time.sleep(pause_s)
-    send(LAST_CHUNK)
+def saying(said: Callable[[Ask], list[bytes]]) -> Reply:
+    return lambda ask, send: say(send, said(ask))
 
 
-def counted(prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> bytes:
-    """The usage of an answer, as the server would have it."""
-    counts = {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens}
-    return event({"choices": [], "usage": {**counts, "prompt_tokens_details": {"cached_tokens": cached_tokens}}})
+# --- was all of it measured? --------------------------------------------------------------------------------------
+
+FAILURE = event({"error": {"message": "CUDA out of memory", "code": 500}})
+RESENT = "requests dropped with their kept connections, which the client sends again"
+plant("HTTP 500 for some requests", "request_errors", sends(whole("500 Oh", b"out of memory")), of=8)
+plant(
+    "an error object in the stream, after HTTP 200", "request_errors",
+    saying(lambda ask: [token(), FAILURE, DONE]), of=8,
+)  # fmt: skip
+plant("streams cut off half-way", "request_errors", sends(SSE, chunk(token()) * 2, then=Hangup, pause_s=0), of=8)
+plant(RESENT, "requests_resent", sends(then=Hangup), LONGER, of=8)
+plant("answers that never begin", "request_errors", sends(then=1.0), f"{CLOSED} --timeout-first 500ms", of=1000)
 
 
-DONE = event("[DONE]")
+@planted("a client worker killed during the cell", "interrupted", f"{CLOSED} --requests 120")
+def worker_killed(ask: Ask, send: Send) -> None:
+    if ask.number == 60:
+        signal_worker(signal.SIGKILL)
+    say(send, events(ask), 0.002)
 
 
-def full(count: int, finish: str = "length") -> list[bytes]:
-    return [*[token()] * (count - 1), token(finish=finish)]
+def with_metrics(page: Callable[[int], dict[str, float]]) -> Reply:
+    """Reply with these counters (or gauges, of a start time) after so many measured requests."""
 
-
-# --- was all of it measured? ------------------------------------------------------------------------------------
-
-
-@planted("HTTP 500 for some requests", "request_errors")
-def some_refused(loadstone: Loadstone, tmp_path: Path) -> Outcome:
     def reply(ask: Ask, send: Send) -> None:
-        send(whole("500 Oh", b"out of memory")) if ask.number % 8 == 3 else answer(ask, send)
-
-    return measure(loadstone, reply)
-
-
-@planted("an error object in the stream, after HTTP 200", "request_errors")
-def errors_after_200(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        if ask.number % 8 == 3:
-            say(send, [token(), event({"error": {"message": "CUDA out of memory", "code": 500}}), DONE])
-        else:
+        if ask.path != "/metrics":
             answer(ask, send)
-
-    return measure(loadstone, reply)
-
-
-@planted("streams cut off half-way", "request_errors")
-def cut_off(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        if ask.number % 8 == 3:
-            send(SSE + chunk(token()) + chunk(token()))
-            raise Hangup
-        answer(ask, send)
-
-    return measure(loadstone, reply)
-
-
-@planted("requests dropped with their kept connections, which the client sends again", "requests_resent")
-def dropped(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        if ask.number % 8 == 3:
-            raise Hangup
-        answer(ask, send)
-
-    return measure(loadstone, reply, f"{CLOSED} --requests 80")
-
-
-@planted("answers that never begin", "request_errors")
-def silence(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        if ask.number == 3:
-            time.sleep(1.0)
-            raise Hangup
-        answer(ask, send)
-
-    return measure(loadstone, reply, f"{CLOSED} --timeout-first 500ms")
-
-
-@planted("a client worker killed during the cell", "interrupted")
-def worker_killed(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        if ask.number == 60:
-            signal_worker(signal.SIGKILL)
-        say(send, events(ask), 0.002)
-
-    return measure(loadstone, reply, f"{CLOSED} --requests 120")
-
-
-@planted("the engine restarts: its start time moves", "engine_restarted")
-def restarts(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def page(asked: int) -> str:
-        since = 1.7e9 if asked < 12 else 1.7e9 + 60
-        return f"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds {since}\n"
-
-    return with_metrics(loadstone, page)
-
-
-@planted("the engine restarts: its counters begin anew", "engine_restarted")
-def counters_begin_anew(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def page(asked: int) -> str:
-        since = 1000 + asked if asked < 12 else asked - 12
-        names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:num_preemptions_total")
-        return "".join(f"# TYPE {name} counter\n{name} {since if 'tokens' in name else 0}\n" for name in names)
-
-    return with_metrics(loadstone, page)
-
-
-def with_metrics(loadstone: Loadstone, page: Callable[[int], str]) -> Outcome:
-    """`page`: what /metrics say after so many measured requests."""
-    asked = 0
-
-    def reply(ask: Ask, send: Send) -> None:
-        nonlocal asked
-        if ask.path == "/metrics":
-            send(whole("200 OK", page(asked).encode(), "text/plain"))
             return
-        asked += ask.measured
-        answer(ask, send)
+        lines = [
+            f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}\n{name} {value}\n"
+            for name, value in page(ask.number).items()
+        ]
+        send(whole("200 OK", "".join(lines).encode(), "text/plain"))
 
-    return measure(loadstone, reply, meets=True)
+    return reply
 
 
-# --- was the load the one that was planned? ---------------------------------------------------------------------
+def moved_start(asked: int) -> dict[str, float]:
+    return {"process_start_time_seconds": 1.7e9 if asked < 12 else 1.7e9 + 60}
+
+
+def new_counters(asked: int) -> dict[str, float]:
+    since = 1000 + asked if asked < 12 else asked - 12
+    return {
+        "vllm:prompt_tokens_total": since,
+        "vllm:generation_tokens_total": since,
+        "vllm:num_preemptions_total": 0,
+    }
+
+
+plant("the engine restarts: its start time moves", "engine_restarted", with_metrics(moved_start), meets=True)
+plant("the engine restarts: its counters begin anew", "engine_restarted", with_metrics(new_counters), meets=True)
+
+
+# --- was the load the one that was planned? -----------------------------------------------------------------------
 
 
 def workers() -> list[int]:
-    """Processes of the client that this process has started."""
+    """Return the processes of the client that this process has started."""
     found = []
     for pid in processes_about("loadstone.measure.client.worker"):
         with contextlib.suppress(OSError):
@@ -221,316 +170,212 @@ def signal_worker(number: signal.Signals) -> None:
 
 
 def freeze_for(seconds: float) -> None:
-    """The client gets no processor for so long."""
+    """Leave the client without a processor for so long."""
     signal_worker(signal.SIGSTOP)
     time.sleep(seconds)
     signal_worker(signal.SIGCONT)
 
 
-def frozen_in_between(loadstone: Loadstone, seconds: float) -> Outcome:
+def frozen(seconds: float) -> Reply:
     def reply(ask: Ask, send: Send) -> None:
         if ask.number == 20:
             threading.Thread(target=freeze_for, args=(seconds,)).start()
         answer(ask, send)
 
-    flags = "--input 64 --output 8 --warmup 0 --rate 80 --burstiness inf --requests 60"
-    return measure(loadstone, reply, flags)
+    return reply
 
 
-@planted("the client gets no processor for a moment, in an open loop", "sends_late")
-def client_frozen(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    return frozen_in_between(loadstone, 0.2)
+OPEN = "--input 64 --output 8 --warmup 0 --rate 80 --requests 60"
+EVEN = f"{OPEN} --burstiness inf"
+plant("the client gets no processor for a moment, in an open loop", "sends_late", frozen(0.2), EVEN)
+plant("the client falls behind its rate", "rate_not_reached", frozen(1.0), EVEN)
 
 
-@planted("the client falls behind its rate", "rate_not_reached")
-def client_behind(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    return frozen_in_between(loadstone, 1.0)
+@planted("`--max-concurrency` makes an open loop a closed one", "cap_held_back", f"{OPEN} --max-concurrency 1")
+def capped(ask: Ask, send: Send) -> None:
+    say(send, events(ask), 0.002)
 
 
-@planted("`--max-concurrency` makes an open loop a closed one", "cap_held_back")
-def capped(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    flags = "--input 64 --output 8 --warmup 0 --rate 80 --requests 40 --max-concurrency 1"
-    return measure(loadstone, lambda ask, send: say(send, events(ask), 0.002), flags)
+COMPILED = threading.Event()
 
 
-@planted("the first requests wait for an engine that compiles, and warm-up with them", "warmup_leaked")
-def compiles(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    ready = threading.Event()
+@planted(
+    "the first requests wait for an engine that compiles, and warm-up with them", "warmup_leaked",
+    "--input 64 --output 4 --warmup 30 --rate 30 --requests 30 --burstiness inf",
+)  # fmt: skip
+def compiles(ask: Ask, send: Send) -> None:
+    if ask.number == 0:
+        threading.Timer(1.2, COMPILED.set).start()
+    COMPILED.wait()
+    answer(ask, send)
 
-    def reply(ask: Ask, send: Send) -> None:
-        if ask.number == 0:
-            threading.Timer(1.2, ready.set).start()
-        ready.wait()
+
+# --- did the server show one state? -------------------------------------------------------------------------------
+
+ONE_AT_A_TIME = threading.Lock()
+
+
+def one_by_one(ask: Ask, send: Send) -> None:
+    """Answer one request after another, at most 66 a second."""
+    with ONE_AT_A_TIME:
+        time.sleep(0.015)
         answer(ask, send)
 
-    return measure(loadstone, reply, "--input 64 --output 4 --warmup 30 --rate 30 --requests 30 --burstiness inf")
+
+plant("a rate beyond the server's capacity", "overload", one_by_one, f"{SHORT} --rate 120 --requests 80")
 
 
-# --- did the server show one state? -----------------------------------------------------------------------------
+@planted(
+    "the same, where first tokens come at once and decoding is shared by all", "queue_grows",
+    f"{SHORT} --rate 120 --requests 120",
+)  # fmt: skip
+def decoding_shared(ask: Ask, send: Send) -> None:
+    first, *rest = events(ask)
+    send(SSE + chunk(first))
+    for one in rest:
+        with ONE_AT_A_TIME:
+            time.sleep(0.01)
+        send(chunk(one))
+    send(LAST_CHUNK)
 
 
-def slowly(loadstone: Loadstone, flags: str) -> Outcome:
-    """Measure a server that answers one request after another, at most 66 a second."""
-    one_at_a_time = threading.Lock()
-
-    def reply(ask: Ask, send: Send) -> None:
-        with one_at_a_time:
-            time.sleep(0.015)
-            answer(ask, send)
-
-    return measure(loadstone, reply, flags)
+plant("a trace beyond the server's capacity", "overload", one_by_one, "--trace {trace} --warmup 0")
+plant("a ramp that ends at a peak beyond it", "overload", one_by_one, f"{SHORT} --ramp 5:150:1.5s")
 
 
-@planted("a rate beyond the server's capacity", "overload")
-def beyond_capacity(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    return slowly(loadstone, "--input 64 --output 4 --warmup 0 --rate 120 --requests 80")
+@planted("prefill grows slower during the cell", "not_stationary", LONGER)
+def slower_prefill(ask: Ask, send: Send) -> None:
+    time.sleep(0.005 + 0.0004 * ask.number)
+    answer(ask, send)
 
 
-@planted("the same, where first tokens come at once and decoding is shared by all", "queue_grows")
-def decoding_shared(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    one_at_a_time = threading.Lock()
-
-    def reply(ask: Ask, send: Send) -> None:
-        first, *rest = events(ask)
-        send(SSE + chunk(first))
-        for one in rest:
-            with one_at_a_time:
-                time.sleep(0.01)
-            send(chunk(one))
-        send(LAST_CHUNK)
-
-    return measure(loadstone, reply, "--input 64 --output 4 --warmup 0 --rate 120 --requests 120")
+@planted("decoding grows slower during the cell", "not_stationary", LONGER)
+def slower_decoding(ask: Ask, send: Send) -> None:
+    say(send, events(ask), 0.001 + 0.0003 * ask.number)  # to more than a busy machine's time slices
 
 
-@planted("a trace beyond the server's capacity", "overload")
-def trace_beyond_capacity(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    rows = [{"timestamp": 8 * i, "input_length": 64, "output_length": 4} for i in range(120)]
-    trace = tmp_path / "trace.jsonl"
-    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return slowly(loadstone, f"--trace {trace} --warmup 0")
+@planted("the server slows down at once, half-way through", "not_stationary", LONGER)
+def slower_at_once(ask: Ask, send: Send) -> None:
+    time.sleep(0.01 if ask.number < 40 else 0.04)
+    answer(ask, send)
 
 
-@planted("a ramp that ends at a peak beyond it", "overload")
-def ramp_beyond_capacity(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    return slowly(loadstone, "--input 64 --output 4 --warmup 0 --ramp 5:150:1.5s")
-
-
-@planted("prefill grows slower during the cell", "not_stationary")
-def slower_prefill(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        time.sleep(0.005 + 0.0004 * ask.number)
-        answer(ask, send)
-
-    return measure(loadstone, reply, f"{CLOSED} --requests 80")
-
-
-@planted("decoding grows slower during the cell", "not_stationary")
-def slower_decoding(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        say(send, events(ask), 0.001 + 0.0003 * ask.number)  # to more than a busy machine's time slices
-
-    return measure(loadstone, reply, f"{CLOSED} --requests 80")
-
-
-@planted("the server slows down at once, half-way through", "not_stationary")
-def slower_at_once(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        time.sleep(0.01 if ask.number < 40 else 0.04)
-        answer(ask, send)
-
-    return measure(loadstone, reply, f"{CLOSED} --requests 80")
-
-
-@planted("warm-up requests that are refused", "warmup_failed")
-def not_ready(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        send(whole("503 No", b"loading")) if ask.number < 3 else answer(ask, send)
-
-    return measure(loadstone, reply, f"{CLOSED} --warmup 4")
+@planted("warm-up requests that are refused", "warmup_failed", f"{CLOSED} --warmup 4")
+def not_ready(ask: Ask, send: Send) -> None:
+    send(whole("503 No", b"loading")) if ask.number < 3 else answer(ask, send)
 
 
 @planted("answers that end long after their last token", "ends_late")
-def ends_late(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        *said, counts, done = events(ask)
-        send(SSE + b"".join(map(chunk, said)))
-        time.sleep(0.1)
-        send(chunk(counts) + chunk(done) + LAST_CHUNK)
-
-    return measure(loadstone, reply)
+def ends_late(ask: Ask, send: Send) -> None:
+    *said, counts, done = events(ask)
+    send(SSE + b"".join(map(chunk, said)))
+    time.sleep(0.1)
+    send(chunk(counts) + chunk(done) + LAST_CHUNK)
 
 
-# --- did the client see it as it was? ---------------------------------------------------------------------------
+# --- did the client see it as it was? -----------------------------------------------------------------------------
 
 
 @planted("a proxy that sends answers on when they are whole", "arrivals_bunched")
-def buffered(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        time.sleep(0.02)
-        send(SSE + b"".join(map(chunk, events(ask))) + LAST_CHUNK)
-
-    return measure(loadstone, reply)
+def buffered(ask: Ask, send: Send) -> None:
+    time.sleep(0.02)
+    send(SSE + b"".join(map(chunk, events(ask))) + LAST_CHUNK)
 
 
 @planted("a server that writes only every 50 ms", "tpot_understated")
-def written_in_batches(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        said = events(ask)
-        time.sleep(0.05)
-        send(SSE + b"".join(map(chunk, said[:4])))
-        time.sleep(0.05)
-        send(b"".join(map(chunk, said[4:])) + LAST_CHUNK)
-
-    return measure(loadstone, reply)
+def written_in_batches(ask: Ask, send: Send) -> None:
+    said = events(ask)
+    time.sleep(0.05)
+    send(SSE + b"".join(map(chunk, said[:4])))
+    time.sleep(0.05)
+    send(b"".join(map(chunk, said[4:])) + LAST_CHUNK)
 
 
-@planted("the client gets no processor while tokens arrive", "client_read_late")
-def reads_late(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        said = events(ask)
-        send(SSE + chunk(said[0]))
-        time.sleep(0.01)
-        signal_worker(signal.SIGSTOP)
-        for one in said[1:]:
-            send(chunk(one))
-            time.sleep(0.001)
-        time.sleep(0.02)
-        signal_worker(signal.SIGCONT)
-        # Data that is read together carries the stamp of the newest: the end may not overtake the reader.
-        assert eventually(lambda: all(state_of(pid) == "S" for pid in workers()))
-        send(LAST_CHUNK)
-
-    return measure(loadstone, reply, f"{CLOSED} --concurrency 1 --requests 12")
-
-
-# --- are the answers what was asked for? ------------------------------------------------------------------------
+@planted(
+    "the client gets no processor while tokens arrive", "client_read_late", f"{CLOSED} --concurrency 1 --requests 12"
+)
+def reads_late(ask: Ask, send: Send) -> None:
+    said = events(ask)
+    send(SSE + chunk(said[0]))
+    time.sleep(0.01)
+    signal_worker(signal.SIGSTOP)
+    for one in said[1:]:
+        send(chunk(one))
+        time.sleep(0.001)
+    time.sleep(0.02)
+    signal_worker(signal.SIGCONT)
+    # Data that is read together carries the stamp of the newest: the end may not overtake the reader.
+    assert eventually(lambda: all(state_of(pid) == "S" for pid in workers()))
+    send(LAST_CHUNK)
 
 
-@planted("the engine ignores `ignore_eos` and stops early", "short_outputs")
-def short(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        say(send, [*full(3, "stop"), counted(ask.prompt_tokens, 3), DONE]) if ask.number % 6 == 3 else answer(
-            ask, send
-        )
-
-    return measure(loadstone, reply)
+# --- are the answers what was asked for? --------------------------------------------------------------------------
 
 
-@planted("the engine ignores `max_tokens` and goes on", "output_length")
-def long(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        count = ask.output_tokens + 4
-        say(send, [*full(count), counted(ask.prompt_tokens, count), DONE])
+def tells(more_output: int = 0, more_input: int = 0, cached: int = 0, streamed: int | None = None) -> Reply:
+    """Reply with tokens and counts that differ by so much from those that were asked for."""
 
-    return measure(loadstone, reply)
+    def said(ask: Ask) -> list[bytes]:
+        count = ask.output_tokens + more_output
+        counts = counted(ask.prompt_tokens + more_input, count, max(0, ask.prompt_tokens - cached) if cached else 0)
+        return [*tokens(streamed or count), counts, DONE]
 
-
-@planted("the engine reads more prompt tokens than were sent", "input_length")
-def longer_prompts(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        say(send, [*full(ask.output_tokens), counted(ask.prompt_tokens + 3, ask.output_tokens), DONE])
-
-    return measure(loadstone, reply)
+    return saying(said)
 
 
-@planted("another model answers some requests, as a router's fallback does", "other_model")
-def fallback(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        named = b'data: {"model": "%b", ' % (b"small" if ask.number % 6 == 3 else b"large")
-        say(send, (one.replace(b"data: {", named) for one in events(ask)))
-
-    return measure(loadstone, reply)
+def named(ask: Ask, send: Send) -> None:
+    model = b'data: {"model": "%b", ' % (b"small" if ask.number % 6 == 3 else b"large")
+    say(send, (one.replace(b"data: {", model) for one in events(ask)))
 
 
-@planted("answers without any text that count as complete", "empty_answers")
-def empty(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        if ask.number % 6 == 3:
-            say(send, [token("", "length"), usage(ask), DONE])
-        else:
-            answer(ask, send)
-
-    return measure(loadstone, reply)
+def stops(ask: Ask) -> list[bytes]:
+    return [*tokens(ask.output_tokens, "stop"), usage(ask), DONE]
 
 
-@planted("answers that end after one token", "empty_answers")
-def one_token(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        say(send, [token(finish="stop"), counted(ask.prompt_tokens, 1), DONE])
-
-    prompts = tmp_path / "prompts.jsonl"  # with lengths of their own, which are caps
-    prompts.write_text("".join(json.dumps({"prompt": f"what is {i}", "max_tokens": 30}) + "\n" for i in range(12)))
-    return measure(loadstone, reply, f"--dataset {prompts} --warmup 0 --concurrency 2 --requests 12")
-
-
-@planted("some answers stop by themselves, though lengths are exact", "finish_reasons")
-def stops(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        say(send, [*full(ask.output_tokens, "stop" if ask.number % 6 == 3 else "length"), usage(ask), DONE])
-
-    return measure(loadstone, reply)
-
-
-# --- can the tokens be counted on? ------------------------------------------------------------------------------
+plant(
+    "the engine ignores `ignore_eos` and stops early", "short_outputs",
+    saying(lambda ask: [*tokens(3, "stop"), counted(ask.prompt_tokens, 3), DONE]), of=6,
+)  # fmt: skip
+plant("the engine ignores `max_tokens` and goes on", "output_length", tells(more_output=4))
+plant("the engine reads more prompt tokens than were sent", "input_length", tells(more_input=3))
+plant("another model answers some requests, as a router's fallback does", "other_model", named)
+plant(
+    "answers without any text that count as complete", "empty_answers",
+    saying(lambda ask: [token("", "length"), usage(ask), DONE]), of=6,
+)  # fmt: skip
+plant(
+    "answers that end after one token", "empty_answers",
+    saying(lambda ask: [token(finish="stop"), counted(ask.prompt_tokens, 1), DONE]),
+    "--dataset {prompts} --warmup 0 --concurrency 2 --requests 12",
+)  # fmt: skip
+plant("some answers stop by themselves, though lengths are exact", "finish_reasons", saying(stops), of=6)
 
 
-@planted("no usage in any answer", "no_usage")
-def without_usage(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    return measure(loadstone, lambda ask, send: say(send, [*full(ask.output_tokens), DONE]))
+# --- can the tokens be counted on? --------------------------------------------------------------------------------
 
 
-@planted("no usage in some answers", "no_usage")
-def partly_without_usage(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        answer_without_usage(ask, send) if ask.number % 6 == 3 else answer(ask, send)
-
-    return measure(loadstone, reply)
+def cache_counters(asked: int) -> dict[str, float]:
+    return {"vllm:prefix_cache_hits_total": 48 * asked, "vllm:prefix_cache_queries_total": 64 * asked}
 
 
-@planted("hidden reasoning: tokens that are counted and not streamed", "tokens_not_streamed")
-def hidden_tokens(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        say(send, [*full(4), counted(ask.prompt_tokens, ask.output_tokens), DONE])
-
-    return measure(loadstone, reply, f"{CLOSED} --output 400")
-
-
-@planted("tokens that are streamed and not counted", "fewer_tokens_than_events")
-def uncounted_tokens(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        say(send, [*full(2 * ask.output_tokens), counted(ask.prompt_tokens, ask.output_tokens), DONE])
-
-    return measure(loadstone, reply)
+def cached(ask: Ask, send: Send) -> None:
+    if not ask.measured:
+        with_metrics(cache_counters)(ask, send)
+    else:
+        counts = {"prompt_tokens": ask.prompt_tokens, "completion_tokens": ask.output_tokens}
+        say(send, [*tokens(ask.output_tokens), event({"choices": [], "usage": counts}), DONE])
 
 
-@planted("prompts found in the prefix cache, by the answers' usage", "prefix_cache_helped")
-def cached_by_usage(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    def reply(ask: Ask, send: Send) -> None:
-        counts = counted(ask.prompt_tokens, ask.output_tokens, ask.prompt_tokens - 16)
-        say(send, [*full(ask.output_tokens), counts, DONE])
-
-    return measure(loadstone, reply)
-
-
-@planted("prompts found in the prefix cache, by the server's counters", "prefix_cache_helped")
-def cached_by_counters(loadstone: Loadstone, tmp_path: Path) -> Outcome:
-    hits = queries = 0
-
-    def reply(ask: Ask, send: Send) -> None:
-        nonlocal hits, queries
-        if ask.path == "/metrics":
-            counters = {"vllm:prefix_cache_hits_total": hits, "vllm:prefix_cache_queries_total": queries}
-            page = "".join(f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items())
-            send(whole("200 OK", page.encode(), "text/plain"))
-        elif not ask.measured:
-            answer(ask, send)
-        else:
-            hits, queries = hits + ask.prompt_tokens - 16, queries + ask.prompt_tokens
-            counts = {"prompt_tokens": ask.prompt_tokens, "completion_tokens": ask.output_tokens}
-            say(send, [*full(ask.output_tokens), event({"choices": [], "usage": counts}), DONE])
-
-    return measure(loadstone, reply, meets=True)
-
+no_usage = saying(lambda ask: [*tokens(ask.output_tokens), DONE])
+plant("no usage in any answer", "no_usage", no_usage)
+plant("no usage in some answers", "no_usage", no_usage, of=6)
+plant(
+    "hidden reasoning: tokens that are counted and not streamed", "tokens_not_streamed",
+    tells(streamed=4), f"{CLOSED} --output 400",
+)  # fmt: skip
+plant("tokens that are streamed and not counted", "fewer_tokens_than_events", tells(streamed=16))
+plant("prompts found in the prefix cache, by the answers' usage", "prefix_cache_helped", tells(cached=16))
+plant("prompts found in the prefix cache, by the server's counters", "prefix_cache_helped", cached, meets=True)
 
 DRIFTS = {"not_stationary", "queue_grows"}
 """Planted by less than a busy machine makes everything wait."""
@@ -538,24 +383,23 @@ DRIFTS = {"not_stationary", "queue_grows"}
 
 @pytest.mark.parametrize(
     "plant",
-    [
-        pytest.param(plant, id=plant.run.__name__, marks=[pytest.mark.quiet] if plant.kind in DRIFTS else [])
-        for plant in PLANTED
-    ],
+    [pytest.param(each, id=each.error, marks=[pytest.mark.quiet] if each.kind in DRIFTS else []) for each in PLANTED],
 )
-def test_a_planted_error_is_flagged(plant: Planted, loadstone: Loadstone, tmp_path: Path) -> None:
-    outcome = plant.run(loadstone, tmp_path)
-    assert plant.kind in spoilt_by(outcome), outcome.document["cells"]
+def test_a_planted_error_is_flagged(plant: Plant, loadstone: Loadstone, tmp_path: Path) -> None:
+    files = {"trace": TRACE, "prompts": PROMPTS}
+    for name, rows in files.items():
+        (tmp_path / name).with_suffix(".jsonl").write_text(lines(*rows))
+    flags = plant.flags.format_map({name: tmp_path / f"{name}.jsonl" for name in files})
+    outcome = measure(loadstone, plant.reply, flags, meets=plant.meets)
+    findings = [finding for cell in outcome.document["cells"] for finding in cell["verdict"]["findings"]]
+    spoiling = {each["kind"] for each in findings if each["severity"] in ("warning", "error")}
+    assert plant.kind in spoiling, outcome.document["cells"]
     assert not any(cell["verdict"]["trusted"] for cell in outcome.document["cells"])
 
 
 def test_strict_runs_fail_where_an_error_is_planted(loadstone: Loadstone) -> None:
-    assert measure(loadstone, answer_without_usage, f"{CLOSED} --strict").code == 1
-    assert measure(loadstone, answer_without_usage).code == 0
-
-
-def answer_without_usage(ask: Ask, send: Send) -> None:
-    say(send, [*full(ask.output_tokens), DONE])
+    assert measure(loadstone, no_usage, f"{CLOSED} --strict").code == 1
+    assert measure(loadstone, no_usage).code == 0
 
 
 @pytest.mark.parametrize("how", ["", "--no-stream"])
@@ -638,13 +482,13 @@ def test_a_clean_trace_is_trusted(loadstone: Loadstone, steady: TimingServer, tm
         for i in range(24)
     ]
     trace = tmp_path / "trace.jsonl"
-    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trace.write_text(lines(*rows))
     clean(loadstone("bench", steady.url, "--trace", trace, "--json"))
 
 
 def test_a_clean_dataset_is_trusted(loadstone: Loadstone, steady: TimingServer, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(json.dumps({"prompt": f"what is {i} times {i}"}) + "\n" for i in range(12)))
+    prompts.write_text(lines(*({"prompt": f"what is {i} times {i}"} for i in range(12))))
     flags = ("--dataset", prompts, "--output", 8, "--concurrency", 4, "--requests", 24, "--json")
     clean(loadstone("bench", steady.url, *flags), 24)
 

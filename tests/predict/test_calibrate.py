@@ -331,6 +331,7 @@ def test_an_era_and_a_gpu_seen_apart_have_a_profile_too() -> None:
     assert found["any-any-any"].families == {"4096 x 32 x 128256": "llama"}
 
 
+@pytest.mark.long
 def test_releases_build_on_one_another() -> None:
     """What is known of the releases before holds for one that was held out, and what engines gain from era to era."""
     before = measured(grid(engine="sglang", engine_version="0.5.9"), values(product_s=8e-6))

@@ -157,6 +157,7 @@ def test_virtual_engines_had_their_part_of_the_cache() -> None:
 # --- whatever comes -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 1000),

@@ -24,6 +24,7 @@ from loadstone.workload.options import SimulateOptions
 relations = script(Path(__file__).resolve().parents[2] / "benchmarks/relations.py")
 
 
+@pytest.mark.long
 def test_a_small_part_of_the_grid_holds_but_for_what_is_explained() -> None:
     def alike(kind: str, fast: object, slow: object) -> bool:
         """Of GPUs those whose coefficients are the same: others are for the whole grid."""
@@ -108,7 +109,7 @@ def test_the_parts_of_a_first_token_add_up_to_it() -> None:
 
 def test_simulate_says_of_what_the_first_token_consists(tmp_path: Path) -> None:
     load = {"input": "1", "output": "4", "concurrency": [1], "requests": [2], "out": tmp_path}
-    document = simulate(SimulateOptions(deployment="llama-3.1-8b@1xh100", draws=0, **load))
+    document = simulate(SimulateOptions.read(deployment="llama-3.1-8b@1xh100", draws=0, **load))
     first = document["first_token"]
     assert first["prompt_tokens"] == 1
     ttft_s = document["cells"][0]["metrics"]["ttft_s"]["p50"]

@@ -72,7 +72,7 @@ SLOPED = Times(step=0.006, token=1.2e-5, slot=1e-5, context=3e-9)
 
 
 def plan(**options: Any) -> Plan:
-    return plan_of(Options(**({"input": "100", "output": "5", "warmup": 0} | options)))
+    return plan_of(Options.read(**({"input": "100", "output": "5", "warmup": 0} | options)))
 
 
 def records_of(asked: Plan, fleet: Fleet, cell: int = 0, **more: Any) -> list[Json]:
@@ -413,11 +413,11 @@ def test_blocks_have_equal_keys_where_their_tokens_and_all_before_are_equal(
             for at, ids in enumerate(TRACE)
         ]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        asked = plan_of(Options(trace=path, warmup=0))
+        asked = plan_of(Options.read(trace=path, warmup=0))
     elif "dataset" in options:
         path = tmp_path / "texts.txt"
         path.write_text("".join(f"{letter * 130}\n" for letter in "abc"))
-        asked = plan_of(Options(dataset=path, requests=[9], output="5", warmup=0, concurrency=[1]))
+        asked = plan_of(Options.read(dataset=path, requests=[9], output="5", warmup=0, concurrency=[1]))
     else:
         asked = plan(**({"concurrency": [2, 3], "requests": [12], "warmup": 2} | options))
     cell = len(asked.cells) - 1
@@ -457,7 +457,7 @@ def test_blocks_have_equal_keys_where_their_tokens_and_all_before_are_equal(
 def test_texts_are_shared_where_one_is_sent_again(texts: int, load: Json, shared: bool, tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("".join(f"{letter * 130}\n" for letter in "abc"[:texts]))
-    asked = plan_of(Options(**({"dataset": path, "output": "5", "warmup": 0, "concurrency": [1]} | load)))
+    asked = plan_of(Options.read(**({"dataset": path, "output": "5", "warmup": 0, "concurrency": [1]} | load)))
     assert shares(asked, 0) == shared
 
 
@@ -1170,6 +1170,6 @@ def test_what_never_fits_is_told() -> None:
 def test_a_saved_plan_is_simulated_as_it_is(tmp_path: Path) -> None:
     asked = plan(concurrency=[2], requests=[10])
     run_folder.write_plan(tmp_path / "plan.parquet", asked)
-    again = plan_of(Options(plan=tmp_path / "plan.parquet"))
+    again = plan_of(Options.read(plan=tmp_path / "plan.parquet"))
     fleet = Fleet(POLICY, Times())
     assert records_of(again, fleet) == records_of(asked, fleet)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,11 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 
-import loadstone.predict.step_time
 from loadstone import catalogue
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
+from loadstone.predict import step_time
 from loadstone.predict.step_time import StepModel, profile_of
 from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
@@ -28,7 +29,18 @@ from loadstone.predict.step_time.formulas import (
     pair_seconds,
     window_pairs,
 )
-from loadstone.predict.step_time.profile import ELSEWHERE, Profile, load, prior_profile, remaining, save, unmeasured
+from loadstone.predict.step_time.profile import (
+    ELSEWHERE,
+    PACKED,
+    Profile,
+    load,
+    prior_profile,
+    remaining,
+    save,
+    save_packed,
+    shipped_profiles,
+    unmeasured,
+)
 from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal, work_of
 
 DEPLOYMENTS = (
@@ -40,9 +52,6 @@ DEPLOYMENTS = (
     "Qwen3.5-397B-A17B:fp8@8xb200/tp8,engine=sglang",
     "llama-3.1-405b:fp8@16xh100/tp8,pp2,engine=vllm",
 )
-
-
-SHIPPED = Path(loadstone.predict.step_time.__file__).parent / "profiles"
 
 
 def model_of(text: str) -> StepModel:
@@ -386,7 +395,7 @@ def test_experts_of_an_old_era_that_knew_latent_attention_alone_are_those_of_lat
         of("deepseek-r1@8xh200/tp8,engine=sglang,version=0.4.4"),
         of("mixtral-8x7b@2xh100/tp2,engine=sglang,version=0.4.4"),
         of("qwen3-8b@1xh100/engine=sglang,version=0.4.4"),
-        load(SHIPPED / "sglang-any-hopper.json"),
+        shipped_profiles()["sglang", "*", "hopper"],
     )
     assert (latent.name, latent.covariance) == (dense.name, dense.covariance)
     latent = dense  # but for what its family adds
@@ -585,6 +594,16 @@ def test_a_family_held_out_has_its_own_coefficients() -> None:
     assert "llama-70b" in profile.held_out
     assert not np.allclose(profile.values(), profile.values(without="llama-70b"))
     assert np.allclose(profile.values(), profile.values(without="nobody's"))
+
+
+def test_shipped_profiles_are_packed_and_pass_the_check_of_ones_own(tmp_path: Path) -> None:
+    shipped = shipped_profiles()
+    assert len(shipped) == len({each.name for each in shipped.values()}) > 80
+    for profile in shipped.values():
+        assert load(save(profile, tmp_path)) == profile
+    save_packed(shipped.values(), tmp_path / PACKED)
+    packed, there = (tmp_path / PACKED).read_bytes(), Path(step_time.__file__).with_name(PACKED).read_bytes()
+    assert gzip.decompress(packed) == gzip.decompress(there)  # versions of zlib pack in different ways
 
 
 def test_profiles_are_kept_and_checked(tmp_path) -> None:

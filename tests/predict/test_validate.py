@@ -311,6 +311,7 @@ def test_public_points_are_near(tmp_path: Path) -> None:
     assert 0.65 < found["tpot"].coverage < 0.95
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "every", "worst"),
     [

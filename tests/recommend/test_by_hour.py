@@ -15,6 +15,8 @@ from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.text import remarks
 from loadstone.recommend.traffic import replayed, traffic_of
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:

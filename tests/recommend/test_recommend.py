@@ -15,6 +15,8 @@ from loadstone.recommend.result import Recommendation
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def found() -> Recommendation:

@@ -96,9 +96,9 @@ class Browser:
 
     def press(self, key: str, *, shift: bool = False) -> None:
         code = {"Tab": 9, "Enter": 13, " ": 32}[key]
-        fields = {"key": key, "code": {" ": "Space"}.get(key, key), "windowsVirtualKeyCode": code}
+        fields: dict[str, Any] = {"key": key, "code": {" ": "Space"}.get(key, key), "windowsVirtualKeyCode": code}
         text = {"Enter": "\r", " ": " "}.get(key)
-        down = {"text": text} if text else {}
+        down: dict[str, Any] = {"text": text} if text else {}
         modifiers = 8 if shift else 0
         self._send("Input.dispatchKeyEvent", type="keyDown", modifiers=modifiers, **fields, **down)
         self._send("Input.dispatchKeyEvent", type="keyUp", modifiers=modifiers, **fields)

@@ -11,7 +11,7 @@ import loadstone
 from loadstone.analyse.stopping import Stopping, Watch, parse_rules
 from loadstone.core.errors import InputError
 from loadstone.core.record import WatchedRequest
-from loadstone.runs.find_max import NEAR, Answer, Probe, _search, _text, find_max
+from loadstone.runs.find_max import NEAR, Probe, SearchAnswer, _search, _text, find_max
 from loadstone.workload.options import SimulateOptions, options_of
 
 
@@ -126,9 +126,10 @@ def test_one_sentence_says_the_result(probes: list[Probe], low: float, high: flo
         "load": {"kind": "rate", "value": low} if low else None,
         "fails_at": {"kind": "rate", "value": high} if high else None, "confidence": 0.9, "requests": 100,
     }  # fmt: skip
-    assert _text(Answer(probes, low, high), found, "b", measured=True).startswith(words)
+    assert _text(SearchAnswer(probes, low, high), found, "b", measured=True).startswith(words)
 
 
+@pytest.mark.long
 def test_the_simulated_clock_s_capacity_is_met(tmp_path) -> None:  # type: ignore[no-untyped-def]
     found = loadstone.simulate(
         "llama-3.1-8b@1xh100", input=512, output=128, out=tmp_path, find_max="ttft_p99<500ms,tpot_p99<15ms"

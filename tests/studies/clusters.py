@@ -1,4 +1,4 @@
-"""Two nodes on this machine and an engine of two ranks, for tests of machines."""
+"""Two nodes on this machine and an engine of two ranks, for tests of the machines that a study runs on."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from conftest import eventually, gone, kill
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
-from loadstone.studies.status import StudyStatus, status_of
+from loadstone.studies.status import StudyStatus, read_status
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,7 +67,7 @@ fi
 
 @contextmanager
 def cluster(kind: str, folder: Path) -> Iterator[str]:
-    """What `scripts/clusters/KIND start` prints, as long as the cluster is up; skips where there can be none."""
+    """Yield what `scripts/clusters/KIND start` prints while the cluster is up; skip where there can be none."""
     script = ROOT / "scripts" / "clusters" / kind
     started = subprocess.run([script, "start", folder], capture_output=True, text=True, timeout=300, check=False)
     try:
@@ -76,10 +76,6 @@ def cluster(kind: str, folder: Path) -> Iterator[str]:
         yield started.stdout.strip()
     finally:
         subprocess.run([script, "stop", folder], timeout=60, check=True)
-
-
-def lose(kind: str, folder: Path, node: str) -> None:
-    subprocess.run([ROOT / "scripts" / "clusters" / kind, "lose", folder, node], timeout=60, check=True)
 
 
 class TwoRanks:
@@ -109,21 +105,30 @@ class TwoRanks:
         words = path.read_text().split() if path.exists() else []
         return sorted(word for word in words if word.startswith("loadstone-"))
 
-    def run(self, *words: str) -> subprocess.Popen[str]:
+    def start(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "loadstone", "study", "run", str(self.path), "--out", str(self.out.parent)]
-        return subprocess.Popen(
-            [*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.env
-        )
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*command, *words], stdout=pipe, stderr=pipe, text=True, env=self.env)
+
+    def run(self, code: int = 0) -> str:
+        """Run the study to its end, which must have that exit code; returns what it told on stderr."""
+        return end(self.start(), code)
+
+    def failure(self) -> str:
+        """Run the study, which must fail; returns its one line that says why."""
+        told = self.run(code=1)
+        assert "Traceback" not in told
+        return next((line for line in told.splitlines() if line.startswith("failed")), told)
 
     def pid(self, rank: int) -> int:
         return int((self.folder / f"pid-{rank}").read_text())
 
     def ranks_alive(self) -> list[int]:
-        return [rank for rank in (0, 1) if (self.folder / f"pid-{rank}").exists() and is_alive(self.pid(rank))]
+        return [rank for rank in (0, 1) if (self.folder / f"pid-{rank}").exists() and not gone(self.pid(rank))]
 
     def status(self) -> StudyStatus:
         read = read_study(self.path)
-        return status_of(read, plan_study(read), self.out)
+        return read_status(read, plan_study(read), self.out)
 
     def states(self) -> list[str]:
         return [cell.state for launch in self.status().launches for cell in launch.cells]
@@ -131,25 +136,92 @@ class TwoRanks:
     def why(self) -> str:
         return self.status().launches[0].why
 
-    def wait_for(self, event: str, count: int = 1, timeout_s: float = 60) -> None:
+    def wait_for(self, event: str, count: int = 1) -> None:
         journal = self.out / "journal.jsonl"
-        until(lambda: journal.exists() and journal.read_text().count(f'"event":"{event}"') >= count, timeout_s)
+        assert eventually(lambda: journal.exists() and journal.read_text().count(f'"event":"{event}"') >= count)
 
     def close(self) -> None:
         """End what a test that failed may have left."""
-        for rank in self.ranks_alive():
-            os.kill(self.pid(rank), signal.SIGKILL)
+        kill(*(self.pid(rank) for rank in self.ranks_alive()))
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def end(run: subprocess.Popen[str], code: int, number: signal.Signals | None = None) -> str:
+    """Wait for a run, after a signal if one is given."""
+    if number is not None:
+        run.send_signal(number)
+    _, told = run.communicate(timeout=600)
+    assert run.returncode == code, told
+    return told
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to be"
-        time.sleep(0.05)
+class Nodes:
+    """A cluster of two nodes that is up, and the studies that run on it."""
+
+    kind: str
+    machine: str
+    """As a study file has it, without its braces."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.env = env
+        self.studies: list[TwoRanks] = []
+
+    def study(self, more: str = "", output: int = 16, machine: str = "") -> TwoRanks:
+        text = machine or f"{{{self.machine}{more}}}"
+        study = TwoRanks(self.folder, text, self.env, output)
+        self.studies.append(study)
+        return study
+
+    def leftovers(self) -> list[str]:
+        """Return what studies have left on the nodes, but for the ranks."""
+        return []
+
+    def lose_node(self) -> None:
+        script = ROOT / "scripts" / "clusters" / self.kind
+        subprocess.run([script, "lose", self.folder / self.kind, "node1"], timeout=60, check=True)
+
+    def check_clean(self) -> None:
+        """Check that nothing is left, of the ranks neither."""
+        assert eventually(lambda: not any(study.ranks_alive() for study in self.studies))
+        assert self.leftovers() == []
+
+
+class SshNodes(Nodes):
+    kind = "ssh"
+    machine = f"ssh: [node0, node1], python: {sys.executable}"
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        super().__init__(folder, env)
+        self._before = self._work()
+
+    def _work(self) -> set[str]:
+        """Return the work folders on the hosts, which are this machine."""
+        return {str(path) for path in Path("/tmp").glob("loadstone-??????")}
+
+    def leftovers(self) -> list[str]:
+        return sorted(self._work() - self._before)
+
+
+class SlurmNodes(Nodes):
+    kind = "slurm"
+    machine = "partition: main"
+
+    def jobs(self, states: str = "PENDING,CONFIGURING,RUNNING,COMPLETING") -> list[str]:
+        words = ["squeue", "--noheader", "--format=%A %T", f"--states={states}"]
+        return self.command(*words).split("\n")[:-1]
+
+    def command(self, *words: str) -> str:
+        env = {**os.environ, **self.env}
+        return subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
+
+    def leftovers(self) -> list[str]:
+        return self.jobs()
+
+
+class RayNodes(Nodes):
+    kind = "ray"
+
+    def __init__(self, folder: Path, address: str) -> None:
+        super().__init__(folder, {"TMPDIR": str(folder)})
+        self.address = address
+        self.machine = f"ray: '{address}', python: {sys.executable}"

@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tests.conftest import Loadstone
 
+from conftest import Loadstone
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 

@@ -15,10 +15,10 @@ from conftest import Loadstone
 from engines import tiny_model
 from engines.launch import _HOMES, RECIPES, environment
 from loadstone.studies.file import read_study
-from loadstone.studies.journal import entries
+from loadstone.studies.journal import read_entries
 from loadstone.studies.plan import plan_study
-from loadstone.studies.supervise import finished
-from studies.test_study_run import engines, is_alive, start
+from loadstone.studies.supervise import find_run
+from test_study_run import engines_are_gone, start
 
 ARGUMENTS = {
     "vllm": {
@@ -81,7 +81,7 @@ def test_four_engines_are_measured_killed_taken_up_again_and_reported(path: Path
     assert len(measured_by) == 4 * 2 * 2 * 2
 
     def done() -> Counter[str]:
-        return Counter(entry.cell for entry in entries(folder) if entry.event == "done" and entry.cell)
+        return Counter(entry.cell for entry in read_entries(folder) if entry.event == "done" and entry.cell)
 
     for victim in PROGRAMS:  # each in the middle of its first launch
         run = start(path)
@@ -89,16 +89,13 @@ def test_four_engines_are_measured_killed_taken_up_again_and_reported(path: Path
             time.sleep(0.2)
         os.kill(run.pid, signal.SIGKILL)
         run.communicate()
-        deadline = time.monotonic() + 30
-        while any(map(is_alive, engines(folder))):
-            assert time.monotonic() < deadline, f"{victim} was left behind"
-            time.sleep(0.1)
+        assert engines_are_gone(folder), f"{victim} was left behind"
 
     last = start(path)
     _, said = last.communicate(timeout=1800)
     assert last.returncode == 0, said
     assert done() == dict.fromkeys(measured_by, 1)
-    assert all(finished(folder, cell) for launch in launches for cell in launch.cells)
+    assert all(find_run(folder, cell) for launch in launches for cell in launch.cells)
 
     page = path.parent / "four.html"
     outcome = loadstone("report", folder / "cells", "-o", page)

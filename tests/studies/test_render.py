@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.conftest import Loadstone
+
+from conftest import Loadstone
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKER = ROOT / ".cache" / "engines" / "manifests" / "bin" / "python"

@@ -9,7 +9,7 @@ import typer
 
 from loadstone.commands.bench import _target
 from loadstone.commands.flags import takes
-from loadstone.studies.measure import words_of
+from loadstone.studies.measure import command_words
 from loadstone.workload.options import Options, options_of
 
 GIVEN: list[dict[str, Any]] = [
@@ -30,9 +30,9 @@ def test_words_mean_what_the_options_mean(given: dict[str, Any]) -> None:
         read.append(options)
 
     app.command()(takes(Options, _target)(bench))
-    app(words_of(given), standalone_mode=False)
+    app(command_words(given), standalone_mode=False)
     expected = options_of(given, Options)
-    read[0].command = expected.command
-    if isinstance(expected.url, str):
-        expected.url = [expected.url]
+    read[0].output.command = expected.output.command
+    if isinstance(expected.target.url, str):
+        expected.target.url = [expected.target.url]
     assert read[0] == expected

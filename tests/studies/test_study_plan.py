@@ -9,7 +9,7 @@ import pytest
 from loadstone.core.errors import InputError
 from loadstone.studies.commands import commands_of
 from loadstone.studies.file import read_study
-from loadstone.studies.plan import EMBEDDED_MODEL, Launch, plan_study
+from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch, plan_study
 from test_study_file import STUDY
 
 ALL_EXCLUDED = STUDY.replace("engine: [vllm, sglang]", "engine: [vllm]").replace(
@@ -17,7 +17,7 @@ ALL_EXCLUDED = STUDY.replace("engine: [vllm, sglang]", "engine: [vllm]").replace
 )
 
 
-def planned(folder: Path, text: str = STUDY) -> tuple[Launch, ...]:
+def planned(folder: Path, text: str = STUDY) -> tuple[PlannedLaunch, ...]:
     path = folder / "study.yaml"
     path.write_text(text)
     return plan_study(read_study(path))

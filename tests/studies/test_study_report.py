@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import Loadstone
 
+from conftest import Loadstone
 from loadstone.measure.simulated_server import start
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
-from loadstone.studies.supervise import finished
+from loadstone.studies.supervise import find_run
 
 STUDY = """\
 study: small
@@ -49,7 +49,7 @@ def folder(measured: Path, tmp_path: Path) -> Path:
 
 def runs(folder: Path) -> list[Path]:
     launches = plan_study(read_study(folder / "study.yaml"))
-    known = [finished(folder / "studies" / "small", cell) for launch in launches for cell in launch.cells]
+    known = [find_run(folder / "studies" / "small", cell) for launch in launches for cell in launch.cells]
     return [run for run in known if run is not None]
 
 

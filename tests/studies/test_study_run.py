@@ -12,19 +12,22 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from clusters import end
+from conftest import eventually, gone
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.studies.file import read_study
-from loadstone.studies.journal import entries
-from loadstone.studies.machines import machines_of
+from loadstone.studies.journal import read_entries
+from loadstone.studies.machines import make_machines
 from loadstone.studies.machines.local import LocalMachine
 from loadstone.studies.plan import plan_study
-from loadstone.studies.status import status_of
-from loadstone.studies.supervise import CUT, finished
+from loadstone.studies.status import read_status
+from loadstone.studies.supervise import CUT, find_run
 
 STUDY = """\
 study: small
@@ -43,6 +46,10 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+def out_folder(path: Path) -> Path:
+    return path.parent / "out" / "small"
+
+
 def start(path: Path, *words: str) -> subprocess.Popen[str]:
     command = [
         sys.executable,
@@ -58,103 +65,90 @@ def start(path: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def launches_of(run: subprocess.Popen[str], code: int = 0) -> list[Any]:
+    """Wait for a run with --json; returns the launches of its document."""
+    shown, told = run.communicate(timeout=180)
+    assert run.returncode == code, told
+    launches: list[Any] = msgspec.json.decode(shown)["launches"]
+    return launches
 
 
 def engines(folder: Path) -> list[int]:
+    """Return the processes of engines that the journal names."""
     pids: list[int] = []
-    for entry in entries(folder):
+    for entry in read_entries(folder):
         processes = entry.handle.get("processes", [])
         pids += [int(pid) for pid in processes] if isinstance(processes, list) else []
     return pids
 
 
+def engines_are_gone(folder: Path) -> bool:
+    return eventually(lambda: all(map(gone, engines(folder))))
+
+
+def count(folder: Path, event: str) -> int:
+    return sum(entry.event == event for entry in read_entries(folder))
+
+
 def test_a_study_is_measured_and_then_nothing_is_left_to_do(path: Path) -> None:
-    folder = path.parent / "out" / "small"
-    run = start(path)
-    _, told = run.communicate(timeout=120)
-    assert run.returncode == 0, told
+    folder = out_folder(path)
+    end(start(path), 0)
     read = read_study(path)
     launches = plan_study(read)
-    runs = [finished(folder, cell) for launch in launches for cell in launch.cells]
+    runs = [find_run(folder, cell) for launch in launches for cell in launch.cells]
     assert None not in runs
-    status = status_of(read, launches, folder)
+    status = read_status(read, launches, folder)
     assert {launch.state for launch in status.launches} == {"done"}
-    again = start(path, "--json")
-    shown, _ = again.communicate(timeout=60)
-    assert again.returncode == 0
-    document = msgspec.json.decode(shown)
-    assert [cell["run_dir"] for launch in document["launches"] for cell in launch["cells"]] == [
-        str(run) for run in runs
-    ]
-    assert sum(entry.event == "launch" for entry in entries(folder)) == 2
-    assert not any(map(is_alive, engines(folder)))
+    again = launches_of(start(path, "--json"))
+    assert [cell["run_dir"] for launch in again for cell in launch["cells"]] == [str(run) for run in runs]
+    assert count(folder, "launch") == 2
+    assert all(map(gone, engines(folder)))
 
 
 def test_a_changed_cell_alone_is_measured(path: Path) -> None:
     path.write_text(STUDY.replace("repeats: 2", "repeats: 1"))
-    start(path).communicate(timeout=120)
+    end(start(path), 0)
     path.write_text(STUDY.replace("repeats: 2", "repeats: 1").replace("[1, 2]", "[1, 3]"))
-    start(path).communicate(timeout=120)
-    done = [entry for entry in entries(path.parent / "out" / "small") if entry.event == "done"]
-    assert len(done) == 3
+    end(start(path), 0)
+    assert count(out_folder(path), "done") == 3
 
 
 def test_two_at_once_are_told_apart(path: Path) -> None:
     first = start(path)
-    folder = path.parent / "out" / "small"
-    deadline = time.monotonic() + 30
-    while not (folder / "journal.jsonl").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    second = start(path)
-    _, told = second.communicate(timeout=60)
-    assert second.returncode == 2
-    assert f"this study is still going on (process {first.pid} on " in told
-    first.send_signal(signal.SIGINT)
-    first.communicate(timeout=60)
-    assert first.returncode == 130
-    assert not any(map(is_alive, engines(folder)))
+    folder = out_folder(path)
+    assert eventually((folder / "journal.jsonl").exists)
+    assert f"this study is still going on (process {first.pid} on " in end(start(path), 2)
+    end(first, 130, signal.SIGINT)
+    assert all(map(gone, engines(folder)))
 
 
 def test_a_launch_that_fails_says_why_and_the_rest_goes_on(path: Path) -> None:
     broken = "engines: {broken: {engine: llama.cpp, program: /bin/false}}\n"
     path.write_text(broken + STUDY.replace("[llama.cpp]", "[broken, llama.cpp]").replace("repeats: 2", "repeats: 1"))
-    run = start(path, "--json")
-    shown, told = run.communicate(timeout=120)
-    assert run.returncode == 1, told
-    failed, done = msgspec.json.decode(shown)["launches"]
+    failed, done = launches_of(start(path, "--json"), 1)
     assert (failed["state"], done["state"]) == ("failed", "done")
     assert "ended with exit code 1" in failed["why"]
 
 
 def test_one_launch_serves_all_repeats_where_nothing_is_restarted(path: Path) -> None:
     path.write_text(STUDY + "restart: never\n")
-    run = start(path, "--json")
-    shown, told = run.communicate(timeout=120)
-    assert run.returncode == 0, told
+    shown, told = start(path, "--json").communicate(timeout=120)
     (launch,) = msgspec.json.decode(shown)["launches"]
-    assert [(cell["repeat"], cell["state"]) for cell in launch["cells"]] == [(1, "done")] * 2 + [(2, "done")] * 2
     assert "repeats 1 to 2" in told
-    assert sum(entry.event == "ready" for entry in entries(path.parent / "out" / "small")) == 1
+    assert [(cell["repeat"], cell["state"]) for cell in launch["cells"]] == [(1, "done")] * 2 + [(2, "done")] * 2
+    assert count(out_folder(path), "ready") == 1
 
 
 def test_a_cell_that_takes_too_long_is_ended_and_kept(path: Path) -> None:
     text = STUDY.replace("requests: 4", "requests: 4000").replace("[1, 2]", "[1]").replace("repeats: 2", "repeats: 1")
     path.write_text(text + "limits: {cell: 2s}\n")
     begun_s = time.monotonic()
-    run = start(path, "--json")
-    shown, told = run.communicate(timeout=120)
-    assert run.returncode == 0, told
+    (launch,) = launches_of(start(path, "--json"))
     assert time.monotonic() - begun_s < 40
-    (launch,) = msgspec.json.decode(shown)["launches"]
-    summary = msgspec.json.decode((Path(launch["cells"][0]["run_dir"]) / "summary.json").read_bytes())
+    folder = Path(launch["cells"][0]["run_dir"])
+    summary = msgspec.json.decode((folder / "summary.json").read_bytes())
     assert 0 < summary["cells"][0]["requests"]["ok"] < 4000
-    (ran,) = run_folder.read_info(Path(launch["cells"][0]["run_dir"])).cells
+    (ran,) = run_folder.read_info(folder).cells
     assert ran.stopped is not None
     assert ran.stopped.rule == "time"
 
@@ -163,9 +157,9 @@ PARALLEL = STUDY + "machines: {here: {local: true, parallel: 2}}\n"
 
 
 def at_once(folder: Path) -> int:
-    """The most launches that ever ran at a time."""
+    """Return the most launches that ever ran at a time."""
     under_way, most = set(), 0
-    for entry in entries(folder):
+    for entry in read_entries(folder):
         if entry.event == "launch":
             under_way.add(entry.launch)
         elif entry.event == "end":
@@ -177,48 +171,34 @@ def at_once(folder: Path) -> int:
 def test_launches_run_at_the_same_time_and_one_that_fails_stops_no_other(path: Path) -> None:
     broken = "engines: {broken: {engine: llama.cpp, program: /bin/false}}\n"
     path.write_text(broken + PARALLEL.replace("[llama.cpp]", "[broken, llama.cpp]"))
-    folder = path.parent / "out" / "small"
-    run = start(path, "--json")
-    shown, told = run.communicate(timeout=120)
-    assert run.returncode == 1, told
-    launches = msgspec.json.decode(shown)["launches"]
+    folder = out_folder(path)
+    launches = launches_of(start(path, "--json"), 1)
     assert [launch["state"] for launch in launches] == ["failed", "done"] * 2
     assert at_once(folder) == 2
-    measured = Counter(entry.cell for entry in entries(folder) if entry.event == "done")
+    measured = Counter(entry.cell for entry in read_entries(folder) if entry.event == "done")
     assert list(measured.values()) == [1] * 4
-    assert not any(map(is_alive, engines(folder)))
+    assert all(map(gone, engines(folder)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: signal.Signals) -> None:
     path.write_text(PARALLEL.replace("requests: 4", "requests: 2000"))
-    folder = path.parent / "out" / "small"
+    folder = out_folder(path)
     run = start(path)
-    deadline = time.monotonic() + 60
-    while sum(entry.event == "cell" for entry in entries(folder)) < 2:
-        assert time.monotonic() < deadline
-        assert run.poll() is None
-        time.sleep(0.1)
+    assert eventually(lambda: run.poll() is not None or count(folder, "cell") >= 2)
     time.sleep(1)
     processes = engines(folder)
     assert len(processes) >= 2
-    run.send_signal(number)
-    _, told = run.communicate(timeout=180)
-    assert run.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 130), told
-    deadline = time.monotonic() + 15
-    while any(map(is_alive, processes)):
-        assert time.monotonic() < deadline, "an engine was left behind"
-        time.sleep(0.1)
+    told = end(run, -signal.SIGKILL if number == signal.SIGKILL else 130, number)
+    assert eventually(lambda: all(map(gone, processes))), "an engine was left behind"
     if number != signal.SIGKILL:
         assert "run it again to go on" in told
-        assert sum(entry.event == "end" and entry.why == "interrupted" for entry in entries(folder)) == 2
+        assert sum(entry.event == "end" and entry.why == "interrupted" for entry in read_entries(folder)) == 2
         read = read_study(path)
-        states = {(each.state, each.why) for each in status_of(read, plan_study(read), folder).launches}
+        states = {(each.state, each.why) for each in read_status(read, plan_study(read), folder).launches}
         assert states == {("waiting", "interrupted")}  # nothing of it failed
     path.write_text(PARALLEL)  # other cells: nothing of the first is in their way
-    again = start(path)
-    _, told = again.communicate(timeout=120)
-    assert again.returncode == 0, told
+    end(start(path), 0)
 
 
 @pytest.mark.parametrize(
@@ -230,9 +210,7 @@ def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: 
 )  # fmt: skip
 def test_more_launches_at_a_time_than_there_is_room_for_are_refused(path: Path, machine: str, problem: str) -> None:
     path.write_text(STUDY + f"machines: {{here: {machine}}}\n")
-    run = start(path)
-    _, told = run.communicate(timeout=60)
-    assert run.returncode == 2
+    told = end(start(path), 2)
     assert problem in told
     assert told.count("\n") == 1
 
@@ -240,12 +218,12 @@ def test_more_launches_at_a_time_than_there_is_room_for_are_refused(path: Path, 
 def test_each_launch_that_runs_at_a_time_has_its_own_gpus(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     path.write_text(PARALLEL)
-    machines = machines_of(read_study(path), None)
+    machines = make_machines(read_study(path), None)
     seen = [machine._engines["llama.cpp"].env for machine in machines if isinstance(machine, LocalMachine)]
     assert seen == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
     path.write_text(PARALLEL.replace("parallel: 2", "parallel: 5"))
     with pytest.raises(InputError, match="5 launches at a time on 4 GPUs"):
-        machines_of(read_study(path), None)
+        make_machines(read_study(path), None)
 
 
 @pytest.fixture
@@ -266,37 +244,31 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("kind", [STUDY, PARALLEL], ids=["", "parallel"])
 def test_a_full_disk_ends_the_study_which_goes_on_once_there_is_room(small_disk: Path, kind: str) -> None:
     path = small_disk / "study.yaml"
-    path.write_text(kind.replace("requests: 4", "requests: 200"))
+    path.write_text(kind.replace("requests: 4", "requests: 100"))
     folder = small_disk / "out" / "small"
     run = start(path)
-    deadline = time.monotonic() + 60
-    while not any(entry.event == "cell" for entry in entries(folder)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert eventually(lambda: count(folder, "cell"))
     ballast = small_disk / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb") as file:
         while True:
             file.write(bytes(65536))
             file.flush()
-    _, told = run.communicate(timeout=120)
-    assert run.returncode == 2, told
+    told = end(run, 2)
     assert "make room" in told or "no room" in told or "full" in told
-    assert not any(map(is_alive, engines(folder)))
-    done = {entry.cell for entry in entries(folder) if entry.event == "done"}
+    assert all(map(gone, engines(folder)))
+    done = {entry.cell for entry in read_entries(folder) if entry.event == "done"}
     ballast.unlink()
-    again = start(path)
-    _, told = again.communicate(timeout=180)
-    assert again.returncode == 0, told
-    measured = Counter(entry.cell for entry in entries(folder) if entry.event == "done")
+    end(start(path), 0)
+    measured = Counter(entry.cell for entry in read_entries(folder) if entry.event == "done")
     assert set(measured) >= done
     assert set(measured.values()) == {1}
-    assert all(finished(folder, cell) for launch in plan_study(read_study(path)) for cell in launch.cells)
+    assert all(find_run(folder, cell) for launch in plan_study(read_study(path)) for cell in launch.cells)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [STUDY, STUDY + "restart: never\n", PARALLEL], ids=["", "never", "parallel"])
 def test_killed_at_twenty_moments_no_cell_is_lost_or_measured_twice(path: Path, kind: str) -> None:
-    folder = path.parent / "out" / "small"
+    folder = out_folder(path)
     path.write_text(kind.replace("repeats: 2", "repeats: 6"))
     chance = random.Random(7)
     kills = 0
@@ -313,15 +285,10 @@ def test_killed_at_twenty_moments_no_cell_is_lost_or_measured_twice(path: Path, 
             os.kill(run.pid, signal.SIGKILL)
             run.communicate()
             kills += 1
-            deadline = time.monotonic() + 15
-            while any(map(is_alive, engines(folder))):
-                assert time.monotonic() < deadline, "an engine was left behind"
-                time.sleep(0.1)
-    last = start(path)
-    last.communicate(timeout=600)
-    assert last.returncode == 0
+            assert engines_are_gone(folder), "an engine was left behind"
+    end(start(path), 0)
     launches = plan_study(read_study(path))
-    assert all(finished(folder, cell) for launch in launches for cell in launch.cells)
-    measured = Counter(entry.cell for entry in entries(folder) if entry.event == "done")
+    assert all(find_run(folder, cell) for launch in launches for cell in launch.cells)
+    measured = Counter(entry.cell for entry in read_entries(folder) if entry.event == "done")
     assert set(measured.values()) == {1}
     assert (folder / CUT).exists()

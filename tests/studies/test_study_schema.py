@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from tests.conftest import Loadstone
 
+from conftest import Loadstone
 from loadstone.studies.file import LOAD_FLAGS, WORKLOAD_FLAGS, read_study
 from test_study_file import STUDY
 

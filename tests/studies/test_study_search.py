@@ -6,17 +6,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from clusters import end
+from conftest import eventually
 from loadstone.core.errors import InputError
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 from loadstone.studies.report import study_runs
-from loadstone.studies.status import status_of
+from loadstone.studies.status import read_status
 from loadstone.studies.supervise import CELLS, CUT
 
 STUDY = """\
@@ -71,26 +72,20 @@ study: search
 engines: {{sim: {{url: "http://127.0.0.1:{port}"}}}}
 deployments: {{engine: [sim]}}
 workloads: {{short: {{input: 16, output: 4}}}}
-loads: {{find-max: "e2e_p50<200ms", concurrency: 2, max-duration: 30s}}
+loads: {{find-max: "e2e_p50<200ms", concurrency: 2, max-duration: 15s}}
 """
     )
     read = read_study(path)
     launches, folder = plan_study(read), path.parent / "out" / "search"
     try:
-        run = subprocess.Popen(words(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        run = subprocess.Popen(words(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         cell = folder / CELLS / launches[0].cells[0].id
-        deadline = time.monotonic() + 60
-        while len(list(cell.glob("*/summary.json"))) < 1 or len(list(cell.glob("*"))) < 2:
-            assert time.monotonic() < deadline
-            assert run.poll() is None
-            time.sleep(0.05)
-        run.send_signal(signal.SIGINT)
-        run.communicate(timeout=60)
-        assert run.returncode == 130
-        assert status_of(read, launches, folder).launches[0].cells[0].state == "waiting"
+        assert eventually(lambda: any(cell.glob("*/summary.json")) and len(list(cell.glob("*"))) > 1)
+        end(run, 130, signal.SIGINT)
+        assert read_status(read, launches, folder).launches[0].cells[0].state == "waiting"
         probes = len(list(cell.iterdir()))
         subprocess.run(words(path), capture_output=True, check=True)
-        done = status_of(read, launches, folder).launches[0].cells[0]
+        done = read_status(read, launches, folder).launches[0].cells[0]
         assert done.state == "done"
         assert done.found is not None
         assert "under way" in done.found

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.conftest import Loadstone
 
+from conftest import Loadstone
 from loadstone.analyse.compare.price import parse_prices
 from loadstone.core import run_folder
 from loadstone.runs.simulate import simulate

@@ -1,4 +1,4 @@
-"""A run as those see it who compare or draw: what its folder says, its numbers, what it was of."""
+"""Reads a run for comparisons and reports: its folder's papers, its numbers, its facts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadstone.core.version import __version__
 
 
 class StoredRun(msgspec.Struct, kw_only=True):
-    """A run in its folder. `facts`: what it was of."""
+    """A run in its folder. `facts`: its engine, model, GPU and workload."""
 
     folder: Path
     info: RunInfo
@@ -29,7 +29,7 @@ class StoredRun(msgspec.Struct, kw_only=True):
 
 
 def read_run(folder: Path) -> StoredRun:
-    """One run. Raises InputError.
+    """Read one run. Raises InputError.
 
     Its summary.json counts where this version of Loadstone made it and nobody changed it, and where there are no
     records. Else the summary is made again, of the records: another version may have defined its numbers otherwise.

@@ -49,5 +49,5 @@ def compare(
 
 
 def _folders(text: str) -> list[Path]:
-    """One folder, or several with commas; a folder whose name has a comma is itself."""
+    """Read one folder, or several with commas; a folder whose name has a comma is itself."""
     return [Path(text)] if Path(text).exists() else [Path(part.strip()) for part in text.split(",") if part.strip()]

@@ -15,7 +15,7 @@ from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
     from loadstone.studies.file import StudyFile
-    from loadstone.studies.plan import Launch
+    from loadstone.studies.plan import PlannedLaunch
     from loadstone.studies.show import DeploymentEstimate, StudyEstimate
 
 study = typer.Typer(help="Whole studies: deployments started, measured, stopped and compared, from one file.")
@@ -96,10 +96,10 @@ def run(
     """Run a study; run it again to go on where it was cut off. Cells that are done are not measured again."""
     from loadstone.studies import measure
     from loadstone.studies.file import read_study
-    from loadstone.studies.machines import machines_of
+    from loadstone.studies.machines import make_machines
     from loadstone.studies.plan import plan_study
-    from loadstone.studies.status import name_of, repeats_of, status_of
-    from loadstone.studies.supervise import Event, run_study
+    from loadstone.studies.status import deployment_name, read_status, repeats_text
+    from loadstone.studies.supervise import StudyEvent, run_study
 
     read = read_study(file)
     launches = plan_study(read)
@@ -108,17 +108,17 @@ def run(
         _print_commands(read, launches, on, folder, render)
         return
 
-    def tell(event: Event) -> None:
+    def tell(event: StudyEvent) -> None:
         if not (text := event.text) and event.kind != "done":
             return
-        which = f"repeat {event.cell.repeat}" if event.cell else repeats_of(event.launch)
-        what = f"{name_of(event.launch)}, {which}"
+        which = f"repeat {event.cell.repeat}" if event.cell else repeats_text(event.launch)
+        what = f"{deployment_name(event.launch)}, {which}"
         cell = f" · {event.cell.workload}, {event.cell.load}" if event.cell else ""
         print(
             f"{event.kind:6} {what}{cell}{': ' + text if event.kind in ('failed', 'ready') else ''}", file=sys.stderr
         )
 
-    machines = [measure.Simulation()] if simulate else machines_of(read, on)
+    machines = [measure.Simulation()] if simulate else make_machines(read, on)
     how = measure.simulated(read) if simulate else measure.live(read, lambda event: None)
     try:
         left = run_study(read, launches, folder, machines, how, tell)
@@ -126,32 +126,32 @@ def run(
         print(f"interrupted; run it again to go on: {folder}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     if json:
-        print_json(msgspec.to_builtins(status_of(read, launches, folder)))
+        print_json(msgspec.to_builtins(read_status(read, launches, folder)))
     else:
         print(folder)
     sys.exit(1 if left else 0)
 
 
 def _print_commands(
-    read: StudyFile, launches: tuple[Launch, ...], on: str | None, folder: Path, files: Path | None
+    read: StudyFile, launches: tuple[PlannedLaunch, ...], on: str | None, folder: Path, files: Path | None
 ) -> None:
     """What starts each deployment on a machine, once: repeats are started alike. `files`: where it is written, if it
     is not to be printed.
     """
     from loadstone.core.run_folder.folder import explain_unwritable
     from loadstone.studies.commands import commands_of
-    from loadstone.studies.file import Engine
-    from loadstone.studies.machines import machine_named
+    from loadstone.studies.file import EngineSettings
+    from loadstone.studies.machines import find_machine
     from loadstone.studies.render import render
-    from loadstone.studies.status import name_of
+    from loadstone.studies.status import deployment_name
     from loadstone.studies.supervise import LAUNCHES
 
-    name, machine = machine_named(read, on)
+    name, machine = find_machine(read, on)
     for launch in launches:
         if launch.repeat > 1:
             continue
-        engine = read.study.engines.get(launch.engine, Engine())
-        title = f"# {name_of(launch)}"
+        engine = read.study.engines.get(launch.engine, EngineSettings())
+        title = f"# {deployment_name(launch)}"
         if engine.url is not None:
             print(title, f"# {engine.url} runs already", sep="\n")
             continue
@@ -191,10 +191,10 @@ def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json
 
     from loadstone.studies.file import read_study
     from loadstone.studies.plan import plan_study
-    from loadstone.studies.status import status_of
+    from loadstone.studies.status import read_status
 
     read = read_study(file)
-    found = status_of(read, plan_study(read), _folder(out, read.study.study, simulate))
+    found = read_status(read, plan_study(read), _folder(out, read.study.study, simulate))
     if json:
         print_json(msgspec.to_builtins(found))
         return

@@ -12,8 +12,8 @@ from loadstone.engines import EMBEDDED, launch_named, launch_of, load_checkpoint
 from loadstone.engines.launch import Launch as Commands
 from loadstone.engines.launch import RankCommand, Site, own_words, read_site
 from loadstone.measure.engines import llama_cpp
-from loadstone.studies.file import Engine
-from loadstone.studies.plan import EMBEDDED_MODEL, Launch
+from loadstone.studies.file import EngineSettings
+from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch
 
 _ADDRESS = "LOADSTONE-NODE-"
 _EMBEDDED_SLOTS = 16
@@ -21,7 +21,7 @@ _EMBEDDED_CONTEXT = 4096
 
 
 def commands_of(
-    launch: Launch, engine: Engine, nodes: tuple[str, ...], port: int | None, host: str = "127.0.0.1"
+    launch: PlannedLaunch, engine: EngineSettings, nodes: tuple[str, ...], port: int | None, host: str = "127.0.0.1"
 ) -> Commands:
     """Return the commands of all ranks. `host`: where the only one of them listens. Raises InputError where the
     engine cannot be started so.
@@ -86,7 +86,7 @@ def shell_word(word: str, address: Callable[[int], str]) -> str:
     return quoted
 
 
-def gpus_per_node(launch: Launch) -> int:
+def gpus_per_node(launch: PlannedLaunch) -> int:
     """Return how many GPUs a launch has on each node; 0 where it has none, or nothing is known of the hardware."""
     deployment = launch.parsed
     return 0 if deployment is None or deployment.gpu.vendor == "any" else deployment.gpus // deployment.nodes

@@ -1,4 +1,4 @@
-"""A study file: which deployments are launched, what is sent to each, how often and where.
+"""Reads a study file: which deployments are launched, what is sent to each, how often and where.
 
 It is YAML, and whoever sends it is not trusted: size and depth are bounded, aliases are refused, and every key is
 known. Errors say file, line and column, what is wrong, and what to write.
@@ -41,7 +41,7 @@ class Share(float):
     """A part of a whole in a file: `5%`, or 0.05."""
 
 
-class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
+class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
     """An engine as a study starts it.
 
     engine     which one, where the name in the study is one of the study's own (`vllm-new: {engine: vllm}`)
@@ -79,9 +79,9 @@ class Deployments(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     excluded: tuple[dict[str, str], ...] = msgspec.field(default=(), name="except")
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What ends a launch (`ready`: seconds until it answers), a cell (`cell`: seconds; `errors`: share of requests
-    that failed) and the study (`total`: seconds of one `run`)."""
+class StudyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Limits of a launch (`ready`: seconds until it answers), of a cell (`cell`: seconds; `errors`: share of requests
+    that failed) and of the study (`total`: seconds of one `run`)."""
 
     ready: Seconds = msgspec.field(default_factory=lambda: Seconds(1800))
     cell: Seconds = msgspec.field(default_factory=lambda: Seconds(math.inf))
@@ -90,15 +90,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is laid over a rendered Job: fields of its pod and of the engine's container, as Kubernetes has them."""
+    """Additions to a rendered Job: fields of its pod and of the engine's container, as Kubernetes has them."""
 
     namespace: str | None = None
     pod: dict[str, Any] = {}
     container: dict[str, Any] = {}
 
 
-class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
-    """Where launches run: one of `local`, `ssh` (hosts), `partition` (Slurm) and `ray` (its address, or `auto`);
+class MachineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
+    """A place where launches run: one of `local`, `ssh` (hosts), `partition` (Slurm), `ray` (its address, or `auto`);
     or what launches are rendered for: `dstack` (fields of its tasks), `kubernetes`.
 
     parallel  launches at a time
@@ -127,28 +127,30 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     @property
     def kind(self) -> str:
-        """The back end that runs it."""
+        """Name the back end that runs it."""
         if self.dstack is not None or self.kubernetes is not None:
             return "kubernetes" if self.dstack is None else "dstack"
         return "ssh" if self.ssh else "slurm" if self.partition else "ray" if self.ray else "local"
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """All of a study file. `workloads` and `loads`: options of `bench`, by their flags' names."""
+    """The contents of a study file. `workloads` and `loads`: options of `bench`, by their flags' names."""
 
     study: str
     deployments: Deployments
     workloads: dict[str, dict[str, Any]] = msgspec.field(default_factory=lambda: {"default": {}})
     loads: dict[str, Any] | list[dict[str, Any]] = {}
     model: str | None = None
-    engines: dict[str, Engine] = {}
+    engines: dict[str, EngineSettings] = {}
     repeats: int = 1
     order: Literal["interleaved", "sequential"] = "interleaved"
     restart: Literal["repeat", "never"] = "repeat"
     slo: str | None = None
     seed: int = 0
-    limits: Limits = msgspec.field(default_factory=Limits)
-    machines: dict[str, Machine] = msgspec.field(default_factory=lambda: {"local": Machine(local=True)})
+    limits: StudyLimits = msgspec.field(default_factory=StudyLimits)
+    machines: dict[str, MachineSettings] = msgspec.field(
+        default_factory=lambda: {"local": MachineSettings(local=True)}
+    )
 
 
 class Mark(NamedTuple):
@@ -166,7 +168,7 @@ class StudyFile(NamedTuple):
     marks: Mapping[str, Mark]
 
     def error(self, where: str, problem: str) -> InputError:
-        """One line about what stands at `where`, or at the nearest place above it."""
+        """Return an error of one line about what stands at `where`, or at the nearest place above it."""
         while where not in self.marks:
             where = where[: max(where.rfind("."), where.rfind("["), 1)]
         mark = self.marks[where]
@@ -174,16 +176,16 @@ class StudyFile(NamedTuple):
 
 
 def read_study(path: Path) -> StudyFile:
-    """The study in `path`. Raises InputError: file, line, column, key, remedy."""
+    """Read the study in `path`. Raises InputError: file, line, column, key, remedy."""
     content = read_bytes(path, _MOST_BYTES, "give a study file")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path}: this is no UTF-8 text; give a study file") from None
-    value, marks = _decoded(path, text)
+    value, marks = _decode(path, text)
     read = StudyFile(path, Study(study="", deployments=Deployments()), marks)
     # One by one first: of a mapping's values msgspec does not say which was wrong.
-    for key, kind in (("engines", Engine), ("machines", Machine)):
+    for key, kind in (("engines", EngineSettings), ("machines", MachineSettings)):
         entries = value.get(key) if isinstance(value, dict) else None
         for name, entry in entries.items() if isinstance(entries, dict) else ():
             _convert(read, entry, kind, f"$.{key}.{name}")
@@ -207,7 +209,7 @@ def _convert(read: StudyFile, value: Any, kind: type[_Struct], at: str) -> _Stru
 
 
 def _quantity(kind: type, value: Any) -> Any:
-    """A time or a share from its text. Raises ValueError, as msgspec wants it."""
+    """Parse a time or a share. Raises ValueError, as msgspec wants it."""
     text = str(value).strip()
     if kind is Seconds:
         try:
@@ -229,15 +231,15 @@ def _quantity(kind: type, value: Any) -> Any:
 # --- YAML with the places of what it says ---------------------------------------------------------------------------
 
 
-def _decoded(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
-    """What the file says, as plain Python, and where it says it."""
+def _decode(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
+    """Return what the file says, as plain Python, and where it says it."""
     loader = None
     try:
         check_yaml(text, _MOST_DEPTH, aliases=False)
         loader = yaml.CSafeLoader(text)
         node = loader.get_single_node()
         marks: dict[str, Mark] = {"$": Mark(1, 1)}
-        value = None if node is None else _value(loader, node, "$", marks)
+        value = None if node is None else _read_value(loader, node, "$", marks)
     except RefusedYamlError as refusal:
         raise InputError(f"{path}:{refusal.line}:{refusal.column}: {refusal}") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -251,14 +253,14 @@ def _decoded(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
     return value, marks
 
 
-def _mark(node: yaml.Node) -> Mark:
+def _locate(node: yaml.Node) -> Mark:
     return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, Mark]) -> Any:
-    marks.setdefault(at, _mark(node))
+def _read_value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, Mark]) -> Any:
+    marks.setdefault(at, _locate(node))
     if isinstance(node, yaml.SequenceNode):
-        return [_value(loader, each, f"{at}[{i}]", marks) for i, each in enumerate(node.value)]
+        return [_read_value(loader, each, f"{at}[{i}]", marks) for i, each in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
         result = {}
         for key, content in node.value:
@@ -267,8 +269,8 @@ def _value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, 
                 raise RefusedYamlError("a key is a plain word here", key.start_mark)
             if name in result:
                 raise RefusedYamlError(f"{name} is given twice", key.start_mark)
-            marks[f"{at}.{name}"] = _mark(key)
-            result[name] = _value(loader, content, f"{at}.{name}", marks)
+            marks[f"{at}.{name}"] = _locate(key)
+            result[name] = _read_value(loader, content, f"{at}.{name}", marks)
         return result
     if "\0" in node.value:
         raise RefusedYamlError("a NUL, which no program takes", node.start_mark)
@@ -309,7 +311,7 @@ _OF_OTHER_MACHINES = {
 }
 _KINDS = ("local", "ssh", "partition", "ray", "dstack", "kubernetes")
 ACCEPTANCE = "acceptance"
-"""Of a workload too, as its text decides it: simulations take it, and what is measured has its own."""
+"""An option of a workload, whose text decides it: simulations take it, and what is measured has its own."""
 WORKLOAD_FLAGS = {
     each.name.replace("_", "-")
     for field, each in flags_of(Options).items()
@@ -320,7 +322,7 @@ LOAD_FLAGS = {each.name.replace("_", "-") for each in flags_of(Options).values()
 
 
 def _check(read: StudyFile) -> None:
-    """Raises InputError for what is of the right type and means nothing."""
+    """Refuse what is of the right type and means nothing."""
     study = read.study
     names = [("$.study", study.study)]
     names += [
@@ -331,23 +333,33 @@ def _check(read: StudyFile) -> None:
             raise read.error(at, f"{name!r} is no name; write up to 64 letters, digits, dots and hyphens")
     if study.repeats < 1:
         raise read.error("$.repeats", f"repeats: {study.repeats}; write at least 1")
+    _check_engines(read)
+    _check_exclusions(read)
+    _check_machines(read)
+    _check_flags(read)
+
+
+def _check_engines(read: StudyFile) -> None:
+    study = read.study
     for name, engine in study.engines.items():
         for variable in engine.env:
             if not _VARIABLE.fullmatch(variable):
                 raise read.error(f"$.engines.{name}.env", f"{variable!r} is no name of a variable; write NAME: value")
         if engine.url is not None:
             _check_url(read, f"$.engines.{name}.url", engine.url)
-        if engine.url is None and engine_key(engine.engine or name) is None:
+        elif engine_key(engine.engine or name) is None:
             known = ", ".join(ENGINES)
             raise read.error(f"$.engines.{name}", f"{engine.engine or name}: no engine; known are {known}")
     for i, name in enumerate(study.deployments.engine):
         if name not in study.engines and engine_key(name) is None:
             known = ", ".join(dict.fromkeys((*study.engines, *ENGINES)))
             raise read.error(f"$.deployments.engine[{i}]", f"{name}: no engine; known are {known}")
-    _check_exclusions(read)
-    if not study.machines:
+
+
+def _check_machines(read: StudyFile) -> None:
+    if not read.study.machines:
         raise read.error("$.machines", "machines: none is named; write e.g. here: {local: true}, or leave it out")
-    for name, machine in study.machines.items():
+    for name, machine in read.study.machines.items():
         if (kinds := sum(getattr(machine, key) not in (None, False, ()) for key in _KINDS)) != 1:
             raise read.error(f"$.machines.{name}", f"{name}: {kinds} of {', '.join(_KINDS)}; write one")
         if not 1 <= machine.parallel <= _MOST_AT_ONCE:
@@ -356,11 +368,14 @@ def _check(read: StudyFile) -> None:
         for key in _OF_OTHER_MACHINES.get(machine.kind, ()):
             if getattr(machine, key):
                 raise read.error(f"$.machines.{name}.{key}", f"{key}: a machine of kind {machine.kind} has none")
-    for name, workload in study.workloads.items():
+
+
+def _check_flags(read: StudyFile) -> None:
+    for name, workload in read.study.workloads.items():
         for key in workload:
             if key not in WORKLOAD_FLAGS:
                 raise _no_such_flag(read, f"$.workloads.{name}.{key}", key, WORKLOAD_FLAGS)
-    for at, load in load_entries(study):
+    for at, load in load_entries(read.study):
         for key, value in load.items():
             if key not in LOAD_FLAGS:
                 raise _no_such_flag(read, f"{at}.{key}", key, LOAD_FLAGS)
@@ -369,7 +384,7 @@ def _check(read: StudyFile) -> None:
 
 
 def _check_url(read: StudyFile, at: str, url: str) -> None:
-    """Before the journal has it: a password or a key in it is for nobody to read."""
+    """Refuse a URL with a password or a key in it, before the journal has it."""
     from loadstone.measure.engines.server import check_url
 
     try:
@@ -404,7 +419,7 @@ def _check_exclusions(read: StudyFile) -> None:
 
 
 def load_entries(study: Study) -> list[tuple[str, dict[str, Any]]]:
-    """Each entry of `loads` and its place."""
+    """Return each entry of `loads` and its place."""
     if isinstance(study.loads, list):
         return [(f"$.loads[{i}]", entry) for i, entry in enumerate(study.loads)]
     return [("$.loads", study.loads)]

@@ -1,4 +1,4 @@
-"""What a study has done so far: a file that is only ever appended to, a line of JSON for each thing that happened.
+"""The journal of a study: a file that is only ever appended to, a line of JSON for each thing that happened.
 
 Intent stands in it before anything is started, so that whoever takes a study up again after a crash knows what may
 have been left running. Whether a cell is done is not asked of the journal: it is, where its run folder has a summary.
@@ -21,7 +21,7 @@ from loadstone.core.run_folder.folder import explain_unwritable
 FILE_NAME = "journal.jsonl"
 _MOST_BYTES = 256 << 20
 
-Event = Literal["run", "launch", "ready", "cell", "done", "end"]
+EventKind = Literal["run", "launch", "ready", "cell", "done", "end"]
 """run: this study was taken up; launch: about to be started; ready: it answers; cell: about to be measured; done:
 measured; end: the launch is over."""
 
@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     handle   see Handle; of a launch's intent: what the next supervisor looks for, should this one vanish
     """
 
-    event: Event
+    event: EventKind
     at: float
     launch: str = ""
     cell: str = ""
@@ -51,11 +51,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     handle: Handle = {}
 
 
-class Journal:
+class StudyJournal:
     """Appends entries, each on disk before the call returns."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises InputError where it cannot be written."""
+        """Open it. Raises InputError where it cannot be written."""
         self._path = folder / FILE_NAME
         try:
             self._file = os.open(
@@ -66,8 +66,8 @@ class Journal:
         except OSError as error:
             raise explain_unwritable(error, self._path) from error
 
-    def write(self, event: Event, **fields: object) -> None:
-        """Raises InputError; DiskFullError where there is no room."""
+    def write(self, event: EventKind, **fields: object) -> None:
+        """Append an entry. Raises InputError; DiskFullError where there is no room."""
         line = msgspec.json.encode(Entry(event, time.time(), **fields)) + b"\n"  # type: ignore[arg-type]
         try:
             while line:  # a disk that is nearly full takes a part of it
@@ -80,8 +80,8 @@ class Journal:
         os.close(self._file)
 
 
-def entries(folder: Path) -> Iterator[Entry]:
-    """What the journal says, in order; lines that a crash tore are passed over. Raises InputError."""
+def read_entries(folder: Path) -> Iterator[Entry]:
+    """Yield what the journal says, in order; lines that a crash tore are passed over. Raises InputError."""
     path = folder / FILE_NAME
     if not os.path.lexists(path):
         return
@@ -92,10 +92,10 @@ def entries(folder: Path) -> Iterator[Entry]:
             yield decoder.decode(line)
 
 
-def left(folder: Path) -> dict[str, Handle]:
-    """By launch, handles of what may still run since its supervisor vanished. Raises InputError."""
+def find_leftovers(folder: Path) -> dict[str, Handle]:
+    """Return by launch the handles of what may still run since its supervisor vanished. Raises InputError."""
     handles: dict[str, Handle] = {}
-    for entry in entries(folder):
+    for entry in read_entries(folder):
         if entry.event == "launch" and "kind" in entry.handle:
             handles[entry.launch] = entry.handle
         elif entry.event == "end":

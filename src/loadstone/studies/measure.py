@@ -1,4 +1,4 @@
-"""One cell of a study measured: `bench` at the launch's URL, or the same load through the simulator."""
+"""Measures one cell of a study: `bench` at the launch's URL, or the same load through the simulator."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ import msgspec
 from loadstone.analyse.stored_run import read_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.provenance import Provenance
 from loadstone.core.summary import Summary
 from loadstone.predict.simulator.fleet import fleet_of
-from loadstone.runs.bench import Event, bench
+from loadstone.runs.bench import bench
+from loadstone.runs.cells import Event
 from loadstone.runs.find_max import find_max
 from loadstone.runs.simulate import simulate
 from loadstone.studies.file import ACCEPTANCE, StudyFile
-from loadstone.studies.journal import Handle, Journal
-from loadstone.studies.plan import Cell, Launch
-from loadstone.studies.supervise import Measure, Running, finished
+from loadstone.studies.journal import Handle, StudyJournal
+from loadstone.studies.plan import PlannedCell, PlannedLaunch
+from loadstone.studies.supervise import Measure, RunningLaunch, find_run
 from loadstone.workload.option_values import seconds
 from loadstone.workload.options import Options, SimulateOptions, flags_of, options_of
 
@@ -30,9 +32,9 @@ _MOST_ERRORS = 0.999
 
 
 def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
-    """What measures a cell on a live engine."""
+    """Return what measures a cell on a live engine."""
 
-    def measure(launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
+    def measure(launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path) -> Summary:
         options = _options(read, launch, cell, out) | {"url": engine.url, "deployment": launch.deployment}
         options |= _limits(read, options)
         options.pop(ACCEPTANCE, None)
@@ -42,14 +44,14 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
             return _summary(
                 (find_max if cell.is_search else bench)(options_of(options, Options), on_event, engine.made_with)
             )
-        engine.client.bench(words_of({name: value for name, value in options.items() if name != "out"}), out)
-        run = finished(out.parent.parent, cell)
+        engine.client.bench(command_words({name: value for name, value in options.items() if name != "out"}), out)
+        run = find_run(out.parent.parent, cell)
         run = run or next((run for run in out.iterdir() if (run / "summary.json").is_file()), None)
         if run is None:
             raise TargetError(f"{out}: the client has left no run here")
         info = run_folder.read_info(run)
-        there = info.settings.get("provenance") or {}
-        info.settings["provenance"] = msgspec.to_builtins(engine.made_with) | there
+        there = msgspec.to_builtins(info.settings.provenance)
+        info.settings.provenance = msgspec.convert(msgspec.to_builtins(engine.made_with) | there, Provenance)
         run_folder.write_info(run, info)
         return msgspec.structs.replace(read_run(run).summary, run_dir=str(run))
 
@@ -57,9 +59,9 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
 
 
 def simulated(read: StudyFile) -> Measure:
-    """What simulates a cell."""
+    """Return what simulates a cell."""
 
-    def measure(launch: Launch, cell: Cell, engine: Running, out: Path) -> Summary:
+    def measure(launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path) -> Summary:
         options = _options(read, launch, cell, out) | {"deployment": launch.deployment}
         return _summary((find_max if cell.is_search else simulate)(options_of(options, SimulateOptions)))
 
@@ -67,7 +69,7 @@ def simulated(read: StudyFile) -> Measure:
 
 
 def _summary(document: dict[str, Any]) -> Summary:
-    """Of a cell; of a search that of the run which its answer is about."""
+    """Return the summary of a cell; of a search, that of the run which its answer is about."""
     if "max" not in document:
         return Summary.of(document)
     run = document["run_dir"]
@@ -80,20 +82,22 @@ class Simulation:
     kind = "simulation"
 
     @contextlib.contextmanager
-    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
+    def running(
+        self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
+    ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
         journal.write("launch", launch=launch.id)
         if launch.parsed is None:
             raise InputError(f"{launch.engine}: no layout, so that there is nothing to simulate; write one")
         fleet_of(launch.parsed)  # what cannot be is said once, not for each cell
-        yield Running("simulated", {})
+        yield RunningLaunch("simulated", {})
 
     def release(self, left: Handle) -> None:
-        """Nothing: there is nothing."""
+        """Do nothing: nothing was started."""
 
 
-def words_of(options: Mapping[str, Any]) -> list[str]:
-    """Options of `bench`, as options_of() takes them, as the words of its command line after `loadstone bench`."""
+def command_words(options: Mapping[str, Any]) -> list[str]:
+    """Turn options of `bench`, as options_of() takes them, into words of its command line."""
     flags = flags_of(Options)
     by_name = {each.name: each for each in flags.values()} | flags
     words = []
@@ -115,7 +119,7 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 
 
 def _limits(read: StudyFile, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The study's limits of a cell as options of `bench`, where the cell has no narrower ones."""
+    """Return the study's limits of a cell as options of `bench`, where the cell has no narrower ones."""
     limits, narrower = read.study.limits, {}
     own_s = options.get("max_duration")
     if limits.cell < (math.inf if own_s is None else seconds(own_s, "--max-duration")):
@@ -125,7 +129,7 @@ def _limits(read: StudyFile, options: Mapping[str, Any]) -> dict[str, Any]:
     return narrower
 
 
-def _options(read: StudyFile, launch: Launch, cell: Cell, out: Path) -> dict[str, Any]:
+def _options(read: StudyFile, launch: PlannedLaunch, cell: PlannedCell, out: Path) -> dict[str, Any]:
     named = {key.replace("-", "_"): value for key, value in cell.options.items()}
     workload = cell.workload if len(read.study.workloads) > 1 else ""
     label = " · ".join(filter(None, (f"{launch.engine} {launch.layout}".rstrip(), workload)))

@@ -1,4 +1,4 @@
-"""What a study does: launches, each a deployment started once, and the cells that are measured while it runs.
+"""Plans a study: launches, each a deployment started once, and the cells that are measured while it runs.
 
 The launch is what is scheduled. Its id and those of its cells are hashes of what matters to their results, so that a
 study whose file changes measures again what changed, and nothing else.
@@ -6,7 +6,6 @@ study whose file changes measures again what changed, and nothing else.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import math
@@ -22,9 +21,9 @@ from loadstone.catalogue.engines import ARGUMENTS, engine_key
 from loadstone.core.errors import InputError
 from loadstone.engines import EMBEDDED
 from loadstone.runs import find_max
-from loadstone.studies.file import ACCEPTANCE, Engine, StudyFile, load_entries
+from loadstone.studies.file import ACCEPTANCE, EngineSettings, StudyFile, load_entries
 from loadstone.workload.lengths import parse_length
-from loadstone.workload.options import Options, SimulateOptions, options_of
+from loadstone.workload.options import Options, SimulateOptions, options_of, values_of
 from loadstone.workload.planning import Planner
 
 EMBEDDED_MODEL = "tiny"
@@ -33,11 +32,11 @@ _FIND_MAX = "find-max"
 _AXES = ("concurrency", "rate", "time-scale")
 _ID_LENGTH = 12
 _MOST_CELLS = 20_000
-"""Of a study; at a minute each they take a fortnight."""
+"""The most cells of a study; at a minute each they take a fortnight."""
 _COUNT = re.compile(r"\b(tp|pp|dp|ep|nodes)=([0-9])")
 
 
-class Cell(NamedTuple):
+class PlannedCell(NamedTuple):
     """One workload at one load of one launch: a run folder of its own.
 
     repeat    from 1
@@ -52,11 +51,11 @@ class Cell(NamedTuple):
 
     @property
     def is_search(self) -> bool:
-        """For the highest load: its answer is about one of several runs."""
+        """Tell a search for the highest load, whose answer is about one of several runs."""
         return self.options.get(_FIND_MAX) is not None
 
 
-class Launch(NamedTuple):
+class PlannedLaunch(NamedTuple):
     """A deployment that is started, measured and stopped.
 
     engine      its name in the study
@@ -75,11 +74,11 @@ class Launch(NamedTuple):
     parsed: Deployment | None
     arguments: tuple[tuple[str, str | None], ...]
     repeat: int
-    cells: tuple[Cell, ...]
+    cells: tuple[PlannedCell, ...]
 
 
-def plan_study(read: StudyFile) -> tuple[Launch, ...]:
-    """All launches, in the order in which they run. Raises InputError, with line and column."""
+def plan_study(read: StudyFile) -> tuple[PlannedLaunch, ...]:
+    """Return all launches in the order in which they run. Raises InputError, with line and column."""
     study = read.study
     _check_size(read)
     loads = _cells(read)
@@ -94,7 +93,7 @@ def plan_study(read: StudyFile) -> tuple[Launch, ...]:
 
 
 def _check_size(read: StudyFile) -> None:
-    """Raises InputError where there is no cell, or so many that planning them would take all memory."""
+    """Refuse a study of no cell, or of so many that planning them would take all memory."""
     study, axes = read.study, read.study.deployments
     loads = sum(len(list(_single_loads(entry))) for _, entry in load_entries(study))
     if not loads * len(study.workloads):
@@ -110,7 +109,7 @@ class _Setup(NamedTuple):
     """A deployment of the study, before it is repeated."""
 
     name: str
-    engine: Engine
+    engine: EngineSettings
     model: str
     layout: str
     deployment: str | None
@@ -135,16 +134,9 @@ def _combinations(read: StudyFile) -> Iterator[tuple[str, str, str]]:
 
 
 def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
-    engine = read.study.engines.get(name, Engine())
+    engine = read.study.engines.get(name, EngineSettings())
     kind = engine_key(engine.engine or name)
-    known, own = [], []
-    for key, value in engine.args.items():
-        plain = key.lstrip("-").replace("-", "_")
-        text = None if value is None or value is True else f"{value}".lower() if value is False else f"{value}"
-        if plain in ARGUMENTS and layout and text is not None:
-            known.append(f"{plain}={text}")
-        else:
-            own.append((key.lstrip("-"), text))
+    known, own = _split_arguments(engine, layout)
     model = model or engine.model or ""
     if not model and kind != EMBEDDED and engine.url is None:
         raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
@@ -165,6 +157,19 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
     return _Setup(name, engine, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(own))
 
 
+def _split_arguments(engine: EngineSettings, layout: str) -> tuple[list[str], list[tuple[str, str | None]]]:
+    """Return the arguments that the shorthand of a deployment has, and the others."""
+    known, own = [], []
+    for key, value in engine.args.items():
+        plain = key.lstrip("-").replace("-", "_")
+        text = None if value is None or value is True else f"{value}".lower() if value is False else f"{value}"
+        if plain in ARGUMENTS and layout and text is not None:
+            known.append(f"{plain}={text}")
+        else:
+            own.append((key.lstrip("-"), text))
+    return known, own
+
+
 class _Cell(NamedTuple):
     """A cell before it belongs to a launch. `identity`: what its options mean, however they are written."""
 
@@ -183,13 +188,14 @@ def _cells(read: StudyFile) -> list[_Cell]:
                 options = workload | load | {"seed": read.study.seed}
                 try:
                     named = {key.replace("-", "_"): value for key, value in options.items()}
-                    meant = options_of({"deployment": ""} | named, SimulateOptions)
-                    if meant.find_max is not None:
-                        find_max.asked(meant)
+                    accepted = _acceptance(named.pop(ACCEPTANCE, None))
+                    meant = options_of(named, Options)
+                    if meant.load.find_max is not None:
+                        find_max.read_search(meant)
                     planner = Planner(meant)
                     if not number:  # the others have the same options, and other values of one
                         planner.plan()
-                    identity = _identity(meant)
+                    identity = _identity(meant, accepted)
                 except InputError as error:
                     key = str(error).partition(":")[0].lstrip("-")
                     where = f"$.workloads.{name}.{key}" if key in workload else f"{at}.{key}"
@@ -201,19 +207,24 @@ def _cells(read: StudyFile) -> list[_Cell]:
     return cells
 
 
-def _identity(meant: SimulateOptions) -> dict[str, Any]:
-    """The options that are not the defaults, as values: `1k` and 1024 are one length, `4` and [4] one load."""
-    default = options_of({"deployment": ""}, SimulateOptions)
-    names = [*(field.name for field in dataclasses.fields(Options)), ACCEPTANCE]
-    values = {name: getattr(meant, name) for name in names if getattr(meant, name) != getattr(default, name)}
+def _acceptance(value: Any) -> float | None:
+    return options_of({"deployment": "", ACCEPTANCE: value}, SimulateOptions).simulator.acceptance
+
+
+def _identity(meant: Options, acceptance: float | None) -> dict[str, Any]:
+    """Return the options that are not the defaults, as values: `1k` and 1024 are one length, `4` and [4] one load."""
+    default = values_of(Options())
+    values = {name: value for name, value in values_of(meant).items() if value != default[name]}
+    if acceptance is not None:
+        values[ACCEPTANCE] = acceptance
     for name in ("input", "output"):
         if name in values:
-            values[name] = repr(parse_length(values[name], meant.range_ratio, f"--{name}"))
+            values[name] = repr(parse_length(values[name], meant.workload.range_ratio, f"--{name}"))
     return values
 
 
 def _single_loads(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """An entry of `loads` cut into single loads, each with its name."""
+    """Cut an entry of `loads` into single loads, each with its name."""
     if entry.get(_FIND_MAX) is not None:
         yield f"{_FIND_MAX} {entry[_FIND_MAX]}{' by concurrency' * ('concurrency' in entry)}", entry
         return
@@ -228,7 +239,7 @@ def _single_loads(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _is_burst(rate: Any) -> bool:
-    """Whether all requests are sent at once; a rate that is no number is refused later, with its place."""
+    """Tell a rate that sends all requests at once; one that is no number is refused later, with its place."""
     try:
         return float(rate[0] if isinstance(rate, list) and len(rate) == 1 else rate) == math.inf
     except (TypeError, ValueError):
@@ -236,7 +247,7 @@ def _is_burst(rate: Any) -> bool:
 
 
 def _check_different(read: StudyFile, setups: Sequence[_Setup]) -> None:
-    """Raises InputError where two deployments are one."""
+    """Refuse two deployments that are one."""
     seen: dict[str, _Setup] = {}
     for setup in setups:
         if (same := seen.setdefault(_hash(_identity_of(setup)), setup)) is not setup:
@@ -253,11 +264,11 @@ def _identity_of(setup: _Setup) -> dict[str, Any]:
     }
 
 
-def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[_Cell]) -> Launch:
+def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[_Cell]) -> PlannedLaunch:
     never = read.study.restart == "never"
     launch = _hash(_identity_of(setup) | {"repeat": None if never else repeats[0]})
     cells = tuple(
-        Cell(
+        PlannedCell(
             _hash({"launch": launch, "options": each.identity} | ({"repeat": repeat} if never else {})),
             each.workload,
             each.load,
@@ -268,7 +279,7 @@ def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[
         for each in loads
     )
     name, _, model, layout, deployment, parsed, arguments = setup
-    return Launch(launch, name, model, layout, deployment, parsed, arguments, repeats[0], cells)
+    return PlannedLaunch(launch, name, model, layout, deployment, parsed, arguments, repeats[0], cells)
 
 
 def _hash(value: Any) -> str:

@@ -21,9 +21,9 @@ from loadstone.core.errors import InputError
 from loadstone.engines.launch import SECRETS
 from loadstone.engines.launch import Launch as Commands
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word
-from loadstone.studies.file import Engine, Kubernetes, Machine, StudyFile
+from loadstone.studies.file import EngineSettings, Kubernetes, MachineSettings, StudyFile
 from loadstone.studies.machines.slurm import SlurmMachine
-from loadstone.studies.plan import Launch
+from loadstone.studies.plan import PlannedLaunch
 
 _PORT = 8000
 _SHM_GIB = 32
@@ -41,11 +41,11 @@ class Rendered(NamedTuple):
     hint: str
 
 
-def render(read: StudyFile, machine: Machine, launch: Launch, folder: Path) -> Rendered | None:
+def render(read: StudyFile, machine: MachineSettings, launch: PlannedLaunch, folder: Path) -> Rendered | None:
     """Return the launch as its machine's scheduler takes it; None where a machine has none, and starts commands
     itself. `folder`: of the launch. Raises InputError.
     """
-    engine = read.study.engines.get(launch.engine, Engine())
+    engine = read.study.engines.get(launch.engine, EngineSettings())
     name = f"loadstone-{launch.id}"
     if machine.kind == "slurm":
         slurm = SlurmMachine(machine, read.study.engines, read.study.limits, read.study.study)
@@ -68,7 +68,9 @@ def render(read: StudyFile, machine: Machine, launch: Launch, folder: Path) -> R
     return Rendered(f"{name}.yaml", _yaml(*_kubernetes(name, machine, launch, commands, engine.image)), hint)
 
 
-def _dstack(name: str, machine: Machine, launch: Launch, commands: Commands, image: str) -> dict[str, Any]:
+def _dstack(
+    name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands, image: str
+) -> dict[str, Any]:
     def address(number: int) -> str:
         others = f'$(echo "$DSTACK_NODES_IPS" | sed -n {number + 1}p)'
         return f'"{others if number else "$DSTACK_MASTER_NODE_IP"}"'
@@ -101,7 +103,7 @@ def _name_gpu_for_dstack(gpu: Gpu) -> dict[str, Any]:
 
 
 def _kubernetes(
-    name: str, machine: Machine, launch: Launch, commands: Commands, image: str
+    name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands, image: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a Job with a pod for each rank, which all end where one does, and the Service that gives the pods
     names."""
@@ -149,7 +151,7 @@ def _kubernetes(
     )
 
 
-def _script(machine: Machine, commands: Commands, rank: str, address: Callable[[int], str]) -> str:
+def _script(machine: MachineSettings, commands: Commands, rank: str, address: Callable[[int], str]) -> str:
     """Return what `sh` runs in a container, which becomes the engine. `rank`: the variable with the rank's number."""
     lines = ["set -e", *machine.setup]
     lines += [f"printf %s {shlex.quote(text)} >/tmp/{name}" for name, text in commands.files.items()]
@@ -162,7 +164,7 @@ def _script(machine: Machine, commands: Commands, rank: str, address: Callable[[
     return "\n".join([*lines, f"case ${rank} in", *(f"{i}) {line} ;;" for i, line in enumerate(ranks)), "esac"])
 
 
-def _gpu(launch: Launch) -> Gpu | None:
+def _gpu(launch: PlannedLaunch) -> Gpu | None:
     return launch.parsed.gpu if launch.parsed else None
 
 

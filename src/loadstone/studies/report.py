@@ -1,4 +1,4 @@
-"""What a study's report says beyond that of its runs: what is missing and why, what differs, how to repeat it."""
+"""Says what a study's report has beyond that of its runs: what is missing and why, what differs, how to repeat it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from loadstone.report.data.wording import clean
 from loadstone.report.pages.study import StudyCell, StudyPart
 from loadstone.runs.find_max import unit_of
 from loadstone.studies.file import StudyFile
-from loadstone.studies.journal import entries
-from loadstone.studies.plan import Cell, Launch
-from loadstone.studies.status import answer_in, name_of
-from loadstone.studies.supervise import CELLS, finished
+from loadstone.studies.journal import read_entries
+from loadstone.studies.plan import PlannedCell, PlannedLaunch
+from loadstone.studies.status import deployment_name, read_answer
+from loadstone.studies.supervise import CELLS, find_run
 
 _LONGEST = 20_000
 _MOST_BYTES = 1 << 20
@@ -38,7 +38,7 @@ Facts = list[tuple[str, str]]
 
 
 class StudyRuns(NamedTuple):
-    """Run folders that are done, what a report says of the study, and what of its folder is passed over."""
+    """The run folders that are done, what a report says of the study, and what of its folder is passed over."""
 
     folders: tuple[Path, ...]
     part: StudyPart
@@ -46,17 +46,19 @@ class StudyRuns(NamedTuple):
 
 
 class _Done(NamedTuple):
-    launch: Launch
+    launch: PlannedLaunch
     info: RunInfo
     made: Provenance
 
 
-def study_runs(read: StudyFile, launches: Sequence[Launch], folder: Path, twin: Path | None = None) -> StudyRuns:
-    """The runs of the study in `folder`; beside them those of the same cells in `twin`, the folder of its simulation.
+def study_runs(
+    read: StudyFile, launches: Sequence[PlannedLaunch], folder: Path, twin: Path | None = None
+) -> StudyRuns:
+    """Return the runs of the study in `folder`; beside them those of the same cells in `twin`, its simulation.
 
     Raises InputError where nothing of it is done yet.
     """
-    runs = {cell.id: finished(folder, cell) for launch in launches for cell in launch.cells}
+    runs = {cell.id: find_run(folder, cell) for launch in launches for cell in launch.cells}
     missing = _missing(launches, folder, runs)
     others = sum(path.name not in runs for path in (folder / CELLS).glob("*")) if folder.is_dir() else 0
     if not any(runs.values()):
@@ -68,7 +70,7 @@ def study_runs(read: StudyFile, launches: Sequence[Launch], folder: Path, twin: 
     for launch in launches:
         for run in filter(None, (runs[cell.id] for cell in launch.cells)):
             info = run_folder.read_info(run)
-            done.append(_Done(launch, info, Provenance.read(info)))
+            done.append(_Done(launch, info, info.settings.provenance))
     cells = _cells(launches, runs, twin)
     shared, apart = _made_with(done)
     part = StudyPart(
@@ -85,15 +87,15 @@ def study_runs(read: StudyFile, launches: Sequence[Launch], folder: Path, twin: 
     return StudyRuns(folders, part, (left_out,) if others else ())
 
 
-def _cells(launches: Sequence[Launch], runs: Mapping[str, Path | None], twin: Path | None) -> list[StudyCell]:
-    """Repeats together. Those of a simulation are alike: one of them stands for all."""
+def _cells(launches: Sequence[PlannedLaunch], runs: Mapping[str, Path | None], twin: Path | None) -> list[StudyCell]:
+    """Put repeats together. Those of a simulation are alike: one of them stands for all."""
     cells: dict[tuple[object, ...], StudyCell] = {}
     several = [axis for axis in ("model", "layout") if len({getattr(each, axis) for each in launches}) > 1]
     for launch in launches:
         for at, cell in enumerate(launch.cells):
             new = StudyCell(
                 name=" ".join([launch.engine, *filter(None, (getattr(launch, axis) for axis in several))]),
-                deployment=name_of(launch),
+                deployment=deployment_name(launch),
                 workload=cell.workload,
                 load=cell.load,
                 planned=0,
@@ -104,25 +106,25 @@ def _cells(launches: Sequence[Launch], runs: Mapping[str, Path | None], twin: Pa
             each.planned += 1
             if run := runs[cell.id]:
                 each.runs.append(run)
-                each.simulated = each.simulated or (finished(twin, cell) if twin else None)
+                each.simulated = each.simulated or (find_run(twin, cell) if twin else None)
     for each in cells.values():
         answers = [("", run) for run in each.runs] + ([("simulated: ", each.simulated)] if each.simulated else [])
-        each.found = "; ".join(what + _found(answer) for what, run in answers if (answer := answer_in(run)))
+        each.found = "; ".join(what + _found(answer) for what, run in answers if (answer := read_answer(run)))
     return list(cells.values())
 
 
 def _found(answer: Mapping[str, Any]) -> str:
-    """What a search found, in a few words."""
+    """Say what a search found, in a few words."""
     low, high = (answer[name] and f"{answer[name]['value']:.4g}" for name in ("load", "fails_at"))
     held = f"{low or 'no'} {unit_of(answer)} surely {'hold' if low else 'held'}"
     return f"{held}, {high or 'none'} {'fail' if high else 'failed'}"
 
 
-def _missing(launches: Sequence[Launch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:
-    """A line for each deployment of which cells are missing, by the last cause that the journal knows."""
+def _missing(launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:
+    """Return a line for each deployment of which cells are missing, by the last cause that the journal knows."""
     why: dict[str, str] = {}
     measured: set[str] = set()
-    for entry in entries(folder):
+    for entry in read_entries(folder):
         if entry.event in ("launch", "end"):
             why[entry.launch] = entry.why
         elif entry.event in ("cell", "done"):
@@ -142,7 +144,9 @@ def _missing(launches: Sequence[Launch], folder: Path, runs: Mapping[str, Path |
         cause = "; ".join(causes) or _cut(lacking, measured) or otherwise
         alike = _OF_A_LAUNCH.sub("", cause)  # a port and a folder of its own
         shown.setdefault(alike, cause)
-        repeats.setdefault((name_of(launch), len(lacking), len(launch.cells), alike), []).append(str(launch.repeat))
+        repeats.setdefault((deployment_name(launch), len(lacking), len(launch.cells), alike), []).append(
+            str(launch.repeat)
+        )
     return [
         clean(
             f"{name}, repeat{'s' * (len(which) > 1)} {', '.join(which)}: {few} of {all_} cells: {shown[alike]}", 600
@@ -151,7 +155,7 @@ def _missing(launches: Sequence[Launch], folder: Path, runs: Mapping[str, Path |
     ]
 
 
-def _cut(lacking: Sequence[Cell], measured: set[str]) -> str:
+def _cut(lacking: Sequence[PlannedCell], measured: set[str]) -> str:
     begun = any(cell.id in measured for cell in lacking)
     return "cut off while it was measured, or its run folder cannot be read" if begun else ""
 
@@ -163,8 +167,8 @@ _Group = Callable[[_Done], str]
 
 
 def _differences(done: Sequence[_Done]) -> list[str]:
-    """Sentences on what differs between runs though the study does not vary it: a deployment has one command, an
-    engine one installation, and the rest is the same for the whole study."""
+    """Return sentences on what differs between runs though the study does not vary it: a deployment has one command,
+    an engine one installation, and the rest is the same for the whole study."""
     compared: dict[str, tuple[_Group, _Value]] = {
         what: (_GROUPS.get(what, _study), lambda each, value=value: value(each.made))  # type: ignore[misc]
         for what, value in MADE_WITH.items()
@@ -199,7 +203,7 @@ def _engine(run: _Done) -> str:
 
 
 def _deployment(run: _Done) -> str:
-    return name_of(run.launch)
+    return deployment_name(run.launch)
 
 
 _GROUPS: dict[str, _Group] = {
@@ -213,7 +217,7 @@ _GROUPS: dict[str, _Group] = {
 
 
 def _only_differing(values: list[object]) -> list[object]:
-    """Of mappings, what they say differently."""
+    """Keep what mappings say differently."""
     mappings = [value for value in values if isinstance(value, dict)]
     if len(mappings) < len(values):
         return values
@@ -232,10 +236,10 @@ def _text(value: object) -> str:
 
 
 def _made_with(done: Sequence[_Done]) -> tuple[Facts, list[tuple[str, Facts]]]:
-    """What all runs were made with alike, as (name, value); and by deployment the rest."""
+    """Return what all runs were made with alike, as (name, value); and by deployment the rest."""
     by_deployment: dict[str, dict[str, dict[str, None]]] = {}
     for each in done:
-        known = by_deployment.setdefault(name_of(each.launch), {})
+        known = by_deployment.setdefault(deployment_name(each.launch), {})
         for what, value in _known(each):
             if not what.startswith("command") or what not in known:  # each launch has a port of its own
                 known.setdefault(what, {})[clean(value, _LONGEST)] = None
@@ -273,8 +277,8 @@ def _known(run: _Done) -> Facts:
 
 
 def _without_secrets(read: StudyFile) -> str:
-    """The file's text, without values that are named as keys are, nor keys that are in this process's environment;
-    without passwords in addresses."""
+    """Return the file's text without values that are named as keys are, keys that are in this process's environment,
+    and passwords in addresses."""
     text = read_bytes(read.path, _MOST_BYTES, "give a study file").decode("utf-8-sig", "replace")
     keys = [value for name, value in os.environ.items() if names_key(name) and len(value) >= _SHORTEST_KEY]
     named = [msgspec.to_builtins(read.study.engines), read.study.workloads, read.study.loads]

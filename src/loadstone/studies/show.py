@@ -1,4 +1,4 @@
-"""What a study will take, before anything of it starts: requests, hours, dollars, and what cannot be measured.
+"""Estimates what a study will take, before anything of it starts: requests, hours, dollars, and what cannot be.
 
 In closed form, so that thousands of cells take a second: nothing is simulated. Of a scheduler whose batch holds B
 requests of P prompt tokens and O output tokens each, of C context tokens in the mean,
@@ -30,8 +30,8 @@ from loadstone.predict.step_time.step import StepModel
 from loadstone.runs.find_max import LONGEST_S
 from loadstone.runs.simulate import check
 from loadstone.studies.file import ACCEPTANCE, StudyFile
-from loadstone.studies.plan import Launch
-from loadstone.studies.status import name_of
+from loadstone.studies.plan import PlannedLaunch
+from loadstone.studies.status import deployment_name
 from loadstone.workload.options import Options, options_of
 from loadstone.workload.planning import Planner
 
@@ -100,7 +100,7 @@ class StudyEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Asked(NamedTuple):
-    """What a cell asks for: its plan, and its requests on average. Tokens of a prompt: all, and those that no earlier
+    """A cell's plan, and its requests on average. Tokens of a prompt: all, and those that no earlier
     request brought."""
 
     plan: Plan
@@ -112,7 +112,7 @@ class _Asked(NamedTuple):
 
 
 class _Served(NamedTuple):
-    """requests, seconds, e2e_s, users, at_once: as in CellEstimate."""
+    """A load as it is served: requests, seconds, e2e_s, users, at_once as in CellEstimate."""
 
     requests: int
     seconds: float
@@ -121,12 +121,12 @@ class _Served(NamedTuple):
     at_once: float
 
 
-def estimate(read: StudyFile, launches: Sequence[Launch], prices: Prices) -> StudyEstimate:
-    """What a study takes. Raises InputError where a file that it names cannot be read."""
+def estimate(read: StudyFile, launches: Sequence[PlannedLaunch], prices: Prices) -> StudyEstimate:
+    """Estimate what a study takes. Raises InputError where a file that it names cannot be read."""
     asked: dict[bytes, _Asked] = {}
-    by_deployment: dict[str, list[Launch]] = {}
+    by_deployment: dict[str, list[PlannedLaunch]] = {}
     for launch in launches:
-        by_deployment.setdefault(f"{launch.engine} {name_of(launch)}", []).append(launch)
+        by_deployment.setdefault(f"{launch.engine} {deployment_name(launch)}", []).append(launch)
     deployments = [_deployment(read, each, asked, prices) for each in by_deployment.values()]
     cells = [(cell, each.repeats) for each in deployments for cell in each.cells]
     dollars = [each.usd for each in deployments if each.usd is not None]
@@ -144,7 +144,7 @@ def estimate(read: StudyFile, launches: Sequence[Launch], prices: Prices) -> Stu
 
 
 def _deployment(
-    read: StudyFile, launches: list[Launch], asked: dict[bytes, _Asked], prices: Prices
+    read: StudyFile, launches: list[PlannedLaunch], asked: dict[bytes, _Asked], prices: Prices
 ) -> DeploymentEstimate:
     launch = launches[0]
     engine, deployment, problem = None, launch.parsed, ""
@@ -165,7 +165,8 @@ def _deployment(
             options.pop(ACCEPTANCE, None)
             asked[name] = _asked(Planner(options_of(options, Options)))
         given = asked[name].planner.options
-        search_s = None if given.find_max is None else given.max_duration_s or LONGEST_S
+        longest_s = given.early_end.max_duration_s if isinstance(given, Options) else None
+        search_s = None if given.load.find_max is None else longest_s or LONGEST_S
         most_s = read.study.limits.cell
         cells.append(_cell(cell.workload, cell.load, asked[name], engine, problem, most_s, search_s))
     repeats = read.study.repeats
@@ -175,7 +176,7 @@ def _deployment(
     price = prices.get(key(deployment.gpu.name)) if deployment is not None else None
     return DeploymentEstimate(
         engine=launch.engine,
-        deployment=name_of(launch),
+        deployment=deployment_name(launch),
         launches=len(launches),
         repeats=repeats,
         gpus=gpus,
@@ -196,7 +197,7 @@ def _cell(
     most_s: float,
     search_s: float | None,
 ) -> CellEstimate:
-    """`search_s`: what a search may take, at most."""
+    """Estimate a cell. `search_s`: seconds that a search may take, at most."""
     if engine is not None:
         try:
             served = engine.cell(asked)
@@ -221,7 +222,7 @@ def _asked(planner: Planner, e2e_s: Sequence[float] = ()) -> _Asked:
 
 
 def remarks(read: StudyFile, found: StudyEstimate) -> list[str]:
-    """Lines on what the sums leave out, on what will not fit and what waits."""
+    """Return lines on what the sums leave out, on what will not fit and what waits."""
     limits = read.study.limits
     lines = [f"Before that, each of {found.launches:,} launches takes its time to start, at most {limits.ready:g} s."]
     if found.unpredicted:
@@ -249,7 +250,7 @@ def remarks(read: StudyFile, found: StudyEstimate) -> list[str]:
 
 
 class _Engine:
-    """How a deployment serves, on average. Raises InputError where it does not fit, or nothing predicts it."""
+    """Serves a deployment on average. Raises InputError where it does not fit, or nothing predicts it."""
 
     def __init__(self, deployment: Deployment) -> None:
         fleet = fleet_of(deployment)
@@ -259,7 +260,7 @@ class _Engine:
         self._longest = longest_request(deployment, fleet.policy)
 
     def cell(self, asked: _Asked) -> _Served:
-        """Raises InputError where a request is longer than the engine takes."""
+        """Serve a cell. Raises InputError where a request is longer than the engine takes."""
         check(asked.plan, *self._longest)
         if asked.planner.chooses_length:
             served = self._cell(asked)
@@ -267,7 +268,7 @@ class _Engine:
         return self._cell(asked)
 
     def _cell(self, asked: _Asked) -> _Served:
-        """All loads of a plan: a load that is left out is several."""
+        """Serve all loads of a plan: a load that is left out is several."""
         each = [self._load(asked, cell) for cell in range(len(asked.plan.cells))]
         most = max(each, key=lambda one: one.users)
         return most._replace(requests=sum(one.requests for one in each), seconds=sum(one.seconds for one in each))
@@ -301,7 +302,7 @@ class _Engine:
         return _Served(count, max(count * each_s, e2e_s), e2e_s, users, at_once)
 
     def _e2e_s(self, users: float, asked: _Asked) -> tuple[float, float]:
-        """Seconds of a request that has its place, and how many have one, of so many that want to."""
+        """Return the seconds of a request that has a slot, and how many of `users` have one."""
         policy, model = self._policy, self._model
         prompt, output = asked.prompt_tokens, asked.output_tokens
         each = policy.reserved_tokens or prompt + output
@@ -317,7 +318,7 @@ class _Engine:
         return e2e_s, min(users, seqs * self._replicas)
 
     def _prompt_s(self, new: int, cached: int, batch: int, context: float, decode_s: float) -> float:
-        """What one prompt adds to the time of a batch."""
+        """Return the seconds that one prompt adds to the time of a batch."""
         policy, model = self._policy, self._model
         mixed = policy.order == "mixed"
         budget = policy.max_batched_tokens - (batch * policy.decode_tokens if mixed else 0)

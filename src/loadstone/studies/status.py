@@ -1,4 +1,4 @@
-"""Where a study stands: what is done, what runs, what failed and why."""
+"""Tells the state of a study: what is done, what runs, what failed and why."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import msgspec
 
 from loadstone.core import run_folder
 from loadstone.core.run_folder.owner import is_owned
-from loadstone.runs.find_max import SETTING
 from loadstone.studies.file import StudyFile
-from loadstone.studies.journal import entries
-from loadstone.studies.plan import Launch
-from loadstone.studies.supervise import CUT_SHORT, finished
+from loadstone.studies.journal import read_entries
+from loadstone.studies.plan import PlannedCell, PlannedLaunch
+from loadstone.studies.supervise import CUT_SHORT, find_run
 
 State = Literal["waiting", "running", "done", "failed"]
 
 
 class CellStatus(msgspec.Struct, frozen=True):
-    """run_dir: where the cell was measured; None: it was not. found: of a search its answer."""
+    """The state of a cell. run_dir: where it was measured; None: it was not. found: the answer of a search."""
 
     id: str
     workload: str
@@ -31,7 +30,7 @@ class CellStatus(msgspec.Struct, frozen=True):
 
 
 class LaunchStatus(msgspec.Struct, frozen=True):
-    """repeat: of its cells, the first where they are of several; why: what went wrong last, where something did."""
+    """The state of a launch. repeat: the first one of its cells; why: what went wrong last, where something did."""
 
     id: str
     deployment: str
@@ -49,29 +48,45 @@ class StudyStatus(msgspec.Struct, frozen=True, kw_only=True):
     launches: list[LaunchStatus]
 
 
-def name_of(launch: Launch) -> str:
-    """The deployment of a launch for people and documents."""
+def deployment_name(launch: PlannedLaunch) -> str:
+    """Name the deployment of a launch for people and documents."""
     return launch.deployment or f"{launch.engine}: {launch.model}"
 
 
-def repeats_of(launch: Launch) -> str:
-    """Which repeats of the study a launch serves, for people."""
+def repeats_text(launch: PlannedLaunch) -> str:
+    """Say which repeats of the study a launch serves."""
     last = launch.cells[-1].repeat
     return f"repeat {launch.repeat}" if last == launch.repeat else f"repeats {launch.repeat} to {last}"
 
 
-def answer_in(run: Path) -> dict[str, Any] | None:
-    """What a search found, of which this is the run that the answer is about."""
-    answer: dict[str, Any] | None = run_folder.read_info(run).settings.get(SETTING)
-    return answer
+def read_answer(run: Path) -> dict[str, Any] | None:
+    """Return the answer of a search, of which this is the run that it is about."""
+    return run_folder.read_info(run).settings.find_max
 
 
-def status_of(read: StudyFile, launches: tuple[Launch, ...], folder: Path) -> StudyStatus:
-    """The state of every launch and cell. Raises InputError where the journal cannot be read."""
+def read_status(read: StudyFile, launches: tuple[PlannedLaunch, ...], folder: Path) -> StudyStatus:
+    """Return the state of every launch and cell. Raises InputError where the journal cannot be read."""
     goes_on = is_owned(folder)
+    open_cells, why = _read_journal(folder)
+    statuses = []
+    for launch in launches:
+        open_cell = open_cells.get(launch.id) if goes_on else None
+        cells = [_cell_status(folder, cell, open_cell, why) for cell in launch.cells]
+        states = {cell.state for cell in cells}
+        reason = "" if states == {"done"} else why.get(launch.id, "")
+        has_failed = "failed" in states or reason not in ("", *CUT_SHORT)
+        whole: State = "done" if states == {"done"} else "failed" if has_failed else "waiting"
+        if open_cell is not None:
+            whole = "running"
+        statuses.append(LaunchStatus(launch.id, deployment_name(launch), launch.repeat, whole, reason, cells))
+    return StudyStatus(study=read.study.study, launches=statuses)
+
+
+def _read_journal(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return by launch the cell that was begun last ("": none is under way), and why launches and cells failed."""
     open_cells: dict[str, str] = {}
     why: dict[str, str] = {}
-    for entry in entries(folder):
+    for entry in read_entries(folder):
         if entry.event == "run":
             open_cells.clear()
         elif entry.event in ("launch", "end"):
@@ -82,24 +97,14 @@ def status_of(read: StudyFile, launches: tuple[Launch, ...], folder: Path) -> St
         elif entry.event in ("cell", "done"):
             open_cells[entry.launch] = entry.cell if entry.event == "cell" else ""
             why[entry.cell] = entry.why
-    statuses = []
-    for launch in launches:
-        cells = []
-        for cell in launch.cells:
-            run = finished(folder, cell)
-            is_open = goes_on and open_cells.get(launch.id) == cell.id
-            state: State = "done" if run else "running" if is_open else "waiting"
-            if state == "waiting" and why.get(cell.id):
-                state = "failed"
-            where = str(run) if run else None
-            answer = answer_in(run) if run and cell.is_search else None
-            found = answer["text"] if answer else None
-            cells.append(CellStatus(cell.id, cell.workload, cell.load, cell.repeat, state, where, found))
-        states = {cell.state for cell in cells}
-        reason = "" if states == {"done"} else why.get(launch.id, "")
-        has_failed = "failed" in states or reason not in ("", *CUT_SHORT)
-        whole: State = "done" if states == {"done"} else "failed" if has_failed else "waiting"
-        if goes_on and launch.id in open_cells:
-            whole = "running"
-        statuses.append(LaunchStatus(launch.id, name_of(launch), launch.repeat, whole, reason, cells))
-    return StudyStatus(study=read.study.study, launches=statuses)
+    return open_cells, why
+
+
+def _cell_status(folder: Path, cell: PlannedCell, open_cell: str | None, why: dict[str, str]) -> CellStatus:
+    run = find_run(folder, cell)
+    state: State = "done" if run else "running" if open_cell == cell.id else "waiting"
+    if state == "waiting" and why.get(cell.id):
+        state = "failed"
+    answer = read_answer(run) if run and cell.is_search else None
+    found = answer["text"] if answer else None
+    return CellStatus(cell.id, cell.workload, cell.load, cell.repeat, state, str(run) if run else None, found)

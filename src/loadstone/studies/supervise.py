@@ -1,4 +1,4 @@
-"""A study carried out: each launch is started, its missing cells are measured, and it is stopped; again: resumed.
+"""Carries out a study: starts each launch, measures its missing cells, and stops it; run again, it goes on.
 
 A cell is done where its run folder has the summary of a run that ended as it should: it is then never measured again.
 One that was cut off is measured again whole, and what there was of it is kept beside the study. Launches that run at
@@ -27,30 +27,29 @@ from loadstone.core.run_folder.folder import explain_unwritable
 from loadstone.core.run_folder.owner import own
 from loadstone.core.signals import Interrupted
 from loadstone.core.summary import Summary
-from loadstone.runs import find_max
 from loadstone.studies.file import StudyFile
-from loadstone.studies.journal import Handle, Journal, left
-from loadstone.studies.plan import Cell, Launch
+from loadstone.studies.journal import Handle, StudyJournal, find_leftovers
+from loadstone.studies.plan import PlannedCell, PlannedLaunch
 
 CELLS, CUT, LAUNCHES = "cells", "cut", "launches"
 """Folders of a study: run folders by cell, runs that were cut off, logs by launch."""
 _SET_DEATH_SIGNAL = 1
-"""Of Linux's prctl(2)."""
+"""An operation of Linux's prctl(2)."""
 CUT_SHORT = INTERRUPTED, TIME_OVER = "interrupted", "the study's time was over"
 """Why a launch ended that another `run` goes on with."""
 _INTERRUPTED, _FULL = 130, 28
 """Exit codes of a launch's process."""
 
 
-class Client(Protocol):
+class LoadClient(Protocol):
     """A host that sends the load. `bench` runs `loadstone bench` there with these words; the run folder is then in
     `out` here, also of a run that was interrupted. Raises TargetError, and KeyboardInterrupt."""
 
     def bench(self, words: Sequence[str], out: Path) -> None: ...
 
 
-class Running(NamedTuple):
-    """A launch that answers.
+class RunningLaunch(NamedTuple):
+    """A launch that has been started and answers.
 
     url     where, as the client sees it
     handle  what the journal keeps of it, such as its processes
@@ -63,13 +62,13 @@ class Running(NamedTuple):
     url: str
     handle: Handle
     check: Callable[[], None] = lambda: None
-    client: Client | None = None
+    client: LoadClient | None = None
     made_with: Provenance = Provenance()
     model: str | None = None
 
 
 class Machine(Protocol):
-    """Where launches run. Raises LoadstoneError.
+    """A place where launches run. Its methods raise LoadstoneError.
 
     kind     of its handles
     running  a context of a launch, which is ready within it and gone after it. The intent is in the journal before
@@ -80,29 +79,29 @@ class Machine(Protocol):
     kind: str
 
     def running(
-        self, launch: Launch, folder: Path, journal: Journal, left: Handle
-    ) -> contextlib.AbstractContextManager[Running]: ...
+        self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
+    ) -> contextlib.AbstractContextManager[RunningLaunch]: ...
 
     def release(self, left: Handle) -> None: ...
 
 
-class Event(NamedTuple):
+class StudyEvent(NamedTuple):
     """Something worth telling. `cell`: None where the launch is meant."""
 
     kind: str
-    launch: Launch
-    cell: Cell | None
+    launch: PlannedLaunch
+    cell: PlannedCell | None
     text: str
 
 
-Listener = Callable[[Event], None]
-Measure = Callable[[Launch, Cell, Running, Path], Summary]
-"""Measures one cell of a running launch into a folder; what bench() does, or a simulation."""
+Listener = Callable[[StudyEvent], None]
+Measure = Callable[[PlannedLaunch, PlannedCell, RunningLaunch, Path], Summary]
+"""Measures one cell of a running launch into a folder, as bench() does or a simulation."""
 
 
 def run_study(
     read: StudyFile,
-    launches: tuple[Launch, ...],
+    launches: tuple[PlannedLaunch, ...],
     folder: Path,
     machines: Sequence[Machine],
     measure: Measure,
@@ -120,49 +119,39 @@ def run_study(
     except OSError as error:
         raise explain_unwritable(error, folder) from error
     with own(folder, "this study"):
-        handles = left(folder)
-        journal = Journal(folder)
-
-        def run(launch: Launch, machine: Machine) -> None:
-            handle = handles.get(launch.id, {})
-            _run_launch(read, launch, folder, machine, measure, journal, on_event, ends_s, handle)
-
+        handles = find_leftovers(folder)
+        journal = StudyJournal(folder)
+        supervisor = _Supervisor(read, folder, measure, journal, on_event, handles, ends_s)
         try:
             journal.write("run")
             _release(launches, folder, machines[0], journal, handles)
-            waiting = deque(launch for launch in launches if any(not finished(folder, cell) for cell in launch.cells))
+            waiting = deque(launch for launch in launches if any(not find_run(folder, cell) for cell in launch.cells))
             if len(machines) > 1:
-                _run_at_once(waiting, machines, run, journal, ends_s)
-            while waiting and time.monotonic() < ends_s:
-                run(waiting.popleft(), machines[0])
+                _run_at_once(waiting, machines, supervisor)
+            while waiting and supervisor.has_time:
+                supervisor.run_launch(waiting.popleft(), machines[0])
         finally:
             journal.close()
-    return sum(not finished(folder, cell) for launch in launches for cell in launch.cells)
+    return sum(not find_run(folder, cell) for launch in launches for cell in launch.cells)
 
 
-def _run_at_once(
-    waiting: deque[Launch],
-    machines: Sequence[Machine],
-    run: Callable[[Launch, Machine], None],
-    journal: Journal,
-    ends_s: float,
-) -> None:
+def _run_at_once(waiting: deque[PlannedLaunch], machines: Sequence[Machine], supervisor: _Supervisor) -> None:
     """Run launches in processes of their own, one on each machine. Raises what ends the whole study, after all."""
     context = multiprocessing.get_context("fork")
     free = list(machines)
-    running: dict[Any, tuple[Any, Launch, Machine]] = {}
+    running: dict[Any, tuple[Any, PlannedLaunch, Machine]] = {}
     try:
-        while running or (waiting and time.monotonic() < ends_s):
-            while free and waiting and time.monotonic() < ends_s:
+        while running or (waiting and supervisor.has_time):
+            while free and waiting and supervisor.has_time:
                 launch, machine = waiting.popleft(), free.pop(0)
-                child = context.Process(target=_alone, args=(os.getpid(), run, launch, machine))
+                child = context.Process(target=_run_in_child, args=(os.getpid(), supervisor, launch, machine))
                 child.start()
                 running[child.sentinel] = child, launch, machine
             for sentinel in wait(list(running)):
                 child, launch, machine = running.pop(sentinel)
                 child.join()
                 free.append(machine)
-                _look_at(child.exitcode, launch, journal)
+                _check_exit(child.exitcode, launch, supervisor.journal)
     except BaseException:
         for child, _, _ in running.values():
             child.terminate()
@@ -172,8 +161,8 @@ def _run_at_once(
             child.join()
 
 
-def _look_at(exit_code: int, launch: Launch, journal: Journal) -> None:
-    """Raises what ended a launch's process, where that ends the study."""
+def _check_exit(exit_code: int, launch: PlannedLaunch, journal: StudyJournal) -> None:
+    """Raise what ended a launch's process, where that ends the study."""
     if exit_code == _FULL:
         raise DiskFullError("the disk is full; make room, and run it again to go on")
     if exit_code == _INTERRUPTED:
@@ -182,14 +171,14 @@ def _look_at(exit_code: int, launch: Launch, journal: Journal) -> None:
         journal.write("end", launch=launch.id, why=f"its process ended with code {exit_code}")
 
 
-def _alone(parent: int, run: Callable[[Launch, Machine], None], launch: Launch, machine: Machine) -> None:
-    """What a launch's process does. A signal from the terminal reaches its parent, which ends it in its turn."""
+def _run_in_child(parent: int, supervisor: _Supervisor, launch: PlannedLaunch, machine: Machine) -> None:
+    """Run a launch in a process of its own. A signal from the terminal reaches its parent, which ends it."""
     os.setpgid(0, 0)
     with contextlib.suppress(AttributeError):  # elsewhere than on Linux
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     try:
         if os.getppid() == parent:
-            run(launch, machine)
+            supervisor.run_launch(launch, machine)
     except DiskFullError:
         sys.exit(_FULL)
     except KeyboardInterrupt:
@@ -197,10 +186,14 @@ def _alone(parent: int, run: Callable[[Launch, Machine], None], launch: Launch, 
 
 
 def _release(
-    launches: tuple[Launch, ...], folder: Path, machine: Machine, journal: Journal, handles: Mapping[str, Handle]
+    launches: tuple[PlannedLaunch, ...],
+    folder: Path,
+    machine: Machine,
+    journal: StudyJournal,
+    handles: Mapping[str, Handle],
 ) -> None:
     """End what a supervisor that vanished left running, and of which nothing is missing."""
-    needed = {launch.id for launch in launches if not all(finished(folder, cell) for cell in launch.cells)}
+    needed = {launch.id for launch in launches if not all(find_run(folder, cell) for cell in launch.cells)}
     for launch, handle in handles.items():
         if handle["kind"] != machine.kind:
             where = f"launch {launch} may still run on a machine of kind {handle['kind']}"
@@ -210,78 +203,74 @@ def _release(
             journal.write("end", launch=launch, why="its supervisor had vanished")
 
 
-def _run_launch(
-    read: StudyFile,
-    launch: Launch,
-    folder: Path,
-    machine: Machine,
-    measure: Measure,
-    journal: Journal,
-    on_event: Listener,
-    ends_s: float,
-    handle: Handle,
-) -> None:
-    missing = [cell for cell in launch.cells if finished(folder, cell) is None]
-    if not missing:
-        return
-    on_event(Event("launch", launch, None, launch.deployment or launch.engine))
-    why = ""
-    try:
-        with machine.running(launch, folder / LAUNCHES / launch.id, journal, handle) as engine:
-            journal.write("ready", launch=launch.id, handle=engine.handle)
-            on_event(Event("ready", launch, None, engine.url))
-            for cell in missing:
-                if time.monotonic() > ends_s:
-                    why = TIME_OVER
-                    break
-                engine.check()
-                why = _run_cell(read, launch, cell, engine, folder, measure, journal, on_event) or why
-    except DiskFullError:
-        raise
-    except LoadstoneError as error:
-        why = str(error)
-        on_event(Event("failed", launch, None, why))
-    except KeyboardInterrupt:
-        journal.write("end", launch=launch.id, why=INTERRUPTED)
-        raise
-    journal.write("end", launch=launch.id, why=why)
+class _Supervisor(NamedTuple):
+    """Runs launches one by one, until the study's time is over (`ends_s`, by the monotonic clock)."""
 
+    read: StudyFile
+    folder: Path
+    measure: Measure
+    journal: StudyJournal
+    on_event: Listener
+    handles: Mapping[str, Handle]
+    ends_s: float
 
-def _run_cell(
-    read: StudyFile,
-    launch: Launch,
-    cell: Cell,
-    engine: Running,
-    folder: Path,
-    measure: Measure,
-    journal: Journal,
-    on_event: Listener,
-) -> str:
-    """Measure one cell; why it is not done, or nothing. Raises what ends the whole launch."""
-    out = folder / CELLS / cell.id
-    _set_aside(folder, out)
-    journal.write("cell", launch=launch.id, cell=cell.id)
-    on_event(Event("cell", launch, cell, f"{cell.workload}, {cell.load}"))
-    try:
-        summary = measure(launch, cell, engine, out)
+    @property
+    def has_time(self) -> bool:
+        return time.monotonic() < self.ends_s
+
+    def run_launch(self, launch: PlannedLaunch, machine: Machine) -> None:
+        folder, journal, on_event = self.folder, self.journal, self.on_event
+        missing = [cell for cell in launch.cells if find_run(folder, cell) is None]
+        if not missing:
+            return
+        on_event(StudyEvent("launch", launch, None, launch.deployment or launch.engine))
+        why, handle = "", self.handles.get(launch.id, {})
         try:
-            engine.check()
-        except LoadstoneError:
-            _set_aside(folder, out)  # an engine that died in the middle was not measured whole
+            with machine.running(launch, folder / LAUNCHES / launch.id, journal, handle) as engine:
+                journal.write("ready", launch=launch.id, handle=engine.handle)
+                on_event(StudyEvent("ready", launch, None, engine.url))
+                for cell in missing:
+                    if not self.has_time:
+                        why = TIME_OVER
+                        break
+                    engine.check()
+                    why = self._run_cell(launch, cell, engine) or why
+        except DiskFullError:
             raise
-    except Interrupted:
-        raise
-    except DiskFullError:
-        raise
-    except InputError as error:
-        engine.check()  # where the engine is gone, that is the reason
-        journal.write("done", launch=launch.id, cell=cell.id, why=str(error))
-        on_event(Event("failed", launch, cell, str(error)))
-        return f"{cell.workload}, {cell.load}: {error}"
-    why = _too_many_errors(summary, read.study.limits.errors)
-    journal.write("done", launch=launch.id, cell=cell.id, folder=_beside(folder, summary.run_dir), why=why)
-    on_event(Event("done", launch, cell, why))
-    return why
+        except LoadstoneError as error:
+            why = str(error)
+            on_event(StudyEvent("failed", launch, None, why))
+        except KeyboardInterrupt:
+            journal.write("end", launch=launch.id, why=INTERRUPTED)
+            raise
+        journal.write("end", launch=launch.id, why=why)
+
+    def _run_cell(self, launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch) -> str:
+        """Measure one cell; returns why it is not done, or nothing. Raises what ends the whole launch."""
+        folder, journal, on_event = self.folder, self.journal, self.on_event
+        out = folder / CELLS / cell.id
+        _set_aside(folder, out)
+        journal.write("cell", launch=launch.id, cell=cell.id)
+        on_event(StudyEvent("cell", launch, cell, f"{cell.workload}, {cell.load}"))
+        try:
+            summary = self.measure(launch, cell, engine, out)
+            try:
+                engine.check()
+            except LoadstoneError:
+                _set_aside(folder, out)  # an engine that died in the middle was not measured whole
+                raise
+        except (Interrupted, DiskFullError):
+            raise
+        except InputError as error:
+            engine.check()  # where the engine is gone, that is the reason
+            journal.write("done", launch=launch.id, cell=cell.id, why=str(error))
+            on_event(StudyEvent("failed", launch, cell, str(error)))
+            return f"{cell.workload}, {cell.load}: {error}"
+        why = _too_many_errors(summary, self.read.study.limits.errors)
+        run = _shorten_path(folder, summary.run_dir)
+        journal.write("done", launch=launch.id, cell=cell.id, folder=run, why=why)
+        on_event(StudyEvent("done", launch, cell, why))
+        return why
 
 
 def _too_many_errors(summary: Summary, most: float) -> str:
@@ -291,20 +280,20 @@ def _too_many_errors(summary: Summary, most: float) -> str:
     return f"{share:.1%} of the requests failed" if share > most else ""
 
 
-def finished(folder: Path, cell: Cell) -> Path | None:
-    """The run folder in which a cell is done; None: it is not. Of a search that which has its answer."""
+def find_run(folder: Path, cell: PlannedCell) -> Path | None:
+    """Find the run folder in which a cell is done; None: it is not. Of a search, the run that has its answer."""
     with contextlib.suppress(OSError):
         for run in sorted((folder / CELLS / cell.id).iterdir()):
             if (run / "summary.json").is_file():
                 with contextlib.suppress(InputError):
                     info = run_folder.read_info(run)
-                    if info.status == "done" and (not cell.is_search or find_max.SETTING in info.settings):
+                    if info.status == "done" and (not cell.is_search or info.settings.find_max is not None):
                         return run
     return None
 
 
 def _set_aside(folder: Path, out: Path) -> None:
-    """Runs that were cut off make room, and are kept."""
+    """Move runs that were cut off out of the way, and keep them."""
     with contextlib.suppress(FileNotFoundError):
         for run in sorted(out.iterdir()):
             target = folder / CUT / f"{out.name}-{run.name}"
@@ -314,6 +303,6 @@ def _set_aside(folder: Path, out: Path) -> None:
             run.rename(target)
 
 
-def _beside(folder: Path, run_dir: str) -> str:
+def _shorten_path(folder: Path, run_dir: str) -> str:
     path = Path(run_dir)
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else run_dir

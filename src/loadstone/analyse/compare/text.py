@@ -26,11 +26,11 @@ _WORDS = {
     "runs_differ": "differ between these two runs",
     "not_all_measured": "not all of the better side was measured",
 }
-"""Conclusions that name no side. What they mean stands below the table, where one needs it."""
+"""Conclusions that name no side. Their meaning stands below the table, where one needs it."""
 
 
 def render(comparison: Comparison) -> RenderableType:
-    """What differs in the setup, then a table for each load. All that comes from engines or files is plain text."""
+    """Render the differences in the setup, then a table for each load. Text of engines or files is printed plain."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group
     from rich.table import Table
@@ -74,7 +74,7 @@ def unmatched_lines(comparison: Comparison) -> list[str]:
 
 
 def _bound_result(bound: BoundResult) -> str:
-    """Whether a bound of --fail-on is met, and why not."""
+    """Tell if a bound of --fail-on is met, and why not."""
     where = f" at {', '.join(bound.at)}" if bound.at else ""
     how = " (by point values, untested)" if bound.untested else ""
     result = f"MET{where}{how}" if bound.met else "not met"
@@ -92,7 +92,7 @@ def _bound_result(bound: BoundResult) -> str:
 
 
 def explained(comparison: Comparison) -> list[str]:
-    """What those conclusions mean that do not explain themselves."""
+    """Explain the conclusions that do not explain themselves."""
     conclusions = {row.conclusion for cell in comparison.cells for row in cell.metrics}
     meaning = {
         "same": f"the same: to within {100 * comparison.resolution:g} %; less counts as no difference",
@@ -194,5 +194,5 @@ def _flat(value: object) -> str:
 
 
 def plain(value: object, limit: int = 120) -> str:
-    """What engines or files wrote, as one short line."""
+    """Shorten text of engines or files to one plain line."""
     return excerpt(_flat(value), limit)

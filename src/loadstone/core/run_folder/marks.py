@@ -43,6 +43,8 @@ def _digest_files(folder: Path) -> dict[str, str]:
     """Digest both files: of a large one the end, where Parquet has the place and the size of all columns."""
     marks = {}
     for name in ("summary.json", "records.parquet"):
+        if not (folder / name).is_file():
+            continue
         with contextlib.suppress(OSError), (folder / name).open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _MARKED_BYTES))

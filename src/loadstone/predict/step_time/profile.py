@@ -1,14 +1,17 @@
 """Profiles: the coefficients of an engine (and its version) on a kind of GPU, how sure they are, and where from.
 
-A profile is a small JSON file. Shipped ones lie in `profiles/`; a user's own, written by `loadstone calibrate`, in
-the configuration folder. `covariance` is of the logarithms, `residual` the spread of ln(measured/predicted) that
-remains with the best coefficients, by quantity. `held_out` has, for each model family that the fit has seen, the
-logarithms of a fit without it: what its own points are scored with. The widest profile has the `families` of models,
-and what each adds to the logarithms of all profiles: kernels fit one model better than another.
+A profile is a small JSON file. Shipped ones are packed into one, `profiles.json.gz`; a user's own, written by
+`loadstone calibrate`, lies in the configuration folder. `covariance` is of the logarithms, `residual` the spread of
+ln(measured/predicted) that remains with the best coefficients, by quantity. `held_out` has, for each model family
+that the fit has seen, the logarithms of a fit without it: what its own points are scored with. The widest profile
+has the `families` of models, and what each adds to the logarithms of all profiles: kernels fit one model better than
+another.
 """
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -136,7 +139,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         return profile
     if architecture == PROCESSOR:
         return processor_profile()
-    shipped = _shipped()
+    shipped = shipped_profiles()
     # AMD's libraries are one code: an engine unmeasured on one of its architectures is timed as on another.
     known = any(
         each.architecture == architecture and (each.engine == engine or not is_amd(architecture))
@@ -158,7 +161,7 @@ def unmeasured(deployment: Deployment, profile: Profile) -> str:
     it is the user's own."""
     if is_own(profile):
         return ""
-    architecture, shipped = architecture_of(deployment.gpu), _shipped()
+    architecture, shipped = architecture_of(deployment.gpu), shipped_profiles()
     if deployment.gpu.given:
         return deployment.gpu.name
     if profile.architecture != architecture or profile.engine != deployment.engine:
@@ -177,7 +180,7 @@ def unmeasured(deployment: Deployment, profile: Profile) -> str:
 
 def engine_measured(deployment: Deployment) -> bool:
     """Tell whether its engine was measured on any GPU: llama.cpp was on none."""
-    return any(engine == deployment.engine for engine, _, _ in _shipped())
+    return any(engine == deployment.engine for engine, _, _ in shipped_profiles())
 
 
 def vendor_measured(deployment: Deployment) -> bool:
@@ -188,7 +191,7 @@ def vendor_measured(deployment: Deployment) -> bool:
     mine = deployment.engine, architecture_of(deployment.gpu)
     present = [
         each
-        for (engine, era, architecture), each in _shipped().items()
+        for (engine, era, architecture), each in shipped_profiles().items()
         if (engine, architecture) == mine and era != "*" and era not in OLD_ERAS
     ]
     return any(kind_of(deployment.model) in each.provenance.kinds for each in present)
@@ -217,18 +220,18 @@ def spreads(profile: Profile, slopes: Array, quantity: Quantity, source: str | N
 
 @cache
 def _sources() -> frozenset[str]:
-    return frozenset(name for profile in _shipped().values() for name in profile.provenance.sources)
+    return frozenset(name for profile in shipped_profiles().values() for name in profile.provenance.sources)
 
 
 def is_own(profile: Profile) -> bool:
     """Tell whether it was made of a user's own measurements."""
-    return bool(profile.provenance.rows) and profile.name not in {each.name for each in _shipped().values()}
+    return bool(profile.provenance.rows) and profile.name not in {each.name for each in shipped_profiles().values()}
 
 
 def family_of(model: Model, family: str = "") -> str:
     """Name the family of the shipped fit that a point of this model belongs to: the one it is declared to, else
     that of the models of its shapes; "" where the fit has seen none."""
-    widest = _shipped().get(("*", "*", "*"), prior_profile())
+    widest = shipped_profiles().get(("*", "*", "*"), prior_profile())
     return family if family in widest.held_out else widest.families.get(shapes_of(model), "")
 
 
@@ -294,24 +297,29 @@ def save(profile: Profile, folder: Path) -> Path:
     return path
 
 
+def save_packed(profiles: Iterable[Profile], path: Path) -> None:
+    """Write the file of all shipped profiles, the same bytes for the same profiles."""
+    ordered = sorted(profiles, key=lambda each: each.name)
+    path.write_bytes(gzip.compress(msgspec.json.encode(ordered), mtime=0))
+
+
 def user_folder() -> Path:
     return host.config_folder() / "profiles"
 
 
+PACKED = "profiles.json.gz"
+"""The file of all shipped profiles, beside this module."""
 _MOST_BYTES = 64 << 20
 _FAR = 100.0
 """Logarithms and variances of coefficients are far below it."""
 
 
 @cache
-def _shipped() -> dict[tuple[str, str, str], Profile]:
-    folder = resources.files("loadstone.predict.step_time") / "profiles"
-    profiles = {}
-    for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if each.name.endswith(".json"):
-            profile = _check(msgspec.json.decode(each.read_bytes(), type=Profile), each.name)
-            profiles[profile.engine, profile.era, profile.architecture] = profile
-    return profiles
+def shipped_profiles() -> dict[tuple[str, str, str], Profile]:
+    """Return the profiles of the package by engine, era and architecture, `*` for any."""
+    packed = (resources.files("loadstone.predict.step_time") / PACKED).read_bytes()
+    profiles = msgspec.json.decode(gzip.decompress(packed), type=list[Profile])
+    return {(each.engine, each.era, each.architecture): each for each in profiles}
 
 
 def _check(profile: Profile, where: str) -> Profile:

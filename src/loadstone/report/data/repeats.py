@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median, stdev
 from typing import Any
 
 import msgspec
 
 from loadstone.analyse.compare.ratio import pooled, reach
-from loadstone.report.data.points import Point, alike
+from loadstone.report.data.points import Point, alike, reduce_known
 from loadstone.report.data.statistic import REPEATS, Stat
 
 _STATS = ("ttft", "tpot", "itl", "e2e", "output", "total", "dollars_output", "dollars_total", "j_output")
-_MEDIANS = ("requests_per_s", "duration_s", "goodput_per_s", "power_w")
 
 
 def merged(points: Sequence[Point]) -> Point:
@@ -26,24 +25,12 @@ def merged(points: Sequence[Point]) -> Point:
     if not others or first.source == "simulated":
         return first
     values: dict[str, Any] = {name: _stat([getattr(point, name) for point in points]) for name in _STATS}
-    values |= {name: _reduce_known(median, (getattr(point, name) for point in points)) for name in _MEDIANS}
-    values |= {
-        name: _reduce_known(min, (getattr(point, name) for point in points))
-        for name in ("slo_met", "p_met", "attainment")
-    }
-    values |= {name: _reduce_known(sum, (getattr(point, name) for point in points)) for name in ("ok", "sent")}
     return msgspec.structs.replace(
         first,
         **values,
-        trusted=all(point.trusted for point in points),
-        failed=any(point.failed for point in points),
-        warnings=tuple(dict.fromkeys(kind for point in points for kind in point.warnings)),
+        requests_per_s=reduce_known(median, (point.requests_per_s for point in points)),
+        cells=tuple(cell for point in points for cell in point.cells),
     )
-
-
-def _reduce_known(reduce: Any, values: Iterable[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    return reduce(known) if known else None
 
 
 def _stat(stats: Sequence[Stat | None]) -> Stat | None:
@@ -62,11 +49,11 @@ def _stat(stats: Sequence[Stat | None]) -> Stat | None:
         within = pooled([own for stat in known if (own := reach(stat.value, stat.low, stat.high))] or [(0.0, 0.0)])
         drawn = math.hypot(between, within[0]), math.hypot(between, within[1])
     more = {
-        name: _reduce_known(median, (getattr(stat, name) for stat in known)) for name in ("mean", "std", "p90", "p99")
+        name: reduce_known(median, (getattr(stat, name) for stat in known)) for name in ("mean", "std", "p90", "p99")
     }
     return Stat(
         value=median(values), which=known[0].which, low=low, high=high, level=REPEATS, drawn=drawn,
-        n=_reduce_known(sum, (stat.n for stat in known)), **more,
+        n=reduce_known(sum, (stat.n for stat in known)), **more,
     )  # fmt: skip
 
 

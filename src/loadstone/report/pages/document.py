@@ -10,7 +10,6 @@ import msgspec
 
 from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, without_price
-from loadstone.analyse.run_facts import mapping
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
@@ -330,7 +329,7 @@ def _inside(run: StoredRun, name: str, key: str, points: Sequence[Point]) -> lis
 def _environment(run: StoredRun) -> list[tuple[str, str]]:
     """The environment: what one needs to know, or to have, to repeat it."""
     info, facts, settings = run.info, run.facts, run.info.settings
-    target, cache = info.target, settings.get("prefix_cache")
+    target, cache = info.target, settings.prefix_cache
     kv = f"KV {facts.kv_dtype}" if facts.kv_dtype else None
     known: list[tuple[str, Any]] = [
         ("run", info.run_id),
@@ -346,7 +345,7 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
         ("plan", f"{info.plan_id}, seed {info.seed}" if info.plan_id else None),
         ("salt", info.salt),
         ("prefix cache", cache if isinstance(cache, str) else None),
-        ("sampling", _flat(settings.get("sampling"))),
+        ("sampling", _flat(settings.sampling)),
         ("tool", facts.tool),
         ("client", _flat({name: getattr(info.host, name) for name in ("cpu", "cores", "system", "python")})),
         ("clock", info.clock),
@@ -356,8 +355,8 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
 
 
 def _files(run: StoredRun) -> list[str]:
-    files = mapping(run.info.settings.get("import")).get("files")
-    return [str(file) for file in files] if isinstance(files, list) else []
+    imported = run.info.settings.imported
+    return imported.files if imported is not None else []
 
 
 def _flat(value: Any) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from loadstone.analyse.client_accuracy import Row, Selftest, Shift
+from loadstone.analyse.client_accuracy import Selftest, SelftestRow, Shift
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.pages.terminal import of_rows
 
@@ -36,11 +36,11 @@ def render(selftest: Selftest) -> RenderableType:
     )
 
 
-def _name(row: Row) -> str:
+def _name(row: SelftestRow) -> str:
     return f"{row.streams} × {row.tokens_per_s:g}/s{' busy' if row.contended else ''}"
 
 
-def _errors(rows: Sequence[Row]) -> Table:
+def _errors(rows: Sequence[SelftestRow]) -> Table:
     heads = ("error min", "p50", "p90", "p99", "p99.9", "max")
     lines = []
     for row in rows:
@@ -53,7 +53,7 @@ def _errors(rows: Sequence[Row]) -> Table:
     return of_rows(lines, "streams")
 
 
-def _shifts(rows: Sequence[Row]) -> Table:
+def _shifts(rows: Sequence[SelftestRow]) -> Table:
     heads = ("TTFT shift p50", "p99", "ITL shift p50", "p99", "receive lag", "sends late", "request", "server late")
     lines = []
     for row in rows:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from loadstone.analyse.ranking import RULE, Ranked
+from loadstone.core.settings import FirstToken
 from loadstone.core.summary import (
     CellSummary,
     Finding,
-    FirstToken,
     Latency,
     Metrics,
     Part,

@@ -1,4 +1,4 @@
-"""Where launches run, by the kind of machine that a study names."""
+"""The machines on which launches run, by the kind that a study names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.core.nvml import Gpus
-from loadstone.studies import file
-from loadstone.studies.file import Engine, StudyFile
+from loadstone.studies.file import EngineSettings, MachineSettings, StudyFile
 from loadstone.studies.machines.local import LocalMachine
 from loadstone.studies.machines.ray import RayMachine
 from loadstone.studies.machines.slurm import SlurmMachine
@@ -20,8 +19,8 @@ from loadstone.studies.supervise import Machine
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def machine_named(read: StudyFile, name: str | None) -> tuple[str, file.Machine]:
-    """What the file says of the machine that a study calls `name`; None: its first one. Raises InputError."""
+def find_machine(read: StudyFile, name: str | None) -> tuple[str, MachineSettings]:
+    """Return the name and settings of the machine that a study calls `name`, or its first. Raises InputError."""
     machines = read.study.machines
     if name is not None and name not in machines:
         raise InputError(f"--on {name}: no such machine in {read.path}; it has {', '.join(machines)}")
@@ -29,11 +28,11 @@ def machine_named(read: StudyFile, name: str | None) -> tuple[str, file.Machine]
     return name, machines[name]
 
 
-def machines_of(read: StudyFile, name: str | None) -> list[Machine]:
-    """The machine that a study calls `name`, to run on it; None: its first one. Once for each launch that runs at a
-    time, with its part of the hosts or GPUs. Raises InputError.
+def make_machines(read: StudyFile, name: str | None) -> list[Machine]:
+    """Make the machine that a study calls `name`, or its first: one for each launch that runs at a time, with its
+    part of the hosts or GPUs. Raises InputError.
     """
-    name, machine = machine_named(read, name)
+    name, machine = find_machine(read, name)
     if machine.kind in ("dstack", "kubernetes"):
         problem = f"{name}: studies are not run by {machine.kind}, only rendered for it"
         remedy = "run --render FOLDER writes the files; start one, and measure it as an engine with url:"
@@ -47,30 +46,33 @@ def machines_of(read: StudyFile, name: str | None) -> list[Machine]:
     if machine.kind == "ray":
         return [RayMachine(machine, study.engines, study.limits, study.study) for _ in range(parts)]
     if machine.kind == "ssh":
-        shares = _shares(read, at, machine.ssh, parts, "hosts")
+        shares = _divide(read, at, machine.ssh, parts, "hosts")
         return [
             SshMachine(msgspec.structs.replace(machine, ssh=share), study.engines, study.limits) for share in shares
         ]
-    gpus = _gpus() if parts > 1 else ()
+    gpus = _find_gpus() if parts > 1 else ()
     if not gpus:
         return [LocalMachine(study.engines, study.limits.ready) for _ in range(parts)]
     names = dict.fromkeys((*study.engines, *study.deployments.engine))
     return [
-        LocalMachine({each: _on(study.engines.get(each, Engine()), share) for each in names}, study.limits.ready)
-        for share in _shares(read, at, gpus, parts, "GPUs")
+        LocalMachine(
+            {each: _restrict_gpus(study.engines.get(each, EngineSettings()), share) for each in names},
+            study.limits.ready,
+        )
+        for share in _divide(read, at, gpus, parts, "GPUs")
     ]
 
 
-def _shares(read: StudyFile, at: str, things: tuple[str, ...], parts: int, what: str) -> list[tuple[str, ...]]:
-    """Hosts or GPUs, as many for each launch that runs at a time."""
+def _divide(read: StudyFile, at: str, things: tuple[str, ...], parts: int, what: str) -> list[tuple[str, ...]]:
+    """Divide hosts or GPUs among the launches that run at a time."""
     each = len(things) // parts
     if not each:
         raise read.error(at, f"parallel: {parts} launches at a time on {len(things)} {what}; write fewer")
     return [things[each * i : each * (i + 1)] for i in range(parts)]
 
 
-def _gpus() -> tuple[str, ...]:
-    """NVIDIA's GPUs that engines on this machine would see."""
+def _find_gpus() -> tuple[str, ...]:
+    """Return NVIDIA's GPUs that engines on this machine would see."""
     visible = os.environ.get(_VISIBLE)
     if visible is not None:
         return tuple(filter(None, visible.split(",")))
@@ -79,5 +81,5 @@ def _gpus() -> tuple[str, ...]:
     return ()
 
 
-def _on(engine: Engine, gpus: tuple[str, ...]) -> Engine:
+def _restrict_gpus(engine: EngineSettings, gpus: tuple[str, ...]) -> EngineSettings:
     return msgspec.structs.replace(engine, env={_VISIBLE: ",".join(gpus)} | engine.env)

@@ -1,4 +1,4 @@
-"""What SSH and Ray have in common: ranks that are led elsewhere, and a client there that is followed to its end."""
+"""Ranks that are led on other hosts, and a client there that is followed to its end: for SSH and Ray."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FILES = ("dataset", "trace", "plan", "tokenizer", "structured")
 
 
 class LedProcess(RankProcess, Protocol):
-    """`stop` asks it to end, and returns when it has; `end` only asks."""
+    """A process on another host. `stop` asks it to end, and returns when it has; `end` only asks."""
 
     def end(self) -> None: ...
 
@@ -32,7 +32,7 @@ class LedRanks(StartedRanks):
     def __init__(
         self, launch: Launch, url: str, folder: Path, start: Callable[[int, Path, Callable[[], None]], LedProcess]
     ) -> None:
-        """`start`: gets a rank's number, its log, and what is to be called when it has ended."""
+        """Start the ranks. `start` gets a rank's number, its log, and what is to be called when it has ended."""
         super().__init__(launch, url)
         folder.mkdir(parents=True, exist_ok=True)
         self._processes: list[LedProcess] = []
@@ -55,8 +55,8 @@ class LedRanks(StartedRanks):
             process.end()
 
 
-def sent(word: str, put: Callable[[Path, str], str]) -> str:
-    """A word of `bench` as it is on another host. `put` copies a file there, under a name, and says where it is."""
+def copy_named_file(word: str, put: Callable[[Path, str], str]) -> str:
+    """Return a word of `bench` for another host. `put` copies the file that it names there, and returns its path."""
     name, _, value = word.removeprefix("--").partition("=")
     scheme, colon, file = value.rpartition(":") if name == "structured" else ("", "", value)
     if name not in _FILES or not Path(file).exists():

@@ -11,10 +11,10 @@ from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.process import free_port
 from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of
-from loadstone.studies.file import Engine
-from loadstone.studies.journal import Handle, Journal
-from loadstone.studies.plan import Launch
-from loadstone.studies.supervise import Running
+from loadstone.studies.file import EngineSettings
+from loadstone.studies.journal import Handle, StudyJournal
+from loadstone.studies.plan import PlannedLaunch
+from loadstone.studies.supervise import RunningLaunch
 
 
 class LocalMachine:
@@ -22,17 +22,19 @@ class LocalMachine:
 
     kind = "local"
 
-    def __init__(self, engines: Mapping[str, Engine], ready_s: float) -> None:
+    def __init__(self, engines: Mapping[str, EngineSettings], ready_s: float) -> None:
         self._engines = engines
         self._ready_s = ready_s
 
     @contextlib.contextmanager
-    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
+    def running(
+        self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
+    ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._engines.get(launch.engine, Engine())
+        engine = self._engines.get(launch.engine, EngineSettings())
         journal.write("launch", launch=launch.id)
         if engine.url is not None:
-            yield Running(engine.url, {"url": engine.url})
+            yield RunningLaunch(engine.url, {"url": engine.url})
             return
         commands = commands_of(launch, engine, (), free_port())
         if len(commands.ranks) > 1:
@@ -42,7 +44,7 @@ class LocalMachine:
         with RunningEngine(commands, folder) as running:
             running.wait_ready(self._ready_s)
             made = provenance.of_launch(commands)
-            yield Running(running.url, running.handle, running.check, None, made, commands.model)
+            yield RunningLaunch(running.url, running.handle, running.check, None, made, commands.model)
 
     def release(self, left: Handle) -> None:
-        """Nothing: what was started here has ended with its supervisor."""
+        """Do nothing: what was started here has ended with its supervisor."""

@@ -27,21 +27,21 @@ from loadstone.engines.launch import Launch as Commands
 from loadstone.runs import provenance
 from loadstone.runs.preflight import KEY_VARIABLES
 from loadstone.studies.commands import commands_of, gpus_per_node
-from loadstone.studies.file import Engine, Limits, Machine
-from loadstone.studies.journal import Handle, Journal
+from loadstone.studies.file import EngineSettings, MachineSettings, StudyLimits
+from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
 from loadstone.studies.machines.client import LedRanks
 from loadstone.studies.machines.ray_host import RankHost
 from loadstone.studies.machines.ssh import (
     CLIENT_GRACE_S,
     SshClient,
-    connected,
-    rank_script,
-    script_of,
-    with_secrets,
+    add_secrets,
+    connect,
+    make_rank_script,
+    make_script,
 )
-from loadstone.studies.plan import Launch
-from loadstone.studies.supervise import Client, Running
+from loadstone.studies.plan import PlannedLaunch
+from loadstone.studies.supervise import LoadClient, RunningLaunch
 
 _POLL_S = 0.3
 _ANSWER_S = 60.0
@@ -56,32 +56,36 @@ class RayMachine:
 
     kind = "ray"
 
-    def __init__(self, machine: Machine, engines: Mapping[str, Engine], limits: Limits, study: str) -> None:
+    def __init__(
+        self, machine: MachineSettings, engines: Mapping[str, EngineSettings], limits: StudyLimits, study: str
+    ) -> None:
         self._machine = machine
         self._engines = engines
         self._limits = limits
         self._study = study
 
     @contextlib.contextmanager
-    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
+    def running(
+        self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
+    ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._engines.get(launch.engine, Engine())
+        engine = self._engines.get(launch.engine, EngineSettings())
         if engine.url is not None:
             raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
         count = len(commands_of(launch, engine, (), 1).ranks)
         place = hashlib.sha256(bytes(folder.absolute())).hexdigest()[:8]
         namespace = f"loadstone-{self._study}-{launch.id}-{place}"
-        with _connected(self._machine.ray or "auto", namespace) as ray:
-            actors = _found(ray, namespace, count) if left else []
+        with _connect(self._machine.ray or "auto", namespace) as ray:
+            actors = _find_actors(ray, namespace, count) if left else []
             port = int(str(left["port"])) if actors else 0
             if not actors:
-                _gone(ray, namespace)
+                _end_actors(ray, namespace)
             handle: Handle = {"kind": self.kind, "namespace": namespace, "port": port}
             journal.write("launch", launch=launch.id, handle=handle)
             try:
                 taken_up = bool(actors)
-                actors = actors or _placed(ray, namespace, count, gpus_per_node(launch))
-                about = _asked(ray, [actor.about.remote() for actor in actors])
+                actors = actors or _place_actors(ray, namespace, count, gpus_per_node(launch))
+                about = _get(ray, [actor.about.remote() for actor in actors])
                 addresses = tuple(address for address, _ in about)
                 port = port or about[0][1]
                 handle = handle | {"port": port}
@@ -89,51 +93,51 @@ class RayMachine:
                 commands = commands_of(launch, engine, addresses, port, addresses[0])
                 if commands.tasks_per_node > 1:
                     raise InputError(f"{commands.engine} over several nodes is one world of MPI; use Slurm")
-                with _started(ray, commands, actors, folder, self._machine.setup, taken_up) as ranks:
+                with _start_ranks(ray, commands, actors, folder, self._machine.setup, taken_up) as ranks:
                     ranks.wait_ready(self._limits.ready)
                     with self._client(ray, actors[0], folder, ranks.check) as sender:
                         made = provenance.of_launch(commands, here=False)
-                        yield Running(
+                        yield RunningLaunch(
                             commands.url, handle | {"url": commands.url}, ranks.check, sender, made, commands.model
                         )
             finally:
-                _gone(ray, namespace)
+                _end_actors(ray, namespace)
 
     def release(self, left: Handle) -> None:
         """End the actors, if there are any still."""
         namespace = str(left.get("namespace"))
         if not namespace.startswith("loadstone-"):
             raise InputError(f"journal.jsonl names {namespace!r}, which is no launch of a study; end it by hand")
-        with _connected(self._machine.ray or "auto", namespace) as ray:
-            _gone(ray, namespace)
+        with _connect(self._machine.ray or "auto", namespace) as ray:
+            _end_actors(ray, namespace)
 
     @contextlib.contextmanager
-    def _client(self, ray: Any, first: Any, folder: Path, check: Callable[[], None]) -> Iterator[Client | None]:
-        """Who sends the load: the first node, this process, or a host that is reached by SSH."""
+    def _client(self, ray: Any, first: Any, folder: Path, check: Callable[[], None]) -> Iterator[LoadClient | None]:
+        """Yield who sends the load: the first node, this process (None), or a host that is reached by SSH."""
         host = self._machine.client
         if host == client.HERE:
             yield None
         elif host is None:
             yield RayClient(ray, first, self._machine, folder, check)
         else:
-            with connected(self._machine, [host]) as (connection,):
+            with connect(self._machine, [host]) as (connection,):
                 yield SshClient(connection, self._machine, folder, check)
 
 
-def _started(
+def _start_ranks(
     ray: Any, commands: Commands, actors: Sequence[Any], folder: Path, setup: tuple[str, ...], goes: bool
 ) -> LedRanks:
-    """The ranks, one an actor. `goes`: they run already."""
+    """Start the ranks, one an actor. `goes`: they run already."""
 
     def start(i: int, log_path: Path, on_end: Callable[[], None]) -> RayProcess:
-        text = None if goes else with_secrets(rank_script(commands, i, setup), SECRETS)
+        text = None if goes else add_secrets(make_rank_script(commands, i, setup), SECRETS)
         return RayProcess(ray, actors[i], text, log_path, on_end)
 
     return LedRanks(commands, commands.url, folder, start)
 
 
 class RayProcess:
-    """What an actor leads; see measure.engines.launch.Rank. A thread of ours copies its log."""
+    """A process that an actor leads; see measure.engines.launch.Rank. A thread of ours copies its log."""
 
     def __init__(
         self, ray: Any, actor: Any, text: str | None, log_path: Path, on_end: Callable[[], None] = lambda: None
@@ -144,12 +148,12 @@ class RayProcess:
         self._is_told = False
         self._over = threading.Event()
         if text is not None:
-            _asked(ray, [actor.start.remote(text)])
+            _get(ray, [actor.start.remote(text)])
         log_path.write_bytes(b"")
         threading.Thread(target=self._follow, daemon=True).start()
 
     def exit_code(self) -> int | None:
-        """None while it runs, and where it was told to end."""
+        """Return None while it runs, and where it was told to end."""
         return self._code
 
     def end(self) -> None:
@@ -186,10 +190,12 @@ class RayProcess:
 class RayClient:
     """Sends the load from the first node, and brings the run folder back."""
 
-    def __init__(self, ray: Any, first: Any, machine: Machine, folder: Path, check: Callable[[], None]) -> None:
+    def __init__(
+        self, ray: Any, first: Any, machine: MachineSettings, folder: Path, check: Callable[[], None]
+    ) -> None:
         self._ray, self._machine, self._check = ray, machine, check
         self._log = folder / "client.log"
-        self._node = _asked(ray, [first.node.remote()])[0]
+        self._node = _get(ray, [first.node.remote()])[0]
 
     def bench(self, words: Sequence[str], out: Path) -> None:
         """See supervise.Client."""
@@ -198,22 +204,22 @@ class RayClient:
         strategy = NodeAffinitySchedulingStrategy(self._node, soft=False)
         actor = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=strategy)(RankHost).remote()
         try:
-            work = _asked(self._ray, [actor.work.remote()])[0]
-            sent = [client.sent(word, lambda file, name: self._put(actor, file, name)) for word in words]
+            work = _get(self._ray, [actor.work.remote()])[0]
+            sent = [client.copy_named_file(word, lambda file, name: self._put(actor, file, name)) for word in words]
             argv = (self._machine.python or "python3", "-m", "loadstone", "bench", *sent, "--out=runs")
-            text = with_secrets(script_of(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S), KEY_VARIABLES)
+            text = add_secrets(make_script(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S), KEY_VARIABLES)
             try:
                 client.follow(RayProcess(self._ray, actor, text, self._log), "the first node", self._check)
             finally:
-                _unpack(_asked(self._ray, [actor.packed.remote("runs")])[0], out)
-                _asked(self._ray, [actor.clean.remote()])
+                _unpack(_get(self._ray, [actor.packed.remote("runs")])[0], out)
+                _get(self._ray, [actor.clean.remote()])
         finally:
             self._ray.kill(actor)
 
     def _put(self, actor: Any, file: Path, name: str) -> str:
         if file.is_dir():  # as of a tokenizer: the nodes must have it
             return str(file)
-        return str(_asked(self._ray, [actor.put.remote(name, file.read_bytes())])[0])
+        return str(_get(self._ray, [actor.put.remote(name, file.read_bytes())])[0])
 
 
 def _unpack(content: bytes, out: Path) -> None:
@@ -227,8 +233,8 @@ def _unpack(content: bytes, out: Path) -> None:
 
 
 @contextlib.contextmanager
-def _connected(address: str, namespace: str) -> Iterator[Any]:
-    """Ray, connected as long as the context lasts. Raises InputError."""
+def _connect(address: str, namespace: str) -> Iterator[Any]:
+    """Connect to Ray for as long as the context lasts. Raises InputError."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
         import ray
@@ -263,8 +269,8 @@ def _name(number: int) -> str:
     return f"rank-{number}"
 
 
-def _found(ray: Any, namespace: str, count: int) -> list[Any]:
-    """The actors of a launch that goes on; none where one of them is missing."""
+def _find_actors(ray: Any, namespace: str, count: int) -> list[Any]:
+    """Find the actors of a launch that goes on; none where one of them is missing."""
     try:
         actors = [ray.get_actor(_name(number), namespace=namespace) for number in range(count)]
         ray.get([actor.about.remote() for actor in actors], timeout=_ANSWER_S)
@@ -273,8 +279,8 @@ def _found(ray: Any, namespace: str, count: int) -> list[Any]:
     return actors
 
 
-def _placed(ray: Any, namespace: str, count: int, gpus: int) -> list[Any]:
-    """An actor on each of as many nodes, once there is room for all. Raises TargetError where there never will be."""
+def _place_actors(ray: Any, namespace: str, count: int, gpus: int) -> list[Any]:
+    """Place an actor on each of as many nodes, once there is room. Raises TargetError where there never is."""
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -302,7 +308,7 @@ def _placed(ray: Any, namespace: str, count: int, gpus: int) -> list[Any]:
     ]
 
 
-def _gone(ray: Any, namespace: str) -> None:
+def _end_actors(ray: Any, namespace: str) -> None:
     """End the actors and give the nodes back."""
     from ray.util.placement_group import remove_placement_group
 
@@ -316,8 +322,8 @@ def _gone(ray: Any, namespace: str) -> None:
         remove_placement_group(ray.util.get_placement_group(namespace))
 
 
-def _asked(ray: Any, references: list[Any]) -> list[Any]:
-    """Raises TargetError where a node is lost."""
+def _get(ray: Any, references: list[Any]) -> list[Any]:
+    """Return what an actor gives. Raises TargetError where a node is lost."""
     try:
         answers: list[Any] = ray.get(references, timeout=_ANSWER_S)
     except Exception as error:

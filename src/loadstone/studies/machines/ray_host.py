@@ -1,4 +1,4 @@
-"""What a Ray actor does for a study on its node: it leads one process, by a shell that ends when the actor does.
+"""A Ray actor of a study on its node: it leads one process, by a shell that ends when the actor does.
 
 Ray carries messages between actors as it likes; those of ours are bytes, text and numbers.
 """
@@ -29,13 +29,13 @@ class RankHost:
         self._process: subprocess.Popen[bytes] | None = None
 
     def about(self) -> tuple[str, int]:
-        """The node's address, and a port that is free there."""
+        """Return the node's address, and a port that is free there."""
         import ray
 
         return ray.util.get_node_ip_address(), free_port()
 
     def node(self) -> str:
-        """The node's name in the cluster."""
+        """Return the node's name in the cluster."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
@@ -49,7 +49,7 @@ class RankHost:
         return str(path)
 
     def start(self, text: str) -> None:
-        """A shell that reads this, and then signs of life; see ssh._script()."""
+        """Start a shell that reads this, and then signs of life; see ssh.make_script()."""
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 ["bash", "-s"], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -58,7 +58,7 @@ class RankHost:
         threading.Thread(target=self._beat, args=(self._process,), daemon=True).start()
 
     def read(self, at: int) -> tuple[bytes, int | None]:
-        """What was written from byte `at` on, and the exit code once it has ended."""
+        """Return what was written from byte `at` on, and the exit code once it has ended."""
         code = self._process.poll() if self._process is not None else None
         with (self._folder / "log").open("rb") as log:
             log.seek(at)
@@ -71,7 +71,7 @@ class RankHost:
                 self._process.stdin.close()
 
     def packed(self, name: str) -> bytes:
-        """A folder of the work folder, as a tar archive; nothing where there is none."""
+        """Pack a folder of the work folder into a tar archive; nothing where there is none."""
         buffer = io.BytesIO()
         if (self._folder / name).is_dir():
             with tarfile.open(fileobj=buffer, mode="w") as archive:

@@ -23,15 +23,15 @@ from loadstone.measure.engines.launch import LaunchError, StartedRanks, first_er
 from loadstone.measure.engines.process import ServerProcess, container_stop, free_port
 from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word, with_address
-from loadstone.studies.file import Engine, Limits, Machine
-from loadstone.studies.journal import Handle, Journal
+from loadstone.studies.file import EngineSettings, MachineSettings, StudyLimits
+from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
-from loadstone.studies.machines.ssh import SshClient, connected
-from loadstone.studies.plan import Launch
-from loadstone.studies.supervise import Client, Running
+from loadstone.studies.machines.ssh import SshClient, connect
+from loadstone.studies.plan import PlannedLaunch
+from loadstone.studies.supervise import LoadClient, RunningLaunch
 
 _FIRST_POLL_S, _LAST_POLL_S = 0.5, 10.0
-"""Of a job that waits: ever more rarely, for the sake of who runs the controller."""
+"""Seconds between looks at a job that waits: ever more, for the sake of who runs the controller."""
 _LOOK_S = 5.0
 """Between looks at a job that runs."""
 _ANSWER_S = 60.0
@@ -83,16 +83,20 @@ class SlurmMachine:
 
     kind = "slurm"
 
-    def __init__(self, machine: Machine, engines: Mapping[str, Engine], limits: Limits, study: str) -> None:
+    def __init__(
+        self, machine: MachineSettings, engines: Mapping[str, EngineSettings], limits: StudyLimits, study: str
+    ) -> None:
         self._machine = machine
         self._engines = engines
         self._limits = limits
         self._study = study
 
     @contextlib.contextmanager
-    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
+    def running(
+        self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
+    ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._engines.get(launch.engine, Engine())
+        engine = self._engines.get(launch.engine, EngineSettings())
         if engine.url is not None:
             raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
         folder = folder.absolute()
@@ -107,11 +111,11 @@ class SlurmMachine:
             if not taken_up:
                 _submit(self.script(launch, commands, folder, name), folder, len(commands.ranks))
             job = self._wait_for_nodes(name)
-            with SlurmRanks(_at(commands, job.addresses), folder, job) as ranks:
+            with SlurmRanks(_fill_address(commands, job.addresses), folder, job) as ranks:
                 ranks.wait_ready(self._limits.ready, look=ranks.check_job)
                 with self._client(job, folder, ranks.check) as sender:
                     made = provenance.of_launch(ranks.launch, here=False)
-                    yield Running(
+                    yield RunningLaunch(
                         ranks.url,
                         handle | {"job": job.id, "url": ranks.url},
                         ranks.check,
@@ -126,23 +130,23 @@ class SlurmMachine:
         """Cancel the job, if there is one still."""
         cancel(_job_name(left))
 
-    def render(self, launch: Launch, folder: Path, port: int) -> str:
-        """The script that would be submitted, where `port` is the one that is free."""
+    def render(self, launch: PlannedLaunch, folder: Path, port: int) -> str:
+        """Write the script that would be submitted, where `port` is the one that is free."""
         folder = folder.absolute()
         return self.script(launch, self._commands(launch, port), folder, self._name(launch, folder))
 
-    def _name(self, launch: Launch, folder: Path) -> str:
-        """Of the job: the same study in another folder has jobs of its own."""
+    def _name(self, launch: PlannedLaunch, folder: Path) -> str:
+        """Name the job: the same study in another folder has jobs of its own."""
         return f"loadstone-{self._study}-{launch.id}-{hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
 
-    def _commands(self, launch: Launch, port: int) -> Commands:
-        """Of all ranks, with what stands for the nodes' addresses until the job has its nodes."""
-        engine = self._engines.get(launch.engine, Engine())
+    def _commands(self, launch: PlannedLaunch, port: int) -> Commands:
+        """Return the commands of all ranks, with what stands for addresses until the job has its nodes."""
+        engine = self._engines.get(launch.engine, EngineSettings())
         nodes = node_addresses(len(commands_of(launch, engine, (), port).ranks))
         return commands_of(launch, engine, nodes, port, nodes[0])
 
-    def script(self, launch: Launch, commands: Commands, folder: Path, name: str) -> str:
-        """What `sbatch` gets."""
+    def script(self, launch: PlannedLaunch, commands: Commands, folder: Path, name: str) -> str:
+        """Write the script that `sbatch` gets."""
         machine = self._machine
         gpus = gpus_per_node(launch)
         options = [
@@ -177,15 +181,15 @@ class SlurmMachine:
             run=run,
         )
 
-    def _wait_for_nodes(self, name: str) -> Job:
-        """The job once it runs. However long it waits: that is not the engine's time. Raises TargetError."""
+    def _wait_for_nodes(self, name: str) -> SlurmJob:
+        """Return the job once it runs. Its wait is not the engine's time. Raises TargetError."""
         pause_s = _FIRST_POLL_S
         while True:
             job = find_job(name)
             if job is not None and job.nodes and job.state not in _WAITS:  # it may be over already: see its logs
                 return job._replace(addresses=tuple(map(_address_of, job.nodes)))
             if job is None or job.state not in _WAITS:
-                raise TargetError(_over(job, name))
+                raise TargetError(_describe_end(job, name))
             if job.reason in _NEVER:
                 problem = f"Slurm would keep the job waiting for ever ({job.reason})"
                 raise TargetError(f"{problem}; see partition, account, qos, time and options under machines")
@@ -193,22 +197,22 @@ class SlurmMachine:
             pause_s = min(_LAST_POLL_S, pause_s * 1.3)
 
     @contextlib.contextmanager
-    def _client(self, job: Job, folder: Path, check: Callable[[], None]) -> Iterator[Client | None]:
-        """Who sends the load: a node of the job, this process, or a host that is reached by SSH."""
+    def _client(self, job: SlurmJob, folder: Path, check: Callable[[], None]) -> Iterator[LoadClient | None]:
+        """Yield who sends the load: a node of the job, this process (None), or a host that is reached by SSH."""
         host = self._machine.client
         if host == client.HERE:
             yield None
         elif host is None or host in job.nodes:
             yield SlurmClient(job, host or job.nodes[0], self._machine, folder, check)
         else:
-            with connected(self._machine, [host]) as (connection,):
+            with connect(self._machine, [host]) as (connection,):
                 yield SshClient(connection, self._machine, folder, check)
 
 
 class SlurmRanks(StartedRanks):
     """An engine whose ranks are the tasks of a job."""
 
-    def __init__(self, commands: Commands, folder: Path, job: Job) -> None:
+    def __init__(self, commands: Commands, folder: Path, job: SlurmJob) -> None:
         super().__init__(commands, commands.url)
         self._job = job
         self._folder = folder
@@ -216,7 +220,7 @@ class SlurmRanks(StartedRanks):
         self.ranks.extend(SlurmRank(folder, i) for i in range(len(commands.ranks)))
 
     def check(self) -> None:
-        """See Engine.check; and raises LaunchError where Slurm has ended the job."""
+        """Check the ranks. Raises LaunchError also where Slurm has ended the job."""
         super().check()
         self.check_job()
 
@@ -230,10 +234,10 @@ class SlurmRanks(StartedRanks):
             super().check()  # a rank that ended is the better reason
             log = self._folder / "job.log"
             words = first_error(log.read_text(errors="replace")) if log.exists() else _NOT_SHARED.format(self._folder)
-            raise LaunchError(f"{self.launch.engine}: {_over(job, self._job.name)}", words, log)
+            raise LaunchError(f"{self.launch.engine}: {_describe_end(job, self._job.name)}", words, log)
 
     def stop(self) -> None:
-        """The job is cancelled as a whole."""
+        """Do nothing: the job is cancelled as a whole."""
 
 
 class SlurmRank:
@@ -244,7 +248,7 @@ class SlurmRank:
         self._exit = folder / f"rank-{number}.exit"
 
     def exit_code(self) -> int | None:
-        """None while it runs, and where another ended first: Slurm then ends all."""
+        """Return None while it runs, and where another ended first: Slurm then ends all."""
         with contextlib.suppress(OSError, ValueError):
             code = int(self._exit.read_text())
             ends = {path: path.stat().st_mtime_ns for path in self._exit.parent.glob("rank-*.exit")}
@@ -252,13 +256,15 @@ class SlurmRank:
         return None
 
     def stop(self) -> None:
-        """Nothing: see SlurmRanks.stop."""
+        """Do nothing: see SlurmRanks.stop."""
 
 
 class SlurmClient:
     """Sends the load from a node of the job, into a folder that the node shares with this host."""
 
-    def __init__(self, job: Job, node: str, machine: Machine, folder: Path, check: Callable[[], None]) -> None:
+    def __init__(
+        self, job: SlurmJob, node: str, machine: MachineSettings, folder: Path, check: Callable[[], None]
+    ) -> None:
         self._job = job
         self._node = node
         self._machine = machine
@@ -279,7 +285,7 @@ class SlurmClient:
 class SlurmStep(ServerProcess):
     """A step of a job, ended gently: what ends `srun` kills the step."""
 
-    def __init__(self, job: Job, words: Sequence[str], log_path: Path) -> None:
+    def __init__(self, job: SlurmJob, words: Sequence[str], log_path: Path) -> None:
         self._job = job
         super().__init__(words, log_path=log_path)
 
@@ -299,8 +305,8 @@ class SlurmStep(ServerProcess):
 # --- commands of Slurm ----------------------------------------------------------------------------------------------
 
 
-class Job(NamedTuple):
-    """A job as Slurm has it. `reason`: why it waits, or ended; `addresses`: of its nodes."""
+class SlurmJob(NamedTuple):
+    """A job as Slurm has it. `reason`: why it waits, or ended; `addresses`: its nodes'."""
 
     id: int
     name: str
@@ -310,21 +316,21 @@ class Job(NamedTuple):
     addresses: tuple[str, ...] = ()
 
 
-def find_job(name: str) -> Job | None:
-    """The last job of that name; None: Slurm knows none. Raises TargetError where it does not answer for long."""
+def find_job(name: str) -> SlurmJob | None:
+    """Find the last job of that name; None: Slurm knows none. Raises TargetError where it is silent for long."""
     words = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T|%N|%r")
-    jobs = [line.strip().split("|") for line in _patiently(*words).splitlines() if line.count("|") == 3]
+    jobs = [line.strip().split("|") for line in _ask_patiently(*words).splitlines() if line.count("|") == 3]
     if not jobs:
         return None
     number, state, nodes, reason = max(jobs, key=lambda fields: int(fields[0]))
-    names = _patiently("scontrol", "show", "hostnames", nodes).split() if nodes else []
-    return Job(int(number), name, state, tuple(names), reason)
+    names = _ask_patiently("scontrol", "show", "hostnames", nodes).split() if nodes else []
+    return SlurmJob(int(number), name, state, tuple(names), reason)
 
 
 def cancel(name: str) -> None:
     """Cancel the jobs of that name; returns when they are gone. Raises TargetError where they do not go."""
     ends_s = time.monotonic() + _END_S
-    _patiently("scancel", "--quiet", f"--name={name}")
+    _ask_patiently("scancel", "--quiet", f"--name={name}")
     while (job := find_job(name)) is not None and job.state in (*_WAITS, *_RUNS, _GOES):
         if time.monotonic() > ends_s:
             raise TargetError(
@@ -334,7 +340,7 @@ def cancel(name: str) -> None:
 
 
 def _job_name(left: Handle) -> str:
-    """Of a job that a study submitted. Raises InputError for another: nothing else is ever cancelled."""
+    """Return the name of a job that a study submitted. Raises InputError for another: none is ever cancelled."""
     name = left.get("job_name")
     if not isinstance(name, str) or not name.startswith("loadstone-") or not str(left.get("port")).isdecimal():
         raise InputError(f"journal.jsonl names {name!r}, which is no job of a study; end what is left of it by hand")
@@ -342,7 +348,7 @@ def _job_name(left: Handle) -> str:
 
 
 def _submit(script: str, folder: Path, count: int) -> None:
-    """Raises TargetError with Slurm's own words where it refuses."""
+    """Submit a job. Raises TargetError with Slurm's own words where it refuses."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in (folder / "job.log", *folder.glob("rank-*.exit"), *folder.glob("rank-*.log")):
         old.unlink(missing_ok=True)
@@ -356,8 +362,8 @@ def _submit(script: str, folder: Path, count: int) -> None:
         raise TargetError(f"Slurm refuses the job: {refusal}") from None
 
 
-def _patiently(*words: str) -> str:
-    """What a command of Slurm prints, asked again while the controller does not answer."""
+def _ask_patiently(*words: str) -> str:
+    """Return what a command of Slurm prints; it is run again while the controller does not answer."""
     ends_s = time.monotonic() + _SILENT_S
     while True:
         try:
@@ -369,7 +375,7 @@ def _patiently(*words: str) -> str:
 
 
 class _RefusedError(Exception):
-    """What a command of Slurm said on standard error, as one line."""
+    """A command of Slurm has failed; the message is its standard error, as one line."""
 
 
 def _slurm(*words: str) -> str:
@@ -399,7 +405,7 @@ def _slurm(*words: str) -> str:
     return output
 
 
-def _over(job: Job | None, name: str) -> str:
+def _describe_end(job: SlurmJob | None, name: str) -> str:
     if job is None:
         return f"Slurm knows no job {name} any more"
     why = f" ({job.reason})" if job.reason not in ("", "None") else ""
@@ -408,17 +414,17 @@ def _over(job: Job | None, name: str) -> str:
 
 
 def _address_of(node: str) -> str:
-    fields = _patiently("scontrol", "show", "node", node, "--oneliner").split()
+    fields = _ask_patiently("scontrol", "show", "node", node, "--oneliner").split()
     return next((field.partition("=")[2] for field in fields if field.startswith("NodeAddr=")), node)
 
 
-def _at(commands: Commands, addresses: Sequence[str]) -> Commands:
-    """Commands whose URL has the first node's address."""
+def _fill_address(commands: Commands, addresses: Sequence[str]) -> Commands:
+    """Return the commands with the first node's address in their URL."""
     import msgspec
 
     return msgspec.structs.replace(commands, url=with_address(commands.url, addresses[0]))
 
 
 def _address(number: int) -> str:
-    """Of a node, in the rank's shell."""
+    """Return a node's address as the rank's shell has it."""
     return f'"${{addresses[{number}]}}"'

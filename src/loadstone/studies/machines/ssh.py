@@ -25,12 +25,12 @@ from loadstone.measure.engines.process import container_stop
 from loadstone.runs import provenance
 from loadstone.runs.preflight import KEY_VARIABLES
 from loadstone.studies.commands import commands_of
-from loadstone.studies.file import Engine, Limits, Machine
-from loadstone.studies.journal import Handle, Journal
+from loadstone.studies.file import EngineSettings, MachineSettings, StudyLimits
+from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
 from loadstone.studies.machines.client import LedRanks
-from loadstone.studies.plan import Launch
-from loadstone.studies.supervise import Running
+from loadstone.studies.plan import PlannedLaunch
+from loadstone.studies.supervise import RunningLaunch
 
 _BEAT_S = 3.0
 _LEASE_S = 15
@@ -81,15 +81,17 @@ class SshMachine:
 
     kind = "ssh"
 
-    def __init__(self, machine: Machine, engines: Mapping[str, Engine], limits: Limits) -> None:
+    def __init__(self, machine: MachineSettings, engines: Mapping[str, EngineSettings], limits: StudyLimits) -> None:
         self._machine = machine
         self._engines = engines
         self._limits = limits
 
     @contextlib.contextmanager
-    def running(self, launch: Launch, folder: Path, journal: Journal, left: Handle) -> Iterator[Running]:
+    def running(
+        self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
+    ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._engines.get(launch.engine, Engine())
+        engine = self._engines.get(launch.engine, EngineSettings())
         if engine.url is not None:
             raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
         count = len(commands_of(launch, engine, (), 1).ranks)
@@ -98,7 +100,7 @@ class SshMachine:
             raise InputError(f"{count} nodes are needed, and this machine has {len(names)}; name more under ssh")
         others = {self._machine.client or names[0]} - {client.HERE, *names}
         journal.write("launch", launch=launch.id)
-        with connected(self._machine, (*names, *others)) as hosts:
+        with connect(self._machine, (*names, *others)) as hosts:
             ranks = hosts[:count]
             by_name = {host.name: host for host in hosts}
             sender = by_name.get(self._machine.client or names[0])
@@ -107,11 +109,11 @@ class SshMachine:
             commands = commands_of(launch, engine, tuple(host.address for host in ranks), port, alone)
             if commands.tasks_per_node > 1:
                 raise InputError(f"{commands.engine} over several nodes is one world of MPI; use a machine of Slurm")
-            with _started(commands, ranks, folder, self._machine.setup) as running:
+            with _start_ranks(commands, ranks, folder, self._machine.setup) as running:
                 running.wait_ready(self._limits.ready)
                 sends = SshClient(sender, self._machine, folder, running.check) if sender else None
                 made = provenance.of_launch(commands, here=False)
-                yield Running(
+                yield RunningLaunch(
                     commands.url,
                     {"url": commands.url, "hosts": list(names)},
                     running.check,
@@ -121,14 +123,14 @@ class SshMachine:
                 )
 
     def release(self, left: Handle) -> None:
-        """Nothing: what was started here has ended with its supervisor."""
+        """Do nothing: what was started here has ended with its supervisor."""
 
 
-def _started(commands: Commands, hosts: Sequence[Host], folder: Path, setup: tuple[str, ...]) -> LedRanks:
-    """The ranks, one a host."""
+def _start_ranks(commands: Commands, hosts: Sequence[SshHost], folder: Path, setup: tuple[str, ...]) -> LedRanks:
+    """Start the ranks, one a host."""
 
     def start(i: int, log_path: Path, on_end: Callable[[], None]) -> RemoteProcess:
-        return hosts[i].start(rank_script(commands, i, setup), SECRETS, log_path, on_end)
+        return hosts[i].start(make_rank_script(commands, i, setup), SECRETS, log_path, on_end)
 
     address = urlsplit(commands.url)
     return LedRanks(commands, hosts[0].tunnel(address.hostname or "", address.port or 0), folder, start)
@@ -137,7 +139,7 @@ def _started(commands: Commands, hosts: Sequence[Host], folder: Path, setup: tup
 class SshClient:
     """Sends the load from a host, and brings the run folder back."""
 
-    def __init__(self, host: Host, machine: Machine, folder: Path, check: Callable[[], None]) -> None:
+    def __init__(self, host: SshHost, machine: MachineSettings, folder: Path, check: Callable[[], None]) -> None:
         self._host = host
         self._machine = machine
         self._log = folder / "client.log"
@@ -147,16 +149,19 @@ class SshClient:
         """See supervise.Client."""
         work = self._host.output(_TEMPORARY).strip()
         try:
-            sent = [client.sent(word, lambda file, name: self._host.send(file, f"{work}/{name}")) for word in words]
+            sent = [
+                client.copy_named_file(word, lambda file, name: self._host.send(file, f"{work}/{name}"))
+                for word in words
+            ]
             argv = (self._machine.python or "python3", "-m", "loadstone", "bench", *sent, "--out=runs")
-            script = script_of(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S)
+            script = make_script(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S)
             client.follow(self._host.start(script, KEY_VARIABLES, self._log), self._host.name, self._check)
         finally:
             self._host.fetch(f"{work}/runs", out)
             self._host.output(f"rm -rf {shlex.quote(work)}")
 
 
-def script_of(
+def make_script(
     argv: Sequence[str],
     env: Mapping[str, str],
     setup: Sequence[str],
@@ -164,7 +169,7 @@ def script_of(
     work: str | None,
     grace_s: int,
 ) -> str:
-    """What a host's shell reads. Secrets follow it line by line, and then the lines that keep it going."""
+    """Make the script for a host's shell. Secrets follow it line by line, then the lines that keep it going."""
     before = [f"printf %s {shlex.quote(text)} >{shlex.quote(name)}" for name, text in files.items()]
     before += ['while IFS= read -r secret && [ -n "$secret" ]; do export "$secret"; done <&3']
     variables = [f"{name}={value}" for name, value in env.items()]
@@ -180,14 +185,14 @@ def script_of(
     )
 
 
-def rank_script(commands: Commands, number: int, setup: Sequence[str]) -> str:
-    """script_of() for a rank."""
+def make_rank_script(commands: Commands, number: int, setup: Sequence[str]) -> str:
+    """Make the script of a rank."""
     rank = commands.ranks[number]
-    return script_of(commands.words(rank, "."), rank.env, setup, commands.files, None, _RANK_GRACE_S)
+    return make_script(commands.words(rank, "."), rank.env, setup, commands.files, None, _RANK_GRACE_S)
 
 
-def with_secrets(script: str, names: Sequence[str]) -> str:
-    """What script_of() made, and behind it those of the variables that are set here."""
+def add_secrets(script: str, names: Sequence[str]) -> str:
+    """Append those of the variables that are set here to a script of make_script()."""
     values = {name: os.environ.get(name, "") for name in names}
     given = "".join(f"{name}={value}\n" for name, value in values.items() if value and "\n" not in value)
     return f"{script}{given}\n"
@@ -197,15 +202,15 @@ def with_secrets(script: str, names: Sequence[str]) -> str:
 
 
 @contextlib.contextmanager
-def connected(machine: Machine, names: Sequence[str]) -> Iterator[list[Host]]:
-    """Hosts as long as the context lasts. Raises InputError, in one line, where one cannot be reached."""
+def connect(machine: MachineSettings, names: Sequence[str]) -> Iterator[list[SshHost]]:
+    """Connect to hosts for as long as the context lasts. Raises InputError where one cannot be reached."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="ssh", daemon=True)
     thread.start()
-    hosts: list[Host] = []
+    hosts: list[SshHost] = []
     try:
         for name in names:
-            hosts.append(Host(loop, machine, name))
+            hosts.append(SshHost(loop, machine, name))
         yield hosts
     finally:
         for host in hosts:
@@ -215,10 +220,10 @@ def connected(machine: Machine, names: Sequence[str]) -> Iterator[list[Host]]:
         loop.close()
 
 
-class Host:
-    """A connection. `address`: of the host, as this machine sees it."""
+class SshHost:
+    """A connection to a host. `address`: the host's, as this machine sees it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, machine: Machine, name: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, machine: MachineSettings, name: str) -> None:
         try:
             import asyncssh
         except ModuleNotFoundError:
@@ -251,8 +256,8 @@ class Host:
         self.address: str = peer[0] if peer else name
 
     def output(self, script: str) -> str:
-        """What a few lines of shell print there. Raises TargetError."""
-        done = self._asked(self._connection.run("exec bash -s", input=script, check=False))
+        """Run a few lines of shell there; returns what they print. Raises TargetError."""
+        done = self._do(self._connection.run("exec bash -s", input=script, check=False))
         if done.exit_status != 0:
             problem = " ".join(str(done.stderr).split())[:300]
             raise TargetError(f"{self.name}: a command ended with exit code {done.exit_status}: {problem}")
@@ -261,19 +266,19 @@ class Host:
     def start(
         self, script: str, secrets: Sequence[str], log_path: Path, on_end: Callable[[], None] = lambda: None
     ) -> RemoteProcess:
-        """Start what script_of() made, with those of the variables that are set here. `on_end` is called, in another
-        thread, when it has ended.
+        """Start a script of make_script(), with those of the variables that are set here. `on_end` is called when it
+        has ended, in another thread.
         """
-        return self._asked(RemoteProcess.start(self, with_secrets(script, secrets), log_path, on_end))
+        return self._do(RemoteProcess.start(self, add_secrets(script, secrets), log_path, on_end))
 
     def tunnel(self, host: str, port: int) -> str:
-        """A URL here behind which is a port there."""
-        listener = self._asked(self._connection.forward_local_port("127.0.0.1", 0, host, port))
+        """Forward a port there; returns the URL of it here."""
+        listener = self._do(self._connection.forward_local_port("127.0.0.1", 0, host, port))
         return f"http://127.0.0.1:{listener.get_port()}"
 
     def send(self, path: Path, there: str) -> str:
         """Copy a file or a folder to the host; returns where it is."""
-        self._asked(self._copy("put", str(path), there))
+        self._do(self._copy("put", str(path), there))
         return there
 
     def fetch(self, there: str, out: Path) -> None:
@@ -283,7 +288,7 @@ class Host:
             part = out.with_name(f"{out.name}.part")
             shutil.rmtree(part, ignore_errors=True)
             part.parent.mkdir(parents=True, exist_ok=True)
-            self._asked(self._copy("get", there, str(part)))
+            self._do(self._copy("get", there, str(part)))
             out.mkdir(parents=True, exist_ok=True)
             for run in sorted(part.iterdir()):
                 run.rename(out / run.name)
@@ -298,8 +303,8 @@ class Host:
         async with self._connection.start_sftp_client() as sftp:
             await getattr(sftp, verb)(source, target, recurse=True)
 
-    def _asked(self, work: Awaitable[_T]) -> _T:
-        """Raises TargetError where the host does not do it."""
+    def _do(self, work: Awaitable[_T]) -> _T:
+        """Wait for the host to do it. Raises TargetError where it does not."""
         import asyncssh
 
         try:
@@ -309,7 +314,7 @@ class Host:
             raise TargetError(f"{self.name}: {problem}") from error
 
     def _run(self, work: Awaitable[_T]) -> _T:
-        future = asyncio.run_coroutine_threadsafe(_awaited(work), self._loop)
+        future = asyncio.run_coroutine_threadsafe(_as_coroutine(work), self._loop)
         try:
             return future.result()
         except BaseException:
@@ -317,15 +322,15 @@ class Host:
             raise
 
 
-async def _awaited(work: Awaitable[_T]) -> _T:
-    """asyncssh gives what can be awaited, and asyncio wants a coroutine."""
+async def _as_coroutine(work: Awaitable[_T]) -> _T:
+    """Make the coroutine that asyncio wants of what asyncssh gives."""
     return await work
 
 
 class RemoteProcess:
-    """What a host's shell leads; see measure.engines.launch.Rank."""
+    """A process that a host's shell leads; see measure.engines.launch.Rank."""
 
-    def __init__(self, host: Host, process: Any, log_path: Path, on_end: Callable[[], None]) -> None:
+    def __init__(self, host: SshHost, process: Any, log_path: Path, on_end: Callable[[], None]) -> None:
         self.log_path = log_path
         self._host = host
         self._process = process
@@ -336,7 +341,7 @@ class RemoteProcess:
         self._tasks = [asyncio.ensure_future(self._follow()), asyncio.ensure_future(self._beat())]
 
     @classmethod
-    async def start(cls, host: Host, text: str, log_path: Path, on_end: Callable[[], None]) -> RemoteProcess:
+    async def start(cls, host: SshHost, text: str, log_path: Path, on_end: Callable[[], None]) -> RemoteProcess:
         import asyncssh
 
         process = await host._connection.create_process("exec bash -s", stdout=str(log_path), stderr=asyncssh.STDOUT)
@@ -344,7 +349,7 @@ class RemoteProcess:
         return cls(host, process, log_path, on_end)
 
     def exit_code(self) -> int | None:
-        """None while it runs, and where it was told to end."""
+        """Return None while it runs, and where it was told to end."""
         return self._code
 
     def end(self) -> None:
