@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from loadstone.analyse.verdict.finding import _rules as rules
+from loadstone.analyse.verdict.finding import _rows as rules
 
 ROOT = Path(__file__).resolve().parents[2]
 
