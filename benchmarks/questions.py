@@ -33,9 +33,9 @@ from loadstone.report.charts.lines import axis_scale, lines
 from loadstone.report.charts.theme import PALETTE, Figure, Row, colour_by, figure, load_axis, save_picture, tooltips
 from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Measure
 from loadstone.report.data.pairs import Effect, effect
-from loadstone.report.data.points import Point, points_of
+from loadstone.report.data.points import CellPoint, points_of
 from loadstone.report.data.runs import read_runs
-from loadstone.report.data.statistic import Stat
+from loadstone.report.data.statistic import Estimate
 from loadstone.studies.file import read_study
 from loadstone.studies.machines import make_machines
 from loadstone.studies.measure import Simulation, live, simulated
@@ -59,7 +59,7 @@ class Cell(NamedTuple):
     load: float
     repeat: int
     run: Path
-    point: Point
+    point: CellPoint
 
 
 class Answer(NamedTuple):
@@ -79,7 +79,7 @@ class Cells(list[Cell]):
         """Those whose facts are these."""
         return Cells(cell for cell in self if all(getattr(cell, name) == value for name, value in facts.items()))
 
-    def one(self, **facts: Any) -> Point:
+    def one(self, **facts: Any) -> CellPoint:
         (found,) = self.of(**facts)
         return found.point
 
@@ -114,7 +114,7 @@ def number(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.0f}" if value >= 99.5 else f"{value:.3g}"
 
 
-def span(stat: Stat | None, scale: float = 1.0) -> str:
+def span(stat: Estimate | None, scale: float = 1.0) -> str:
     """`54.2 (40.1–70.3)`: a value with its interval."""
     assert stat is not None
     if stat.low is None or stat.high is None:
@@ -128,7 +128,7 @@ def times(of: Effect | None) -> str:
     return of.times
 
 
-def over(a: Point, b: Point, measure: Measure) -> Effect:
+def over(a: CellPoint, b: CellPoint, measure: Measure) -> Effect:
     """a over b, also where both waited in a queue as long as the burst was: simulations of one load."""
     known = effect(a, b, measure)
     assert known is not None, (a.run, b.run, measure.key)
@@ -145,7 +145,7 @@ def row(colour: str, variant: str, x: float, y: float, low: float | None = None,
     return {"colour": colour, "variant": variant, "x": x, "y": y} | bounds
 
 
-def stat_row(colour: str, variant: str, x: float, stat: Stat | None, scale: float = 1.0) -> Row:
+def stat_row(colour: str, variant: str, x: float, stat: Estimate | None, scale: float = 1.0) -> Row:
     assert stat is not None
     low, high = (None if each is None else each * scale for each in (stat.low, stat.high))
     return row(colour, variant, x, stat.value * scale, low, high)
@@ -252,13 +252,13 @@ def chips_or_memory(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer
     )
 
 
-def _bounds(stat: Stat | None) -> tuple[float, float, float, float]:
+def _bounds(stat: Estimate | None) -> tuple[float, float, float, float]:
     """x, y, low, high of a bar."""
     assert stat is not None
     return 0.0, stat.value, stat.low or stat.value, stat.high or stat.value
 
 
-def _per_dollar(a: Point, b: Point) -> Effect:
+def _per_dollar(a: CellPoint, b: CellPoint) -> Effect:
     """Dollars for a token, a over b; of the two throughputs with what the GPUs cost."""
     assert a.dollars_per_hour is not None
     assert b.dollars_per_hour is not None
@@ -492,7 +492,7 @@ def paged_continuous(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answe
     shown, drawn, static = [], [], {}
     for workload, title in names.items():
 
-        def at(model: str, layout: str, workload: str = workload) -> Point:
+        def at(model: str, layout: str, workload: str = workload) -> CellPoint:
             return cells.one(model=model, layout=layout, workload=workload)
 
         paged = at("llama-3.1-70b:fp8", "1xh200/max_model_len=2048")

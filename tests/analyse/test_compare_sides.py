@@ -30,7 +30,6 @@ from loadstone.analyse.compare.result import (
     Unmatched,
 )
 from loadstone.analyse.compare.sides import RequestTimes, RunCell, open_run, shared_requests
-from loadstone.analyse.compare.text import explained, setup_lines, word
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
@@ -39,6 +38,7 @@ from loadstone.core.settings import read_settings
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import SCHEMA, CellSummary, Latency, Metrics, Summary, Verdict
 from loadstone.core.summary import Requests as Requests_
+from loadstone.report.pages.comparison import explain_conclusions, setup_lines, show_conclusion
 from loadstone.workload.dataset import read as read_dataset
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
@@ -262,11 +262,11 @@ def test_what_a_conclusion_means_is_said_where_it_stands() -> None:
     side = SideResult([], "", "measured")
     cells = [ComparedCell(CLOSED, [same]).printed]
     comparison = Comparison(a=side, b=side, setup=[], cells=cells, unmatched=Unmatched([], []), findings=[])
-    assert explained(comparison) == ["the same: to within 0.1 %; less counts as no difference"]
-    assert word(same.printed)[0] == "the same"
-    assert word(better.printed)[0] == "B is better"
-    assert word(untested.printed)[0] == ""
-    assert word(dataclasses.replace(untested, ratio=None).printed)[0] == "missing on one side"
+    assert explain_conclusions(comparison) == ["the same: to within 0.1 %; less counts as no difference"]
+    assert show_conclusion(same.printed) == "the same"
+    assert show_conclusion(better.printed) == "B is better"
+    assert show_conclusion(untested.printed) == ""
+    assert show_conclusion(dataclasses.replace(untested, ratio=None).printed) == "missing on one side"
 
 
 # --- runs that others wrote -----------------------------------------------------------------------------------------

@@ -115,9 +115,9 @@ def test_reports_and_comparisons_know_what_it_ran_on(
     page = tmp_path / "both.md"
     assert loadstone("report", *folders, "-o", page, *prices).code == 0
     text = page.read_text()
-    assert "of light" in text
+    assert "roofline" in text
     assert "2×H200 tp2" in text
-    assert text.count("stated by the user: llama-3.1-8b") == 2
+    assert text.count("declared by the user: llama-3.1-8b") == 2
 
     table = tmp_path / "both.csv"
     assert loadstone("report", *folders, "-o", table, *prices).code == 0

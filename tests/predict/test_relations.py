@@ -18,6 +18,7 @@ from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
 from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.predict.step_time.work import COLLECTIVE, work_of
 from loadstone.report.pages.terminal import render
+from loadstone.report.table import to_text
 from loadstone.runs.simulate import simulate
 from loadstone.workload.options import SimulateOptions
 
@@ -123,9 +124,4 @@ def test_simulate_says_of_what_the_first_token_consists(tmp_path: Path) -> None:
 
 
 def _text(document: dict[str, object]) -> str:
-    from rich.console import Console
-
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(render(Summary.of(document)))
-    return capture.get()
+    return to_text(render(Summary.of(document)), 200)

@@ -204,7 +204,7 @@ def test_the_study_that_it_writes_can_be_read(changed, tmp_path: Path) -> None:
 # --- what is refused --------------------------------------------------------------------------------------------
 
 REFUSED = [
-    ({"slo": "tpot_p99<0.1ms"}, "below the speed of light"),
+    ({"slo": "tpot_p99<0.1ms"}, "faster than the hardware allows"),
     ({"rate": 100_000}, "nothing carries this within so many; the nearest,"),
     ({"rate": 1e9}, "nothing carries this within so many; the nearest"),
     ({"model": "llama-3.1-405b", "gpus_max": 1}, "do not fit"),

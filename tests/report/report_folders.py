@@ -16,7 +16,7 @@ from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
 from loadstone.core.settings import read_settings
 from loadstone.core.version import __version__
-from loadstone.report.data.points import Point, points_of
+from loadstone.report.data.points import CellPoint, points_of
 from loadstone.report.data.runs import read_runs
 
 Json = dict[str, Any]
@@ -111,7 +111,7 @@ def _complete(cell: Json) -> Json:
     }
 
 
-def points(folder: Path, prices: Mapping[str, float] | None = None) -> list[Point]:
+def points(folder: Path, prices: Mapping[str, float] | None = None) -> list[CellPoint]:
     """Return the points of all runs in the folder. `prices`: dollars per hour by GPU."""
     return points_of(read_runs([folder])[0], None if prices is None else Prices(prices))
 

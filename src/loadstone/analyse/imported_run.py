@@ -88,12 +88,12 @@ def is_summary_only(folder: Path, info: RunInfo) -> bool:
     return info.source == "imported" and not (folder / "records.parquet").exists()
 
 
-def read(folder: Path) -> Summary:
+def read(folder: Path, info: RunInfo) -> Summary:
     """Read the summary of a run that has no records. Raises InputError where there is none."""
     if not (folder / "summary.json").exists():
         raise InputError(f"{folder}: neither records nor a summary; import the file again")
     summary = summaries.read(folder, "import the file again")
-    if run_folder.find_changed(folder):
+    if run_folder.find_changed(folder, info.marks):
         raise InputError(f"{folder / 'summary.json'}: was changed after it was written; import the file again")
     summary.run_dir, summary.run_id = str(folder), folder.name
     return summary

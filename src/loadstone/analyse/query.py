@@ -76,6 +76,7 @@ class _Streams(msgspec.Struct):
 
 class _Run(msgspec.Struct):
     target: _Streams | None = None
+    marks: dict[str, str] = {}
 
 
 class _Summary(msgspec.Struct):
@@ -95,7 +96,7 @@ def rows_of(sql: str, runs: Path) -> QueryResult:
     if not folders:
         raise InputError(f"{runs}: no run folders here; measure something first, or name the folder with --runs")
     for folder in folders:
-        if altered := run_folder.find_changed(folder):
+        if altered := run_folder.find_changed(folder, _read(folder / "run.json", _Run).marks):
             raise InputError(f"{folder / altered[0]}: was changed after it was written; move the run away")
     with duckdb.connect() as connection:
         try:

@@ -40,10 +40,11 @@ def read_run(folder: Path) -> StoredRun:
     has_records = (folder / "records.parquet").exists()
     if (folder / "summary.json").exists() and (info.loadstone == __version__ or not has_records):
         only_stated = imported_run.is_summary_only(folder, info)
-        summary = imported_run.read(folder) if only_stated else summaries.read(folder)
-        if has_records and run_folder.find_changed(folder):
+        summary = imported_run.read(folder, info) if only_stated else summaries.read(folder)
+        altered = run_folder.find_changed(folder, info.marks)
+        if has_records and altered:
             summary = measured_summary(folder, info)
-        doubt(folder, summary.cells)
+        doubt(altered, summary.cells)
         if has_records or any(cell.roofline is not None for cell in summary.cells):
             return StoredRun(folder=folder, info=info, summary=summary, facts=run_facts(info, summary))
     else:

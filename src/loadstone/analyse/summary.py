@@ -96,7 +96,7 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     """
     info = run_folder.read_info(folder)
     only_stated = imported_run.is_summary_only(folder, info)
-    summary = imported_run.read(folder) if only_stated else measured_summary(folder, info, dialect)
+    summary = imported_run.read(folder, info) if only_stated else measured_summary(folder, info, dialect)
     add_roofline(summary, info)
     return summary
 
@@ -114,14 +114,14 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
     samples = run_folder.read_server(folder)
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_summarise_cell(run, cell, dialect) for cell in range(len(plan.cells))]
-    doubt(folder, [cell for cell in cells if cell is not None])
+    doubt(run_folder.find_changed(folder, info.marks), [cell for cell in cells if cell is not None])
     findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
     return run_summary(folder, info, [cell for cell in cells if cell is not None], findings)
 
 
-def doubt(folder: Path, cells: Sequence[CellSummary]) -> None:
-    """Add findings where records were changed after they were written, or a cell's times are impossible."""
-    altered = "records.parquet" in run_folder.find_changed(folder)
+def doubt(changed: Sequence[str], cells: Sequence[CellSummary]) -> None:
+    """Add findings where a cell's records are among the `changed` files, or its times are impossible."""
+    altered = "records.parquet" in changed
     for cell in cells:
         if not cell.verdict.has("records_altered", "times_impossible"):
             doubts = verdict.record_findings(altered=altered, impossible=cell.is_impossible)

@@ -1,13 +1,12 @@
 """Scoring the performance model: predictions for published measurements, with intervals, beside what was measured.
 
-Also the document of `loadstone validate`, as JSON and as the table that a person reads.
+Also the document of `loadstone validate --json`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -25,10 +24,6 @@ from loadstone.predict.step_time.profile import (
     profile_of,
     spreads,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 QUANTITIES: tuple[Quantity, ...] = ("ttft", "tpot", "throughput")
 
@@ -199,9 +194,6 @@ def errors(rows: Sequence[Scored]) -> ByQuantity:
     return by_quantity
 
 
-_TITLES: dict[Quantity, str] = {"tpot": "TPOT", "ttft": "TTFT", "throughput": "output tok/s"}
-
-
 class Figures(msgspec.Struct, frozen=True):
     """A point's numbers as its file has them: milliseconds and tokens per second; None where there is no such one."""
 
@@ -257,49 +249,3 @@ def _figures(values: dict[Quantity, float]) -> Figures:
         return float(f"{values[name] * scale:.6g}") if name in values else None
 
     return Figures(rounded("ttft", 1e3), rounded("tpot", 1e3), rounded("throughput", 1.0))
-
-
-def render(rows: Sequence[Scored]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="")
-    table.add_column("")
-    for title in _TITLES.values():
-        for head in (title, "n", "bias", "in 80 %"):
-            table.add_column(head, justify="right")
-    for way, groups in summarise(rows).items():
-        if way != "all":
-            table.add_row(f"by {way}")
-        for which, by_quantity in groups.items():
-            cells = [cell for name in _TITLES for cell in _cells(by_quantity.get(name))]
-            table.add_row(which if way == "all" else f"  {which[:48]}", *cells)
-    return table
-
-
-def _cells(errors: Errors | None) -> tuple[str, ...]:
-    if errors is None:
-        return ("",) * 4
-    return f"{errors.median_error:.1%}", str(errors.n), f"{errors.bias:+.0%}", f"{errors.coverage:.0%}"
-
-
-def footnote(rows: Sequence[Scored]) -> str:
-    scored = [each for each in rows if each.skipped_because is None]
-    lines = [
-        f"{len(scored)} of {len(rows)} points predicted{_fitted(scored)}",
-        "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the 80 % interval",
-    ]
-    reasons = Counter(each.skipped_because for each in rows if each.skipped_because)
-    lines += [f"left out, {count}: {reason}" for reason, count in reasons.most_common(8)]
-    return "\n".join(lines)
-
-
-_FITTED = {
-    True: "with coefficients fitted without their model family",
-    False: "of model families that were in no fit",
-    None: "with a profile of your own, which may have been fitted on them",
-}
-
-
-def _fitted(scored: Sequence[Scored]) -> str:
-    counts = {held: sum(each.held_out is held for each in scored) for held in _FITTED}
-    return "".join(f"; {count} {_FITTED[held]}" for held, count in counts.items() if count)

@@ -40,9 +40,9 @@ def compare(
     if json:
         print_json(comparison)
     else:
-        from loadstone.analyse.compare.text import render
+        from loadstone.report.pages.comparison import render
 
-        print_text(render(comparison))
+        print_text(*render(comparison))
     # A bound that nothing can be held against must not let a change through.
     if any(bound.met or bound.missing or bound.failing for bound in comparison.fail_on or ()):
         raise typer.Exit(1)

@@ -38,7 +38,7 @@ def explain_refusal(found: Search, options: RecommendOptions, traffic: Traffic) 
 
 
 def _explain_roofline(slow: Sequence[Refused], traffic: Traffic) -> str | None:
-    """Say so where no engine could be fast enough, whatever it does: below the speed of light."""
+    """Say so where no engine could be fast enough, since a bound is below the roofline."""
     fastest: dict[str, tuple[float, str]] = {}
     for each in slow:
         deployment = parse_deployment(each.deployment)
@@ -52,7 +52,7 @@ def _explain_roofline(slow: Sequence[Refused], traffic: Traffic) -> str | None:
         value, name = fastest.get(bound.name, (0.0, ""))
         if value > bound.bound_s:
             return (
-                f"--slo: {bound.name} < {show_seconds(bound.bound_s)} is below the speed of light: the memory and "
-                f"products of {name} take {show_seconds(value)} with nothing lost; ask for more than that"
+                f"--slo: {bound.name} < {show_seconds(bound.bound_s)} is faster than the hardware allows: the memory "
+                f"and products of {name} take {show_seconds(value)} with nothing lost; ask for more than that"
             )
     return None

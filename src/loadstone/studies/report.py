@@ -116,8 +116,8 @@ def _cells(launches: Sequence[PlannedLaunch], runs: Mapping[str, Path | None], t
 def _found(answer: Mapping[str, Any]) -> str:
     """Say what a search found, in a few words."""
     low, high = (answer[name] and f"{answer[name]['value']:.4g}" for name in ("load", "fails_at"))
-    held = f"{low or 'no'} {unit_of(answer)} surely {'hold' if low else 'held'}"
-    return f"{held}, {high or 'none'} {'fail' if high else 'failed'}"
+    holds = f"holds at {low} {unit_of(answer)}" if low else "holds at no load tried"
+    return f"{holds}, fails at {high or 'no load tried'}"
 
 
 def _missing(launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:

@@ -23,10 +23,10 @@ from loadstone.analyse.compare.result import (
     PricesResult,
     SideResult,
     Unmatched,
+    name_loads,
 )
 from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
 from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key, open_run, refuse_twice, runs_in
-from loadstone.analyse.compare.text import loads_of
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
@@ -73,7 +73,7 @@ def compare(
     ]
     if not matched:
         raise InputError(
-            f"{a[0]} and {b[0]}: no load is on both sides ({loads_of(alone[0])} against {loads_of(alone[1])}); "
+            f"{a[0]} and {b[0]}: no load is on both sides ({name_loads(alone[0])} against {name_loads(alone[1])}); "
             "compare runs of the same loads"
         )
     compared = [cells.gather(by_load[0][key], by_load[1][key], metrics) for key in matched]
@@ -268,8 +268,8 @@ def _order_of_runs(compared: Sequence[ComparedCell]) -> Iterator[Finding]:
     if not (loads := [cell.load for cell in compared if cell.one_after_another]):
         return
     evidence = (
-        f"at {loads_of(loads)} all runs of one side were measured before all of the other: what changed meanwhile on "
-        "the machine is in the difference; intervals have the spread of published repeats in them"
+        f"at {name_loads(loads)} all runs of one side were measured before all of the other: what changed meanwhile "
+        "on the machine is in the difference; intervals have the spread of published repeats in them"
     )
     yield Finding("not_in_turn", "info", evidence, "Measure A and B in turn: A, B, B, A.")
 
@@ -281,7 +281,7 @@ def _point_values(compared: Sequence[ComparedCell]) -> Iterator[Finding]:
             by_reason.setdefault(cell.why, []).append(cell.load)
     if not by_reason:
         return
-    reasons = "; ".join(f"at {loads_of(loads)}: {why}" for why, loads in by_reason.items())
+    reasons = "; ".join(f"at {name_loads(loads)}: {why}" for why, loads in by_reason.items())
     evidence = f"no test, only point values, {reasons}"
     yield Finding("point_values", "info", evidence, "Measure longer, or repeat both runs.")
 

@@ -5,6 +5,7 @@ is printed.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -281,3 +282,11 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True):
     prices: PricesResult | UnsetType = UNSET
     findings: list[Finding]
     fail_on: list[BoundResult] | UnsetType = UNSET
+
+
+def name_loads(loads: Sequence[Load]) -> str:
+    """Write loads as `concurrency 2, 8, 32; rate 4`, or `none`."""
+    values: dict[str, list[str]] = {}
+    for load in loads:
+        values.setdefault(load.kind, []).append(f"{load.value:g}")
+    return "; ".join(f"{kind} {', '.join(each)}" for kind, each in values.items()) or "none"

@@ -18,8 +18,8 @@ from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.plan import Load, LoadKind
 from loadstone.core.summary import CellSummary, Roofline, ServerFigures, Window
 from loadstone.core.units import show_seconds
-from loadstone.report.data.statistic import Stat, energy, latency, price, throughput, whole
-from loadstone.report.data.wording import clean, count, joined
+from loadstone.report.data.statistic import Estimate, energy, latency, price, round_count, throughput
+from loadstone.report.data.wording import clean, count, join
 
 _Value = TypeVar("_Value")
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -31,7 +31,7 @@ LENGTHS = 0.02
 """The share within which mean lengths of different runs count as those of one workload."""
 
 
-class Point(msgspec.Struct, kw_only=True, frozen=True):
+class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     """A cell, or repeats of one. Facts as in RunFacts, in words; numbers in SI units; None where nobody reported
     them.
 
@@ -40,8 +40,8 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     prefix      the tokens that prompts share, and whether a cache was off; work: other wishes, without lengths
     how         a part of the load that `load` does not tell: a ramp, sessions; it is in `work` too
     parallel    how one server is split, and how many of them there were, if several
-    label       the user's name for the setup; it is in `settings` where nothing else tells setups apart (_labelled)
-    near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same (_grouped)
+    label       the user's name for the setup; it is in `settings` where nothing else tells setups apart (_add_labels)
+    near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same (_unify_lengths)
     ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more is told (`since`)
     sums        True where only another tool's figures are known, without the requests they are of
     output, total  tok/s: of a rate that is kept up with, that of the long run (LONG_RUN); else over the
@@ -53,9 +53,9 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     dollars_*   for a million tokens
     j_output    joules for an output token, of all GPUs that were watched
     architecture  the catalogue's name for the model, where the user declared it and the server has another
-    basis       of a prediction, what it rests on: see comparison.model
+    basis       of a prediction, what it rests on: see ratio.basis()
     study       a study's name for its setup
-    who, hue    its name in all pictures of a report, and the number of that name's colour: see series.hued()
+    who, hue    its name in all pictures of a report, and the number of that name's colour: see series.assign_hues()
     """
 
     run: str
@@ -83,20 +83,20 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     work: str
     kind: LoadKind
     load: float
-    ttft: Stat | None
-    tpot: Stat | None
-    itl: Stat | None
-    e2e: Stat | None
+    ttft: Estimate | None
+    tpot: Estimate | None
+    itl: Estimate | None
+    e2e: Estimate | None
     requests_per_s: float | None
     since: str
     window: str
     sums: bool
-    output: Stat | None
-    total: Stat | None
+    output: Estimate | None
+    total: Estimate | None
     dollars_per_hour: float | None
-    dollars_output: Stat | None
-    dollars_total: Stat | None
-    j_output: Stat | None
+    dollars_output: Estimate | None
+    dollars_total: Estimate | None
+    j_output: Estimate | None
     basis: Basis | None
     architecture: str
     how: str
@@ -107,11 +107,11 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def sent(self) -> int | None:
-        return reduce_known(sum, (whole(cell.requests.sent) for cell in self.cells))
+        return reduce_known(sum, (round_count(cell.requests.sent) for cell in self.cells))
 
     @property
     def ok(self) -> int | None:
-        return reduce_known(sum, map(_completed, self.cells))
+        return reduce_known(sum, map(_count_completed, self.cells))
 
     @property
     def trusted(self) -> bool:
@@ -191,13 +191,13 @@ def reduce_known(reduce: Callable[[list[_Value]], _Value], values: Iterable[_Val
     return reduce(known) if known else None
 
 
-def _completed(cell: CellSummary) -> int | None:
+def _count_completed(cell: CellSummary) -> int | None:
     """Count the requests that are ok or short; None where neither is told."""
     counts = cell.requests
     return None if counts.ok is None and counts.short is None else counts.completed
 
 
-def points_of(runs: Sequence[StoredRun], prices: Prices | None = None) -> list[Point]:
+def points_of(runs: Sequence[StoredRun], prices: Prices | None = None) -> list[CellPoint]:
     """Make the points of all cells, in the order of the runs. `prices`: dollars per GPU and hour."""
     served = [c for run in runs if run.facts.mode != "offline" for c in run.summary.cells if not c.load.is_burst]
     lasting = [cell for cell in served if not cell.queue_grows]
@@ -207,10 +207,10 @@ def points_of(runs: Sequence[StoredRun], prices: Prices | None = None) -> list[P
         for number, run in enumerate(runs, 1)
         for at, cell in enumerate(run.summary.cells)
     ]
-    return _labelled(_grouped(points))
+    return _add_labels(_unify_lengths(points))
 
 
-def _labelled(points: Sequence[Point]) -> list[Point]:
+def _add_labels(points: Sequence[CellPoint]) -> list[CellPoint]:
     """Put labels among the settings of points where labels alone tell cells apart.
 
     Where other facts do, a label is but a name for them: runs labelled `plain` and `shared` that differ in their
@@ -223,14 +223,14 @@ def _labelled(points: Sequence[Point]) -> list[Point]:
     if len({point.label for point in points}) == 1:
         telling = {point.label for point in points}  # of all: it stands in titles
     return [
-        msgspec.structs.replace(point, settings=joined(point.label, point.settings))
+        msgspec.structs.replace(point, settings=join(point.label, point.settings))
         if point.label in telling
         else point
         for point in points
     ]
 
 
-def _grouped(points: Sequence[Point]) -> list[Point]:
+def _unify_lengths(points: Sequence[CellPoint]) -> list[CellPoint]:
     """Give points of nearly the same length the length that most of them have."""
     inputs, outputs = (
         _representatives([length for point in points if (length := getattr(point, name)) is not None])
@@ -255,8 +255,8 @@ def _representatives(lengths: Sequence[int]) -> dict[int, int]:
     return chosen
 
 
-def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool, prices: Prices) -> Point:
-    kind, metrics, facts, ok = cell.load.kind, cell.metrics, run.facts, _completed(cell)
+def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool, prices: Prices) -> CellPoint:
+    kind, metrics, facts, ok = cell.load.kind, cell.metrics, run.facts, _count_completed(cell)
     window: Window = (cell.steady if steady and kind != "burst" else None) or metrics
     longer = cell.lasting(steady=window is not metrics)
     closed = kind == "concurrency"
@@ -266,8 +266,8 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
     total = throughput(metrics, longer, "total_tokens_per_s", kind)
     delivered = throughput(metrics, window, "output_tokens_per_s", kind)
     dollars = dollars_per_hour(facts, prices)
-    how = _how(run, cell.load)
-    return Point(
+    how = _describe_load(run, cell.load)
+    return CellPoint(
         run=clean(run.info.run_id),
         number=number,
         cell=at,
@@ -279,16 +279,16 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         gpu=clean(facts.gpu or ""),
         gpus=facts.gpus,
         hardware=clean(f"{facts.gpus}×{facts.gpu}" if facts.gpu and facts.gpus else facts.gpu or ""),
-        parallel=clean(joined(_parallel(facts), _fleet(run), by=" ")),
+        parallel=clean(join(_parallel(facts), _fleet(run), by=" ")),
         precision=clean(_precision(facts)),
         context=_context(run),
         settings=clean((facts.settings or "").removeprefix(facts.named or "").removeprefix(", ")),
         label=clean(facts.named or ""),
         offline=facts.mode == "offline",
-        input_tokens=whole(facts.input_tokens),
-        output_tokens=whole(facts.output_tokens),
+        input_tokens=round_count(facts.input_tokens),
+        output_tokens=round_count(facts.output_tokens),
         prefix=_prefix(facts),
-        work=clean(joined(_work(facts, run.info.settings.workload), how, _chat(run))),
+        work=clean(join(_work(facts, run.info.settings.workload), how, _chat(run))),
         kind=kind,
         load=cell.load.value,
         ttft=ttft or latency(metrics.ttft_s, ok),
@@ -318,7 +318,7 @@ FACTS = (
 )  # fmt: skip
 
 
-def alike(point: Point, *but: str) -> tuple[Any, ...]:
+def alike(point: CellPoint, *but: str) -> tuple[Any, ...]:
     """Make a key that is equal for points with all the same facts, `but` for these."""
     return tuple(getattr(point, fact) for fact in FACTS if fact not in but)
 
@@ -333,13 +333,13 @@ def _fleet(run: StoredRun) -> str:
     return f"fleet of {servers}" if servers > 1 else ""
 
 
-def _how(run: StoredRun, load: Load) -> str:
+def _describe_load(run: StoredRun, load: Load) -> str:
     """Show sessions and ramps: `sessions of 4 turns`, `ramp 5–40 req/s in 60 s`."""
     sessions = mapping(run.info.settings.workload.get("sessions"))
     turns = number(mapping(sessions.get("turns")).get("mean"))
     conversations = f"sessions of {turns:.3g} turns" if turns else "sessions"
     talks = bool(sessions) or load.unit == "sessions"  # imported loads may count requests of conversations
-    return joined(conversations if talks else "", f"ramp {load.label}" if load.profile else "")
+    return join(conversations if talks else "", f"ramp {load.label}" if load.profile else "")
 
 
 def _chat(run: StoredRun) -> str:
@@ -349,13 +349,13 @@ def _chat(run: StoredRun) -> str:
 
 def _precision(facts: RunFacts) -> str:
     kv = f"KV {facts.kv_dtype}" if facts.kv_dtype and facts.kv_dtype != facts.weights_dtype else None
-    return joined(facts.weights_dtype, kv)
+    return join(facts.weights_dtype, kv)
 
 
 def _context(run: StoredRun) -> str:
     """Show the longest context the engine was set up for."""
     deployment = run.info.settings.deployment
-    stated = whole(number(deployment.get("max_model_tokens")))
+    stated = round_count(number(deployment.get("max_model_tokens")))
     tokens = stated or (run.info.target.max_model_tokens if run.info.target else None)
     return f"max {count(tokens)} tokens" if tokens else ""
 
@@ -365,7 +365,7 @@ def _prefix(facts: RunFacts) -> str:
     shared = f"{count(facts.prefix_tokens)} tokens shared" if facts.prefix_tokens else ""
     if not shared and _SHARED in (facts.workload or ""):
         shared = "a prefix shared"  # how much of it is not told
-    return joined(shared, "cache off" if facts.prefix_cache is False and shared else "")
+    return join(shared, "cache off" if facts.prefix_cache is False and shared else "")
 
 
 def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
@@ -377,4 +377,4 @@ def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
     name_of_data = str(name) if name else kind if kind not in ("synthetic", "random", workload.get("name")) else ""
     if not name and (sha256 := workload.get("sha256")):
         name_of_data = f"{name_of_data} {str(sha256)[:8]}"
-    return joined(spread, name_of_data)
+    return join(spread, name_of_data)
