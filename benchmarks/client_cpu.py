@@ -82,7 +82,7 @@ def ours(url: str, streams: int, tokens: int, usage: str) -> float:
     """CPU µs per token of Loadstone's worker."""
     with tempfile.TemporaryDirectory() as folder:
         document = bench(
-            Options(
+            Options.read(
                 url=url, rate=[streams / RAMP_S], burstiness=float("inf"), requests=[streams], warmup=0, input="2",
                 output=str(tokens), workers=1, out=Path(folder),
                 extra_body={"stream_options": OPTIONS[usage]},

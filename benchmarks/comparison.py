@@ -7,9 +7,9 @@
 Pairs of runs come from two laws that share nothing with the product, and whose requests depend on one another as
 those of engines do:
 
-closed   so many places, each taking the next request when its own ends; one step time for all, which waits for
+closed   so many slots, each taking the next request when its own ends; one step time for all, which waits for
          prefills and drifts (AR(1), correlation 0.98 from step to step, 10 %); lengths uniform in [64, 128]
-stretches  four places, 16 tokens each; TTFT and steps go up and down by a quarter with what else the machine does,
+stretches  four slots, 16 tokens each; TTFT and steps go up and down by a quarter with what else the machine does,
          correlated over so many seconds (an Ornstein-Uhlenbeck process on a log scale); 0: each request by itself
 open     Poisson arrivals to eight servers with a common queue (M/G/8, gamma service times, shape 4), at a share of
          their capacity: near 1, queues outlast the run
@@ -53,8 +53,8 @@ from loadstone.analyse.compare.cells import bound, by_runs, take_blocks
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import DEFAULT, Metric, Stat
 from loadstone.analyse.compare.ratio import Side
-from loadstone.analyse.compare.result import LEVEL, Cell, Row
-from loadstone.analyse.compare.sides import Requests
+from loadstone.analyse.compare.result import LEVEL, ComparedCell, ComparedMetric
+from loadstone.analyse.compare.sides import RequestTimes
 from loadstone.core.plan import Load
 from loadstone.core.statistics import Dependence, distribution
 from loadstone.core.statistics.dependence import RESOLUTION, window_curve
@@ -62,11 +62,11 @@ from loadstone.measure.engines import llama_cpp
 from loadstone.runs import bench, simulate
 from loadstone.workload.options import Options, SimulateOptions
 
-FixedLatency = Callable[[np.random.Generator, float], Requests]
+FixedLatency = Callable[[np.random.Generator, float], RequestTimes]
 
 
 def closed(requests: int, places: int) -> FixedLatency:
-    def run(rng: np.random.Generator, slower: float) -> Requests:
+    def run(rng: np.random.Generator, slower: float) -> RequestTimes:
         lengths = rng.integers(64, 129, requests)
         first, last = np.zeros(requests, np.int64), np.zeros(requests, np.int64)
         # Steps, not seconds: a place's next request begins in the step after its last token.
@@ -89,7 +89,7 @@ def closed(requests: int, places: int) -> FixedLatency:
 
 
 def stretches(requests: int, lasts_s: float) -> FixedLatency:
-    def run(rng: np.random.Generator, slower: float) -> Requests:
+    def run(rng: np.random.Generator, slower: float) -> RequestTimes:
         tick_s, tokens = 0.002, 16
         rho = np.exp(-tick_s / lasts_s) if lasts_s else 0.0
         own = rng.normal(0, np.sqrt(1 - rho * rho), 50 * requests)
@@ -111,7 +111,7 @@ def stretches(requests: int, lasts_s: float) -> FixedLatency:
 
 
 def open_loop(requests: int, share: float) -> FixedLatency:
-    def run(rng: np.random.Generator, slower: float) -> Requests:
+    def run(rng: np.random.Generator, slower: float) -> RequestTimes:
         servers = 8
         arrives = np.cumsum(rng.exponential(1 / (share * servers), requests))
         service = rng.gamma(4, 0.25, requests) * slower
@@ -126,13 +126,13 @@ def open_loop(requests: int, share: float) -> FixedLatency:
     return run
 
 
-def _requests(sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens: np.ndarray) -> Requests:
+def _requests(sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens: np.ndarray) -> RequestTimes:
     order = np.argsort(sent_s, kind="stable")
     sent_s, first_s, end_s, tokens = sent_s[order], first_s[order], end_s[order], tokens[order]
     # A request's tokens are evenly spread: 16 events stand for them.
     shares = np.linspace(0, 1, 16)
     arrivals = (first_s[:, None] + shares * (end_s - first_s)[:, None]).ravel()
-    return Requests(
+    return RequestTimes(
         index=np.arange(len(order)),
         ttft_s=first_s - sent_s,
         tpot_s=(end_s - first_s) / (tokens - 1),
@@ -145,7 +145,7 @@ def _requests(sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens
     )
 
 
-def _stat(run: Requests, metric: Metric, places: int) -> Stat | None:
+def _stat(run: RequestTimes, metric: Metric, places: int) -> Stat | None:
     """As a summary has it."""
     dependence = Dependence.of(run.sent_s, run.end_s, places=places)
     if not metric.per_request:
@@ -159,16 +159,16 @@ def _stat(run: Requests, metric: Metric, places: int) -> Stat | None:
     return Stat.of(getattr(found, metric.statistic), found.ci95[metric.statistic])
 
 
-def compared(law: FixedLatency, places: int, pair: int, slower: float) -> Cell:
+def compared(law: FixedLatency, places: int, pair: int, slower: float) -> ComparedCell:
     a, b = (law(np.random.default_rng([pair, side]), factor) for side, factor in ((0, 1.0), (1, slower)))
     rows, reaches = [], {}
     for metric in DEFAULT:
         on_a, on_b = _stat(a, metric, places), _stat(b, metric, places)
         assert on_a is not None
         assert on_b is not None
-        rows.append(Row(metric, on_a.value, on_b.value, ratio=on_b.value / on_a.value))
+        rows.append(ComparedMetric(metric, on_a.value, on_b.value, ratio=on_b.value / on_a.value))
         reaches[metric] = Side(on_a.reach, None, ()), Side(on_b.reach, None, ())
-    cell = Cell(Load("concurrency" if places else "rate", places or 1), rows)
+    cell = ComparedCell(Load("concurrency" if places else "rate", places or 1), rows)
     take_blocks(cell, [[a], [b]], paired=False)
     bound(cell, reaches)
     judge([cell], pair, relabellings=999)
@@ -176,7 +176,7 @@ def compared(law: FixedLatency, places: int, pair: int, slower: float) -> Cell:
 
 
 LAWS: dict[str, tuple[FixedLatency, int]] = {
-    **{f"closed, {c} places, {n} requests": (closed(n, c), c) for c, n in (
+    **{f"closed, {c} slots, {n} requests": (closed(n, c), c) for c, n in (
         (1, 32), (8, 128), (8, 512), (32, 256), (32, 512), (32, 2048), (128, 1024), (128, 4096),
     )},
     **{f"stretches of {lasts:g} s, {n} requests": (stretches(n, lasts), 4) for n in (32, 64, 200)
@@ -296,7 +296,7 @@ def intervals_of_simulated(deployment: str, runs: int, loads: dict[str, dict[str
         missing = 0
         with tempfile.TemporaryDirectory() as folder:
             for seed in range(runs):
-                options = SimulateOptions(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
+                options = SimulateOptions.read(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
                 document = simulate.simulate(options)
                 metrics = document["cells"][0]["metrics"]
                 for base, statistic in SHOWN:
@@ -322,13 +322,13 @@ def _holds(bounds: Bounds, truth: float, near: float = 0.0) -> bool:
 
 _VARIED = {"input": "512", "output": "128", "range_ratio": 0.5}
 SIMULATED: dict[str, dict[str, Any]] = {
-    "8 places, 256 requests": {"concurrency": [8], "requests": [256], **_VARIED},
+    "8 slots, 256 requests": {"concurrency": [8], "requests": [256], **_VARIED},
     "24 requests/s, 300 of them": {"rate": [24.0], "requests": [300], **_VARIED},
     "24 requests/s, 1,000 of them": {"rate": [24.0], "requests": [1000], **_VARIED},
-    "fixed 256 and 64, 8 places, 256 requests": {
+    "fixed 256 and 64, 8 slots, 256 requests": {
         "concurrency": [8], "requests": [256], "input": "256", "output": "64",
     },
-    "fixed 1024 and 128, 32 places, 512 requests": {
+    "fixed 1024 and 128, 32 slots, 512 requests": {
         "concurrency": [32], "requests": [512], "input": "1024", "output": "128",
     },
     "fixed 1024 and 128, 8 requests/s, 300 of them": {
@@ -354,7 +354,9 @@ def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> 
                 runs = []
                 for side in (0, 1):
                     seed = 2 * pair + side
-                    options = SimulateOptions(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
+                    options = SimulateOptions.read(
+                        deployment=deployment, seed=seed, out=Path(folder), draws=0, **load
+                    )
                     runs.append(Path(simulate.simulate(options)["run_dir"]))
                 document = compare([runs[0]], [runs[1]], seed=pair)
                 rows = [row for cell in document["cells"] for row in cell["metrics"]]
@@ -378,9 +380,9 @@ def take_runs(folder: Path, count: int) -> None:
         tempfile.TemporaryDirectory() as scratch,
         llama_cpp.launch(slots=4, context_tokens=512, log_path=Path(scratch) / "log") as server,
     ):
-        bench.bench(Options(url=server.url, out=Path(scratch), **MEASURED))
+        bench.bench(Options.read(url=server.url, out=Path(scratch), **MEASURED))
         for number in range(len(list(folder.iterdir())), count):
-            bench.bench(Options(url=server.url, out=folder / f"{number:04d}", **MEASURED))
+            bench.bench(Options.read(url=server.url, out=folder / f"{number:04d}", **MEASURED))
 
 
 DESIGNS = {"one against one": "AB", "three against three": "ABBAAB", "four against four": "ABBABAAB"}
@@ -445,14 +447,16 @@ def repeated(pairs: int) -> None:
                 on_b = np.resize([False, True], 2 * runs) if in_turn else np.arange(2 * runs) >= runs
                 shared, compared = law(rng, 2 * runs), []
                 for load in (1, 4):
-                    cell = Cell(Load("concurrency", load), [], runs=(runs, runs), one_after_another=not in_turn)
+                    cell = ComparedCell(
+                        Load("concurrency", load), [], runs=(runs, runs), one_after_another=not in_turn
+                    )
                     values = {}
                     for metric in DEFAULT:
                         own = rng.normal(size=2 * runs) if "drift" in name or "walk" in name else law(rng, 2 * runs)
                         each = np.exp(0.03 * (0.7 * shared + 0.3 * own))
                         values[metric] = [each[~on_b].tolist(), each[on_b].tolist()]
                         a, b = (float(np.exp(np.log(side).mean())) for side in values[metric])
-                        cell.rows.append(Row(metric, a, b, ratio=b / a))
+                        cell.rows.append(ComparedMetric(metric, a, b, ratio=b / a))
                     by_runs(cell, values)
                     compared.append(cell)
                 judge(compared, pair)

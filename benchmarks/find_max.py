@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -33,7 +32,7 @@ from peers import write_tokenizer
 from loadstone.runs.bench import bench  # noqa: F401 - imported before the clock runs
 from loadstone.runs.find_max import find_max
 from loadstone.runs.simulate import simulate
-from loadstone.workload.options import Options, SimulateOptions, options_of
+from loadstone.workload.options import Options, SimulateOptions, change, options_of
 
 Json = dict[str, Any]
 BOUNDS = "ttft_p99<500ms,tpot_p99<15ms"
@@ -53,7 +52,7 @@ def true_capacity(kind: str, bounds: str, traffic: Json) -> float:
         load = {kind: str(middle if kind == "rate" else round(middle))}
         with tempfile.TemporaryDirectory() as out:
             options = options_of(given | load | {"out": out}, SimulateOptions)
-            cell = simulate(dataclasses.replace(options, requests=(LONG,), seed=12345))["cells"][0]
+            cell = simulate(change(options, requests=(LONG,), seed=12345))["cells"][0]
         holds = all(each["value"] <= each["limit_s"] for each in cell["slo"])
         low, high = (middle, high) if holds else (low, middle)
     return math.sqrt(low * high) if kind == "rate" else round(low)

@@ -33,9 +33,9 @@ from loadstone.report.charts.lines import axis_scale, lines
 from loadstone.report.charts.theme import PALETTE, Figure, Row, colour_by, figure, load_axis, save_picture, tooltips
 from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Measure
 from loadstone.report.data.pairs import Effect, effect
-from loadstone.report.data.points import Point, points_of
+from loadstone.report.data.points import CellPoint, points_of
 from loadstone.report.data.runs import read_runs
-from loadstone.report.data.statistic import Stat
+from loadstone.report.data.statistic import Estimate
 from loadstone.studies.file import read_study
 from loadstone.studies.machines import make_machines
 from loadstone.studies.measure import Simulation, live, simulated
@@ -59,7 +59,7 @@ class Cell(NamedTuple):
     load: float
     repeat: int
     run: Path
-    point: Point
+    point: CellPoint
 
 
 class Answer(NamedTuple):
@@ -79,7 +79,7 @@ class Cells(list[Cell]):
         """Those whose facts are these."""
         return Cells(cell for cell in self if all(getattr(cell, name) == value for name, value in facts.items()))
 
-    def one(self, **facts: Any) -> Point:
+    def one(self, **facts: Any) -> CellPoint:
         (found,) = self.of(**facts)
         return found.point
 
@@ -114,7 +114,7 @@ def number(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.0f}" if value >= 99.5 else f"{value:.3g}"
 
 
-def span(stat: Stat | None, scale: float = 1.0) -> str:
+def span(stat: Estimate | None, scale: float = 1.0) -> str:
     """`54.2 (40.1–70.3)`: a value with its interval."""
     assert stat is not None
     if stat.low is None or stat.high is None:
@@ -128,7 +128,7 @@ def times(of: Effect | None) -> str:
     return of.times
 
 
-def over(a: Point, b: Point, measure: Measure) -> Effect:
+def over(a: CellPoint, b: CellPoint, measure: Measure) -> Effect:
     """a over b, also where both waited in a queue as long as the burst was: simulations of one load."""
     known = effect(a, b, measure)
     assert known is not None, (a.run, b.run, measure.key)
@@ -145,7 +145,7 @@ def row(colour: str, variant: str, x: float, y: float, low: float | None = None,
     return {"colour": colour, "variant": variant, "x": x, "y": y} | bounds
 
 
-def stat_row(colour: str, variant: str, x: float, stat: Stat | None, scale: float = 1.0) -> Row:
+def stat_row(colour: str, variant: str, x: float, stat: Estimate | None, scale: float = 1.0) -> Row:
     assert stat is not None
     low, high = (None if each is None else each * scale for each in (stat.low, stat.high))
     return row(colour, variant, x, stat.value * scale, low, high)
@@ -246,22 +246,19 @@ def chips_or_memory(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer
             "in one group are never cheaper than two servers of eight, which do twice what one does."
         ),
         bars("01", "Price of a million output tokens, TPOT below 50 ms", drawn, "$", BAND),
-        "Prompts of 820 to 1,024 tokens, answers of 410 to 512, no shared prefixes, networks of 400 Gbit/s for each "
-        "GPU. An "
-        "interval that holds 1 leaves the sign open: nobody has published any of these pairs, and the latency "
-        "across nodes "
-        "is the model's guess.",
+        "Prompts of 820 to 1,024 tokens, answers of 410 to 512, no shared prefixes, 400 Gbit/s for each GPU. "
+        "Nobody has published any of these pairs, and the latency across nodes is a guess.",
         "All simulated (vLLM of today).",
     )
 
 
-def _bounds(stat: Stat | None) -> tuple[float, float, float, float]:
+def _bounds(stat: Estimate | None) -> tuple[float, float, float, float]:
     """x, y, low, high of a bar."""
     assert stat is not None
     return 0.0, stat.value, stat.low or stat.value, stat.high or stat.value
 
 
-def _per_dollar(a: Point, b: Point) -> Effect:
+def _per_dollar(a: CellPoint, b: CellPoint) -> Effect:
     """Dollars for a token, a over b; of the two throughputs with what the GPUs cost."""
     assert a.dollars_per_hour is not None
     assert b.dollars_per_hour is not None
@@ -337,9 +334,8 @@ def what_binds(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "bandwidth alone: 0.70; simulated: 1,024 tokens in and out; measured: median of three lengths",
             zero=False,
         ),
-        "Llama 70B in FP8, vLLM, one node. For gpt-oss-120b, which reads few of its weights for a token, the median "
-        "of "
-        f"{len(sparse)} measured pairs is {median(sparse):.2f}: bandwidth hardly binds its steps.",
+        "Llama 70B in FP8, vLLM, one node. For gpt-oss-120b, which reads few of its weights for a token, the "
+        f"median of {len(sparse)} measured pairs is {median(sparse):.2f}: bandwidth hardly limits its steps.",
         "Simulated: six deployments, two lengths, five loads. Measured: pairs of InferenceX's runs that differ in "
         "the GPU alone, "
         f"{len(pairs)} of this model (TP, load and three pairs of lengths).",
@@ -419,9 +415,8 @@ def room_for_users(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             f"with 16 users, {times(over(one, two, OUTPUT))} of their tokens a second for 0.76 of their price."
         ),
         plot("03", "Llama 70B FP8, documents of 8,192 tokens", drawn, "users", "output tok/s", BAND),
-        "Long requests: with 1,024 tokens the cache of two H100 holds some 200, and only the bandwidth is left as a "
-        "gain (question "
-        "2). Prefixes that requests share need room once, so that the gain is smaller for them.",
+        "Long requests: with 1,024 tokens the cache of two H100 holds some 200, and only the bandwidth is left as "
+        "a gain (question 2).",
         "Sized: users. Simulated: tokens a second, vLLM of today.",
     )
 
@@ -475,11 +470,8 @@ def two_nodes(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             + " (output tok/s, Llama 70B on four)."
         ),
         plot("04", "TPOT of DeepSeek-V3 by network", drawn, "users", "TPOT (ms)", BAND, log=True),
-        "SGLang of today, 1,024 tokens in and out, FP8 weights. No published measurement crosses nodes, so the "
-        "network's "
-        "latency is the model's guess, and simulated runs say so (`network_guessed`); its bandwidth is arithmetic. "
-        "000's "
-        "SGLang 0.4.1 was itself slow, which hides a part of the network's share.",
+        "SGLang of today, 1,024 tokens in and out, FP8 weights. No published measurement crosses nodes: the "
+        "network's latency is a guess (`network_guessed`), its bandwidth is arithmetic.",
         "All simulated; 000's own numbers are measured.",
     )
 
@@ -500,7 +492,7 @@ def paged_continuous(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answe
     shown, drawn, static = [], [], {}
     for workload, title in names.items():
 
-        def at(model: str, layout: str, workload: str = workload) -> Point:
+        def at(model: str, layout: str, workload: str = workload) -> CellPoint:
             return cells.one(model=model, layout=layout, workload=workload)
 
         paged = at("llama-3.1-70b:fp8", "1xh200/max_model_len=2048")
@@ -536,10 +528,8 @@ def paged_continuous(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answe
             "prompts above all, not the reading of weights that more sequences would share."
         ),
         bars("05", "Output tok/s, new over old", drawn, "times", BAND),
-        "A burst of 1,000 requests of 512 tokens. Paging pays where memory is scarce: on all eight GPUs vLLM's 1,024 "
-        "slots run out first, and nothing is gained. A static batch lasts as long as its longest answer: its loss "
-        "is the "
-        "longest of 64 over their mean.",
+        "A burst of 1,000 requests of 512 tokens. Paging pays where memory is scarce: on all eight GPUs vLLM's "
+        "1,024 slots run out first, and nothing is gained.",
         "Sized: sequences. Simulated: throughput, the old ways by the same step times (`kv_cache=reserved`, "
         "`batching=static`).",
     )
@@ -594,9 +584,8 @@ def precision(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             f"{number(long[0].ttft.value)} s instead of {number(long[1].ttft.value)} for their first token."  # type: ignore[union-attr]
         ),
         bars("06", "Output tok/s over that of 16 bits, Llama 70B on H200", drawn, "times", BAND),
-        "vLLM. INT4 weights are computed in 16 bits, so that long prompts and large batches gain nothing from them. "
-        "At tp 8 "
-        "launches and all-reduces are most of a step, whatever the weights' type. Quality is not looked at.",
+        "vLLM. INT4 weights are computed in 16 bits, so that long prompts and large batches gain nothing from "
+        "them. Quality is not looked at.",
         "Sized: requests of 128K. Simulated: all else; the model's worst error for a precision is not known apart "
         "from its "
         "general one.",
@@ -652,11 +641,8 @@ def speculative(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "times without a draft",
             "Llama 70B on 8 × H200, drafts of 8B; from 1 on it pays",
         ),
-        "Greedy or nearly so: acceptance is an assumption here, and a property of the text (`acceptance` of a "
-        "workload). The "
-        "host's work between a draft's passes is not counted, so the gains are upper ends. With many users the "
-        "verified "
-        "tokens compete with other users' for computing.",
+        "Greedy or nearly so: acceptance is an assumption, and a property of the text. The host's work between a "
+        "draft's passes is not counted, so the gains are upper ends.",
         "All simulated.",
     )
 
@@ -741,9 +727,7 @@ def baselines(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "output tok/s",
             BAND + "; 15,000 tok/s are claimed at 64",
         ),
-        "512 tokens in, 256 out, defaults of the engines of today. TTFT is of a loop in which users are out of "
-        "step; prompts "
-        "that come at once wait for one another.",
+        "512 tokens in, 256 out, defaults of the engines of today. TTFT is of a loop in which users are out of step.",
         "Simulated; the limit of 4.3 ms is arithmetic, and that of the hardware the sum of what must be read and "
         "computed.",
     )
@@ -829,11 +813,8 @@ def tensor_or_data(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "[seeds](seeds.md#003-longest-context-of-eight-models-a100-and-h100-80-gb)."
         ),
         plot("09", "Llama 8B FP8, 2,560 requests of 220 + 220 tokens", drawn, "GPUs (H100)", "output tok/s", BAND),
-        "Models that fit one GPU. One that does not, such as 70B in 16 bits, has no choice; and where the KV cache "
-        "is "
-        "scarce, tensor parallelism frees room by holding the weights once. A larger max_model_len takes memory "
-        "only where "
-        "a step's buffers grow with it.",
+        "Models that fit one GPU. Where the KV cache is scarce, tensor parallelism frees room by holding the "
+        "weights once.",
         "Simulated: vLLM 0.6, as in 2024, and today's. Sized: contexts. 003's own numbers are measured.",
     )
 
@@ -903,11 +884,8 @@ def measured_here(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
             "output tok/s over eight slots with all on",
             "bars: 95 % intervals over three repeats",
         ),
-        "The small random model of 4 million parameters that comes with Loadstone, in 32 bits, llama-server build "
-        "11669: a "
-        "step costs little more than its overhead, so the signs hold and the sizes do not carry over to a GPU. Text "
-        "of a "
-        "random model repeats itself, which favours drafts.",
+        "The small random model of 4 million parameters, in 32 bits, llama-server build 11669: the signs hold, "
+        "the sizes do not carry over to a GPU. Text of a random model repeats itself, which favours drafts.",
         "All measured, engine and client on the same two cores of a virtual machine that others use: hence wide "
         "intervals. "
         "Measured again, with more of others' work, the prefix cache came out at 0.33× (0.15–0.72), TTFT with one "
@@ -984,11 +962,8 @@ def by_the_hour(traces: Path) -> Answer:
         )
         + f"\n\n```console\n$ {command}\n```",
         plot("11", "GPUs that follow Azure's traffic", drawn, "minutes of the trace", "GPUs"),
-        "Traces of an hour in November 2023, grown ten and five times and taken over and over; a day's goes up and "
-        "down more, "
-        "and `--every 1h` is for that. Windows are compared by requests per second, and a plan is chosen by the "
-        "cost of all its "
-        "GPUs all the time.",
+        "Traces of an hour in November 2023, grown ten and five times and repeated; a day's varies more. Windows "
+        "are compared by requests per second.",
         "Simulated: the busiest five minutes, at several loads. Arithmetic: the rest. No study; the command is "
         "above.",
     )
@@ -1033,11 +1008,9 @@ BY_THE_HOUR = 11
 HEAD = """# The questions that this project started from, answered
 
 Each answer comes from a study in `examples/questions`. `python benchmarks/questions.py POINTS.csv` makes this page,
-its pictures and its [results](../benchmarks/results/questions.md): the tables, and how each was made. Numbers in
-brackets are 80 % intervals of the performance model's error on machines that no fit has seen
-([accuracy](accuracy.md)); those of a ratio leave out what both predictions are wrong by together
-([compare](compare.md#simulated-runs)). An interval that holds 1 means that the sign is not sure. [Seeds](seeds.md)
-describes the four documents, 000 to 003.
+its pictures and its tables ([results](../benchmarks/results/questions.md)). Numbers in brackets are 80 % intervals of
+the performance model's error on machines that no fit has seen ([accuracy](accuracy.md)); an interval that contains 1
+leaves the sign open. [Seeds](seeds.md) describes the four documents, 000 to 003.
 """
 RESULTS_HEAD = """# The questions, in full
 

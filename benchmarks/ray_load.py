@@ -23,7 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from loadstone.runs.bench import Event, bench
+from loadstone.runs.bench import bench
+from loadstone.runs.cells import Event
 from loadstone.workload.options import Options
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "clusters" / "ray"
@@ -118,7 +119,7 @@ def main() -> None:
         for _ in range(given.rounds):
             for arm, (workers, ray) in arms.items():
                 one, result = measured(
-                    Options(
+                    Options.read(
                         url=url, rate=[given.streams / RAMP_S], burstiness=float("inf"), warmup=0, input="2",
                         requests=[given.streams], output=str(given.tokens), salt="same", workers=workers, ray=ray,
                         out=Path(folder),

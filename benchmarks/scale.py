@@ -123,7 +123,7 @@ def main() -> None:
         tokens = given.tokens or 1024
         run(
             f"ttft=1s,itl={given.itl}",
-            lambda url, out: Options(
+            lambda url, out: Options.read(
                 url=url, concurrency=[given.streams], requests=[given.streams], warmup=0, input="8",
                 output=str(tokens), workers=given.workers, out=out,
             ),
@@ -136,7 +136,7 @@ def main() -> None:
         tokens = given.tokens or 2
         run(
             "ttft=1ms,itl=1ms",
-            lambda url, out: Options(
+            lambda url, out: Options.read(
                 url=url, concurrency=[given.concurrency], requests=[given.requests], input="8",
                 output=str(tokens), workers=given.workers, out=out,
             ),

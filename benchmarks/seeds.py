@@ -136,10 +136,10 @@ def simulated(point: Point, deployment: Deployment, policy: EnginePolicy, model:
     requests = point.requests or 0
     if point.load == "rate":
         value = point.load_value or 0.0
-        options = Options(**tokens, warmup=0, rate=[value], requests_per_rate=requests / value)
+        options = Options.read(**tokens, warmup=0, rate=[value], requests_per_rate=requests / value)
     else:
         users = requests if point.load == "offline" else int(point.load_value or 0)
-        options = Options(**tokens, warmup=0, concurrency=[users], requests=[requests])
+        options = Options.read(**tokens, warmup=0, concurrency=[users], requests=[requests])
     run = run_cell(plan_of(options), 0, fleet_with(deployment, policy, model))
     sent, first = np.array(run.requests.sent_s_of), np.array(run.journal.first_s)
     end, outputs = np.array(run.end_s), np.array(run.requests.output_tokens)

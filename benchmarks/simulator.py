@@ -61,7 +61,7 @@ def speed(requests: int) -> None:
 
 def _per_s(options: dict[str, Any], fleet: Fleet) -> float:
     """Measured requests per second of processor time, the best of ROUNDS; one thread does all."""
-    plan = plan_of(Options(**options))
+    plan = plan_of(Options.read(**options))
     best = math.inf
     for _ in range(ROUNDS):
         begun_s = time.process_time()

@@ -5,7 +5,7 @@
 at every look: independent requests, one look after each of 3,000; a miss is one at any of them. Beside it the
 intervals for a number of requests that is fixed before.
 
-when stopped: a closed loop of so many places, whose generations share a factor (log-normal, 20 %) that is correlated
+when stopped: a closed loop of so many slots, whose generations share a factor (log-normal, 20 %) that is correlated
 from one to the next; looked at after each twentieth more until the interval is within 5 %.
 """
 
@@ -72,7 +72,7 @@ def main() -> None:
         ends = [end for _ in range(runs) if (end := stopped(places, correlation, name, draw)) is not None]
         missed = sum(not held for _, held in ends) / max(1, len(ends))
         median = np.median([n for n, _ in ends]) if ends else np.nan
-        what = f"{name}, {places} places, correlation {correlation:g}"
+        what = f"{name}, {places} slots, correlation {correlation:g}"
         print(f"| {what} | {missed:.1%} | {len(ends)} of {runs} | {median:,.0f} |", flush=True)
 
 

@@ -58,9 +58,9 @@ def row(folder: Path, deployment: str, seeds: int, arrivals: str, ratio: float, 
     held, kept, widths, off = 0, 0, [], []
     truth = rate * 128 * (1 + ratio) / 2
     for seed in range(seeds):
-        plan = plan_of(Options(seed=seed, rate=[rate], input="512", output="128", range_ratio=ratio))
+        plan = plan_of(Options.read(seed=seed, rate=[rate], input="512", output="128", range_ratio=ratio))
         run_folder.write_plan(folder / "plan.parquet", drawn(plan, seed, arrivals))
-        options = SimulateOptions(deployment=deployment, plan=folder / "plan.parquet", out=folder, draws=6)
+        options = SimulateOptions.read(deployment=deployment, plan=folder / "plan.parquet", out=folder, draws=6)
         document = simulate.simulate(options)
         metrics = document["cells"][0]["metrics"]
         found = metrics["interval"]["output_tokens_per_s"]

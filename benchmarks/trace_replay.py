@@ -37,7 +37,7 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
     ):
         document = bench(
-            Options(
+            Options.read(
                 url=server.url, trace=given.trace, time_scale=[given.time_scale], workers=given.workers,
                 requests=[given.requests] if given.requests else (), out=Path(folder),
             )

@@ -58,10 +58,11 @@ def test_options_have_a_json_schema_and_a_help_text() -> None:
     assert schema["properties"]["top_p"] | {"exclusiveMinimum": 0, "maximum": 1} == schema["properties"]["top_p"]
     assert "maximum" not in schema["properties"]["burstiness"]
     assert schema["properties"]["draws"]["description"].startswith("simulations with varied coefficients")
-    assert schema["properties"]["endpoint"]["anyOf"][0]["enum"][0] == "chat"
     assert not schema["additionalProperties"]
-    assert set(json_schema(Options)["properties"]) == {each.name for each in flags_of(Options).values()}
-    assert set(json_schema(Options)["properties"]) < set(schema["properties"])
+    of_bench = json_schema(Options)["properties"]
+    assert of_bench["endpoint"]["anyOf"][0]["enum"][0] == "chat"
+    assert set(of_bench) == {each.name for each in flags_of(Options).values()}
+    assert "endpoint" not in schema["properties"]
     assert "think_time         pause between turns: 2s, " in str(Options.__doc__)
 
 
@@ -183,10 +184,10 @@ def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPa
         asked.append(options)
         return {"schema": 1}
 
-    monkeypatch.setattr(bench, "bench", answer)
+    monkeypatch.setattr(bench, "bench", lambda options, on_event: answer(options))
     assert loadstone.bench("http://x", concurrency=[2], output="4", seed=7) == {"schema": 1}
     assert loadstone.bench() == {"schema": 1}
-    assert asked == [bench.Options(url="http://x", concurrency=[2], output="4", seed=7), bench.Options()]
+    assert asked == [bench.Options.read(url="http://x", concurrency=[2], output="4", seed=7), bench.Options.read()]
     for verb in (loadstone.bench, lambda **options: loadstone.simulate("llama-3.1-8b@1xh100", **options)):
         with pytest.raises(InputError, match=r"^no_such_option: no such option$"):
             verb(no_such_option=1)
@@ -201,22 +202,22 @@ def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPa
 
 
 def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "bench", lambda options: options)
+    monkeypatch.setattr(bench, "bench", lambda options, on_event: options)
 
     def asked(**options: Any) -> Any:
         return loadstone.bench(**options)
 
     plain = {"input": "64", "output": "8", "turns": "2", "think_time": "0.5", "requests": [8], "rate": [0.5]}
-    assert asked(input=64, output=8, turns=2, think_time=0.5, requests=8, rate=0.5) == bench.Options(**plain)
-    assert asked(concurrency="1,2").concurrency == asked(concurrency=range(1, 3)).concurrency == [1, 2]
-    assert asked(rate=[float("inf")], time_scale="0.1,1").rate == [float("inf")]
-    assert asked(headers={"X-Team": "a", "X-Run": 7}, stop="\n").headers == [("X-Team", "a"), ("X-Run", "7")]
-    assert asked(stop="ab").stop == ["ab"]
-    assert asked(plan="runs/r").plan == Path("runs/r")
-    assert asked(concurrency=[], rate=None) == bench.Options(concurrency=[])
-    assert asked(concurrency=np.array(2), warmup=np.array(3)) == bench.Options(concurrency=[2], warmup=3)
-    assert asked(stream=np.bool_(False)).stream is False
-    assert asked(url=np.array(["http://a", "http://b"])).urls == ["http://a", "http://b"]
+    assert asked(input=64, output=8, turns=2, think_time=0.5, requests=8, rate=0.5) == bench.Options.read(**plain)
+    assert asked(concurrency="1,2") == asked(concurrency=range(1, 3)) == bench.Options.read(concurrency=[1, 2])
+    assert asked(rate=[float("inf")], time_scale="0.1,1").load.rate == [float("inf")]
+    assert asked(headers={"X-Team": "a", "X-Run": 7}, stop="\n").client.headers == [("X-Team", "a"), ("X-Run", "7")]
+    assert asked(stop="ab").sampling.stop == ["ab"]
+    assert asked(plan="runs/r").workload.plan == Path("runs/r")
+    assert asked(concurrency=[], rate=None) == bench.Options.read(concurrency=[])
+    assert asked(concurrency=np.array(2), warmup=np.array(3)) == bench.Options.read(concurrency=[2], warmup=3)
+    assert asked(stream=np.bool_(False)).client.stream is False
+    assert asked(url=np.array(["http://a", "http://b"])).target.urls == ["http://a", "http://b"]
     for wrong in (
         {"requests": 0}, {"concurrency": [1.5]}, {"rate": "fast"}, {"concurrency": True}, {"seed": "x"},
         {"duration": "soon"}, {"trace_window": "5s"}, {"timeout_first": "never"}, {"header": "none"}, {"out": 5},
@@ -232,27 +233,35 @@ def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyP
 
 
 def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "bench", lambda options: options)
+    monkeypatch.setattr(bench, "bench", lambda options, on_event: options)
 
     def asked(**options: Any) -> Any:
         return loadstone.bench(**options)
 
-    assert asked(duration="20s", grace="1m", trace_window="0s:10m") == bench.Options(
+    assert asked(duration="20s", grace="1m", trace_window="0s:10m") == bench.Options.read(
         duration_s=20, grace_s=60, trace_window_s=(0, 600)
     )
-    assert asked(duration=20, grace=0.5, trace_window=(0, 600)) == bench.Options(
+    assert asked(duration=20, grace=0.5, trace_window=(0, 600)) == bench.Options.read(
         duration_s=20, grace_s=0.5, trace_window_s=(0, 600)
     )
     assert asked(duration_s=20, trace_window_s=(0, 600)) == asked(duration="20s", trace_window="0s:10m")
-    assert asked(timeout_first="1m", timeout_idle=2).timeouts == Timeouts(first_s=60, idle_s=2)
-    assert asked(header="X-Team: a").headers == asked(headers=[("X-Team", "a")]).headers == [("X-Team", "a")]
-    assert asked(extra_body='{"top_k": 4}').extra_body == asked(extra_body={"top_k": 4}).extra_body == {"top_k": 4}
-    assert asked(time_scale="1/10").time_scale == [0.1]
-    assert asked(prefix="1k", seed="7", warmup=np.int64(3)) == bench.Options(prefix=1024, seed=7, warmup=3)
-    assert [asked(sim=given).sim for given in (True, False)] == ["llama-3.1-8b@1xh100", None]
+    assert asked(timeout_first="1m", timeout_idle=2).client.timeouts == Timeouts(first_s=60, idle_s=2)
+    assert (
+        asked(header="X-Team: a").client.headers
+        == asked(headers=[("X-Team", "a")]).client.headers
+        == [("X-Team", "a")]
+    )
+    assert (
+        asked(extra_body='{"top_k": 4}').client.extra_body
+        == asked(extra_body={"top_k": 4}).client.extra_body
+        == {"top_k": 4}
+    )
+    assert asked(time_scale="1/10").workload.time_scale == [0.1]
+    assert asked(prefix="1k", seed="7", warmup=np.int64(3)) == bench.Options.read(prefix=1024, seed=7, warmup=3)
+    assert [asked(sim=given).target.sim for given in (True, False)] == ["llama-3.1-8b@1xh100", None]
     of_the_command = set(inspect.signature(bench_command).parameters) - {"target", "json", "strict"}
     for name in of_the_command - {"sim"}:
-        assert asked(**{name: None}) == bench.Options()
+        assert asked(**{name: None}) == bench.Options.read()
 
 
 def test_bench_measures(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from loadstone.core.statistics.distribution import Z80
 from loadstone.engines import rules_of
 from loadstone.predict.step_time.boards import architecture_of, kind_of, shapes_of
 from loadstone.predict.step_time.coefficients import NAMES, Array
-from loadstone.predict.step_time.profile import Profile, Provenance, Quantity
+from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity
 
 ROUNDS = 3
 MANY = 60
@@ -175,7 +175,7 @@ def profiles(
                 logarithms=_rounded(fit.logarithms(keys)),
                 covariance=tuple(_rounded(row) for row in spread),
                 residual=dict(residual_of(engine, era, architecture)),
-                provenance=Provenance(
+                provenance=FitProvenance(
                     script, date, len(fitted), dict(sorted(sources.items())), kinds=dict(sorted(kinds.items()))
                 ),
                 held_out={name: _rounded(fits[name].logarithms(keys)) for name in sorted(fits)},

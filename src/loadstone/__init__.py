@@ -33,7 +33,7 @@ __all__ = [
 _MODULES = {
     "InputError": "errors", "LoadstoneError": "errors", "Interrupted": "signals", "__version__": "version",
 }  # fmt: skip
-"""Of loadstone.core, where the names are that are imported when they are first used."""
+"""Modules of loadstone.core that have the names which are imported when they are first used."""
 
 
 def __getattr__(name: str) -> Any:
@@ -55,21 +55,14 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
     Raises loadstone.InputError, one line, where there is no such option or it cannot be done, and
     loadstone.Interrupted, a KeyboardInterrupt, once what was measured is saved; requests that fail are records.
     """
-    from loadstone.runs import bench as measure
+    from loadstone.runs.run import run
     from loadstone.workload.options import Options, options_of
 
-    asked = options_of({"url": url, **options}, Options)
-    return _find_max(asked) if asked.find_max is not None else measure.bench(asked)
-
-
-def _find_max(options: Any) -> dict[str, Any]:
-    from loadstone.runs import find_max
-
-    return find_max.find_max(options)
+    return run(options_of({"url": url, **options}, Options))
 
 
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
-    """Does it fit, how long a context, how many requests at once; the document of `loadstone size --json`.
+    """Compute whether models fit, their longest context and batch; returns the document of `loadstone size --json`.
 
     `models` as the command takes them; `options` as the flags, single values or lists;
     help("loadstone.predict.sizing.options.SizeOptions") lists them. Raises loadstone.InputError, one line.
@@ -86,19 +79,18 @@ def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
 def simulate(deployment: str, **options: Any) -> dict[str, Any]:
     """Simulate a deployment, as `llama-3.1-70b@8xh200`; returns the summary, as `loadstone simulate --json`.
 
-    `options` as of bench() (those that are about a server do nothing), and `acceptance`, `draws`, `profile` as the
+    `options` are those of bench() (what is about a server does nothing), and `acceptance`, `draws`, `profile` as the
     flags of `loadstone simulate`; help("loadstone.workload.options.SimulateOptions") lists them. Raises as bench()
     does.
     """
-    from loadstone.runs import simulate as simulation
+    from loadstone.runs.run import run
     from loadstone.workload.options import SimulateOptions, options_of
 
-    asked = options_of({"deployment": deployment, **options}, SimulateOptions)
-    return _find_max(asked) if asked.find_max is not None else simulation.simulate(asked)
+    return run(options_of({"deployment": deployment, **options}, SimulateOptions))
 
 
 def recommend(model: str, **options: Any) -> Recommendation:
-    """What to deploy for a model's traffic; typed, with the fields of `loadstone recommend --json`.
+    """Plan what to deploy for a model's traffic; typed, with the fields of `loadstone recommend --json`.
 
     `options` as the flags (`rate=20, slo="ttft_p99<1s", gpus="h200,b200"`); `--with` is `measured`.
     help("loadstone.recommend.options.RecommendOptions") lists them. Raises loadstone.InputError, one line.
@@ -125,7 +117,8 @@ def compare(
     price: str | Sequence[str] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Two sides, each a run folder or several repeats; the document of `loadstone compare --json`, ratios B over A.
+    """Compare two sides, each a run folder or several repeats; returns the document of `loadstone compare --json`,
+    with ratios B over A.
 
     `fail_on`: bounds such as `ttft_p99>+5%`, which a cell of B with an error finding passes by `allow_errors` alone;
     `price`: dollars per GPU and hour, such as `h200=3.2`.
@@ -146,7 +139,7 @@ def compare(
 def import_files(
     paths: str | PathLike[str] | Sequence[str | PathLike[str]], out: str | PathLike[str] = "runs"
 ) -> list[Path]:
-    """Run folders, in `out`, of other tools' result files; what is odd in them is in their verdicts.
+    """Make run folders, in `out`, of other tools' result files; what is odd in them is in their verdicts.
 
     Raises InputError, one line.
     """
@@ -161,9 +154,9 @@ def write_report(
     *,
     price: str | Sequence[str] = (),
 ) -> list[Path]:
-    """The report of `runs` (run folders, folders of them, other tools' results), of the kind that the name of `out`
-    says: .html, .md, .csv; .png and .svg are a folder of pictures. Returns the files. `price`: dollars per GPU and
-    hour, such as `h200=3.2`. Raises InputError.
+    """Write the report of `runs` (run folders, folders of them, other tools' results), of the kind that the name of
+    `out` says: .html, .md, .csv; .png and .svg are a folder of pictures. Returns the files. `price`: dollars per GPU
+    and hour, such as `h200=3.2`. Raises InputError.
     """
     from loadstone.interop.read.folders import run_folders
     from loadstone.report.write import report
@@ -173,7 +166,7 @@ def write_report(
 
 
 def export_run(run: str | PathLike[str], format: str = "csv", out: str | PathLike[str] | None = None) -> Path:
-    """A run for other tools: the file that was written, `out` or RUN.FORMAT. `format`: csv, parquet, vllm or sglang.
+    """Write a run for other tools; returns the file, `out` or RUN.FORMAT. `format`: csv, parquet, vllm or sglang.
 
     Raises InputError, one line.
     """
@@ -186,7 +179,7 @@ def export_run(run: str | PathLike[str], format: str = "csv", out: str | PathLik
 
 
 def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
-    """SQL over the run folders in `runs`, or over one of them; the document of `loadstone query --json`.
+    """Query the run folders in `runs`, or one of them, by SQL; returns the document of `loadstone query --json`.
 
     Raises InputError, one line.
     """
@@ -197,7 +190,7 @@ def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
 
 
 def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:
-    """Every measurement of a CSV predicted; the document of `loadstone validate --json`. Raises InputError."""
+    """Predict every measurement of a CSV; returns the document of `loadstone validate --json`. Raises InputError."""
     from msgspec import to_builtins
 
     from loadstone.calibrate.points import read_points
@@ -216,7 +209,8 @@ def calibrate_profile(
     out: str | PathLike[str] | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
-    """A profile fitted to your own runs and kept by the name `profile`; the document of `loadstone calibrate --json`.
+    """Fit a profile to your own runs and keep it by the name `profile`; returns the document of `loadstone calibrate
+    --json`.
 
     `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in. `force`: also
     from cells that are not trusted. Raises InputError.
@@ -231,14 +225,14 @@ def calibrate_profile(
 
 
 def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[Path]:
-    """Each of one or several."""
+    """Read one path or several."""
     if isinstance(paths, str | PathLike | Mapping) or not hasattr(paths, "__iter__"):
         return [_folder(paths)]
     return [_folder(path) for path in paths]
 
 
 def _folder(path: Any) -> Path:
-    """A path that was given. Raises InputError where it is none, such as a run's document."""
+    """Read a path. Raises InputError where it is none, such as a run's document."""
     from loadstone.core.errors import InputError
     from loadstone.core.host import make_path
 
@@ -250,7 +244,7 @@ def _folder(path: Any) -> Path:
 
 
 def open_run(path: str | PathLike[str]) -> Run:
-    """A run folder, for reading. Raises InputError where it is none."""
+    """Open a run folder, for reading. Raises InputError where it is none."""
     from loadstone.core import run_folder
 
     folder = _folder(path).absolute()
@@ -276,7 +270,7 @@ class Run:
         return f"<Run {self.folder.name}: {self.info.source}, {self.info.status}; {loads}>"
 
     def records(self) -> pa.Table:
-        """One row per request, columns as loadstone.core.RequestRecord. Raises InputError where there are none."""
+        """Return a row per request, columns as core.record.RequestRecord. Raises InputError where there are none."""
         import pyarrow as pa
 
         from loadstone.core import run_folder
@@ -284,7 +278,7 @@ class Run:
         return pa.Table.from_batches(run_folder.read_records(self.folder), schema=run_folder.records_schema())
 
     def summary(self) -> dict[str, Any]:
-        """The numbers, computed from the records. Raises InputError where there are none."""
+        """Compute the numbers from the records. Raises InputError where there are none."""
         from loadstone.analyse.summary import summary_of
 
         return summary_of(self.folder).document()

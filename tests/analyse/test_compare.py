@@ -17,9 +17,8 @@ from loadstone import commands, compare
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import parse_bounds, parse_metric
 from loadstone.analyse.compare.permutation import Units
-from loadstone.analyse.compare.result import Cell, Difference, MetricRow, Row
+from loadstone.analyse.compare.result import ComparedCell, ComparedMetric, Difference, MetricRow, name_loads
 from loadstone.analyse.compare.sides import open_run
-from loadstone.analyse.compare.text import cells_of, loads_of, plain, word
 from loadstone.analyse.stored_run import read_run
 from loadstone.analyse.summary import summary_of
 from loadstone.core import run_folder
@@ -32,6 +31,7 @@ from loadstone.interop.read import import_files
 from loadstone.report.data.frames import OUTPUT, TPOT, TTFT
 from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import points_of
+from loadstone.report.pages.comparison import plain, show_conclusion, show_metric
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 from summary_documents import summarise
@@ -241,7 +241,7 @@ def test_why_there_is_no_test_is_told_of_each_load(tmp_path: Path) -> None:
 
 
 def test_what_only_one_side_tells_is_one_line() -> None:
-    from loadstone.analyse.compare.text import setup_lines
+    from loadstone.report.pages.comparison import setup_lines
 
     told = [
         Difference("engine", "vLLM", "SGLang"),
@@ -295,7 +295,10 @@ def test_one_measured_run_a_side_is_no_verdict(tmp_path: Path) -> None:
     assert (row["conclusion"], row["differs"], row["better"]) == ("runs_differ", False, None)
     assert row["p_family"] <= 0.05
     assert row["repeats_needed"] >= 3
-    assert word(printed(row))[0] == f"differ between these two runs; repeat {row['repeats_needed']} times to know"
+    assert (
+        show_conclusion(printed(row))
+        == f"differ between these two runs; repeat {row['repeats_needed']} times to know"
+    )
     (bound,) = document["fail_on"]
     assert (bound["met"], bound["at"], bound["one_run"]) == (False, [], ["concurrency 4"])
     assert bound["repeats_needed"] == row["repeats_needed"]
@@ -319,7 +322,7 @@ def test_a_gate_of_one_measured_run_lets_it_pass_and_says_why(tmp_path: Path, lo
     assert (
         "tpot_p50>+5%: not met; exceeded at concurrency 4, but by one run a side, which decides nothing" in said.out
     )
-    assert "differ between these two runs; repeat " in said.out
+    assert "differ between these two runs;" in said.out
 
 
 def test_few_repeats_say_how_many_would_do(tmp_path: Path) -> None:
@@ -333,7 +336,7 @@ def test_few_repeats_say_how_many_would_do(tmp_path: Path) -> None:
     assert row["conclusion"] == "not_shown"
     assert row["would_show"] > 1.1
     assert 10 < row["repeats_needed"] < 200
-    assert word(printed(row))[0] == f"no difference shown; {row['repeats_needed']} runs a side would show it"
+    assert show_conclusion(printed(row)) == f"no difference shown; {row['repeats_needed']} runs a side would show it"
     found = rows(compare(a, repeats("c", 50, 2.0)))["tpot_p50"]
     assert (found["conclusion"], found["better"], found["repeats_needed"]) == ("better", "a", None)
 
@@ -398,9 +401,9 @@ def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
     """A p99 12 % lower to ±1 %, of which a test of eight blocks that are alike finds nothing."""
     rng = np.random.default_rng(0)
     metric = parse_metric("tpot_p99")
-    far, near = (Row(metric, 1.0, ratio, ratio=ratio, log_error=0.005) for ratio in (0.88, 0.999))
+    far, near = (ComparedMetric(metric, 1.0, ratio, ratio=ratio, log_error=0.005) for ratio in (0.88, 0.999))
     units = Units(rng.random((8, 2)), rng.random((8, 2)), np.zeros(2))
-    judge([Cell(CLOSED, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0)
+    judge([ComparedCell(CLOSED, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0)
     assert not far.differs
     assert far.would_show is None
     assert near.would_show is not None
@@ -410,10 +413,10 @@ def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
 def test_setups_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
     a, b = make(tmp_path / "a", seed=1), make(tmp_path / "b", seed=1)
     info = run_folder.read_info(b)
-    info.settings |= {"sampling": {"temperature": None, "stop": []}, "structured": None}
+    info.settings.sampling, info.settings.structured = {"temperature": None, "stop": []}, None
     run_folder.write_info(b, info)
     assert "client" not in {one["what"] for one in compare([a], [b])["setup"]}
-    info.settings |= {"sampling": {"temperature": 0.5, "stop": []}}
+    info.settings.sampling = {"temperature": 0.5, "stop": []}
     run_folder.write_info(b, info)
     (one,) = [one for one in compare([a], [b])["setup"] if one["what"] == "client"]
     assert (plain(one["a"]), plain(one["b"])) == ("-", "sampling temperature 0.5")
@@ -428,13 +431,13 @@ def test_a_prediction_is_said_to_be_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ratio", "said"), [(None, "-"), (1 + 1e-9, "< 0.01 %"), (1.034, "±3.4 %"), (51.0, "×51")])
 def test_the_least_difference_in_words(ratio: float | None, said: str) -> None:
-    row = Row(parse_metric("ttft_p50"), 1.0, 1.0, ratio=1.0, would_show=ratio)
-    assert cells_of(row.printed)[-1] == said
+    row = ComparedMetric(parse_metric("ttft_p50"), 1.0, 1.0, ratio=1.0, would_show=ratio)
+    assert show_metric(row.printed)[-1] == said
 
 
 def test_loads_of_one_side_are_told_by_kind() -> None:
     loads = [Load("rate", 2.0), Load("concurrency", 4.0), Load("rate", 8.0)]
-    assert loads_of(loads) == "rate 2, 8; concurrency 4"
+    assert name_loads(loads) == "rate 2, 8; concurrency 4"
 
 
 def test_empty_runs_and_missing_ones_are_told(tmp_path: Path) -> None:

@@ -21,16 +21,24 @@ from loadstone import compare
 from loadstone.analyse.compare.cells import take_blocks
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import DEFAULT, parse_metric
-from loadstone.analyse.compare.result import Cell, Comparison, Difference, Row, SideResult, Unmatched
-from loadstone.analyse.compare.sides import Place, Requests, open_run, shared_requests
-from loadstone.analyse.compare.text import explained, setup_lines, word
+from loadstone.analyse.compare.result import (
+    ComparedCell,
+    ComparedMetric,
+    Comparison,
+    Difference,
+    SideResult,
+    Unmatched,
+)
+from loadstone.analyse.compare.sides import RequestTimes, RunCell, open_run, shared_requests
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
+from loadstone.core.settings import read_settings
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import SCHEMA, CellSummary, Latency, Metrics, Summary, Verdict
 from loadstone.core.summary import Requests as Requests_
+from loadstone.report.pages.comparison import explain_conclusions, setup_lines, show_conclusion
 from loadstone.workload.dataset import read as read_dataset
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
@@ -134,21 +142,21 @@ def test_what_differs_in_the_plan_is_said(tmp_path: Path) -> None:
     setup = compare([a], [by_time(tmp_path / "b", 4, requests=156)])["setup"]
     assert setup_lines(convert(setup)) == ["ends after: 160 requests → 4 s"]
     assert setup_lines(convert(compare([a], [make(tmp_path / "c", plan_seed=3)])["setup"])) == ["seed: 0 → 3"]
-    varied = {"workload": run_folder.read_info(a).settings["workload"] | {"sessions": {"turns": 3}}}
+    varied = {"workload": run_folder.read_info(a).settings.workload | {"sessions": {"turns": 3}}}
     info = run_folder.read_info(make(tmp_path / "d", settings=varied))
-    info.settings["workload"]["output"] |= {"sd": 5.0}
+    info.settings.workload["output"] |= {"sd": 5.0}
     run_folder.write_info(tmp_path / "d", info)
     assert setup_lines(convert(compare([a], [tmp_path / "d"])["setup"])) == ["workload output: sd 0 → sd 5"]
     unexplained = make(tmp_path / "e", plan_id="another")
     assert [one["what"] for one in compare([a], [unexplained])["setup"]] == ["plan"]
 
 
-def placed(folder: Path, plan: Any) -> Place:
+def placed(folder: Path, plan: Any) -> RunCell:
     """A run whose plan this is."""
     run = open_run(make(folder), {})
     run_folder.write_plan(folder / "plan.parquet", plan)
     run.info.plan_id = plan.plan_id
-    return Place(run, 0)
+    return RunCell(run, 0)
 
 
 def test_plans_are_the_same_up_to_where_they_part(tmp_path: Path) -> None:
@@ -222,7 +230,7 @@ def test_test_and_interval_agree_on_what_is_concluded(
         if not up:
             ratio, low, high = 1 / ratio, high and 1 / high, low and 1 / low
         metric = parse_metric("ttft_p50")
-        row = Row(metric, 1.0, ratio, ratio=ratio, low=low, high=high, p=p, p_family=p, would_show=1.1)
+        row = ComparedMetric(metric, 1.0, ratio, ratio=ratio, low=low, high=high, p=p, p_family=p, would_show=1.1)
         assert row.conclusion == said
         assert row.printed.differs == (said == "better")
         assert row.printed.better == (("a" if up else "b") if said == "better" else None)
@@ -236,26 +244,29 @@ def test_what_was_shown_would_have_shown() -> None:
     rng = np.random.default_rng(0)
     metric = parse_metric("tpot_p50")
     units = np.stack([rng.random(8), rng.random(8) + 9], axis=0)[:, :, None]
-    row = Row(metric, 1.0, 1.02, ratio=1.02, low=1.01, high=1.03, log_error=0.02)
+    row = ComparedMetric(metric, 1.0, 1.02, ratio=1.02, low=1.01, high=1.03, log_error=0.02)
     from loadstone.analyse.compare.permutation import Units
 
-    judge([Cell(CLOSED, [row], unit="blocks", units=Units(units[0], units[1], np.zeros(1)), tested=[row])], seed=0)
+    judge(
+        [ComparedCell(CLOSED, [row], unit="blocks", units=Units(units[0], units[1], np.zeros(1)), tested=[row])],
+        seed=0,
+    )
     assert row.differs
     assert row.would_show == pytest.approx(1.02)
 
 
 def test_what_a_conclusion_means_is_said_where_it_stands() -> None:
-    untested = Row(parse_metric("tpot_p50"), 1.0, 1.0, ratio=1.0)
+    untested = ComparedMetric(parse_metric("tpot_p50"), 1.0, 1.0, ratio=1.0)
     same = dataclasses.replace(untested, low=0.9999, high=1.0001, p_family=0.5)
     better = dataclasses.replace(untested, ratio=0.8, low=0.7, high=0.9, p_family=0.001)
     side = SideResult([], "", "measured")
-    cells = [Cell(CLOSED, [same]).printed]
+    cells = [ComparedCell(CLOSED, [same]).printed]
     comparison = Comparison(a=side, b=side, setup=[], cells=cells, unmatched=Unmatched([], []), findings=[])
-    assert explained(comparison) == ["the same: to within 0.1 %; less counts as no difference"]
-    assert word(same.printed)[0] == "the same"
-    assert word(better.printed)[0] == "B is better"
-    assert word(untested.printed)[0] == ""
-    assert word(dataclasses.replace(untested, ratio=None).printed)[0] == "missing on one side"
+    assert explain_conclusions(comparison) == ["the same: to within 0.1 %; less counts as no difference"]
+    assert show_conclusion(same.printed) == "the same"
+    assert show_conclusion(better.printed) == "B is better"
+    assert show_conclusion(untested.printed) == ""
+    assert show_conclusion(dataclasses.replace(untested, ratio=None).printed) == "missing on one side"
 
 
 # --- runs that others wrote -----------------------------------------------------------------------------------------
@@ -283,9 +294,9 @@ SPOILT_SETTINGS: dict[str, Any] = {
 @pytest.mark.parametrize("source", ["simulated", "imported", "measured"])
 def test_settings_of_another_version_or_program_are_left_out(tmp_path: Path, settings: Any, source: str) -> None:
     a, b = make(tmp_path / "a", seed=1, source="simulated"), make(tmp_path / "b", seed=2, source=source)
-    info = run_folder.read_info(b)
-    info.settings |= settings
-    (b / "run.json").write_text(json.dumps(msgspec.to_builtins(info)))
+    papers = msgspec.to_builtins(run_folder.read_info(b))
+    papers["settings"] |= settings
+    (b / "run.json").write_text(json.dumps(papers))
     for sides in ((a, b), (b, a)):
         rows_of = rows(loadstone.compare(*sides, price="h100=2"))
         assert rows_of["tpot_p50"]["ratio"] == pytest.approx(1, abs=0.2)
@@ -360,7 +371,7 @@ def test_a_ratio_that_no_two_runs_have_is_none(tmp_path: Path, value: float) -> 
 # --- a rhythm -------------------------------------------------------------------------------------------------------
 
 
-def in_step(rng: np.random.Generator, generations: int, places: int) -> Requests:
+def in_step(rng: np.random.Generator, generations: int, places: int) -> RequestTimes:
     """A closed loop of requests of equal length: at each place a prompt waits for another or does not, as the start
     decided, for the whole run; one in twenty does the other.
     """
@@ -369,7 +380,7 @@ def in_step(rng: np.random.Generator, generations: int, places: int) -> Requests
     count = len(ttft_s)
     sent_s = np.arange(count) / places
     tpot_s = 0.01 * np.exp(rng.normal(0, 0.01, count))
-    return Requests(
+    return RequestTimes(
         index=np.arange(count), ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=np.full(count, 1.0), sent_s=sent_s,
         end_s=sent_s + 1.0, curve=None, window_s=None, span_s=float(generations),
     )  # fmt: skip
@@ -382,8 +393,8 @@ def test_a_rhythm_that_lasts_the_run_is_no_difference() -> None:
         made = []
         for metric in (metric for metric in DEFAULT if metric.per_request):
             a, b = (float(np.quantile(getattr(side, f"{metric.base}_s"), metric.quantile)) for side in sides)
-            made.append(Row(metric, a, b, ratio=b / a))
-        cell = Cell(Load("concurrency", 32.0), made)
+            made.append(ComparedMetric(metric, a, b, ratio=b / a))
+        cell = ComparedCell(Load("concurrency", 32.0), made)
         take_blocks(cell, [[sides[0]], [sides[1]]], paired=False)
         judge([cell], pair, relabellings=499)
         alarms += any(row.differs for row in made)
@@ -405,7 +416,7 @@ def simulated(folder: Path, **fields: Any) -> Path:
         given["intervals"] = [dict.fromkeys(names, ends)]
     made = make(folder, spread=0, **fields)
     info = run_folder.read_info(made)
-    info.settings |= given
+    info.settings = read_settings(msgspec.to_builtins(info.settings) | given)
     run_folder.write_info(made, info)
     return made
 
@@ -448,7 +459,7 @@ def test_how_far_the_model_may_be_off_is_in_the_conclusion(
 def test_other_questions_of_one_deployment_are_not_wrong_by_the_same(tmp_path: Path) -> None:
     a, b = simulated(tmp_path / "a"), simulated(tmp_path / "b", slower=0.95)
     info = run_folder.read_info(b)
-    info.settings["workload"]["input"]["mean"] = 500.0
+    info.settings.workload["input"]["mean"] = 500.0
     run_folder.write_info(b, info)
     assert judged(a, b)[0]["conclusion"] == "within_model"
 

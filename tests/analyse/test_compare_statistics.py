@@ -150,9 +150,9 @@ def test_the_interval_of_a_ratio_is_made_of_those_of_its_values() -> None:
     a, b = (ratio.reach(value, value * math.exp(-0.03), value * math.exp(0.04)) for value in (2.0, 3.0))
     assert a is not None
     assert b is not None
-    assert ratio.ratio_reach(a, b) == pytest.approx((0.05, 0.05))
-    assert ratio.ratio_reach(a, b, correlation=1.0) == pytest.approx((0.01, 0.01))
-    assert ratio.ratio_reach(a, b, more=0.12) == pytest.approx((0.13, 0.13))
+    assert ratio.ratio_margin(a, b) == pytest.approx((0.05, 0.05))
+    assert ratio.ratio_margin(a, b, correlation=1.0) == pytest.approx((0.01, 0.01))
+    assert ratio.ratio_margin(a, b, more=0.12) == pytest.approx((0.13, 0.13))
     assert ratio.pooled([a, a, a, a]) == pytest.approx((0.015, 0.02))
     assert ratio.bounds(1.5, (0.05, 0.05)) == pytest.approx((1.5 * math.exp(-0.05), 1.5 * math.exp(0.05)))
 

@@ -255,7 +255,7 @@ def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.Mo
     assert cell["gpu"]["power_w"]["mean"] == pytest.approx(501, abs=1)
     for window in (cell["metrics"], cell["metrics"]["steady"]):
         assert window["j_per_output_token"] == pytest.approx(500 / window["output_tokens_per_s"], rel=0.02)
-    assert run_folder.read_info(Path(document["run_dir"])).settings["gpu_metrics"] == [url]
+    assert run_folder.read_info(Path(document["run_dir"])).settings.gpu_metrics == [url]
     assert heard
     assert not [headers for headers in heard if "authorization" in headers or "secret" in str(headers)]
 
@@ -265,8 +265,8 @@ def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
     for times in (1, 3):
         with node(times=times) as url:
             documents.append(bench(tmp_path, requests=600, gpu_metrics=[url], label=f"{500 * times} W"))
-    lines = terminal.render(Summary.of(documents[1])).renderables[2:]  # type: ignore[attr-defined]
-    (said,) = [str(line) for line in lines if " W" in str(line)]
+    lines = terminal.render(Summary.of(documents[1]))[2:]
+    (said,) = [line for line in lines if isinstance(line, str) and " W" in line]
     joules = [cell["metrics"]["steady"]["j_per_output_token"] for each in documents for cell in each["cells"]]
     assert said == f"2 GPUs drew {show_number(1501)} W · {show_number(joules[1])} J per output token"
 

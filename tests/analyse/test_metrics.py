@@ -1,5 +1,6 @@
 import math
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.analyse.metrics import CellMetrics, RequestBounds, cell_metrics, parts
+from loadstone.analyse.metrics import CellNumbers, RequestBounds, measure_cell, parts
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import RequestRecord
@@ -63,8 +64,14 @@ def bounds(slo: dict[str, float]) -> RequestBounds:
     return RequestBounds(**{f"{name}_s": limit_s for name, limit_s in slo.items()})
 
 
-def metrics(records: list[RequestRecord], load: Load = CLOSED, **slo: float) -> CellMetrics:
-    return cell_metrics(lambda: [batch(records)], load, bounds(slo))
+def flat(numbers: CellNumbers) -> Any:
+    """A cell's numbers by their names, latencies as distributions."""
+    own = {"requests": numbers.requests, "duration_s": numbers.duration_s}
+    return SimpleNamespace(**own | msgspec.structs.asdict(numbers.metrics) | numbers.samples)
+
+
+def metrics(records: list[RequestRecord], load: Load = CLOSED, **slo: float) -> Any:
+    return flat(measure_cell(lambda: [batch(records)], load, bounds(slo)))
 
 
 def test_schema_of_these_tests_is_the_records() -> None:
@@ -288,7 +295,7 @@ def test_steady_window_includes_both_its_ends() -> None:
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
 def test_steady_window_does_not_depend_on_the_order_of_records(order: list[int]) -> None:
     records = [record(float(i), np.arange(1, 9) / 2 + i, phase="warmup" if i == 0 else "measure") for i in range(4)]
-    found = cell_metrics(lambda: (batch([records[i]]) for i in order), CLOSED)
+    found = flat(measure_cell(lambda: (batch([records[i]]) for i in order), CLOSED))
     # Window 1.0 to 3.0: five events of request 0 (0.5 … 4.0), four of request 1 (1.5 …), two of request 2 (2.5 …).
     assert found.steady.output_tokens_per_s == 11 / 2
 
@@ -367,17 +374,16 @@ def test_records_are_read_once_where_it_is_known_when_they_were_sent() -> None:
         reads.append(1)
         return [batch(records)]
 
-    assert cell_metrics(read, OPEN, sent_s=np.arange(6.0)) == metrics(records, OPEN)
+    assert flat(measure_cell(read, OPEN, sent_s=np.arange(6.0))) == metrics(records, OPEN)
     assert len(reads) == 1
 
 
 @pytest.mark.parametrize("batches", [[], [batch([])], [batch([record(phase="warmup")])]])
 def test_no_measured_requests_give_no_numbers(batches: list[pa.RecordBatch]) -> None:
-    found = cell_metrics(lambda: batches, OPEN, RequestBounds(ttft_s=1.0))
+    found = flat(measure_cell(lambda: batches, OPEN, RequestBounds(ttft_s=1.0)))
     assert found.requests.sent == 0
     assert found.output_tokens == 0
-    plain = msgspec.to_builtins(found)
-    assert {key for key, value in plain.items() if value is not None} == {
+    assert {key for key, value in vars(found).items() if value not in (None, {})} == {
         "requests",
         "output_tokens",
         "output_events",
@@ -401,17 +407,18 @@ def test_counts_without_their_arrivals_are_refused() -> None:
 def test_null_lists_are_empty_ones() -> None:
     row = msgspec.to_builtins(record(0.0, status="error", end_s=1.0)) | {"arrival_s": None, "tokens": None}
     with_null = pa.RecordBatch.from_pylist([row, msgspec.to_builtins(record(0.0, [1.0, 2.0]))], schema=SCHEMA)
-    assert cell_metrics(lambda: [with_null], CLOSED).itl_s.n == 1
+    assert flat(measure_cell(lambda: [with_null], CLOSED)).itl_s.n == 1
 
 
 def test_a_status_that_is_missing_is_none_of_them() -> None:
     row = msgspec.to_builtins(record(0.0, [1.0], end_s=1.0)) | {"status": None}
-    found = cell_metrics(lambda: [pa.RecordBatch.from_pylist([row], schema=SCHEMA)], CLOSED)
+    found = flat(measure_cell(lambda: [pa.RecordBatch.from_pylist([row], schema=SCHEMA)], CLOSED))
     assert (sum(msgspec.to_builtins(found.requests).values()), found.ttft_s) == (1, None)  # it was sent
 
 
 def test_result_is_plain_data() -> None:
-    plain = msgspec.to_builtins(metrics([record(0.0, [1.0, 2.0], intended_s=0.0), record(1.0, [2.0])], ttft=1.0))
+    found = metrics([record(0.0, [1.0, 2.0], intended_s=0.0), record(1.0, [2.0])], ttft=1.0)
+    plain = msgspec.to_builtins(vars(found))
     assert msgspec.json.decode(msgspec.json.encode(plain)) == plain
 
 
@@ -465,8 +472,8 @@ def test_numbers_do_not_depend_on_how_records_are_cut_into_batches(
     whole = batch(records)
     slo = RequestBounds(1.0, 0.5)
     with mock.patch("loadstone.core.arrays._PIECE_EVENTS", piece_events):
-        in_two = cell_metrics(lambda: [whole.slice(0, cut), whole.slice(cut)], OPEN, slo)
-    assert in_two == cell_metrics(lambda: [whole], OPEN, slo)
+        in_two = measure_cell(lambda: [whole.slice(0, cut), whole.slice(cut)], OPEN, slo)
+    assert in_two == measure_cell(lambda: [whole], OPEN, slo)
 
 
 def test_two_hundred_thousand_requests_agree_with_plain_numpy() -> None:
@@ -495,7 +502,7 @@ def test_two_hundred_thousand_requests_agree_with_plain_numpy() -> None:
     whole = pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
     # Batches of odd sizes, out of order.
     cuts = [(150_000, 50_000), (3, 70_001), (0, 3), (70_004, 79_996)]
-    found = cell_metrics(lambda: (whole.slice(*cut) for cut in cuts), OPEN, RequestBounds(0.12, 0.01))
+    found = flat(measure_cell(lambda: (whole.slice(*cut) for cut in cuts), OPEN, RequestBounds(0.12, 0.01)))
 
     ttft, e2e = arrival[:, 0] - sent, arrival[:, -1] - sent
     tpot = (arrival[:, -1] - arrival[:, 0]) / (tokens[:, -1] - 1)
@@ -527,7 +534,7 @@ def test_two_hundred_thousand_requests_agree_with_plain_numpy() -> None:
 
 def test_answers_in_one_piece_have_an_end_and_no_first_token() -> None:
     whole = [record(0.0, [2.0], [8])]
-    found = cell_metrics(lambda: [batch(whole)], CLOSED, streams=False)
+    found = flat(measure_cell(lambda: [batch(whole)], CLOSED, streams=False))
     assert found.ttft_s is None
     assert found.ttft_intended_s is None
     assert found.tpot_s is None

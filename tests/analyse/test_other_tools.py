@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.analyse.metrics import cell_metrics
+from loadstone.analyse.metrics import measure_cell
 from loadstone.analyse.other_tools import DIALECTS, summarise_as
 from loadstone.analyse.other_tools.clients import AIPERF, VLLM, sglang
 from loadstone.analyse.other_tools.facts import Facts, gather
@@ -551,7 +551,7 @@ def test_where_definitions_are_the_same_so_are_the_numbers(
 ) -> None:
     """Streams that end with their last event and begin with one token: most tools mean the same by a name then."""
     records = drawn(shapes)
-    ours = cell_metrics(lambda: batches(records), CLOSED)
+    ours = measure_cell(lambda: batches(records), CLOSED).metrics
     said = {name: summarise(name, records) for name in DIALECTS}
     assert ours.ttft_s is not None
     ttft_ms = pytest.approx(ours.ttft_s.p99 * 1e3)

@@ -301,7 +301,7 @@ def test_simulated_runs_say_how_near_they_come(loadstone: Loadstone, tmp_path: P
     assert heavy["light"]["mfu"] > 5 * alone["light"]["mfu"]
     assert (0.3 if deployment.startswith("llama") else 0.05) < heavy["light"]["mfu"] < 1
     assert heavy["light"]["mbu"] < alone["light"]["mbu"]
-    assert "of light" in loadstone("show", one.folder).out
+    assert "roofline" in loadstone("show", one.folder).out
     assert summarise(one.folder)["cells"][0]["light"] == alone["light"]
 
 

@@ -9,6 +9,7 @@ from loadstone.analyse.run_facts import engine_name, gpu_name, run_facts
 from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo, Target
+from loadstone.core.settings import read_settings
 from loadstone.core.summary import CellSummary, Metrics, Requests, Summary, Verdict
 
 TARGET = Target(
@@ -20,7 +21,7 @@ FIXED, UNIFORM = {"kind": "fixed", "mean": 100.0}, {"kind": "uniform", "mean": 7
 def info(settings: dict[str, Any], target: Target | None = TARGET) -> RunInfo:
     return RunInfo(
         run_id="r", source="measured", created="", command=[], loadstone="", host=Host(), target=target, plan_id="",
-        seed=0, salt=None, settings=settings,
+        seed=0, salt=None, settings=read_settings(settings),
     )  # fmt: skip
 
 

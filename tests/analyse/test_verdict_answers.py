@@ -1,80 +1,89 @@
-"""Findings about answers: their lengths, their ends, their tokens."""
+"""Findings about answers and prompts: failures, lengths, ends, token counts, caches, models."""
 
+import math
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from msgspec import structs
 
+from loadstone.analyse import verdict
 from loadstone.analyse.verdict import Finding
-from loadstone.core.plan import Plan
+from loadstone.core import run_folder
+from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
-from verdict_cells import COUNT, LOAD, TARGET, WORKLOAD, found, plan_of, rows, spoilt
+from verdict_cells import COUNT, LOAD, TARGET, WORKLOAD, Case, check, found, plan_of, rows, spoilt
+
+PIECES = {"token_source": "pieces"}
+SILENT = {"arrival_s": [], "read": [], "tokens": []}
+ONE = {"arrival_s": [5.0], "read": [0], "tokens": [1], "output_tokens": 1, "finish_reason": "stop"}
+TWICE = {"tokens": [2, 4, 6, 8], "output_tokens": 8}
+WHOLE = {"arrival_s": [5.0], "read": [0], "tokens": [1000], "output_tokens": 1000}
+
+
+def make(workload: Any, warmup: int = 2, loads: int = 1, **more: Any) -> Plan:
+    return make_plan(workload, [LOAD] * loads, requests=[COUNT] * loads, warmup=warmup, **more)
 
 
 def natural(output: int = 64) -> Plan:
     """Answers may end by themselves."""
-    return make_plan(
-        Synthetic(WORKLOAD.input, Length("fixed", output)), [LOAD], requests=[COUNT], warmup=2, exact=False
-    )
+    return make(Synthetic(WORKLOAD.input, Length("fixed", output)), exact=False)
 
 
-def test_answers_without_output() -> None:
-    nothing = {"arrival_s": [], "read": [], "tokens": []}
-    assert "empty_answers" not in found(spoilt(4, **nothing))
-    finding = found(spoilt(5, **nothing))["empty_answers"]
-    assert finding.severity == "warning"
-    assert finding.evidence.startswith("5 of 400 complete answers carried no output")
+def long(output: int) -> Plan:
+    plan = plan_of(LOAD)
+    plan.output_tokens[:] = output
+    return plan
 
 
-def test_answers_of_one_token() -> None:
-    one = {"arrival_s": [5.0], "read": [0], "tokens": [1], "output_tokens": 1, "finish_reason": "stop"}
-    assert "empty_answers" not in found(spoilt(200, **one), natural())  # a yes, a no
-    finding = found(spoilt(201, **one), natural())["empty_answers"]
-    assert finding.severity == "warning"
-    assert finding.evidence.startswith("201 of 400 answers ended after one token, though 8 or more were allowed")
-    assert "empty_answers" not in found(spoilt(201, **one), natural(1))  # as asked
-    assert "empty_answers" not in found(rows(**one), natural(1))
-    assert "empty_answers" not in found(rows(output_tokens=2), natural())
+def failed(*statuses: str, **first: Any) -> dict[str, Finding]:
+    """Three failures of the server, then these; `first` changes the first of all."""
+    records = spoilt(3, status="error", error="HTTP 500: \x1b[31mboom\n")
+    for each, status in zip(records[3:], statuses, strict=False):
+        each.update(status=status, error="timeout" if status == "timeout" else None)
+    records[0].update(first)
+    return found(records)
 
 
-def test_answers_longer_than_allowed() -> None:
-    assert "output_length" not in found(spoilt(4, output_tokens=7))
-    assert "output_length" not in found(rows(output_tokens=5))  # some count the end of the sequence
-    finding = found(spoilt(5, output_tokens=7))["output_length"]
-    assert finding.severity == "warning"
-    assert finding.evidence.startswith("5 of 400 answers are longer than allowed, by the server's count (median +3)")
+def stopped(**first: Any) -> dict[str, Finding]:
+    records = spoilt(3, status="cancelled", error="interrupted")
+    records[0].update(first)
+    return found(records, interrupted="stopped")
 
 
-def test_answers_side_by_side() -> None:
-    """The tokens of all are a request's: not longer than allowed, and not short of it; the prompt is asked twice."""
-    both = {"output_tokens": 8, "tokens": [2, 4, 6, 8], "cached_tokens": 96}
-    for streams, severity in ((True, "warning"), (False, "info")):
-        target = structs.replace(TARGET, choices=2, streams=streams)
-        findings = found(rows(**both), target=target)
-        assert findings["several_answers"].severity == severity
-        assert findings["several_answers"].evidence.startswith("each request returns 2 answers")
-        assert not {"output_length", "prefix_cache_helped"} & findings.keys()
-    assert "output_length" in found(rows(output_tokens=11), target=target)
-    assert {"output_length", "prefix_cache_helped"} <= found(rows(**both)).keys()
-    assert "several_answers" not in found(rows(**both))
+def streamed_errors() -> dict[str, Finding]:
+    records = spoilt(5, status="error", error="HTTP 503: busy", http_status=503)
+    for each in records[:2]:
+        each.update(error="error in the stream: out of memory", http_status=200)
+    return found(records)
 
 
-def test_answers_that_end_for_different_reasons() -> None:
-    finding = found(spoilt(100, finish_reason="stop"), natural())["finish_reasons"]
-    assert finding.severity == "info"
-    assert finding.evidence == "answers ended for different reasons: 300 × length, 100 × stop"
-    assert found(spoilt(100, finish_reason="stop"))["finish_reasons"].severity == "warning"
-    assert found(spoilt(100, finish_reason="\x1b[31m"))["finish_reasons"].severity == "info"
+def refused(status: int, others: int = 0) -> dict[str, Finding]:
+    refusal = {"status": "error", "error": f"HTTP {status}", "http_status": status}
+    if not others:
+        return found(spoilt(3, **refusal))
+    records = spoilt(others, status="error", error="HTTP 400", http_status=400)
+    records[0].update(refusal)
+    return found(records)
 
 
-@pytest.mark.parametrize("reason", ["stop", "length", None])
-def test_one_reason_for_all_is_the_servers_word_for_it(reason: str | None) -> None:
-    assert found(rows(finish_reason=reason)) == {}
-    assert found(spoilt(5, finish_reason=None)) == {}
+def cut_after(*silences_s: float, events: bool = True) -> dict[str, Finding]:
+    """Connections that were cut after so long a silence, as proxies do when their time is up."""
+    error = "the server closed the connection before the answer's end"
+    records = spoilt(len(silences_s), status="error", error=error, **({} if events else SILENT))
+    for each, silence_s in zip(records, silences_s, strict=False):
+        each["end_s"] = (each["arrival_s"][-1] if events else each["sent_s"]) + silence_s
+    return found(records)
+
+
+def side_by_side(streams: bool = True, choices: int = 2, **changed: Any) -> dict[str, Finding]:
+    """The tokens of all answers to a request are its own: not longer than allowed; the prompt is asked twice."""
+    target = structs.replace(TARGET, choices=choices, streams=streams)
+    return found(rows(**{**TWICE, "cached_tokens": 96, **changed}), target=target)
 
 
 def answered(*named: str, asked: str = "org/tiny", listed: object = None) -> dict[str, Finding]:
@@ -92,214 +101,350 @@ LISTED = {
 }
 
 
-@pytest.mark.parametrize(
-    "named", ["org/tiny", "tiny", "/models/Tiny", "proxy/org/tiny", "org/tiny@main", "tiny-2026-11-22", "t", "t1"]
-)
-def test_a_model_may_be_named_in_other_words(named: str) -> None:
-    assert answered(named, listed=LISTED) == {}
+def compared(prompts: int | None, texts: int | None) -> dict[str, Finding]:
+    return found(rows(), info=CellInfo(load=LOAD, prompts_compared=prompts, texts_compared=texts))
 
 
-@pytest.mark.parametrize(
-    ("asked", "named", "same"),
-    [
-        ("tiny-2026-11", "org/tiny-2026-11@main", True),
-        ("tiny-2026-11", "tiny@main", True),
-        ("tiny-2026-11", "tiny-2026-05", False),
-        ("tiny@v1", "tiny@v2", False),
-    ],
-)
-def test_another_release_of_a_model_is_another_one(asked: str, named: str, same: bool) -> None:
-    assert ("other_model" not in answered(named, asked=asked)) == same
-
-
-@pytest.mark.parametrize("named", ["tiny-mini", "tiny-8", "tin", "tiny:70b", "org"])
-def test_a_name_that_may_be_another_models_is_told(named: str) -> None:
-    for listed in (None, [], {"data": {}}, LISTED):
-        finding = answered(named, listed=listed)["other_model"]
-        assert (finding.severity, finding.evidence) == (
-            "info",
-            f"requests asked for org/tiny, answers name 400 × {named}",
-        )
-        assert finding.remedy.startswith("Check whether this is the same model")
-
-
-def test_another_model_of_the_servers_or_several_spoil_a_cell() -> None:
-    finding = answered("small", listed=LISTED)["other_model"]
-    assert finding.severity == "warning"
-    assert finding.remedy.startswith("A router or a fallback")
-    finding = answered("org/tiny", "a", "b\x1b", "c", listed=LISTED)["other_model"]
-    assert finding.severity == "warning"
-    assert (
-        finding.evidence
-        == "requests asked for org/tiny, answers name 400 × org/tiny, 200 × a, 100 × b\ufffd and 1 more"
-    )
-
-
-def test_answers_that_name_no_model_say_nothing() -> None:
-    assert answered() == {}
-    assert found(rows(), info=CellInfo(load=LOAD, models={"other": 5})) != {}
-    assert found(rows(), info=CellInfo(load=LOAD, models=None)) == {}
-
-
-@pytest.mark.parametrize(
-    ("prompts", "texts", "told"),
-    [(20, 18, True), (20, 19, False), (19, 1, False), (64, 64, False), (60, 16, True), (None, None, False)],
-)
-def test_different_prompts_with_the_same_answer(prompts: int | None, texts: int | None, told: bool) -> None:
-    info = CellInfo(load=LOAD, prompts_compared=prompts, texts_compared=texts)
-    finding = found(rows(), info=info).get("answers_repeated")
-    assert (finding is not None) == told
-    if finding is not None:
-        assert finding.severity == "info"
-        assert finding.evidence == f"the first {prompts} different prompts were answered with {texts} different texts"
-
-
-def test_answers_in_the_same_rhythm() -> None:
-    records = rows()
-    for each in records[:200]:
-        each["arrival_s"] = [each["sent_s"] + 0.1 * (i + 1) for i in range(4)]
-    finding = found(records)["answers_identical"]
-    assert finding.severity == "warning"
-    assert finding.evidence.startswith("200 of 400 answers arrived with the same gaps, to the microsecond")
-    assert "answers_identical" not in found(records, source="imported")
-    for each in records[:1]:
+def same_rhythm(count: int = 200, jitter_s: float = 0.0, **more: Any) -> dict[str, Finding]:
+    """So many answers with the same gaps; or all of them so evenly."""
+    rng, records = np.random.default_rng(0), rows()
+    for each in records[:count]:
+        noise = rng.normal(0, jitter_s, 4) if jitter_s else np.zeros(4)
+        each["arrival_s"] = [each["sent_s"] + 0.1 * (i + 1) + float(noise[i]) for i in range(4)]
+    for each in records[: 200 - count]:
         each["arrival_s"] = [at + 1e-5 * i * i for i, at in enumerate(each["arrival_s"])]
-    assert set(found(records)) <= {"few_samples"}
+    return found(records, **more)
 
 
-def test_a_steady_engine_is_no_replay() -> None:
-    rng = np.random.default_rng(0)
-    records = rows()
-    for each in records:  # within 20 µs of each other, as of an engine alone on its machine
-        each["arrival_s"] = [each["sent_s"] + 0.1 * (i + 1) + float(rng.normal(0, 2e-5)) for i in range(4)]
-    assert found(records) == {}
-
-
-def test_few_requests_or_short_answers_have_no_rhythm() -> None:
-    same = {"arrival_s": [5.0, 5.1, 5.2, 5.3]}
-    assert "answers_identical" not in found(rows(19, **same))
-    assert "answers_identical" in found(rows(20, **same))
-    assert "answers_identical" not in found(rows(arrival_s=[5.0, 5.1, 5.2], read=[0, 1, 2], tokens=[1, 2, 3]))
-
-
-def test_a_counted_end_of_sequence_is_no_token_of_an_event() -> None:
-    """mlx-lm: four events, usage of five."""
-    assert found(rows(output_tokens=5, tokens=[1, 2, 3, 5])) == {}
-
-
-def test_tokens_that_were_never_streamed() -> None:
-    plan = plan_of(LOAD)
-    plan.output_tokens[:] = 1024
-    finding = found(rows(output_tokens=1000, tokens=[1, 300, 700, 1000]), plan)["tokens_not_streamed"]
-    assert finding.severity == "warning"
-    assert finding.evidence == "250 tokens per stream event, by the server's count"
-    assert "several_tokens_an_event" in found(rows(output_tokens=255, tokens=[1, 50, 100, 255]), plan)
-    assert "tokens_not_streamed" in found(rows(output_tokens=256, tokens=[1, 50, 100, 256]), plan)
-    # Whole answers in one event are no stream that leaves tokens out.
-    whole = {"arrival_s": [5.0], "read": [0], "tokens": [1000], "output_tokens": 1000}
-    kinds = found(rows(**whole), plan)
-    assert "tokens_not_streamed" not in kinds
-    assert kinds["several_tokens_an_event"].evidence == "1000.00 tokens per stream event"
-    # Answers without any events have none that could hold several.
-    assert found(spoilt(4, arrival_s=[], read=[], tokens=[], output_tokens=1000), plan) == {}
-
-
-def test_fewer_tokens_than_events() -> None:
-    finding = found(rows(output_tokens=2, tokens=[1, 1, 2, 2]))["fewer_tokens_than_events"]
-    assert finding.severity == "warning"
-    assert finding.evidence.startswith("the server counts 800 output tokens, but 1600 events with output came")
-    assert "fewer_tokens_than_events" not in found(rows(output_tokens=3, tokens=[1, 2, 2, 3]))
-    assert "fewer_tokens_than_events" not in found(spoilt(10, output_tokens=2, tokens=[1, 1, 2, 2]))
-
-
-@pytest.mark.parametrize(
-    ("events", "tokens", "kind"),
-    [
-        (63, 60, None),  # 5 % more events
-        (64, 60, "fewer_tokens_than_events"),
-        (60, 63, None),
-        (60, 64, "several_tokens_an_event"),
-    ],
-)
-def test_a_twentieth_more_or_less_is_let_pass_in_long_answers(events: int, tokens: int, kind: str | None) -> None:
-    plan = plan_of(LOAD)
-    plan.output_tokens[:] = 64
+def mixed(events: int, tokens: int) -> dict[str, Finding]:
     records = rows(
         arrival_s=[5.0 + 0.1 * number for number in range(events)],
         read=list(range(events)),
         tokens=[min(number + 1, tokens) for number in range(events - 1)] + [tokens],
         output_tokens=tokens,
     )
-    told = found(records, plan).keys() & {"fewer_tokens_than_events", "several_tokens_an_event"}
-    assert told == ({kind} if kind else set())
+    kinds = ("fewer_tokens_than_events", "several_tokens_an_event")
+    return {kind: each for kind, each in found(records, long(64)).items() if kind in kinds}
 
 
-def test_a_dataset_allows_what_it_says() -> None:
-    texts = Dataset("text", [f"a{i}" for i in range(COUNT)], [4] * COUNT, "00", 0)
-    plan = make_plan(texts, [LOAD], requests=[COUNT], warmup=2)
-    assert found(rows(output_tokens=4), plan) == {}
-    assert "output_length" in found(rows(output_tokens=9), plan)
+def half_counted() -> dict[str, Finding]:
+    """Answers that are counted by their events say nothing of several tokens in one."""
+    records = rows(**TWICE)
+    for each in records[:200]:
+        each.update(tokens=[1, 2, 3, 4], output_tokens=4, **PIECES)
+    return found(records)
 
 
-def test_prompts_of_a_file_that_are_asked_again() -> None:
-    def of(prompts: int, cached: int | None, again: int = 0) -> dict[str, Finding]:
-        texts = [f"p{i}" for i in range(prompts - again)] + ["p0"] * again
-        plan = make_plan(Dataset("text", texts, [4] * prompts, "00", 0), [LOAD], requests=[COUNT], warmup=2)
-        # As it comes back from disk, where equal texts are one.
-        places = {text: texts.index(text) for text in texts}
-        plan.prompt[:] = [places[plan.prompts[at]] for at in plan.prompt]
-        plan.prompts[:] = texts
-        seen: set[int] = set()
-        records = rows()
-        for record, text in zip(records, plan.prompt[2:].tolist(), strict=True):
-            record["cached_tokens"] = cached if text in seen else 0
-            seen.add(text)
-        return found(records, plan)
-
-    assert "prompts_repeated" not in of(COUNT, 50)
-    assert "prompts_repeated" not in of(COUNT, 50, 4)  # the first, and four more
-    assert "prompts_repeated" in of(COUNT, 50, 5)
-    round_again = of(100, 50)["prompts_repeated"]
-    assert round_again.severity == "warning"
-    assert round_again.evidence == (
-        "300 of 400 prompts had been sent before in the cell, because the file has only 100; "
-        "38% of the cell's input tokens came from the prefix cache for them"
-    )
-    # No cache, none that helped, or a file that is so itself: a reader should know, and it spoils nothing.
-    without = of(100, None)["prompts_repeated"]
-    assert without.severity == "info"
-    assert without.evidence == "300 of 400 prompts had been sent before in the cell, because the file has only 100"
-    assert of(100, 1)["prompts_repeated"].severity == "info"
-    own = of(COUNT, 50, 200)["prompts_repeated"]
-    assert own.severity == "info"
-    assert "because the file" not in own.evidence
-    assert "prefix_cache_helped" not in of(100, 50)
+def heard(output: dict[str, Any] | None = None, **told: Any) -> dict[str, Finding]:
+    return found(rows(**output or {}), info=CellInfo(load=LOAD, start_s=0.0, end_s=9.0, **told))
 
 
-@pytest.mark.parametrize(("odd", "told"), [(True, None), (False, "199 of 200 prompts")])
-def test_of_sessions_the_prompts_they_begin_with_may_repeat(odd: bool, told: str | None) -> None:
-    texts = Dataset("text", [f"p{i}" for i in range(COUNT)], [4] * COUNT, "00", 0)
-    plan = make_plan(texts, [LOAD], requests=[COUNT], warmup=0)
+def first_turns(first: int, later: int = 999) -> dict[str, Finding]:
+    plan = make(WORKLOAD, warmup=0, sessions=Sessions(Length("fixed", 4)))
+    records = rows()
+    for number, each in enumerate(records):
+        turn = number % 4
+        each.update(request_id=f"0-{number}", turn=turn, input_tokens=later if turn else first)
+    return found(records, plan)
+
+
+def short_file(prompts: int, cached: int | None, again: int = 0) -> dict[str, Finding]:
+    """A file of so many prompts, of which the last `again` are the first one."""
+    texts = [f"p{i}" for i in range(prompts - again)] + ["p0"] * again
+    plan = make(Dataset("text", texts, [4] * prompts, "00", 0))
+    # As it comes back from disk, where equal texts are one.
+    places = {text: texts.index(text) for text in texts}
+    plan.prompt[:] = [places[plan.prompts[at]] for at in plan.prompt]
+    plan.prompts[:] = texts
+    seen: set[int] = set()
+    records = rows()
+    for record, text in zip(records, plan.prompt[2:].tolist(), strict=True):
+        record["cached_tokens"] = cached if text in seen else 0
+        seen.add(text)
+    return found(records, plan)
+
+
+def repeated_turns(odd: bool) -> dict[str, Finding]:
+    """The same text in every second turn, or in every first one."""
+    plan = make(Dataset("text", [f"p{i}" for i in range(COUNT)], [4] * COUNT, "00", 0), warmup=0)
     records = rows()
     for number, each in enumerate(records):
         each.update(request_id=f"0-{number}", turn=number % 2)
     plan.prompt[:] = np.arange(COUNT)[::-1]
-    plan.prompt[int(odd) :: 2] = 0  # the same text in every second turn, or in every first one
-    finding = found(records, plan).get("prompts_repeated")
-    assert (finding.evidence.partition(" had")[0] if finding else None) == told
+    plan.prompt[int(odd) :: 2] = 0
+    return found(records, plan)
 
 
-def test_what_the_client_heard_of_odd_answers_is_said() -> None:
-    unlisted = CellInfo(load=LOAD, start_s=0.0, end_s=9.0, unlisted={"queue": 400})
-    uncounted = found(rows(output_tokens=3, tokens=[1, 2, 2, 3]), info=unlisted)["output_unlisted"]
-    assert uncounted.severity == "warning"
+def cached(tokens: int | None, prefix: int = 0, unknown: int = 0) -> dict[str, Finding]:
+    records = rows(cached_tokens=tokens)
+    for each in records[:unknown]:
+        each["input_tokens"] = None
+    return found(records, make(Synthetic(WORKLOAD.input, WORKLOAD.output, prefix_tokens=prefix)))
 
-    def told(**heard: Any) -> Finding:
-        (finding,) = found(rows(), info=CellInfo(load=LOAD, start_s=0.0, end_s=9.0, **heard)).values()
-        assert finding.severity == "info"
-        return finding
 
-    assert told(void_firsts=400).evidence == "the first event of 400 of 400 answers was no token"
-    assert told(unlisted={"thoughts": 3}).evidence.endswith("not the specification's: delta.thoughts (3 answers)")
-    assert told(hidden_tokens=60).evidence == "the server counts 60 tokens of reasoning that it did not send"
-    assert told(hidden_tokens=-60).evidence == "the server sent 60 tokens of reasoning that its count leaves out"
+def second_cell(cell: int) -> dict[str, Finding]:
+    """Two cells, of which the first has other lengths."""
+    plan = make(Synthetic(WORKLOAD.input, WORKLOAD.output, prefix_tokens=31), loads=2)
+    first = plan.rows(0)
+    plan.input_tokens[first.start : first.stop] = plan.output_tokens[first.start : first.stop] = 1
+    return found(rows(cached_tokens=31), plan, cell=cell)
+
+
+def laps(index: int) -> dict[str, Finding]:
+    """A closed loop that ends by time repeats the plan's rows."""
+    lengths = Synthetic(Length("uniform", 150, low=100, high=200), WORKLOAD.output)
+    plan = make_plan(lengths, [Load("concurrency", 4, duration_s=1.0)], requests=[COUNT], warmup=2)
+    records = rows()
+    for i, each in enumerate(records):
+        each.update(request_id=f"0-{index + i}", input_tokens=int(plan.input_tokens[2 + i]))
+    return found(records, plan)
+
+
+def from_file(**changed: Any) -> dict[str, Finding]:
+    return found(rows(**changed), make(Dataset("text", ["a"], [4], "00", 0)))
+
+
+def of_texts(**changed: Any) -> dict[str, Finding]:
+    return found(rows(**changed), make(Dataset("text", [f"a{i}" for i in range(COUNT)], [4] * COUNT, "00", 0)))
+
+
+ERRORS, EMPTY, LONGER, INPUT = "request_errors", "empty_answers", "output_length", "input_length"
+REASONS, MODEL, TEXTS, RHYTHM = "finish_reasons", "other_model", "answers_repeated", "answers_identical"
+UNSEEN, SEVERAL, FEWER, PROMPTS = (
+    "tokens_not_streamed", "several_tokens_an_event", "fewer_tokens_than_events", "prompts_repeated",
+)  # fmt: skip
+CACHE, UNLISTED, HIDDEN = "prefix_cache_helped", "output_unlisted", "tokens_hidden"
+CASES: list[Case] = [
+    # Requests that failed; those that an interruption cancelled did not.
+    ("interrupted", "warning", "it did not end (x)", lambda: found(rows(), interrupted="it did not end (x)")),
+    ("=interrupted", "warning", "", stopped),
+    ("=interrupted", "warning", "", lambda: found(rows(phase="warmup"), interrupted="stopped")),
+    (ERRORS, "error", "", lambda: found(spoilt(3, status="cancelled", error="interrupted"))),
+    (
+        ERRORS, "error",
+        "1 of 400 requests failed (1 error, 0 timeout, 0 cancelled), 1 of the errors after HTTP 200: 1 × HTTP 500",
+        lambda: stopped(status="error", error="HTTP 500"),
+    ),
+    (
+        ERRORS, "error",
+        "5 of 400 requests failed (3 error, 1 timeout, 1 cancelled), 3 of the errors after HTTP 200: 3 × "
+        "HTTP 500: \ufffd[31mboom\ufffd; 1 × timeout", lambda: failed("timeout", "cancelled"),
+    ),
+    (ERRORS, "error", "1 cancelled). ", lambda: found(spoilt(1, status="cancelled"))),
+    (
+        ERRORS, "error",
+        "5 of 400 requests failed (5 error, 0 timeout, 0 cancelled), 2 of the errors after HTTP 200: 3 × HTTP 503",
+        streamed_errors,
+    ),
+    (ERRORS, "error", "limits requests; fix", lambda: refused(429)),
+    (ERRORS, "error", "client_max_body_size); fix", lambda: refused(413)),
+    (ERRORS, "error", "a proxy found no engine behind it; fix", lambda: refused(502)),
+    (ERRORS, "error", "!limits requests; fix", lambda: refused(429, others=6)),
+    (ERRORS, "error", "!client_max_body_size); fix", lambda: refused(413, others=6)),
+    (ERRORS, "error", "!a proxy found no engine behind it; fix", lambda: refused(502, others=6)),
+    (
+        ERRORS, "error", "cut after 60.0 s of silence, probably a proxy's timeout; fix",
+        lambda: cut_after(60.0, 60.01, 60.02, 60.0),
+    ),
+    (ERRORS, "error", "!silence", lambda: cut_after(5.0, 60.0, 33.0, 12.0)),
+    (ERRORS, "error", "!silence", lambda: cut_after(0.01, 0.01, 0.01, 0.01)),  # in the midst of a stream
+    (ERRORS, "error", "cut after 1.00 s of silence", lambda: cut_after(1.0, 1.0, 1.0, events=False)),
+    (
+        f"={ERRORS}", "error", "",
+        lambda: found(rows(status="error", error="x", output_tokens=None, token_source=None, **SILENT)),
+    ),
+    (SEVERAL, None, "", lambda: found(spoilt(100, status="error", error="x"))),
+    # Short, empty and long answers.
+    ("short_outputs", "warning", "2 of 400 answers", lambda: found(spoilt(2, status="short"))),
+    (EMPTY, None, "", lambda: found(spoilt(4, **SILENT))),
+    (EMPTY, "warning", "5 of 400 complete answers carried no output", lambda: found(spoilt(5, **SILENT))),
+    (EMPTY, None, "", lambda: found(spoilt(200, **ONE), natural())),  # a yes, a no
+    (
+        EMPTY, "warning", "201 of 400 answers ended after one token, though 8 or more were allowed",
+        lambda: found(spoilt(201, **ONE), natural()),
+    ),
+    (EMPTY, None, "", lambda: found(spoilt(201, **ONE), natural(1))),  # as asked
+    (EMPTY, None, "", lambda: found(rows(**ONE), natural(1))),
+    (EMPTY, None, "", lambda: found(rows(output_tokens=2), natural())),
+    (LONGER, None, "", lambda: found(spoilt(4, output_tokens=7))),
+    (LONGER, None, "", lambda: found(rows(output_tokens=5))),  # some count the end of the sequence
+    (
+        LONGER, "warning", "5 of 400 answers are longer than allowed, by the server's count (median +3)",
+        lambda: found(spoilt(5, output_tokens=7)),
+    ),
+    ("=", None, "", lambda: of_texts(output_tokens=4)),
+    (LONGER, "warning", "", lambda: of_texts(output_tokens=9)),
+    # Answers side by side.
+    ("several_answers", "warning", "each request returns 2 answers", side_by_side),
+    ("several_answers", "info", "each request returns 2 answers", lambda: side_by_side(streams=False)),
+    (LONGER, None, "", side_by_side),
+    (CACHE, None, "", side_by_side),
+    (LONGER, "warning", "", lambda: side_by_side(streams=False, output_tokens=11, tokens=[1, 2, 3, 4])),
+    ("several_answers", None, "", lambda: side_by_side(choices=1)),
+    (LONGER, "warning", "", lambda: side_by_side(choices=1)),
+    (CACHE, "warning", "", lambda: side_by_side(choices=1)),
+    # Reasons to end: one reason for all is the server's word for it.
+    (
+        REASONS, "info", "answers ended for different reasons: 300 × length, 100 × stop",
+        lambda: found(spoilt(100, finish_reason="stop"), natural()),
+    ),
+    (REASONS, "warning", "", lambda: found(spoilt(100, finish_reason="stop"))),
+    (REASONS, "info", "", lambda: found(spoilt(100, finish_reason="\x1b[31m"))),
+    ("=", None, "", lambda: found(rows(finish_reason="stop"))),
+    ("=", None, "", lambda: found(rows(finish_reason="length"))),
+    ("=", None, "", lambda: found(rows(finish_reason=None))),
+    ("=", None, "", lambda: found(spoilt(5, finish_reason=None))),
+    # The same model in other words, another release, another model.
+    *(
+        ("=", None, "", lambda named=named: answered(named, listed=LISTED))
+        for named in (
+            "org/tiny", "tiny", "/models/Tiny", "proxy/org/tiny", "org/tiny@main", "tiny-2026-11-22", "t", "t1",
+        )
+    ),
+    (MODEL, None, "", lambda: answered("org/tiny-2026-11@main", asked="tiny-2026-11")),
+    (MODEL, None, "", lambda: answered("tiny@main", asked="tiny-2026-11")),
+    (MODEL, "info", "", lambda: answered("tiny-2026-05", asked="tiny-2026-11")),
+    (MODEL, "info", "", lambda: answered("tiny@v2", asked="tiny@v1")),
+    *(
+        (
+            MODEL, "info",
+            (f"requests asked for org/tiny, answers name 400 × {named}", "Check whether this is the same model"),
+            lambda named=named, listed=listed: answered(named, listed=listed),
+        )
+        for named in ("tiny-mini", "tiny-8", "tin", "tiny:70b", "org")
+        for listed in (None, [], {"data": {}}, LISTED)
+    ),
+    (MODEL, "warning", "A router or a fallback", lambda: answered("small", listed=LISTED)),
+    (
+        MODEL, "warning",
+        "requests asked for org/tiny, answers name 400 × org/tiny, 200 × a, 100 × b\ufffd and 1 more",
+        lambda: answered("org/tiny", "a", "b\x1b", "c", listed=LISTED),
+    ),
+    ("=", None, "", answered),
+    (MODEL, "info", "", lambda: found(rows(), info=CellInfo(load=LOAD, models={"other": 5}))),
+    ("=", None, "", lambda: found(rows(), info=CellInfo(load=LOAD, models=None))),
+    # Answers that repeat.
+    (TEXTS, "info", "the first 20 different prompts were answered with 18 different texts", lambda: compared(20, 18)),
+    (TEXTS, None, "", lambda: compared(20, 19)),
+    (TEXTS, None, "", lambda: compared(19, 1)),
+    (TEXTS, None, "", lambda: compared(64, 64)),
+    (TEXTS, "info", "the first 60 different prompts were answered with 16 different texts", lambda: compared(60, 16)),
+    (TEXTS, None, "", lambda: compared(None, None)),
+    (RHYTHM, "warning", "200 of 400 answers arrived with the same gaps, to the microsecond", same_rhythm),
+    (RHYTHM, None, "", lambda: same_rhythm(source="imported")),
+    (RHYTHM, None, "", lambda: same_rhythm(199)),
+    ("=", None, "", lambda: same_rhythm(COUNT, jitter_s=2e-5)),  # an engine alone on its machine is steady
+    (RHYTHM, None, "", lambda: found(rows(19, arrival_s=[5.0, 5.1, 5.2, 5.3]))),
+    (RHYTHM, "warning", "", lambda: found(rows(20, arrival_s=[5.0, 5.1, 5.2, 5.3]))),
+    (RHYTHM, None, "", lambda: found(rows(arrival_s=[5.0, 5.1, 5.2], read=[0, 1, 2], tokens=[1, 2, 3]))),
+    (PROMPTS, None, "", lambda: short_file(COUNT, 50)),
+    (PROMPTS, None, "", lambda: short_file(COUNT, 50, 4)),  # the first, and four more
+    (PROMPTS, "info", "", lambda: short_file(COUNT, 50, 5)),
+    (
+        PROMPTS, "warning",
+        "300 of 400 prompts had been sent before in the cell, because the file has only 100; "
+        "38% of the cell's input tokens came from the prefix cache for them", lambda: short_file(100, 50),
+    ),
+    # No cache, none that helped, or a file that is so itself: a reader should know, and it spoils nothing.
+    (
+        PROMPTS, "info",
+        "300 of 400 prompts had been sent before in the cell, because the file has only 100. ",
+        lambda: short_file(100, None),
+    ),
+    (PROMPTS, "info", "", lambda: short_file(100, 1)),
+    (PROMPTS, "info", "!because the file", lambda: short_file(COUNT, 50, 200)),
+    (CACHE, None, "", lambda: short_file(100, 50)),
+    (PROMPTS, None, "", lambda: repeated_turns(odd=True)),
+    (PROMPTS, "info", "199 of 200 prompts had", lambda: repeated_turns(odd=False)),
+    # Lengths of prompts: of sessions those of the first turns are known, of a data set its own.
+    ("=", None, "", lambda: found(spoilt(4, input_tokens=103))),
+    ("=", None, "", lambda: found(rows(input_tokens=None))),
+    (
+        INPUT, "warning", "5 of 400 prompts are not as long as requested, by the server's count (median +3)",
+        lambda: found(spoilt(5, input_tokens=103)),
+    ),
+    ("=", None, "", lambda: first_turns(100)),
+    (INPUT, "warning", "100 of 100 prompts", lambda: first_turns(103)),
+    (f"={PROMPTS}", "info", "", from_file),
+    (f"={PROMPTS}", "warning", "", lambda: from_file(cached_tokens=100)),
+    ("=", None, "", lambda: laps(2 + COUNT)),
+    ("=", None, "", lambda: laps(2 + 5 * COUNT)),
+    # Help of a prefix cache.
+    ("=", None, "", lambda: cached(1)),
+    ("=", None, "", lambda: cached(2)),  # 1 % of 100
+    ("=", None, "", lambda: cached(2, unknown=1)),  # a share of what is known
+    (f"={CACHE}", "warning", "", lambda: cached(3)),
+    ("=", None, "", lambda: cached(None)),
+    # One is the word that every text begins with.
+    (CACHE, "warning", "31% of input tokens came from the prefix cache", lambda: cached(32)),
+    ("=", None, "", lambda: cached(31, prefix=31)),
+    (CACHE, "warning", "", lambda: cached(40, prefix=31)),
+    ("=", None, "", lambda: second_cell(1)),
+    (INPUT, "warning", "", lambda: second_cell(0)),
+    (LONGER, "warning", "", lambda: second_cell(0)),
+    # Token counts and events.
+    (
+        "no_usage", "warning", ("the server reports no usage", "Events can hold several tokens"),
+        lambda: found(rows(output_tokens=4, **PIECES)),
+    ),
+    ("no_usage", None, "", lambda: found(rows(output_tokens=4, status="timeout", **PIECES))),
+    ("=", None, "", lambda: found(spoilt(4, **PIECES))),
+    ("=no_usage", "warning", "", lambda: found(spoilt(5, **PIECES))),
+    (
+        "no_usage", "warning", "100 of 400 answers have no usage: there, each stream event is counted as one output",
+        lambda: found(spoilt(100, **PIECES)),
+    ),
+    (SEVERAL, "info", "2.00 tokens per stream event", lambda: found(rows(**TWICE))),
+    # An end of sequence that is counted too is no token of an event (mlx-lm), nor are 5 % more.
+    ("=", None, "", lambda: found(rows(output_tokens=5, tokens=[1, 2, 3, 5]))),
+    (SEVERAL, None, "", lambda: found(spoilt(20, **TWICE))),  # 80 of 1600
+    (SEVERAL, None, "", lambda: found(spoilt(100, **TWICE))),  # 400 more, of 400
+    (SEVERAL, "info", "", lambda: found(spoilt(101, **TWICE))),
+    (SEVERAL, "info", "2.00 tokens", half_counted),
+    (
+        UNSEEN, "warning", "250 tokens per stream event, by the server's count",
+        lambda: found(rows(output_tokens=1000, tokens=[1, 300, 700, 1000]), long(1024)),
+    ),
+    (SEVERAL, "info", "", lambda: found(rows(output_tokens=255, tokens=[1, 50, 100, 255]), long(1024))),
+    (UNSEEN, "warning", "", lambda: found(rows(output_tokens=256, tokens=[1, 50, 100, 256]), long(1024))),
+    # Whole answers in one event are no stream that leaves tokens out, and those without events have none.
+    (UNSEEN, None, "", lambda: found(rows(**WHOLE), long(1024))),
+    (SEVERAL, "info", "1000.00 tokens per stream event", lambda: found(rows(**WHOLE), long(1024))),
+    ("=", None, "", lambda: found(spoilt(4, output_tokens=1000, **SILENT), long(1024))),
+    (
+        FEWER, "warning", "the server counts 800 output tokens, but 1600 events with output came",
+        lambda: found(rows(output_tokens=2, tokens=[1, 1, 2, 2])),
+    ),
+    (FEWER, None, "", lambda: found(rows(output_tokens=3, tokens=[1, 2, 2, 3]))),
+    (FEWER, None, "", lambda: found(spoilt(10, output_tokens=2, tokens=[1, 1, 2, 2]))),
+    ("=", None, "", lambda: mixed(63, 60)),  # 5 % more events
+    (f"={FEWER}", "warning", "", lambda: mixed(64, 60)),
+    ("=", None, "", lambda: mixed(60, 63)),
+    (f"={SEVERAL}", "info", "", lambda: mixed(60, 64)),
+    # Odd output that the client noticed.
+    (UNLISTED, "warning", "", lambda: heard({"output_tokens": 3, "tokens": [1, 2, 2, 3]}, unlisted={"queue": 400})),
+    (
+        "=first_event_void", "info", "the first event of 400 of 400 answers was no token",
+        lambda: heard(void_firsts=400),
+    ),
+    (f"={UNLISTED}", "info", "specification's: delta.thoughts (3 answers)", lambda: heard(unlisted={"thoughts": 3})),
+    (f"={HIDDEN}", "info", "counts 60 tokens of reasoning that it did not send", lambda: heard(hidden_tokens=60)),
+    (f"={HIDDEN}", "info", "sent 60 tokens of reasoning that its count leaves out", lambda: heard(hidden_tokens=-60)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_findings_about_answers(case: Case) -> None:
+    check(case)
+
+
+def test_failures_alone_say_nothing_of_tokens() -> None:
+    assert set(found(spoilt(100, status="error", error="x"))) == {"request_errors", "few_samples"}
+
+
+def test_arrivals_without_end_say_nothing_of_a_rhythm() -> None:
+    endless = [0.1, math.inf, math.inf, -math.inf]
+    batch = pa.RecordBatch.from_pylist(rows(1, arrival_s=endless), schema=run_folder.records_schema())
+    events = verdict.EventReader()
+    events.add(batch)
+    assert events.figures().pattern.tolist() == [0]

@@ -9,7 +9,7 @@ import pytest
 from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures, server_figures
 from loadstone.core.gpu_metrics import Readings
 from test_verdict_server import Said, said, table
-from verdict_cells import found, rows
+from verdict_cells import Case, check, found, rows
 
 
 def of_gpu(name: str, values: list[float], gpu: int = 0, start_s: float = 10.0) -> list[Said]:
@@ -67,47 +67,36 @@ def test_gpus_are_no_server_and_servers_no_gpu() -> None:
     assert both.samples == 2
 
 
-def gpu_throttled(figures: GpuFigures | None) -> Finding | None:
-    return found(rows(), gpus=figures).get("gpu_throttled")
+def throttled(samples: int = 100, clock_mhz: float | None = 1234.5, **shares: float) -> dict[str, Finding]:
+    figures = GpuFigures(gpus=1, samples=samples, throttled=shares, sm_clock_min_mhz=clock_mhz)
+    return found(rows(), gpus=figures)
 
 
-@pytest.mark.parametrize(
-    ("throttled", "samples", "severity"),
-    [
-        ({"thermal": 0.05}, 100, "warning"),
-        ({"hardware_slowdown": 0.02, "power_cap": 0.9}, 100, "warning"),
-        ({"power_brake": 1 / 60}, 60, None),  # one reading
-        ({"power_brake": 2 / 60}, 60, "warning"),
-        ({"thermal": 0.5}, 2, None),
-        ({"thermal": 0.019}, 1000, None),  # 19 of them
-        ({"thermal": 0.5, "hardware_slowdown": 0.001}, 100, "warning"),
-        ({"power_cap": 0.4}, 100, "info"),
-        ({"power_cap": 0.4, "thermal": 0.01}, 100, "info"),
-        ({"power_cap": 0.1}, 100, "info"),
-        ({"power_cap": 0.09}, 100, None),
-        ({"application_clocks": 1.0}, 100, None),
-        ({}, 100, None),
-    ],
-)
-def test_heat_is_a_warning_and_the_power_cap_a_word(
-    throttled: dict[str, float], samples: int, severity: str | None
-) -> None:
-    finding = gpu_throttled(GpuFigures(gpus=1, samples=samples, throttled=throttled, sm_clock_min_mhz=1234.5))
-    assert (finding.severity if finding else None) == severity
-    if finding is not None:
-        assert finding.kind == "gpu_throttled"
-        assert "1234 MHz" in finding.evidence
-        assert f"of {samples} readings" in finding.evidence
-        # A warning names the trouble, not the ordinary.
-        assert ("power cap" in finding.evidence) == (severity == "info")
-        assert ("cooling" in finding.remedy) == (severity == "warning")
+HELD = "gpu_throttled"
+FAULT = ("1234 MHz", "of 100 readings", "!power cap", "cooling")  # a warning names the trouble, not the ordinary
+CAP = ("1234 MHz", "of 100 readings", "power cap", "!cooling")
+CASES: list[Case] = [
+    (HELD, "warning", FAULT, lambda: throttled(thermal=0.05)),
+    (HELD, "warning", FAULT, lambda: throttled(hardware_slowdown=0.02, power_cap=0.9)),
+    (HELD, None, "", lambda: throttled(60, power_brake=1 / 60)),  # one reading
+    (HELD, "warning", "of 60 readings", lambda: throttled(60, power_brake=2 / 60)),
+    (HELD, None, "", lambda: throttled(2, thermal=0.5)),
+    (HELD, None, "", lambda: throttled(1000, thermal=0.019)),  # 19 of them
+    (HELD, "warning", FAULT, lambda: throttled(thermal=0.5, hardware_slowdown=0.001)),
+    (HELD, "info", CAP, lambda: throttled(power_cap=0.4)),
+    (HELD, "info", CAP, lambda: throttled(power_cap=0.4, thermal=0.01)),
+    (HELD, "info", CAP, lambda: throttled(power_cap=0.1)),
+    (HELD, None, "", lambda: throttled(power_cap=0.09)),
+    (HELD, None, "", lambda: throttled(application_clocks=1.0)),
+    (HELD, None, "", throttled),
+    (
+        HELD, "warning", "GPU clocks were held down: thermal in 50% of 50 readings. ",
+        lambda: throttled(50, None, thermal=0.5),
+    ),
+    (HELD, None, "", lambda: found(rows(), gpus=None)),
+]  # fmt: skip
 
 
-def test_clocks_that_are_not_told_are_not_named() -> None:
-    finding = gpu_throttled(GpuFigures(gpus=1, samples=50, throttled={"thermal": 0.5}))
-    assert finding is not None
-    assert finding.evidence == "GPU clocks were held down: thermal in 50% of 50 readings"
-
-
-def test_without_telemetry_there_is_no_finding() -> None:
-    assert gpu_throttled(None) is None
+@pytest.mark.parametrize("case", CASES)
+def test_heat_is_a_warning_and_the_power_cap_an_info(case: Case) -> None:
+    check(case)

@@ -3,6 +3,7 @@
 import heapq
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from loadstone.core.summary import ReplicaPart, Requests
 from loadstone.workload.arrivals import profile_arrivals
 from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
-from verdict_cells import COUNT, LOAD, TARGET, WARM, WORKLOAD, Rows, closed, found, plan_of, row, rows
+from verdict_cells import COUNT, LOAD, TARGET, WARM, WORKLOAD, Case, Rows, check, closed, found, plan_of, row, rows
 
 SPOILS = {"overload", "queue_grows", "not_stationary", "warmup_leaked", "rate_not_reached"}
 
@@ -30,7 +31,7 @@ def opened(latency: Callable[[float], float], count: int = 400, rate: float = 10
     ]
 
 
-# --- rate -------------------------------------------------------------------------------------------------------
+# --- rate, warm-up, ends, fleets ---------------------------------------------------------------------------------
 
 
 def stretched(by: float, load: Load = LOAD, count: int = COUNT) -> dict[str, Finding]:
@@ -40,65 +41,21 @@ def stretched(by: float, load: Load = LOAD, count: int = COUNT) -> dict[str, Fin
     return found(records, plan_of(load, count))
 
 
-def test_a_rate_that_was_not_reached() -> None:
-    assert "rate_not_reached" not in stretched(1.04)
-    assert stretched(1.06)["rate_not_reached"].evidence.endswith("106 were planned (94%)")
-    finding = stretched(1.25)["rate_not_reached"]
-    assert finding.severity == "warning"
-    assert finding.evidence == "100 requests/s were sent, 125 were planned (80%)"
-
-
-def test_where_a_rate_says_nothing() -> None:
-    assert "rate_not_reached" not in stretched(1.25, Load("concurrency", 60))
-    assert "rate_not_reached" not in stretched(1.25, Load("rate", 100.0, max_concurrency=60))  # that is told
-    assert "rate_not_reached" not in stretched(1.25, count=19)
-    assert "rate_not_reached" in stretched(1.25, count=20)
-
-
-def test_one_send_late_at_the_end_is_no_lower_rate() -> None:
+def late_end() -> dict[str, Finding]:
     records = rows(30)
     records[-1].update(sent_s=records[-1]["intended_s"] + 1, end_s=records[-1]["end_s"] + 1)
-    assert "rate_not_reached" not in found(records, plan_of(LOAD, 30))
+    return found(records, plan_of(LOAD, 30))
 
 
-def test_arrivals_at_random_that_are_another_rate_by_chance() -> None:
-    def drawn(rate: float, load: Load) -> dict[str, Finding]:
-        return found(opened(lambda _: 0.1, 200, rate), plan_of(load, 200))
-
-    assert "rate_by_chance" not in drawn(100, Load("rate", 100.0))
-    finding = drawn(128, Load("rate", 100.0))["rate_by_chance"]
-    assert finding.severity == "info"
-    assert finding.evidence.startswith("the 200 random arrivals of this cell came to 12")
-    assert finding.evidence.endswith(" requests/s, 100 were requested")
-    # Even gaps are never off by chance, a trace's are its own, and few say nothing.
-    assert "rate_by_chance" not in drawn(128, LOAD)
-    assert "rate_by_chance" not in drawn(128, Load("rate", 100.0, "trace"))
-    assert "rate_by_chance" not in drawn(128, Load("rate", 100.0, profile=((1, 200, 4),)))
-    sessions = opened(lambda _: 0.1, 200)
-    for number, each in enumerate(sessions):
-        each["turn"] = number % 2  # 50 of them begin in a second
-    assert "rate_by_chance" not in found(sessions, plan_of(Load("rate", 50.0), 200))
-    for count in (19, 20):
-        few = found(opened(lambda _: 0.1, count, 200), plan_of(Load("rate", 100.0), count))
-        assert ("rate_by_chance" in few) == (count == 20)
+def drawn(rate: float, load: Load, count: int = 200, turns: int = 1) -> dict[str, Finding]:
+    """Random arrivals at a rate; with two turns, half of them begin a session."""
+    records = opened(lambda _: 0.1, count, rate)
+    for number, each in enumerate(records):
+        each["turn"] = number % turns
+    return found(records, plan_of(load, count))
 
 
-@pytest.mark.parametrize(("asked", "told"), [(90, True), (91, False), (111, False), (112, True)])
-def test_a_rate_by_chance_is_told_from_a_tenth_on(asked: float, told: bool) -> None:
-    """100 requests/s came: of 90 that is 11 % more, of 111 9.9 % less."""
-    found_then = found(rows(), plan_of(Load("rate", asked))).get("rate_by_chance")
-    assert (found_then is not None) == told
-    if found_then is not None:
-        assert (
-            found_then.evidence
-            == f"the 400 random arrivals of this cell came to 100 requests/s, {asked} were requested"
-        )
-
-
-# --- warm-up ----------------------------------------------------------------------------------------------------
-
-
-def handed_over(load: Load, still: int, warm: int = 60) -> dict[str, Finding]:
+def handed_over(load: Load, still: int, warm: int = 100) -> dict[str, Finding]:
     """Warm-up requests before a clean cell, `still` of them under way when it begins at 0.02 s."""
     before = []
     for index in range(warm):
@@ -107,22 +64,101 @@ def handed_over(load: Load, still: int, warm: int = 60) -> dict[str, Finding]:
     return found(before + rows(), plan_of(load, warm=warm))
 
 
-@pytest.mark.parametrize(
-    ("load", "meant", "leaked"),
-    [
-        (Load("rate", 100.0), 86, 87),  # 41 are under way at any time: twice as many, and four
-        (Load("concurrency", 60), 60, 61),
-        (Load("burst", 400), 0, 1),
-    ],
-)
-def test_warm_up_that_burdens_what_is_measured(load: Load, meant: int, leaked: int) -> None:
-    assert "warmup_leaked" not in handed_over(load, meant, 100)
-    finding = handed_over(load, leaked, 100)["warmup_leaked"]
-    assert finding.severity == "warning"
-    assert finding.evidence == (
-        f"{leaked} warm-up requests were still under way when the first measured one was sent; "
-        + (f"up to {meant} would be normal" if meant else "there should be none")
-    )
+def warmed(refused: int) -> dict[str, Finding]:
+    """A closed loop, so many of whose warm-up requests failed."""
+    records = closed(8, 100)
+    for each in records[:refused]:
+        each.update(status="error", http_status=503, arrival_s=[], read=[], tokens=[], output_tokens=None)
+    return found(records, plan_of(Load("concurrency", 8), 100, 8))
+
+
+def held(later_s: float, **changed: Any) -> dict[str, Finding]:
+    """Answers that end so long after their last output."""
+    records = closed(8, 100)
+    for each in records:
+        each["end_s"] += later_s
+    return found(records, plan_of(Load("concurrency", 8), 100, 8), target=structs.replace(TARGET, **changed))
+
+
+def shared(*shares: float | None) -> dict[str, Finding]:
+    """A fleet whose servers gave these shares of the output."""
+    parts = [
+        ReplicaPart(requests=Requests(), output_tokens=0, replica=i, url=f"http://{i}", token_share=share)
+        for i, share in enumerate(shares)
+    ]
+    return found(rows(), replicas=parts)
+
+
+POISSON, LOOP, BURST = Load("rate", 100.0), Load("concurrency", 60), Load("burst", 400)
+SLOW, CHANCE, LEAKED = "rate_not_reached", "rate_by_chance", "warmup_leaked"
+STILL = "were still under way when the first measured one was sent"
+CASES: list[Case] = [
+    (SLOW, None, "", lambda: stretched(1.04)),
+    (SLOW, "warning", "106 were planned (94%). ", lambda: stretched(1.06)),
+    (SLOW, "warning", "100 requests/s were sent, 125 were planned (80%). ", lambda: stretched(1.25)),
+    (SLOW, None, "", lambda: stretched(1.25, LOOP)),
+    (SLOW, None, "", lambda: stretched(1.25, Load("rate", 100.0, max_concurrency=60))),  # that is told
+    (SLOW, None, "", lambda: stretched(1.25, count=19)),
+    (SLOW, "warning", "", lambda: stretched(1.25, count=20)),
+    (SLOW, None, "", late_end),
+    (CHANCE, None, "", lambda: drawn(100, POISSON)),
+    (
+        CHANCE, "info", ("the 200 random arrivals of this cell came to 12", " requests/s, 100 were requested. "),
+        lambda: drawn(128, POISSON),
+    ),
+    # Even gaps are never off by chance, a trace's are its own, and few say nothing.
+    (CHANCE, None, "", lambda: drawn(128, LOAD)),
+    (CHANCE, None, "", lambda: drawn(128, Load("rate", 100.0, "trace"))),
+    (CHANCE, None, "", lambda: drawn(128, Load("rate", 100.0, profile=((1, 200, 4),)))),
+    (CHANCE, None, "", lambda: drawn(100, Load("rate", 50.0), turns=2)),  # 50 of them begin in a second
+    (CHANCE, None, "", lambda: drawn(200, POISSON, 19)),
+    (CHANCE, "info", "", lambda: drawn(200, POISSON, 20)),
+    # 100 requests/s came: of 90 that is 11 % more, of 111 9.9 % less.
+    (
+        CHANCE, "info", "the 400 random arrivals of this cell came to 100 requests/s, 90 were requested",
+        lambda: found(rows(), plan_of(Load("rate", 90))),
+    ),
+    (CHANCE, None, "", lambda: found(rows(), plan_of(Load("rate", 91)))),
+    (CHANCE, None, "", lambda: found(rows(), plan_of(Load("rate", 111)))),
+    (
+        CHANCE, "info", "the 400 random arrivals of this cell came to 100 requests/s, 112 were requested",
+        lambda: found(rows(), plan_of(Load("rate", 112))),
+    ),
+    # 41 requests are under way at any time: twice as many, and four.
+    (LEAKED, None, "", lambda: handed_over(LOAD, 86)),
+    (
+        LEAKED, "warning", (f"87 warm-up requests {STILL}", "up to 86 would be normal"),
+        lambda: handed_over(POISSON, 87),
+    ),
+    (LEAKED, None, "", lambda: handed_over(LOOP, 60)),
+    (LEAKED, "warning", (f"61 warm-up requests {STILL}", "up to 60 would be normal"), lambda: handed_over(LOOP, 61)),
+    (LEAKED, None, "", lambda: handed_over(BURST, 0)),
+    (LEAKED, "warning", (f"1 warm-up requests {STILL}", "there should be none"), lambda: handed_over(BURST, 1)),
+    ("warmup_failed", None, "", lambda: warmed(4)),
+    ("warmup_failed", "warning", "5 of 8 warm-up requests failed", lambda: warmed(5)),
+    ("warmup_failed", "warning", "8 of 8 warm-up requests failed", lambda: warmed(8)),
+    ("ends_late", None, "", lambda: held(0.015)),
+    ("ends_late", "warning", "", lambda: held(0.03)),
+    (
+        "ends_late", "warning", "answers ended 1.00 s (mean) after their last output, 71% of all their time",
+        lambda: held(1.0),
+    ),
+    ("ends_late", None, "", lambda: held(1.0, endpoint="offline")),
+    ("=", None, "", lambda: shared(0.6, 0.4)),
+    ("=", None, "", lambda: shared(0.62, 0.38)),
+    ("=fleet_imbalance", "info", "", lambda: shared(0.625, 0.375)),
+    ("=", None, "", lambda: shared(1.0)),
+    ("=", None, "", lambda: shared(None, None)),
+    (
+        "fleet_imbalance", "info", "http://1 gave 80% of the output tokens, 1.60 times an equal share",
+        lambda: shared(0.2, 0.8),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_findings_about_the_load(case: Case) -> None:
+    check(case)
 
 
 # --- trends and steps of blocks -----------------------------------------------------------------------------------
@@ -644,31 +680,6 @@ def test_slow_stretches_as_long_as_the_cell_leave_its_interval_unknown() -> None
         assert "interval_unknown" not in found(records, plan_of(Load("concurrency", 4), 64, 4))
 
 
-def test_answers_that_end_long_after_their_last_output() -> None:
-    loop = Load("concurrency", 8)
-    for later_s, told in ((0.015, False), (0.03, True), (1.0, True)):
-        records = closed(8, 100)
-        for each in records:
-            each["end_s"] += later_s
-        finding = found(records, plan_of(loop, 100, 8)).get("ends_late")
-        assert (finding is not None) == told
-    assert finding is not None
-    assert finding.evidence == "answers ended 1.00 s (mean) after their last output, 71% of all their time"
-    batch = structs.replace(TARGET, endpoint="offline")
-    assert "ends_late" not in found(records, plan_of(loop, 100, 8), target=batch)
-
-
-@pytest.mark.parametrize(("refused", "told"), [(4, False), (5, True), (8, True)])
-def test_a_warm_up_that_failed_warmed_nothing(refused: int, told: bool) -> None:
-    records = closed(8, 100)
-    for each in records[:refused]:
-        each.update(status="error", http_status=503, arrival_s=[], read=[], tokens=[], output_tokens=None)
-    finding = found(records, plan_of(Load("concurrency", 8), 100, 8)).get("warmup_failed")
-    assert (finding is not None) == told
-    if finding is not None:
-        assert finding.evidence == f"{refused} of 8 warm-up requests failed"
-
-
 def test_what_is_meant_to_change_is_no_drift() -> None:
     def rising(at: float) -> float:
         return 0.3 + at / 50
@@ -719,25 +730,3 @@ def test_slots_of_a_closed_loop_that_stay_together() -> None:
     # An open loop has no slots, and conversations have pauses of their own.
     for load in (Load("rate", 16.0), Load("concurrency", 8, unit="sessions")):
         assert "phases_locked" not in found(looped(pairs, same, 0.0), plan_of(load))
-
-
-# --- a fleet ----------------------------------------------------------------------------------------------------
-
-
-def shared(*shares: float | None) -> dict[str, Finding]:
-    parts = [
-        ReplicaPart(requests=Requests(), output_tokens=0, replica=i, url=f"http://{i}", token_share=share)
-        for i, share in enumerate(shares)
-    ]
-    return found(rows(), replicas=parts)
-
-
-def test_a_fleet_unevenly_used() -> None:
-    assert shared(0.6, 0.4) == {}
-    assert shared(0.62, 0.38) == {}
-    assert set(shared(0.625, 0.375)) == {"fleet_imbalance"}
-    assert shared(1.0) == {}
-    assert shared(None, None) == {}
-    finding = shared(0.2, 0.8)["fleet_imbalance"]
-    assert finding.severity == "info"
-    assert finding.evidence == "http://1 gave 80% of the output tokens, 1.60 times an equal share"

@@ -40,7 +40,7 @@ def test_a_simulated_scheduler_works_under_the_lengths_that_are_asked(tmp_path: 
         done = loadstone.simulate(
             "gemma-3-27b@1xh100", concurrency="2", input=prompt, output="128", requests=4, out=tmp_path, draws=0
         )
-        policy = run_folder.read_info(Path(done["run_dir"])).settings["policy"]
+        policy = run_folder.read_info(Path(done["run_dir"])).settings.policy
         assert least <= policy["kv_blocks"] * policy["block_tokens"] / (int(prompt) + 128) <= most
 
 

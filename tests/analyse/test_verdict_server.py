@@ -16,7 +16,7 @@ from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
 from summary_documents import summarise
 from test_summary import make_run
-from verdict_cells import LOAD, TARGET, WORKLOAD, found, rows
+from verdict_cells import LOAD, TARGET, WORKLOAD, Case, check, found, rows
 
 Said = tuple[float, int, str, dict[str, str], float]
 
@@ -205,27 +205,59 @@ def test_engines_that_answer_in_turn_did_not_begin_anew() -> None:
 # --- findings ---------------------------------------------------------------------------------------------------
 
 
-def with_server(known: ServerFigures, **changed: Any) -> dict[str, Finding]:
-    return found(rows(**changed), server=known)
+def with_server(restarts: int = 0, **known: Any) -> dict[str, Finding]:
+    return found(rows(), server=ServerFigures(samples=5, restarts=restarts, **known))
 
 
-def test_a_restart_is_an_error() -> None:
-    assert with_server(ServerFigures(samples=5, restarts=0)) == {}
-    finding = with_server(ServerFigures(samples=5, restarts=2))["engine_restarted"]
-    assert finding.severity == "error"
-    assert finding.evidence.startswith("an engine restarted 2 times during the cell")
-    once = with_server(ServerFigures(samples=5, restarts=1))["engine_restarted"]
-    assert once.evidence.startswith("an engine restarted 1 time during the cell")
+def cached(
+    hits: float | None, queries: float | None = 40_000, usage: int | None = None, **more: Any
+) -> dict[str, Finding]:
+    known = ServerFigures(samples=5, restarts=0, prefix_hits=hits, prefix_queries=queries)
+    return found(rows(cached_tokens=usage), server=known, **more)
 
 
-def test_engines_behind_a_router_are_told() -> None:
-    finding = with_server(ServerFigures(samples=5, restarts=0, in_turns=1))["engines_in_turns"]
-    assert (finding.severity, finding.evidence) == (
-        "info",
-        "several engines answered /metrics in turn: a router spreads the requests",
-    )
-    two = with_server(ServerFigures(samples=5, restarts=0, in_turns=2))["engines_in_turns"]
-    assert "in turn at 2 of the addresses" in two.evidence
+def shared_prefix() -> Any:
+    return make_plan(Synthetic(WORKLOAD.input, WORKLOAD.output, prefix_tokens=50), [LOAD], requests=[400], warmup=2)
+
+
+RESTARTED, ROUTED, LATE, CACHE = "engine_restarted", "engines_in_turns", "server_writes_late", "prefix_cache_helped"
+CASES: list[Case] = [
+    ("=", None, "", with_server),
+    (RESTARTED, "error", "an engine restarted 2 times during the cell", lambda: with_server(2)),
+    (RESTARTED, "error", "an engine restarted 1 time during the cell", lambda: with_server(1)),
+    (
+        ROUTED, "info", "several engines answered /metrics in turn: a router spreads the requests",
+        lambda: with_server(in_turns=1),
+    ),
+    (ROUTED, "info", "in turn at 2 of the addresses", lambda: with_server(in_turns=2)),
+    (LATE, None, "", lambda: with_server(write_late_s=1e-6)),
+    (LATE, "warning", "500 ms after they were due", lambda: with_server(write_late_s=0.5)),
+    ("=", None, "", lambda: with_server(preemptions=0)),
+    ("preemptions", "info", "the engine preempted requests 29 times. ", lambda: with_server(preemptions=29)),
+    (
+        "preemptions", "info", "the engine preempted requests 3 times, with up to 99% of its KV cache in use",
+        lambda: with_server(preemptions=3, kv_usage=Level(0.5, 0.987)),
+    ),
+    # The server's counters tell of its prefix cache where usage does not, and usage is believed before them.
+    ("=", None, "", lambda: cached(400 + 400)),
+    (
+        CACHE, "warning",
+        "50% of input tokens came from the prefix cache beyond what the plan shares, by the server's counters",
+        lambda: cached(400 + 20_000),
+    ),
+    ("=", None, "", lambda: cached(8 * 400, target=msgspec.structs.replace(TARGET, overhead_tokens=8))),  # a template
+    ("=", None, "", lambda: cached(51 * 400, plan=shared_prefix())),
+    ("=", None, "", lambda: cached(20_000, None)),
+    ("=", None, "", lambda: cached(20_000, 0)),
+    ("=", None, "", lambda: cached(None)),
+    ("=", None, "", lambda: cached(0)),
+    ("=", None, "", lambda: cached(20_000, usage=0)),  # others may use the server too
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_findings_about_servers(case: Case) -> None:
+    check(case)
 
 
 def test_how_late_a_server_of_known_times_wrote() -> None:
@@ -234,50 +266,6 @@ def test_how_late_a_server_of_known_times_wrote() -> None:
         said("loadstone:writes_total", [0, 50, 100, 150, 200]),
     )
     assert known == {"restarts": 0, "write_late_s": pytest.approx(0.002)}
-    assert "server_writes_late" not in with_server(ServerFigures(samples=5, restarts=0, write_late_s=1e-6))
-    late = with_server(ServerFigures(samples=5, restarts=0, write_late_s=0.5))["server_writes_late"]
-    assert late.severity == "warning"
-    assert "500 ms after they were due" in late.evidence
-
-
-def test_preemptions_are_told() -> None:
-    assert with_server(ServerFigures(samples=5, restarts=0, preemptions=0)) == {}
-    finding = with_server(ServerFigures(samples=5, restarts=0, preemptions=29))["preemptions"]
-    assert (finding.severity, finding.evidence) == ("info", "the engine preempted requests 29 times")
-    known = ServerFigures(samples=5, restarts=0, preemptions=3, kv_usage=Level(0.5, 0.987))
-    assert with_server(known)["preemptions"].evidence == (
-        "the engine preempted requests 3 times, with up to 99% of its KV cache in use"
-    )
-
-
-def cached(hits: float, **more: Any) -> dict[str, Finding]:
-    known = ServerFigures(samples=5, restarts=0, prefix_hits=hits, prefix_queries=40_000)
-    return found(rows(cached_tokens=None), server=known, **more)
-
-
-def test_the_servers_counters_tell_of_its_prefix_cache_where_usage_does_not() -> None:
-    assert cached(400 + 400) == {}
-    finding = cached(400 + 20_000)["prefix_cache_helped"]
-    assert finding.severity == "warning"
-    assert finding.evidence == (
-        "50% of input tokens came from the prefix cache beyond what the plan shares, by the server's counters"
-    )
-    assert cached(8 * 400, target=msgspec.structs.replace(TARGET, overhead_tokens=8)) == {}  # of a template
-    shared = Synthetic(WORKLOAD.input, WORKLOAD.output, prefix_tokens=50)
-    assert cached(51 * 400, plan=make_plan(shared, [LOAD], requests=[400], warmup=2)) == {}
-
-
-@pytest.mark.parametrize(("hits", "queries"), [(20_000, None), (20_000, 0), (None, 40_000), (0, 40_000)])
-def test_hits_of_a_cache_without_what_was_looked_for_in_it_say_nothing(
-    hits: float | None, queries: float | None
-) -> None:
-    known = ServerFigures(samples=5, restarts=0, prefix_hits=hits, prefix_queries=queries)
-    assert with_server(known, cached_tokens=None) == {}
-
-
-def test_usage_is_believed_before_counters() -> None:
-    known = ServerFigures(samples=5, restarts=0, prefix_hits=20_000, prefix_queries=40_000)
-    assert with_server(known, cached_tokens=0) == {}  # others may use the server too
 
 
 def test_sessions_share_what_only_the_answers_tell() -> None:

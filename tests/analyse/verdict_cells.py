@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from loadstone.analyse import verdict
-from loadstone.analyse.metrics import cell_metrics
+from loadstone.analyse.metrics import measure_cell
 from loadstone.analyse.verdict import Finding, Origin, cell_findings
 from loadstone.core import run_folder
 from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
+from loadstone.core.settings import read_settings
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 
@@ -31,11 +32,11 @@ Rows = list[dict[str, Any]]
 SCHEMA = run_folder.records_schema()
 
 
-def info_of(loads: Sequence[Load] = (), **more: Any) -> RunInfo:
+def info_of(loads: Sequence[Load] = (), settings: dict[str, Any] | None = None, **more: Any) -> RunInfo:
     """run.json of a run of these loads."""
     return RunInfo(
         run_id="run", source="measured", created="", command=[], loadstone="", host=Host(), plan_id="", seed=0,
-        salt=None,
+        salt=None, settings=read_settings(settings),
         cells=[CellInfo(load=load) for load in loads], **more,
     )  # fmt: skip
 
@@ -109,18 +110,18 @@ def found(
     source: Any = "measured",
     **more: Any,
 ) -> dict[str, Finding]:
-    """The findings by their kinds; `more`: as in verdict.Cell."""
+    """The findings by their kinds; `more`: as in verdict.JudgedCell."""
     batch = pa.RecordBatch.from_pylist(records, schema=SCHEMA)
     target: Target | None = more.setdefault("target", TARGET)
     more.setdefault("info", CellInfo(load=plan.cells[cell]))
-    metrics = cell_metrics(lambda: [batch], plan.cells[cell], streams=target is None or target.streams)
+    numbers = measure_cell(lambda: [batch], plan.cells[cell], streams=target is None or target.streams)
     scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)
     # Cut anywhere: batches are as the file has them.
-    events = verdict.Events()
+    events = verdict.EventReader()
     for cut in (batch.slice(0, 7), batch.slice(7)):
         events.add(cut)
-    seen = verdict.Cell(
-        metrics=metrics,
+    seen = verdict.JudgedCell(
+        numbers=numbers,
         requests=verdict.request_table(scalars, events),
         plan=plan,
         number=cell,
@@ -133,3 +134,21 @@ def found(
     assert len({finding.kind for finding in findings}) == len(findings)
     assert all(f"{f.evidence}{f.remedy}".isprintable() and f.remedy.endswith(".") for f in findings)
     return {finding.kind: finding for finding in findings}
+
+
+Case = tuple[str, str | None, str | tuple[str, ...], Callable[[], Mapping[str, Finding]]]
+"""(kind, severity, texts, what is planted): None where the finding must not come; "=kind": nothing else may come,
+"=": nothing at all. Each text is in evidence and remedy together, or is not with a ! before it.
+"""
+
+
+def check(case: Case) -> None:
+    kind, severity, texts, planted = case
+    findings = dict(planted())
+    if kind.startswith("="):
+        assert set(findings) == {kind[1:]} - {""}
+    finding = findings.get(kind.removeprefix("="))
+    assert (finding.severity if finding else None) == severity
+    for text in (texts,) if isinstance(texts, str) else texts:
+        words = f"{finding.evidence}. {finding.remedy}" if finding else ""
+        assert (text.removeprefix("!") in words) != text.startswith("!"), words

@@ -16,6 +16,7 @@ from loadstone.analyse.summary import summary_of
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
 from loadstone.core.record import RunInfo
+from loadstone.core.settings import read_settings
 from loadstone.predict.step_time.profile import profile_of
 
 GIB = 1 << 30
@@ -200,7 +201,7 @@ def test_a_run_stays_readable_where_the_file_is_gone(slow: Path, loadstone: Load
     folder = loadstone("simulate", f"llama-3.1-8b@1x{slow}/tp1", *asked).folder
     slow.unlink()
     info = msgspec.json.decode((folder / "run.json").read_bytes(), type=RunInfo)
-    said = info.settings["deployment"]["gpu"]
+    said = info.settings.deployment["gpu"]
     assert (said["hbm_bytes_per_s"], said["hbm_bytes"], said["source"]["hbm_bytes"]) == (4e12, 96 * GIB, "a listing")
     facts = run_facts(info)
     assert facts.gpu == "slow-200"  # not H200, which it only resembles
@@ -219,7 +220,7 @@ def test_a_described_gpu_that_is_none_is_let_be() -> None:
     settings = {"deployment": {"gpu": {"name": "x", "hbm_bytes": -1}, "gpus": 2}}
     info = RunInfo(
         run_id="r", source="imported", created="", command=[], loadstone="", host=Host(), target=None, plan_id="",
-        seed=0, salt=None, settings=settings,
+        seed=0, salt=None, settings=read_settings(settings),
     )  # fmt: skip
     assert (run_facts(info).hardware, run_facts(info).gpu) == (None, "x")
 

@@ -43,7 +43,7 @@ def test_a_simulated_run_says_what_hardware_allows_where_the_file_is_gone(
 ) -> None:
     folder = loadstone("simulate", f"{own}@1xh200", *SMALL, "--out", tmp_path / "runs").folder
     shutil.rmtree(own)
-    said = info_of(folder).settings["deployment"]["model"]
+    said = info_of(folder).settings.deployment["model"]
     assert (said["name"], said["config"], said["quantisation"]) == (str(own), CONFIG, None)
     assert run_facts(info_of(folder)).model == str(own)
     (cell,) = summarise(folder)["cells"]

@@ -1,6 +1,5 @@
 """What a person reads, on terminals of any width."""
 
-import io
 import json
 import os
 import subprocess
@@ -8,64 +7,55 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
 
+from conftest import Loadstone
 from loadstone.commands import output
 from loadstone.commands.catalogue import catalogue
 from loadstone.core.units import show_number
+from loadstone.report.table import Table, split, to_text
 from test_summary import CLOSED, make_run
 
-
-def table() -> Table:
-    made = Table(padding=(0, 1))
-    for head in ("conc", "TTFT p50", "p99", "TPOT p50", "p99", "trusted"):
-        made.add_column(head, no_wrap=True)
-    made.add_row("1", "11.2 ms", "≥ 12.0 ms", "5.49 ms", "5.52 ms", Text("yes"))
-    made.add_row("64", "62.1 ms", "210 ms", "8.37 ms", "9.90 ms", Text("NO (1)"))
-    return made
-
-
-def drawn(width: int) -> list[str]:
-    console = Console(file=io.StringIO(), width=width)
-    for part in output.fitted(table(), width):
-        console.print(part)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text.splitlines()
+TABLE = Table(
+    heads=["conc", "TTFT p50", "p99", "TPOT p50", "p99", "trusted"],
+    align="lrurul",
+    rows=[
+        ["1", "11.2 ms", "≥ 12.0 ms", "5.49 ms", "5.52 ms", "yes"],
+        ["64", "62.1 ms", "210 ms", "8.37 ms", "9.90 ms", "NO (1)"],
+    ],
+)
 
 
 @pytest.mark.parametrize("width", [34, 40, 60, 80])
 def test_a_terminal_of_any_width_shows_every_figure(width: int) -> None:
-    text = "\n".join(drawn(width))
+    text = to_text([TABLE], width)
     assert "…" not in text
-    assert all(figure in text for figure in ("11.2 ms", "≥ 12.0 ms", "5.52 ms", "8.37 ms", "9.90 ms", "NO (1)"))
-    assert max(map(len, drawn(width))) <= width
+    assert all(figure in text for row in TABLE.rows for figure in row)
+    assert max(map(len, text.splitlines())) <= width
 
 
-def test_each_part_of_a_table_says_what_its_lines_are() -> None:
-    parts = output.fitted(table(), 40)
-    assert len(parts) > 1
-    assert all(list(part.columns[0].cells) == ["1", "64"] for part in parts)
-    heads = [[column.header for column in part.columns] for part in parts]
-    # A p99 stays beside what it is the p99 of.
-    assert heads == [["conc", "TTFT p50", "p99"], ["conc", "TPOT p50", "p99", "trusted"]]
+SIZES = Table(
+    heads=["model", "GPUs", "weights", "KV room", "KV tokens"],
+    align="nnrrr",
+    rows=[["Meta-Llama-3.1-405B", gpus, "189.0", "28.6", "475,968"] for gpus in ("4×h100", "8×h100")],
+)
 
 
-def test_each_part_begins_with_all_words_that_say_what_its_lines_are() -> None:
-    """One model on several machines: the model alone tells no line from another."""
-    made = Table(padding=(0, 1))
-    for head in ("model", "GPUs"):
-        made.add_column(head, no_wrap=True)
-    for head in ("weights", "KV room", "KV tokens"):
-        made.add_column(head, justify="right", no_wrap=True)
-    for gpus in ("4×h100", "8×h100"):
-        made.add_row("Meta-Llama-3.1-405B", gpus, "189.0", "28.6", "475,968")
-    assert [[column.header for column in part.columns] for part in output.fitted(made, 52)] == [
-        ["model", "GPUs", "weights", "KV room"], ["model", "GPUs", "KV tokens"],
-    ]  # fmt: skip
-    # Where both leave no room for a number, the first has to do.
-    assert all(part.columns[1].header != "GPUs" for part in output.fitted(made, 36)[1:])
+@pytest.mark.parametrize(
+    ("table", "width", "heads"),
+    [
+        (TABLE, 120, [TABLE.heads]),
+        # A p99 stays beside what it is the p99 of.
+        (TABLE, 40, [["conc", "TTFT p50", "p99"], ["conc", "TPOT p50", "p99", "trusted"]]),
+        # One model on several machines: the model alone tells no line from another …
+        (SIZES, 48, [["model", "GPUs", "weights", "KV room"], ["model", "GPUs", "KV tokens"]]),
+        # … but where both leave no room for a number, the first has to do.
+        (SIZES, 36, [["model", "GPUs"], ["model", "weights"], ["model", "KV room"], ["model", "KV tokens"]]),
+    ],
+)
+def test_each_part_of_a_table_says_what_its_lines_are(table: Table, width: int, heads: list[list[str]]) -> None:
+    parts = split(table, width)
+    assert [part.heads for part in parts] == heads
+    assert all([row[0] for row in part.rows] == [row[0] for row in table.rows] for part in parts)
 
 
 def test_names_in_a_list_are_whole_on_a_narrow_terminal(
@@ -124,36 +114,28 @@ def test_the_shell_completes_commands_flags_and_choices(words: str, offered: str
     assert offered in done.stdout.split()
 
 
-def test_a_table_that_fits_is_left_alone() -> None:
-    whole = table()
-    assert output.fitted(whole, 120) == [whole]
-
-
 def test_a_dumb_terminal_shows_every_figure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is asked of rich: to it such a terminal has 80 columns, and so has all that is measured for it."""
+    """Whatever is asked of rich: to it such a terminal has 80 columns."""
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal then, as rich has it
-    wide = Table(padding=(0, 1))
-    for number in range(13):
-        wide.add_column(f"column {number}", no_wrap=True)
-    wide.add_row(*["99.75 ms"] * 13)
-    assert len(output.fitted(wide, 80)) > 1
-    output.print_text(wide)
+    heads = [f"column {number}" for number in range(13)]
+    output.print_text(Table(heads=heads, align="r" * 13, rows=[["99.75 ms"] * 13]))
     text = capsys.readouterr().out
     assert "…" not in text
     assert text.count("99.75 ms") >= 13
+    assert max(map(len, text.splitlines())) <= 80
 
 
-def test_tables_are_found_in_groups(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "_WIDTH", 40)
-    output.print_text(Group("above", Group(table())), "below")
-    text = capsys.readouterr().out
-    assert text.startswith("above\n")
-    assert text.endswith("below\n")
-    assert "9.90 ms" in text
-    assert "…" not in text
+def test_lines_are_broken_for_a_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for is_terminal, count in ((False, 1), (True, 3)):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        monkeypatch.setenv("COLUMNS", "60")
+        output.print_text("words " * 30)
+        assert len(capsys.readouterr().out.splitlines()) == count
 
 
 def shown(folder: Path, rest: str) -> subprocess.CompletedProcess[bytes]:
@@ -192,14 +174,15 @@ def test_who_stops_reading_is_told_from_a_verdict(rest: str, tmp_path: Path) -> 
     assert process.returncode == 141
 
 
-def test_an_export_that_is_no_text_finds_a_name(tmp_path: Path) -> None:
+def test_an_export_that_is_no_text_finds_a_name(
+    tmp_path: Path, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(tmp_path / "r", [CLOSED], {})
+    monkeypatch.chdir(tmp_path)
     for words, name in (("--format parquet", "r.parquet"), ("--format vllm --json", "r.vllm.json")):
-        folder = tmp_path / name
-        make_run(folder / "r", [CLOSED], {})
-        command = [sys.executable, "-m", "loadstone.commands", "export", "r", *words.split()]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-        assert (json.loads(done.stdout)["file"] if "--json" in words else done.stdout.strip()) == name
-        assert (folder / name).stat().st_size > 0
+        done = loadstone("export", "r", *words.split())
+        assert (done.document["file"] if "--json" in words else done.out.strip()) == name
+        assert Path(name).stat().st_size > 0
 
 
 def test_closed_streams_are_nobody_elses(tmp_path: Path) -> None:
@@ -220,12 +203,10 @@ def test_closed_streams_are_not_closed_to_what_is_started(tmp_path: Path) -> Non
 
 
 def test_nothing_that_is_printed_speaks_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    odd = Table("a\x1b]0;x\x07")
-    odd.add_row(Text("b\x9b31m"))
-    output.print_text(Text("c\x1b[2J\nd"), Group(odd))
+    output.print_text("c\x1b[2J\nd", Table(heads=["a\x1b]0;x\x07"], align="l", rows=[["b\x9b31m"]]))
     out = capsys.readouterr().out
     assert all(each.isprintable() or each == "\n" for each in out)
-    output.print_text(Text(show_number(12345, 5)))
+    output.print_text(show_number(12345, 5))
     assert capsys.readouterr().out == "12\u202f345\n"
     assert all(said in out for said in ("c\ufffd[2J\nd", "a\ufffd]0;x", "b\ufffd31m"))
 

@@ -15,7 +15,7 @@ from loadstone.core.host import Host
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.measure.client.protocol import Progress
 from loadstone.measure.simulated_server import TimingServer
-from loadstone.runs.bench import Event
+from loadstone.runs.cells import Event
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 
@@ -119,8 +119,8 @@ def test_the_rate_of_a_trace_is_told_in_three_digits(tmp_path: Path, capsys: pyt
     trace = tmp_path / "trace.csv"
     trace.write_text("timestamp_s,input_tokens,output_tokens\n" + "".join(f"{i / 30},8,2\n" for i in range(30)))
     with Display() as display:
-        display(Event(kind="cell", cell=0, plan=plan_of(Options(trace=trace, time_scale=[0.931], warmup=0))))
-        display(Event(kind="cell", cell=0, plan=plan_of(Options(rate=[2.0625], requests=[4], warmup=0))))
+        display(Event(kind="cell", cell=0, plan=plan_of(Options.read(trace=trace, time_scale=[0.931], warmup=0))))
+        display(Event(kind="cell", cell=0, plan=plan_of(Options.read(rate=[2.0625], requests=[4], warmup=0))))
     traced, asked = capsys.readouterr().err.splitlines()
     assert re.search(r", 32\.2 req/s \(1/1\)$", traced)
     assert asked == "2.0625 req/s (1/1)"
@@ -137,8 +137,8 @@ def test_a_plan_is_announced_by_the_name_that_it_keeps(loadstone: Loadstone, tim
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (Options(concurrency=[2], requests=[2000], warmup=0), "1\u202f500 of 2\u202f000 done, 2 under way, "),
-        (Options(concurrency=[2], duration_s=5.0, warmup=0), "1\u202f500 done, 2 under way, "),
+        (Options.read(concurrency=[2], requests=[2000], warmup=0), "1\u202f500 of 2\u202f000 done, 2 under way, "),
+        (Options.read(concurrency=[2], duration_s=5.0, warmup=0), "1\u202f500 done, 2 under way, "),
     ],
 )
 def test_a_line_of_progress(options: Options, told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +156,7 @@ def test_a_line_of_progress(options: Options, told: str, capsys: pytest.CaptureF
 
 
 def test_counts_begin_anew_with_each_run_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = plan_of(Options(concurrency=[2], requests=[20], warmup=0))
+    plan = plan_of(Options.read(concurrency=[2], requests=[20], warmup=0))
     info = RunInfo(
         run_id="r", source="measured", created="", command=[], loadstone="", host=Host(), plan_id="", seed=0,
         salt=None, cells=[CellInfo(load=plan.cells[0])],

@@ -138,8 +138,8 @@ def test_a_run_beside_its_server_tells_of_the_gpus(tmp_path: Path, monkeypatch: 
     document = bench(tmp_path, requests=[260])  # two seconds and more: two readings
     (cell,) = document["cells"]
     info = run_folder.read_info(Path(document["run_dir"]))
-    assert [each["name"] for each in info.settings["gpus"]] == ["NVIDIA H100 80GB HBM3"]
-    assert info.settings["gpus"][0]["driver"] == "580.159.04"
+    assert [each["name"] for each in info.settings.gpus] == ["NVIDIA H100 80GB HBM3"]
+    assert info.settings.gpus[0]["driver"] == "580.159.04"
     assert cell["gpu"]["throttled"] == {"hardware_thermal": 1.0}
     assert cell["gpu"]["power_w"]["max"] == pytest.approx(512.345)
     assert [each["severity"] for each in cell["verdict"]["findings"] if each["kind"] == "gpu_throttled"] == [

@@ -190,7 +190,7 @@ def test_a_plan_of_the_schema_before_is_replayed_as_it_was_drawn(tmp_path: Path)
     plan = run_folder.read_plan(written)
     assert plan.intended_s[:14].tolist() == times
     assert plan.plan_id == "be127cb16852"
-    replayed = plan_of(Options(plan=written))
+    replayed = plan_of(Options.read(plan=written))
     run_folder.write_plan(tmp_path / "plan.parquet", replayed)
     assert same(run_folder.read_plan(tmp_path), plan)
 

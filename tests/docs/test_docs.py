@@ -20,6 +20,8 @@ from loadstone.measure import simulated_server
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
+ELSEWHERE = [*PAGES[:2], ROOT / "docs" / "tutorial.md"]
+"""test_readme.py runs the first and the last."""
 READERS_SERVERS = ("http://localhost:8000", "http://localhost:8001")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -28,7 +30,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
 
 
-@pytest.mark.parametrize("page", PAGES[2:], ids=lambda page: page.name)  # README has a test of its own
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE], ids=lambda page: page.name)
 def test_examples_on_the_page_run(
     page: Path, loadstone: Loadstone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,5 +114,13 @@ def run(command: list[str], shown: str) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, *RESULTS], ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
+        path = page.parent / target if target else page
+        assert path.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(path), f"{page.name} links to {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors that forges give to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""Simulated figures that a page quotes are those of the commands that it quotes beside them."""
+"""Figures that a page quotes are those of the commands that it quotes beside them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ pytestmark = pytest.mark.long
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS = DOCS.parent / "benchmarks" / "results"
-WITHIN = 0.05
-"""Coefficients that are fitted anew move a figure by less; another way to start or to count, by more."""
+ROUNDED = 0.006
+"""Pages have three digits; the plan and the coefficients give the same results to the last bit."""
+RENEWED = 0.05
+"""Tables of benchmarks/results are written by scripts: coefficients that are fitted anew move a figure by less."""
 
 
 def section(page: str, heading: str) -> str:
@@ -59,7 +61,7 @@ def test_rows_of_others_are_simulated_by_the_commands_above_them(loadstone: Load
     for (_, _, *cells), run in zip(quoted, runs, strict=True):
         shipped = [number(cell.split(" / ")[1]) for cell in cells]
         got = [run["ttft_s"]["p50"], run["tpot_s"]["p50"] * 1e3, run["output_tokens_per_s"]]
-        assert got == pytest.approx(shipped, rel=WITHIN)
+        assert got == pytest.approx(shipped, rel=RENEWED)
 
 
 def test_a_closed_loop_of_equal_lengths_goes_on_as_it_started(loadstone: Loadstone) -> None:
@@ -78,16 +80,22 @@ def test_a_closed_loop_of_equal_lengths_goes_on_as_it_started(loadstone: Loadsto
     ]
     assert len(got) == len(quoted) == 2
     for mine, pages in zip(got, quoted, strict=True):
-        assert mine == pytest.approx(pages, rel=WITHIN)
+        assert mine == pytest.approx(pages, rel=ROUNDED)
+
+
+def test_slots_that_meet_wait_for_one_another(loadstone: Loadstone) -> None:
+    text = section("measuring.md", "### Slots that meet")
+    quoted = [number(cell) for cell in rows_of(text)[2][2:4]]
+    assert [run["ttft_s"]["p50"] for run in cells_of(loadstone, text)] == pytest.approx(quoted, rel=ROUNDED)
 
 
 def test_targets_are_held_against_the_run_that_is_quoted(loadstone: Loadstone) -> None:
     text = section("seeds.md", "### Targets")
     ttft, tpot, rate = ([number(cell) for cell in row[1:]] for row in rows_of(text)[2:])
     runs = cells_of(loadstone, text)
-    assert [run["ttft_s"]["p50"] for run in runs] == pytest.approx(ttft, rel=WITHIN)
-    assert [run["tpot_s"]["p50"] for run in runs] == pytest.approx(tpot, rel=WITHIN)
-    assert [run["steady"]["output_tokens_per_s"] for run in runs] == pytest.approx(rate, rel=WITHIN)
+    assert [run["ttft_s"]["p50"] for run in runs] == pytest.approx(ttft, rel=ROUNDED)
+    assert [run["tpot_s"]["p50"] for run in runs] == pytest.approx(tpot, rel=ROUNDED)
+    assert [run["steady"]["output_tokens_per_s"] for run in runs] == pytest.approx(rate, rel=ROUNDED)
 
 
 def test_superseded_methods_give_what_the_page_says(loadstone: Loadstone) -> None:
@@ -96,4 +104,38 @@ def test_superseded_methods_give_what_the_page_says(loadstone: Loadstone) -> Non
     runs = cells_of(loadstone, "\n".join(re.findall(r"^loadstone simulate .*/max_.*$", text, re.MULTILINE)))
     assert len(runs) == len(quoted) == 4
     for run, figures in zip(runs, quoted, strict=True):
-        assert [run["steady"]["output_tokens_per_s"], run["ttft_s"]["p50"]] == pytest.approx(figures, rel=WITHIN)
+        assert [run["steady"]["output_tokens_per_s"], run["ttft_s"]["p50"]] == pytest.approx(figures, rel=ROUNDED)
+
+
+def test_prices_are_compared_for_the_runs_that_are_quoted(loadstone: Loadstone) -> None:
+    text = section("compare.md", "## Prices")
+    quoted = re.findall(r"^ output_tokens_per_s +(\d \d+) +(\d \d+)", text, re.MULTILINE)
+    (command,) = re.findall(r"`loadstone (simulate [^`]+)`", text)
+    runs = cells_of(loadstone, f"loadstone {command}\nloadstone {command.replace('h100', 'h200')}")
+    got = [run["steady"]["output_tokens_per_s"] for run in runs]
+    assert got == pytest.approx([number(cell.replace(" ", "")) for cell in quoted[0]], rel=ROUNDED)
+
+
+def printed() -> list[tuple[str, list[str]]]:
+    """Commands of all pages whose output is the same each time, with the lines that the page prints below them."""
+    found = []
+    for page in [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]:
+        for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+            for command, output in re.findall(r"^\$ loadstone (.+)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+                same = command.startswith(("recommend ", "size ")) or "--dry-run" in command
+                if output and same:
+                    found.append((command, output.splitlines()))
+    return found
+
+
+@pytest.mark.parametrize(("command", "lines"), printed(), ids=[command for command, _ in printed()])
+def test_what_a_page_prints_is_what_the_command_prints(command: str, lines: list[str], loadstone: Loadstone) -> None:
+    outcome = loadstone(*shlex.split(command, comments=True))
+    assert outcome.code == 0, outcome.err
+    whole = " ".join(outcome.out.split())
+    assert [line for line in lines if " ".join(line.split()) not in whole] == []
+
+
+def test_pages_print_a_decision_and_commands_of_launches() -> None:
+    commands = [command.partition(" ")[0] for command, _ in printed()]
+    assert {"recommend", "launch"} <= set(commands)

@@ -1,4 +1,4 @@
-"""README's blocks run as they stand from a fresh clone, one after another in one shell."""
+"""The blocks of README and of the tutorial run as they stand from a fresh clone, one after another in one shell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
+BLOCKS = [
+    block
+    for page in PAGES
+    for block in re.findall(r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+]
 LISTENS = """
 listens() {
   for _ in $(seq 300); do (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null && return; sleep 0.1; done
@@ -35,7 +40,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_the_blocks_of_readme_run_in_order(tmp_path: Path) -> None:
+def test_the_blocks_of_the_tutorial_run_in_order(tmp_path: Path) -> None:
     clone, programs = tmp_path / "clone", tmp_path / "bin"
     shutil.copytree(ROOT / "examples", clone / "examples")
     shutil.copy(ROOT / "pyproject.toml", clone)
@@ -46,8 +51,7 @@ def test_the_blocks_of_readme_run_in_order(tmp_path: Path) -> None:
     # A reader goes on once a server has said that it is ready.
     waits = ["\n".join(f"listens {port}" for port in re.findall(r"--port (\d+) &", block)) for block in BLOCKS]
     script = LISTENS + "".join(f"{block}{wait}\n" for block, wait in zip(BLOCKS, waits, strict=True))
-    for port in ("8000", "8001"):  # where something else may listen
-        script = script.replace(port, str(free_port()))
+    script = script.replace("8000", str(free_port()))  # something else may listen there
     environment = {
         **os.environ,
         "PATH": f"{programs}:{os.environ['PATH']}",
@@ -63,12 +67,12 @@ def test_the_blocks_of_readme_run_in_order(tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGTERM)  # the servers, where it did not come to their end
     assert shell.returncode == 0, output[-6000:]
-    assert {"report.html", "gpus.html"} <= {each.name for each in clone.iterdir()}
-    assert len(list((clone / "runs").iterdir())) >= 8
+    assert (clone / "report.html").exists()
+    assert len(list((clone / "runs").iterdir())) == 4
 
 
 @pytest.mark.parametrize("name", ["examples/trace.csv"])
-def test_files_that_readme_names_are_in_the_repository(name: str) -> None:
-    assert name in (ROOT / "README.md").read_text("utf-8")
+def test_files_that_the_tutorial_names_are_in_the_repository(name: str) -> None:
+    assert name in (ROOT / "docs" / "tutorial.md").read_text("utf-8")
     if (ROOT / ".git").exists():
         subprocess.run(["git", "ls-files", "--error-unmatch", name], cwd=ROOT, check=True, capture_output=True)

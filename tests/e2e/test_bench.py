@@ -286,7 +286,7 @@ def test_time_to_connect_is_limited(tmp_path: Path) -> None:
             if event.kind == "attached":
                 server.stop_accepting()
 
-        options = bench.Options(
+        options = bench.Options.read(
             url=server.url, input="8", output="4", concurrency=[2], requests=[2], warmup=0, out=tmp_path,
             timeout_connect_s=0.5,
         )  # fmt: skip

@@ -292,7 +292,7 @@ def test_the_folder_of_a_run_that_never_began_does_not_say_running(server: Timin
         if event.kind == "attached":
             signal.raise_signal(signal.SIGINT)
 
-    options = bench.Options(url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path)
+    options = bench.Options.read(url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         bench.bench(options, on_event)
     (folder,) = tmp_path.iterdir()
@@ -308,10 +308,10 @@ def test_a_run_that_an_error_ends_does_not_say_running(
 
     load = {"input": "8", "output": "4", "concurrency": [1], "requests": [4], "out": tmp_path}
     with pytest.raises(BlockingIOError):
-        bench.bench(bench.Options(url=server.url, **load), fails)
+        bench.bench(bench.Options.read(url=server.url, **load), fails)
     monkeypatch.setattr(simulate, "uncertainty", fails)
     with pytest.raises(BlockingIOError):
-        simulate.simulate(SimulateOptions(deployment="llama-3.1-8b@1xh100", **load))
+        simulate.simulate(SimulateOptions.read(deployment="llama-3.1-8b@1xh100", **load))
     told = [json.loads((folder / "run.json").read_bytes()) for folder in tmp_path.iterdir()]
     assert [info["status"] for info in told] == ["failed", "failed"]
     assert all("Resource temporarily unavailable" in info["error"] for info in told)
@@ -340,7 +340,7 @@ def test_a_simulation_that_never_began_does_not_say_running(tmp_path: Path, monk
     monkeypatch.setattr(simulate, "uncertainty", lambda *_: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         simulate.simulate(
-            SimulateOptions(deployment="llama-3.1-8b@1xh100", concurrency=[1], requests=[4], out=tmp_path)
+            SimulateOptions.read(deployment="llama-3.1-8b@1xh100", concurrency=[1], requests=[4], out=tmp_path)
         )
     (folder,) = tmp_path.iterdir()
     info = json.loads((folder / "run.json").read_bytes())
@@ -380,7 +380,7 @@ def fork(event):
         if not forked[0]:
             os.close(1)
             time.sleep(600)
-document = bench.bench(Options(
+document = bench.bench(Options.read(
     sim="ttft=5ms,itl=1ms", input="8", output="4", concurrency=[2], requests=[8], out=Path(sys.argv[1])
 ), fork)
 os.kill(forked[0], 9)

@@ -15,10 +15,11 @@ from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
 from loadstone.core.record import RunInfo, Target
+from loadstone.core.settings import read_settings
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.report.charts.bands import predictions
 from loadstone.report.data.points import points_of
-from loadstone.runs.preflight import deployment_record, doubts
+from loadstone.runs.deployments import deployment_record, doubts
 
 SMALL = ("--input", "64", "--output", "8", "--concurrency", "1", "--requests", "6", "--warmup", "0", "--json")
 
@@ -114,9 +115,9 @@ def test_reports_and_comparisons_know_what_it_ran_on(
     page = tmp_path / "both.md"
     assert loadstone("report", *folders, "-o", page, *prices).code == 0
     text = page.read_text()
-    assert "of light" in text
+    assert "roofline" in text
     assert "2×H200 tp2" in text
-    assert text.count("stated by the user: llama-3.1-8b") == 2
+    assert text.count("declared by the user: llama-3.1-8b") == 2
 
     table = tmp_path / "both.csv"
     assert loadstone("report", *folders, "-o", table, *prices).code == 0
@@ -268,7 +269,7 @@ def test_the_version_of_triton_is_not_that_of_the_engine_behind_it() -> None:
     settings = {"deployment": stated("llama-3.1-8b@1xh100/engine=trtllm", target)}
     info = RunInfo(
         run_id="r", source="measured", created="", command=[], loadstone="", host=Host(), target=target, plan_id="",
-        seed=0, salt=None, settings=settings,
+        seed=0, salt=None, settings=read_settings(settings),
     )  # fmt: skip
     assert run_facts(info).label == "TensorRT-LLM · house-model bf16 · 1×H100"
 

@@ -1,6 +1,6 @@
 """Measurement errors planted on purpose, each of which its own finding must flag; and clean runs, where none may.
 
-docs/trust.md has the same list for readers: each plant below is a line of its table.
+benchmarks/results/planted.md has the same list for readers: each plant below is a line of its table.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from replies import DONE, counted, say, sends, tokens
 
 ROOT = Path(__file__).resolve().parents[2]
-TRUST = ROOT / "docs" / "trust.md"
+TRUST = ROOT / "benchmarks" / "results" / "planted.md"
 CLOSED = "--input 64 --output 8 --warmup 0 --concurrency 2 --requests 24"
 LONGER = f"{CLOSED} --requests 80"
 SHORT = "--input 64 --output 4 --warmup 0"
@@ -59,7 +59,7 @@ PROMPTS = [{"prompt": f"what is {i}", "max_tokens": 30} for i in range(12)]
 
 class Plant(NamedTuple):
     error: str
-    """As docs/trust.md has it."""
+    """As benchmarks/results/planted.md has it."""
     kind: str
     reply: Reply
     flags: str

@@ -53,8 +53,8 @@ def test_the_document_is_benchs_with_intervals(simulate: Loadstone) -> None:
     assert json.loads((folder / "summary.json").read_text()) == done.document
     opened = package.open_run(folder)
     assert opened.summary() == done.document
-    assert opened.info.settings["deployment"]["gpu"] == "h100"
-    assert opened.info.settings["deployment"]["engine"] == "vllm"
+    assert opened.info.settings.deployment["gpu"] == "h100"
+    assert opened.info.settings.deployment["engine"] == "vllm"
     assert len(opened.records()) == 80 + 9
 
 
@@ -69,7 +69,7 @@ def test_benchs_plan_is_simulated(loadstone: Loadstone, simulate: Loadstone, tim
     asked = ("--concurrency", "2", "--requests", "6", "--output", "4", "--json", "--label", "as it comes")
     measured = loadstone("bench", timing.url, *asked)
     simulated = simulate(DEPLOYMENT, "--plan", measured.folder, "--label", "predicted")
-    labels = [run_folder.read_info(each.folder).settings["label"] for each in (measured, simulated)]
+    labels = [run_folder.read_info(each.folder).settings.label for each in (measured, simulated)]
     assert labels == ["as it comes", "predicted"]
     assert simulated.document["plan_id"] == measured.document["plan_id"]
     assert [record["request_id"] for record in simulated.records] == [f"0-{i}" for i in range(8)]

@@ -513,7 +513,7 @@ def test_a_name_that_is_no_utf_8(tmp_path: Path, place: str) -> None:
     except OSError:
         pytest.skip("this file system takes UTF-8 alone")
     found = run(tmp_path, inside if place == "folder" else path, command=["loadstone", "import", str(path)])
-    assert run_folder.read_info(found.runs[0]).settings["import"]["files"] == ["caf\ufffd.jsonl"]
+    assert run_folder.read_info(found.runs[0]).settings.imported.files == ["caf\ufffd.jsonl"]
 
 
 # --- facts that are given ----------------------------------------------------------------------------------------

@@ -150,11 +150,11 @@ def test_what_a_file_states_otherwise_stands_beside_the_numbers_of_its_requests(
     assert all(abs(one.stated - one.ours) > 0.005 * one.ours for one in cell.stated)
     number = f"{rate.stated:.4g}"
     told = " ".join(shown(summarise(folder), 400).split())
-    assert f"the file itself states out tok/s {number} (total_output_tokens/duration" in told
+    assert f"the file itself reports out tok/s {number} (total_output_tokens/duration" in told
     report = loadstone.write_report(folder, tmp_path / "report.md")[0].read_text()
     assert re.search(rf"\| output tok/s \| {number} \| {rate.ours:.4g} \| total.*duration", report)
     page = loadstone.write_report(folder, tmp_path / "report.html")[0].read_text()
-    assert "What files state otherwise" in page
+    assert "What files report otherwise" in page
     copied = Path(shutil.copytree(folder, tmp_path / "copied"))
     evidence = [one["evidence"] for one in loadstone.compare(folder, copied)["findings"]]
     assert any(f"output_tokens_per_s {number}" in one and "total_output_tokens/duration" in one for one in evidence)

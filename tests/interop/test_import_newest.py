@@ -102,7 +102,7 @@ def test_what_guidellm_does_not_measure_is_warm_up(tmp_path: Path) -> None:
     assert [row["phase"] for row in rows(found)] == ["warmup"] * 3 + ["measure"] * 3
     assert document(found)["cells"][0]["requests"]["ok"] == 3
     assert not {"concurrency_inconsistent", "throughput_inconsistent", "requests_missing"} & set(kinds(found))
-    stated = run_folder.read_info(found.runs[0]).settings["import"]["cells"][0]["stated"]
+    stated = run_folder.read_info(found.runs[0]).settings.imported.cells[0]["stated"]
     assert (stated["totals"]["requests_per_s"], stated["duration_s"]) == (0.9, None)
 
 
@@ -176,7 +176,7 @@ def test_conversations_of_aiperf_are_sessions(tmp_path: Path) -> None:
     made = rows(found)
     firsts = {row["request_id"] for row in made if row["turn"] == 0}
     assert {row["session_id"] for row in made} == firsts
-    workload = run_folder.read_info(found.runs[0]).settings["workload"]
+    workload = run_folder.read_info(found.runs[0]).settings.workload
     assert workload["sessions"] == {"turns": {"kind": "fixed", "mean": 3.0}, "think": {"mean_s": 0.1}}
 
 

@@ -17,7 +17,7 @@ from loadstone.measure.engines import attach
 from loadstone.measure.engines.probe import Requirements
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.measure.wire.request import make_body, make_path
-from loadstone.runs.preflight import LOADED, Server, answer_times_s
+from loadstone.runs.preflight import LOADED, ProbedServer, answer_times_s
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
@@ -683,14 +683,14 @@ def test_how_long_requests_will_take_is_asked_of_the_server() -> None:
     plan = make_plan(Synthetic(Length("fixed", 64), Length("fixed", 500)), cells, requests=[3, 3])
     with start(FixedLatency(0.03, 0.02)) as server:
         target, vocabulary, request = probe(server.url)
-        expected = answer_times_s(plan, Server(target, vocabulary, request, [], [], [], []))
+        expected = answer_times_s(plan, ProbedServer(target, vocabulary, request, [], [], [], []))
         assert len(expected) == 2
         assert expected[0] == expected[1] > LOADED * 500 * 0.02 / 2
-        planner = Planner(Options(rate=[2.0]))
+        planner = Planner(Options.read(rate=[2.0]))
         assert planner.chooses_length
         assert planner.plan(e2e_s=expected[:1]).cells == (Load("rate", 2.0),)
         broken = msgspec.structs.replace(target, url=server.url + "/nowhere")
-        assert answer_times_s(plan, Server(broken, vocabulary, request, [], [], [], [])) == []
+        assert answer_times_s(plan, ProbedServer(broken, vocabulary, request, [], [], [], [])) == []
 
 
 # --- connections that are cut ------------------------------------------------------------------------------------

@@ -176,7 +176,7 @@ def test_experts_touched_are_those_of_uniform_routing_and_fewer_where_some_are_f
     deployment = parse_deployment("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm")
     work = work_of(deployment)
     at = int(np.flatnonzero(work.kind == EXPERTS)[0])
-    reading_s = work.weights[at] / (work.reach_memory[at] * work.hbm[0])
+    reading_s = work.weights[at] / (work.efficiency_memory[at] * work.hbm[0])
     for tokens in (1, 8, 64):
         seconds = experts_s(work, tokens, routing_shape=1e6, expert_compute=1e12)
         assert seconds / reading_s == pytest.approx(128 * (1 - (1 - 8 / 128) ** tokens), rel=1e-3)
@@ -191,20 +191,20 @@ def test_the_speed_of_light_has_no_floors_and_full_reach() -> None:
     at = work.kind == EXPERTS
     assert (work.floor[at] > 0).all()
     assert (light.floor == 0).all()
-    assert (light.reach_memory[at] == 1).all()
-    assert (light.reach_compute[at] == 1).all()
-    assert (light.reach_moving[at] == 1).all()
+    assert (light.efficiency_memory[at] == 1).all()
+    assert (light.efficiency_compute[at] == 1).all()
+    assert (light.efficiency_moving[at] == 1).all()
 
 
 def test_tokens_are_dealt_out_at_the_rate_their_kernel_was_measured_at() -> None:
     work = work_of(parse_deployment("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm"))
     at = int(np.flatnonzero(work.kind == EXPERTS)[0])
-    slower = replace(work, reach_moving=work.reach_moving / 2)
+    slower = replace(work, efficiency_moving=work.efficiency_moving / 2)
     values = np.exp(PRIOR)[None, :].copy()
     values[0, INDEX["routing_shape"]] = 1e6
     tokens = np.array([4096.0])
     more = body_seconds(slower, values, tokens) - body_seconds(work, values, tokens)
-    each_s = 4096 * 8 * work.activations[at] / (work.reach_moving[at] * work.hbm[0])
+    each_s = 4096 * 8 * work.activations[at] / (work.efficiency_moving[at] * work.hbm[0])
     assert more[0] == pytest.approx(work.count[at] * each_s, rel=1e-6)
 
 

@@ -13,7 +13,7 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.predict.scheduler import EnginePolicy, Sequence, Speculative, batches_of, policy_of
 from loadstone.predict.scheduler.scheduler import Batch
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.engine import Journal
+from loadstone.predict.simulator.engine import RequestLog
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, longest_request
 from loadstone.predict.simulator.pipeline import Pipeline, complete, engines_of
 from loadstone.predict.sizing.size import size
@@ -22,8 +22,8 @@ from test_simulator import POLICY, SLOPED, Times, check_answers, plan, records_o
 PIPED = EnginePolicy(kv_blocks=10_000, max_batched_tokens=1024, max_seqs=64, pipeline=2)
 
 
-def engine(policy: EnginePolicy, times: Times) -> tuple[Pipeline, Journal]:
-    journal = Journal(20)
+def engine(policy: EnginePolicy, times: Times) -> tuple[Pipeline, RequestLog]:
+    journal = RequestLog(20)
     _, (unit,) = engines_of(Fleet(policy, times), journal, shared=False)
     assert isinstance(unit, Pipeline)
     return unit, journal

@@ -11,7 +11,14 @@ from loadstone.catalogue import gpu, gpus
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.engines import ENGINES
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.boards import architecture_of, floor_of, reach_of, ring_of, widened, widening_of
+from loadstone.predict.step_time.boards import (
+    architecture_of,
+    board_efficiency,
+    floor_of,
+    ring_of,
+    widened,
+    widening_of,
+)
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR
 from loadstone.predict.step_time.formulas import body_seconds
 from loadstone.predict.step_time.profile import prior_profile
@@ -25,16 +32,16 @@ def prompt_s(deployment: str) -> float:
 def test_what_the_coefficients_were_fitted_on_is_left_to_them() -> None:
     for each in gpus():
         if architecture_of(each).split()[0] in ("ampere", "hopper", "cdna") or each.name in ("b200", "b300", "gb200"):
-            reach = reach_of(each)
+            reach = board_efficiency(each)
             assert {*reach.compute, *reach.memory, floor_of(each)} == {1.0}, each.name
 
 
 def test_a_board_reaches_what_its_tables_say() -> None:
-    assert reach_of(gpu("l40s")).compute[0] * 0.75 == pytest.approx(0.58, abs=0.01)  # of its peak, in 16 bits
+    assert board_efficiency(gpu("l40s")).compute[0] * 0.75 == pytest.approx(0.58, abs=0.01)  # of its peak, in 16 bits
     work = work_of(parse_deployment("llama-3.1-8b:fp8@1xrtx-pro-6000/engine=vllm"))
     head, products = work.kind == HEAD, work.kind == GEMM
-    assert set(work.reach_compute[head]) == {1.07}
-    assert set(work.reach_compute[products]) == {1.22}
+    assert set(work.efficiency_compute[head]) == {1.07}
+    assert set(work.efficiency_compute[products]) == {1.22}
     assert work.products[0] == pytest.approx(0.75 * work_of(parse_deployment("llama-3.1-8b:fp8@1xh100")).products[0])
 
 
@@ -53,8 +60,8 @@ def test_widened_weights_are_read_faster_and_multiplied_slower_on_ampere() -> No
 
 def test_the_speed_of_light_is_the_data_sheets() -> None:
     light = ideal(work_of(parse_deployment("llama-3.1-8b:int4@1xa100/engine=vllm")))
-    assert np.all(light.reach_compute == 1)
-    assert np.all(light.reach_memory == 1)
+    assert np.all(light.efficiency_compute == 1)
+    assert np.all(light.efficiency_memory == 1)
 
 
 def test_each_stage_of_a_pipeline_has_a_host() -> None:

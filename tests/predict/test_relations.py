@@ -18,6 +18,7 @@ from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
 from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.predict.step_time.work import COLLECTIVE, work_of
 from loadstone.report.pages.terminal import render
+from loadstone.report.table import to_text
 from loadstone.runs.simulate import simulate
 from loadstone.workload.options import SimulateOptions
 
@@ -89,7 +90,7 @@ def test_an_engine_without_a_per_tensor_kernel_has_its_own_of_16_bits_beside_oth
 def test_a_link_of_amds_mesh_reaches_what_it_was_measured_at_beside_nvlinks_coefficient() -> None:
     def reach(gpu: str) -> float:
         work = work_of(parse_deployment(f"llama-3.1-70b@2x{gpu}/tp2"))
-        return float(work.reach_memory[work.kind == COLLECTIVE][0])
+        return float(work.efficiency_memory[work.kind == COLLECTIVE][0])
 
     assert reach("h200") == 1
     assert 0.47 * reach("mi300x") == pytest.approx(48 / 64, rel=0.01)
@@ -109,7 +110,7 @@ def test_the_parts_of_a_first_token_add_up_to_it() -> None:
 
 def test_simulate_says_of_what_the_first_token_consists(tmp_path: Path) -> None:
     load = {"input": "1", "output": "4", "concurrency": [1], "requests": [2], "out": tmp_path}
-    document = simulate(SimulateOptions(deployment="llama-3.1-8b@1xh100", draws=0, **load))
+    document = simulate(SimulateOptions.read(deployment="llama-3.1-8b@1xh100", draws=0, **load))
     first = document["first_token"]
     assert first["prompt_tokens"] == 1
     ttft_s = document["cells"][0]["metrics"]["ttft_s"]["p50"]
@@ -123,9 +124,4 @@ def test_simulate_says_of_what_the_first_token_consists(tmp_path: Path) -> None:
 
 
 def _text(document: dict[str, object]) -> str:
-    from rich.console import Console
-
-    console = Console(width=200)
-    with console.capture() as capture:
-        console.print(render(Summary.of(document)))
-    return capture.get()
+    return to_text(render(Summary.of(document)), 200)

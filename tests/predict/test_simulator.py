@@ -27,7 +27,7 @@ from loadstone.predict.scheduler import EnginePolicy, Scheduler, Speculative
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import CellRequests, whole_prompts
 from loadstone.predict.simulator.content import Contents, shares
-from loadstone.predict.simulator.engine import NEVER, Group, Journal, Replica, taker
+from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, choose_replica
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.interval import _figures, beginning, intervals
@@ -72,7 +72,7 @@ SLOPED = Times(step=0.006, token=1.2e-5, slot=1e-5, context=3e-9)
 
 
 def plan(**options: Any) -> Plan:
-    return plan_of(Options(**({"input": "100", "output": "5", "warmup": 0} | options)))
+    return plan_of(Options.read(**({"input": "100", "output": "5", "warmup": 0} | options)))
 
 
 def records_of(asked: Plan, fleet: Fleet, cell: int = 0, **more: Any) -> list[Json]:
@@ -413,11 +413,11 @@ def test_blocks_have_equal_keys_where_their_tokens_and_all_before_are_equal(
             for at, ids in enumerate(TRACE)
         ]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        asked = plan_of(Options(trace=path, warmup=0))
+        asked = plan_of(Options.read(trace=path, warmup=0))
     elif "dataset" in options:
         path = tmp_path / "texts.txt"
         path.write_text("".join(f"{letter * 130}\n" for letter in "abc"))
-        asked = plan_of(Options(dataset=path, requests=[9], output="5", warmup=0, concurrency=[1]))
+        asked = plan_of(Options.read(dataset=path, requests=[9], output="5", warmup=0, concurrency=[1]))
     else:
         asked = plan(**({"concurrency": [2, 3], "requests": [12], "warmup": 2} | options))
     cell = len(asked.cells) - 1
@@ -457,7 +457,7 @@ def test_blocks_have_equal_keys_where_their_tokens_and_all_before_are_equal(
 def test_texts_are_shared_where_one_is_sent_again(texts: int, load: Json, shared: bool, tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("".join(f"{letter * 130}\n" for letter in "abc"[:texts]))
-    asked = plan_of(Options(**({"dataset": path, "output": "5", "warmup": 0, "concurrency": [1]} | load)))
+    asked = plan_of(Options.read(**({"dataset": path, "output": "5", "warmup": 0, "concurrency": [1]} | load)))
     assert shares(asked, 0) == shared
 
 
@@ -510,9 +510,9 @@ def test_the_next_goes_where_the_fewest_are_those_that_wait_four_times() -> None
     assert loads == [1, 1 + 4, 1 + 8, 1 + 12]
     complete(replica)
     assert replica.load == 2 + 8
-    assert taker([9, 3, 3], 0, "least-busy") == 1
-    assert [taker([3, 3, 9], turn, "least-busy") for turn in range(4)] == [0, 1, 0, 0]
-    assert [taker([9, 3, 3], turn, "round-robin") for turn in range(4)] == [0, 1, 2, 0]
+    assert choose_replica([9, 3, 3], 0, "least-busy") == 1
+    assert [choose_replica([3, 3, 9], turn, "least-busy") for turn in range(4)] == [0, 1, 0, 0]
+    assert [choose_replica([9, 3, 3], turn, "round-robin") for turn in range(4)] == [0, 1, 2, 0]
 
 
 def ranks(hold_steps: int, *arrivals: tuple[float, int]) -> list[float]:
@@ -520,8 +520,10 @@ def ranks(hold_steps: int, *arrivals: tuple[float, int]) -> list[float]:
     from loadstone.predict.scheduler import Sequence as Request
 
     policy = msgspec.structs.replace(POLICY, hold_steps=hold_steps)
-    journal = Journal(len(arrivals))
-    group = Group([Replica(Scheduler(policy), Times(token=0.0009), journal, number=number) for number in range(2)])
+    journal = RequestLog(len(arrivals))
+    group = LockstepGroup(
+        [Replica(Scheduler(policy), Times(token=0.0009), journal, number=number) for number in range(2)]
+    )
     coming = list(enumerate(arrivals))
     while coming or group.next_s < NEVER:
         if coming and coming[0][1][0] <= group.next_s:
@@ -560,7 +562,7 @@ def test_experts_take_what_all_ranks_bring() -> None:
             return super().step_s(decodes, context, chunks, met_tokens)
 
     policy = msgspec.structs.replace(POLICY, speculative=Speculative(3, 0.0))
-    group = Group([Replica(Scheduler(policy), Told(), Journal(2)) for _ in range(2)])
+    group = LockstepGroup([Replica(Scheduler(policy), Told(), RequestLog(2)) for _ in range(2)])
     group.add(Request(0, 99, 5), 0.0)
     group.add(Request(1, 29, 5), 0.001)
     complete(group)
@@ -606,9 +608,9 @@ def test_a_group_of_one_is_a_replica(seed: int, order: str, kv_blocks: int) -> N
     lengths = rng.integers(1, 70, (20, 2)).tolist()
     found = []
     for grouped in (False, True):
-        journal = Journal(20)
+        journal = RequestLog(20)
         replica = Replica(Scheduler(policy), SLOPED, journal)
-        unit = Group([replica]) if grouped else replica
+        unit = LockstepGroup([replica]) if grouped else replica
         ends = []
         waiting = list(enumerate(zip(arrivals, lengths, strict=True)))
         while waiting or unit.next_s < NEVER:
@@ -1168,6 +1170,6 @@ def test_what_never_fits_is_told() -> None:
 def test_a_saved_plan_is_simulated_as_it_is(tmp_path: Path) -> None:
     asked = plan(concurrency=[2], requests=[10])
     run_folder.write_plan(tmp_path / "plan.parquet", asked)
-    again = plan_of(Options(plan=tmp_path / "plan.parquet"))
+    again = plan_of(Options.read(plan=tmp_path / "plan.parquet"))
     fleet = Fleet(POLICY, Times())
     assert records_of(again, fleet) == records_of(asked, fleet)

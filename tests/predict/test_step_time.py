@@ -6,6 +6,7 @@ import gzip
 import itertools
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,12 +21,13 @@ from loadstone.predict.step_time import StepModel, profile_of
 from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
 from loadstone.predict.step_time.formulas import (
+    attended_pairs,
     body_seconds,
     context_seconds,
     head_seconds,
     launch_seconds,
     pair_seconds,
-    pairs_of,
+    window_pairs,
 )
 from loadstone.predict.step_time.profile import (
     ELSEWHERE,
@@ -170,7 +172,7 @@ def test_messages_that_are_no_reduction() -> None:
 def one_of(**columns: float) -> Work:
     """One operator of one deployment; what is not said is 0, and rates are 1."""
     rates = {"peak": 1.0, "hbm": 1.0, "peak16": 1.0, "link": 1.0, "count": 1.0, "stages": 1.0}
-    rates |= {"reach_compute": 1.0, "reach_memory": 1.0}
+    rates |= {"efficiency_compute": 1.0, "efficiency_memory": 1.0}
     integers = ("row", "kind", "compute", "memory")
     return Work(
         **{
@@ -196,7 +198,7 @@ def test_the_formulas_by_hand() -> None:
         5 * (6**3 + 6.4**3) ** (1 / 3)
     )
     assert float(head_seconds(replace(product, kind=np.array([HEAD])), half, two)[0]) == pytest.approx(cubes)
-    reached = replace(product, reach_compute=two / 4, reach_memory=two / 8)
+    reached = replace(product, efficiency_compute=two / 4, efficiency_memory=two / 8)
     assert float(body_seconds(reached, half, two)[0]) == pytest.approx(5 * (6**3 + 16**3) ** (1 / 3))
     caches = one_of(cache=6, context_flops=4, widening=2, peak16=4, window_cache=8)
     full, windowed, _ = context_seconds(caches, given(attention_prefill=0.5, attention_decode=0.5))
@@ -205,7 +207,7 @@ def test_the_formulas_by_hand() -> None:
     message = one_of(kind=COLLECTIVE, ranks=64, message=6, link=4, count=3)
     sent = body_seconds(message, given(collective_s=8, collective_link=0.5), two)
     assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 6))
-    slower = replace(message, floor=two, reach_memory=two / 4)
+    slower = replace(message, floor=two, efficiency_memory=two / 4)
     sent = body_seconds(slower, given(collective_s=8, collective_link=0.5), two)
     assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 2 + 12))
     layers = one_of(layers=1, products=2, quantised=3, expert_layers=4, latent_layers=5, linear_layers=6, launches=7)
@@ -217,7 +219,9 @@ def test_the_formulas_by_hand() -> None:
 
     # Experts: of 8, four here, two for each of four tokens; asked for at rates of shape 1: a/(a + 1) are touched.
     experts = one_of(kind=EXPERTS, flops=3, peak=4, weights=5, activations=6, hbm=8, experts=8, per_token=2, ep=2)
-    experts = replace(experts, floor=two, reach_compute=two / 4, reach_memory=two / 8, reach_moving=two / 4)
+    experts = replace(
+        experts, floor=two, efficiency_compute=two / 4, efficiency_memory=two / 8, efficiency_moving=two / 4
+    )
     asked = 4 * np.log(8 / 6)
     share = asked / (1 + asked)
     for z in (0.0, 0.5):
@@ -252,7 +256,7 @@ def test_a_step_is_the_sum_of_its_parts(text: str) -> None:
     new, cached, window = np.array([40.0, 8.0]), np.array([100.0, 0.0]), float(work.window[0])
     full, windowed, state = (float(each[0]) for each in context_seconds(work, values))
     pair, window_pair = (float(each[0]) for each in pair_seconds(work, values))
-    pairs, seen = pairs_of(new, cached, np.array(window))
+    pairs, seen = attended_pairs(new, cached), window_pairs(new, cached, np.array(window))
 
     def body(tokens: float) -> float:
         return float(body_seconds(work, values, np.array([tokens]))[0])
@@ -338,14 +342,19 @@ def test_a_table_lookup_is_the_formula_in_between() -> None:
     assert around[1] == pytest.approx((around[0] + around[2]) / 2, rel=5e-3)
 
 
-def test_windows_bound_what_attention_sees() -> None:
-    new, window = np.array([10.0]), np.array([4.0])
-    full, seen = pairs_of(new, np.array([0.0]), window)
-    assert full[0] == 50
-    assert seen[0] == 4 * 2 + 6 * 4  # rises to the window, then keeps it
-    full, seen = pairs_of(new, np.array([100.0]), window)
-    assert full[0] == 1050
-    assert seen[0] == 40
+@pytest.mark.parametrize("number", [float, lambda value: np.array([value])], ids=["one", "arrays"])
+@pytest.mark.parametrize(
+    ("cached", "pairs", "within"),
+    [
+        (0.0, 50, 4 * 2 + 6 * 4),
+        (2.0, 70, 2 * (2 + 1) + 8 * 4),
+        (100.0, 1050, 40),
+    ],
+)
+def test_windows_bound_what_attention_sees(cached: float, pairs: float, within: float, number: Any) -> None:
+    """Pairs rise to the window, and stay there."""
+    assert attended_pairs(number(10.0), number(cached)) == pairs
+    assert window_pairs(number(10.0), number(cached), number(4.0)) == within
 
 
 @pytest.mark.parametrize("more", ["", "/enforce_eager=1"])

@@ -16,10 +16,11 @@ from annotate import annotated
 from conftest import Loadstone
 from loadstone.calibrate.cases import CaseTable, case_of, refresh
 from loadstone.calibrate.points import Point, deployment_of, read_points
-from loadstone.calibrate.validate import Scored, errors, footnote, regime, score, summarise, validation
+from loadstone.calibrate.validate import Scored, errors, regime, score, summarise, validation
 from loadstone.catalogue import model, parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.step_time.profile import family_of, prior_profile, profile_of, save
+from loadstone.report.pages.validation import explain
 
 POINTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "points.csv"
 
@@ -122,7 +123,7 @@ def test_what_was_held_out_is_counted(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     path = write(tmp_path / "points.csv", {"fold": ""}, {"fold": "", "model": "Qwen/Qwen3-8B"}, {"engine": "mystery"})
     rows = score(read_points(path))
-    said = footnote(rows).splitlines()[0]
+    said = explain(rows)[0]
     assert said == (
         "2 of 3 points predicted; 1 with coefficients fitted without their model family; 1 of model families that "
         "were in no fit"
@@ -132,7 +133,7 @@ def test_what_was_held_out_is_counted(tmp_path: Path, monkeypatch: pytest.Monkey
     save(own, tmp_path / "loadstone" / "profiles")
     mine = score(read_points(path), "mine")
     assert [each.held_out for each in mine[:2]] == [None, None]
-    assert "2 with a profile of your own, which may have been fitted on them" in footnote(mine)
+    assert "2 with a profile of your own, which may have been fitted on them" in explain(mine)[0]
     # Nothing was measured for a prior.
     save(prior_profile("guess"), tmp_path / "loadstone" / "profiles")
     assert [each.held_out for each in score(read_points(path), "guess")[:2]] == [False, False]

@@ -117,7 +117,7 @@ def test_preemptions_and_the_wait_for_room_are_told() -> None:
 def test_simulate_gives_the_same(deployment: str, tokens: tuple[int, int], ratio: float, users: int) -> None:
     fleet = fleet_of(parse_deployment(deployment))
     plan = plan_of(
-        Options(
+        Options.read(
             input=str(tokens[0]), output=str(tokens[1]), range_ratio=ratio, warmup=0, concurrency=[users],
             requests=[4 * users],
         )

@@ -14,8 +14,9 @@ from loadstone.core import run_folder
 from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
+from loadstone.core.settings import read_settings
 from loadstone.core.version import __version__
-from loadstone.report.data.points import Point, points_of
+from loadstone.report.data.points import CellPoint, points_of
 from loadstone.report.data.runs import read_runs
 
 Json = dict[str, Any]
@@ -63,6 +64,7 @@ def run(
     """A run folder with these cells."""
     deployed = {"gpu": "h200", "gpus": 8} | dict(deployment or {})
     asked: Json = {"kind": "synthetic", "input": length(1024), "output": length(128), "prefix_tokens": 0}
+    asked |= workload or {}
     info = RunInfo(
         run_id=name, source=source, status="done", created=f"2026-01-01T00:00:00+00:00 {name}",
         command=["loadstone", "bench", "http://localhost:8000"], loadstone=__version__, host=Host(cpu="a cpu"),
@@ -70,7 +72,7 @@ def run(
                       model=model, engine=engine, prompt_kind="text"),
         slo=dict(slo or {}),
         plan_id="0123456789ab", seed=0, salt=None,
-        settings={"deployment": deployed, "workload": asked | dict(workload or {})} | dict(settings or {}),
+        settings=read_settings({"deployment": deployed, "workload": asked, **(settings or {})}),
         cells=[CellInfo(load=Load(kind=each["load"]["kind"], value=each["load"]["value"]), start_s=0.0, end_s=9.0)
                for each in cells],
     )  # fmt: skip
@@ -109,7 +111,7 @@ def _complete(cell: Json) -> Json:
     }
 
 
-def points(folder: Path, prices: Mapping[str, float] | None = None) -> list[Point]:
+def points(folder: Path, prices: Mapping[str, float] | None = None) -> list[CellPoint]:
     """Return the points of all runs in the folder. `prices`: dollars per hour by GPU."""
     return points_of(read_runs([folder])[0], None if prices is None else Prices(prices))
 

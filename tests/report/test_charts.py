@@ -19,13 +19,12 @@ from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.predict.sizing.size import Row, size
 from loadstone.report.charts import bands, bars, inside, lines
-from loadstone.report.charts.select import Drawn
-from loadstone.report.charts.select import drawn as pictures_of
+from loadstone.report.charts.select import Drawn, draw_pictures
 from loadstone.report.charts.sizing import contexts_picture
 from loadstone.report.charts.theme import PALETTE, Figure, to_png, to_svg
 from loadstone.report.data import pairs
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TOTAL, TPOT, TTFT, frames
-from loadstone.report.data.points import Point
+from loadstone.report.data.points import CellPoint
 from loadstone.report.data.samples import LEVELS, Cdf, sample
 from loadstone.report.data.series import series_of
 from report_folders import cell, length, points, record, run, stat
@@ -33,7 +32,7 @@ from report_folders import cell, length, points, record, run, stat
 PNG = b"\x89PNG"
 
 
-def two_engines(folder: Path) -> list[Point]:
+def two_engines(folder: Path) -> list[CellPoint]:
     run(folder, "a", [cell(c, ttft=0.1 * c, tpot=0.01 * c, output=100.0 * c) for c in (1, 4, 16)])
     run(folder, "b", [cell(c, ttft=0.2 * c, tpot=0.02 * c, output=50.0 * c) for c in (1, 4, 16)], engine="SGLang")
     return points(folder)
@@ -106,7 +105,7 @@ def test_of_more_setups_than_signs_the_fastest_are_drawn(tmp_path: Path) -> None
         for engine in ("vLLM", "SGLang"):
             cells = [cell(c, output=100.0 * (n + 1)) for c in (1, 4)]
             run(tmp_path, f"{engine}-{n}", cells, engine=engine, settings={"label": f"setup {n}"})
-    figure = drawn(next(figure for figure in pictures_of(points(tmp_path)).figures if figure.key == "tpot-by-load"))
+    figure = drawn(next(figure for figure in draw_pictures(points(tmp_path)).figures if figure.key == "tpot-by-load"))
     assert {row["variant"] for row in rows_of(figure)} == {f"setup {n}" for n in range(2, 10)}
     assert legend(figure)[0] == 16
     assert figure.notes[0].endswith("16 of 20 series")
@@ -338,7 +337,7 @@ def test_a_setup_looks_the_same_in_all_pictures_of_a_report(tmp_path: Path) -> N
                 told = {"gpu": gpu, "gpus": 8}
                 run(tmp_path, f"{engine}-{gpu}-{tokens}", cells, engine=engine, deployment=told, workload=work)
     looks: dict[str, set[tuple[Any, ...]]] = {}
-    for figure in pictures_of(points(tmp_path)).figures:
+    for figure in draw_pictures(points(tmp_path)).figures:
         for encoding in _encodings(figure.spec):
             for channel in ("color", "strokeDash"):
                 scale = (encoding.get(channel) or {}).get("scale")
@@ -398,6 +397,9 @@ def test_series_are_named_by_what_differs(tmp_path: Path) -> None:
     assert [series.label for series in series_of(points(tmp_path))] == ["tp8", "tp4 dp2"]
     run(tmp_path, "c", [cell(1)], deployment={"tp": 8})
     assert [series.label for series in series_of(points(tmp_path))] == ["tp8 · run 1", "tp4 dp2", "tp8 · run 3"]
+    run(tmp_path / "both", "a", [cell(4)], deployment={"weights_dtype": "bf16"})
+    run(tmp_path / "both", "b", [cell(4)], deployment={"weights_dtype": "fp8", "gpus": 4})
+    assert [series.label for series in series_of(points(tmp_path / "both"))] == ["8× · bf16", "4× · fp8"]
 
 
 def test_what_was_predicted_is_called_so_wherever_it_stands_beside_measurements(tmp_path: Path) -> None:
@@ -418,12 +420,7 @@ def test_bars_of_a_prefix_shared_or_not(tmp_path: Path) -> None:
 
 def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
     for gpu, output, ttft in (("a100", 500.0, 0.4), ("h100", 1000.0, 0.1)):
-        run(
-            tmp_path,
-            gpu,
-            [cell(8, output=output, ttft=ttft), cell(64, output=output, ttft=ttft)],
-            deployment={"gpu": gpu},
-        )
+        run(tmp_path, gpu, [cell(load, output=output, ttft=ttft) for load in (8, 64)], deployment={"gpu": gpu})
     found = pairs.gpu_ratios(points(tmp_path))
     assert {(ratio.over.gpu, ratio.under.gpu) for ratio in found} == {("H100", "A100")}
     (figure,) = bars.ratio_figures(found)
@@ -469,13 +466,13 @@ def test_bursts_have_the_pictures_of_batches(tmp_path: Path) -> None:
         cells = [cell(n, kind="burst", duration_s=n / 8) for n in (8, 32)]
         run(tmp_path, engine, cells, engine=engine)
         run(tmp_path / "closed", engine, [cell(8), cell(32)], engine=engine)
-    made = {figure.key: figure for figure in pictures_of(points(tmp_path)).figures}
+    made = {figure.key: figure for figure in draw_pictures(points(tmp_path)).figures}
     batch = made["burst-throughput-latency"]
     assert (batch.title, batch.section) == ("Total throughput against batch latency", "offline")
     assert {row["x"] for row in rows_of(batch)} == {1, 4}
     assert {"batch_s-by-load", "total_tok_s-by-load", "ttft-by-load"} <= set(made)
     assert {figure.section for key, figure in made.items() if key.endswith("by-load")} == {"offline"}
-    closed = {figure.key for figure in pictures_of(points(tmp_path / "closed")).figures}
+    closed = {figure.key for figure in draw_pictures(points(tmp_path / "closed")).figures}
     assert not any("batch" in key or "burst" in key for key in closed)
     assert "ttft-by-load" in closed
 
@@ -496,8 +493,8 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
     run(tmp_path, "m", [cell(1, tpot=0.022), cell(4, tpot=0.021)])
     every = points(tmp_path)
     assert every[0].tpot is not None or every[1].tpot is not None
-    (pair,) = bands.predictions(every)
-    figure = drawn(bands.predicted(pair, TPOT))
+    (pair,) = bands.pair_predictions(every)
+    figure = drawn(bands.draw_prediction(pair, TPOT))
     said = "measured / simulated: 1.05 to 1.10 over 2 loads; band: 80 % interval of the prediction"
     assert f"{said}; bars: 95 % interval of what was measured" in figure.notes
     assert {(row["low"], row["high"]) for row in rows_of(figure) if row["what"] == "simulated"} == {(15, 30)}
@@ -506,12 +503,12 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
         del each["metrics"]["tpot_s"]["ci95"]
     run(tmp_path / "bare", "s", simulated, source="simulated")
     run(tmp_path / "bare", "m", bare)
-    (pair,) = bands.predictions(points(tmp_path / "bare"))
-    assert said in drawn(bands.predicted(pair, TPOT)).notes  # no bars where nothing bounds what was measured
+    (pair,) = bands.pair_predictions(points(tmp_path / "bare"))
+    assert said in drawn(bands.draw_prediction(pair, TPOT)).notes  # no bars where nothing bounds what was measured
     run(tmp_path / "warned", "s", simulated, source="simulated")
     run(tmp_path / "warned", "m", [cell(1, verdict={"trusted": False, "findings": []}), cell(4)])
-    (pair,) = bands.predictions(points(tmp_path / "warned"))
-    figure = drawn(bands.predicted(pair, TPOT))
+    (pair,) = bands.pair_predictions(points(tmp_path / "warned"))
+    figure = drawn(bands.draw_prediction(pair, TPOT))
     assert figure.notes[-1].endswith("×: the cell carries a warning")
     assert [text for text, *_ in texts_of(figure)] == ["×"]
 
@@ -519,11 +516,11 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
 def test_what_is_far_from_its_prediction_is_on_a_logarithmic_axis(tmp_path: Path) -> None:
     run(tmp_path, "s", [cell(c, tpot=0.02) for c in (1, 4)], source="simulated")
     run(tmp_path, "m", [cell(1, tpot=0.06), cell(4, tpot=5.1)])
-    (pair,) = bands.predictions(points(tmp_path))
-    figure = drawn(bands.predicted(pair, TPOT))
+    (pair,) = bands.pair_predictions(points(tmp_path))
+    figure = drawn(bands.draw_prediction(pair, TPOT))
     assert figure.notes[1].startswith("measured / simulated: 3.00 to 255 over 2 loads")
     assert _axes(figure) == {"log"}
-    assert _axes(drawn(bands.predicted(pair, TTFT))) == {None}
+    assert _axes(drawn(bands.draw_prediction(pair, TTFT))) == {None}
 
 
 def _axes(figure: Figure) -> set[str | None]:
@@ -540,9 +537,9 @@ def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> N
     # two bytes each, and 131,072 bytes of KV cache for each of 25 × 1,088 tokens, at 4.8 TB/s.
     expected_s = (2 * (8.03e9 - 128256 * 4096) + 25 * 1088 * 131072) / 4.8e12
     assert every[0].roofline.tpot_s == pytest.approx(expected_s, rel=0.02)
-    (pair,) = bands.predictions(every)
-    figure = drawn(bands.predicted(pair, TPOT))
-    assert any(row.get("what") == "speed of light" for rows in figure.spec["datasets"].values() for row in rows)
+    (pair,) = bands.pair_predictions(every)
+    figure = drawn(bands.draw_prediction(pair, TPOT))
+    assert any(row.get("what") == "roofline" for rows in figure.spec["datasets"].values() for row in rows)
 
 
 def test_each_setting_is_laid_under_what_was_measured_with_it(tmp_path: Path) -> None:
@@ -552,7 +549,7 @@ def test_each_setting_is_laid_under_what_was_measured_with_it(tmp_path: Path) ->
         ("m8", "measured", "8k"), ("m4", "measured", "4k"), ("m", "measured", None),
     ):  # fmt: skip
         run(tmp_path, name, [cell(8)], source=source, settings={"label": label})
-    pairs = bands.predictions(points(tmp_path))
+    pairs = bands.pair_predictions(points(tmp_path))
     laid = [([point.run for point in simulated], [point.run for point in others]) for simulated, others in pairs]
     assert sorted(laid) == [(["p"], ["m", "m4", "m8"]), (["p2"], ["m"]), (["p8"], ["m", "m8"])]
 
@@ -655,7 +652,7 @@ def test_every_picture_of_a_set_can_be_drawn_as_svg(tmp_path: Path) -> None:
         run(tmp_path, f"{name}-long", [cell(4)], engine=engine, workload={"output": length(512)})
         offline = [cell(8, kind="burst", ttft=None, tpot=None), cell(32, kind="burst", ttft=None, tpot=None)]
         run(tmp_path, f"{name}-offline", offline, engine=engine, workload={"mode": "offline"})
-    found = pictures_of(points(tmp_path)).figures
+    found = draw_pictures(points(tmp_path)).figures
     assert len({figure.key for figure in found}) == len(found) > 12
     for figure in found:
         assert to_svg(figure).startswith("<svg")
@@ -665,7 +662,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     name = '</script><script>alert("x")</script>\x1b[31m=1+1'
     run(tmp_path, "a", [cell(1), cell(4)], engine=name, model=name)
     run(tmp_path, "b", [cell(1), cell(4)], engine="vLLM", model=name)
-    for figure in pictures_of(points(tmp_path)).figures:
+    for figure in draw_pictures(points(tmp_path)).figures:
         assert "<script" not in to_svg(figure)
         assert "\x1b" not in json.dumps(figure.spec, ensure_ascii=False)
 
@@ -705,7 +702,7 @@ def test_a_colour_means_one_thing_on_the_whole_page(tmp_path: Path) -> None:
             run(tmp_path, f"{gpu}-{engine}-2", [cell(1), cell(4)], engine=engine, workload=work,
                 deployment={"gpu": gpu, "gpus": 8})  # fmt: skip
     seen: dict[str, set[str]] = {}
-    for figure in pictures_of(points(tmp_path)).figures:
+    for figure in draw_pictures(points(tmp_path)).figures:
         for row in itertools.chain(*figure.spec["datasets"].values()):
             if "who" in row:
                 seen.setdefault(row["who"], set()).add(row["hue"])
@@ -719,7 +716,7 @@ def test_what_is_left_out_is_said_and_no_kind_is_missing(tmp_path: Path, monkeyp
         for engine in ("vLLM", "SGLang"):
             work = {"output": length(tokens)}
             run(tmp_path, f"{engine}-{tokens}", [cell(1), cell(4)], engine=engine, workload=work)
-    every = pictures_of(points(tmp_path))
+    every = draw_pictures(points(tmp_path))
     assert not any(every.left_out.values())
 
     def kinds_of(pictures: Drawn) -> set[str]:
@@ -729,20 +726,15 @@ def test_what_is_left_out_is_said_and_no_kind_is_missing(tmp_path: Path, monkeyp
 
     kinds = kinds_of(every)
     monkeypatch.setattr("loadstone.report.charts.select.MAX_FIGURES", len(kinds) + 4)
-    some = pictures_of(points(tmp_path))
+    some = draw_pictures(points(tmp_path))
     assert kinds_of(some) == kinds
     assert len(some.figures) + sum(some.left_out.values()) >= len(every.figures)
     assert sum(some.left_out.values()) > 0
 
 
 def test_a_distribution_goes_up_in_steps(tmp_path: Path) -> None:
-    folder = run(tmp_path, "a", [cell(1)])
-    run_folder.records_schema()
-    rows = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(5)]) for n in range(4)]
-    names = run_folder.records_schema().names
-    table = [{name: getattr(each, name) for name in names} for each in rows]
-    pq.write_table(pa.Table.from_pylist(table, schema=run_folder.records_schema()), folder / "records.parquet")
-    seen = sample(read_run(folder))
+    records = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(5)]) for n in range(4)]
+    seen = sample(read_run(run(tmp_path, "a", [cell(1)], records=records)))
     assert seen is not None
     figure = drawn(inside.cumulative(seen, "TTFT", "vLLM", "sending", key="k"))
     assert figure.spec["mark"]["interpolate"] == "step-after"
@@ -761,7 +753,7 @@ def test_ratios_stand_around_one(tmp_path: Path) -> None:
 
 def test_numbers_have_no_exponents(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1, output=12345.0), cell(4, output=23456.0)])
-    for figure in pictures_of(points(tmp_path)).figures:
+    for figure in draw_pictures(points(tmp_path)).figures:
         assert not re.search(r"\de\+", figure.summary)
         assert "~g" not in json.dumps(figure.spec).replace('".4~g"', "").replace('"format": "~g"', "")
 
@@ -798,6 +790,6 @@ def test_of_many_lines_each_engine_has_a_small_picture(tmp_path: Path) -> None:
     for engine in ("vLLM", "SGLang", "TensorRT-LLM"):
         for gpu in ("h100", "h200", "b200"):
             run(tmp_path, f"{engine}-{gpu}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu, "gpus": 8})
-    figure = next(each for each in pictures_of(points(tmp_path)).figures if each.key == "tpot-by-load")
+    figure = next(each for each in draw_pictures(points(tmp_path)).figures if each.key == "tpot-by-load")
     assert figure.spec["facet"]["sort"] == ["SGLang", "TensorRT-LLM", "vLLM"]
     assert legend(drawn(figure))[0] == 9

@@ -240,12 +240,13 @@ def test_who_may_miss_a_bound_is_not_called_cheapest_outright(tmp_path: Path) ->
     run(tmp_path, "a", [bounded(2000, 0.0351, 0.66), bounded(4000, 0.047, 0.31, load=128)], deployment=h200)
     run(tmp_path, "b", [bounded(1000, 0.021, 0.97)], deployment=h100)
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
-    assert "1 of them not surely" in said
+    assert "1 of them with a probability below 90 %" in said
     assert ": probably vLLM on 1×H200 at concurrency 64" in said
-    assert "vLLM on 1×H200 at concurrency 64 meets its bounds with p = 0.66" in said
-    assert "the cheapest that surely does is vLLM on 1×H100 at concurrency 64 ($0.556)" in said
+    assert "vLLM on 1×H200 at concurrency 64 meets its bounds with probability 66 %" in said
+    assert "the cheapest that does with 90 % or more is vLLM on 1×H100 at concurrency 64 ($0.556)" in said
     assert (
-        "vLLM on 1×H200 at concurrency 128 ($0.208) would be cheaper, and may meet them after all (p = 0.31)" in said
+        "vLLM on 1×H200 at concurrency 128 ($0.208) would be cheaper, and may meet them after all (probability 31 %)"
+        in said
     )
     assert [point.p_met for point in points(tmp_path)] == [0.66, 0.31, 0.97]
 
@@ -256,7 +257,7 @@ def test_who_surely_meets_its_bounds_is_called_cheapest(tmp_path: Path) -> None:
     run(tmp_path, "b", [bounded(1000, 0.021, 0.97)], deployment=h100)
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
     assert ": vLLM on 1×H200 at concurrency 64" in said
-    assert "p = " not in said
+    assert "probability" not in said
 
 
 def test_the_third_must_be_told_apart_too(tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ import hashlib
 import io
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,14 +26,15 @@ from loadstone.report import write
 from loadstone.report.data.points import alike
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.csv_sheet import sheet
-from loadstone.report.pages.document import build
+from loadstone.report.pages.document import Report, build
 from loadstone.report.pages.html import page, script, vega
-from loadstone.report.pages.markdown import markdown, text
-from loadstone.report.pages.tables import Table, trimmed
+from loadstone.report.pages.markdown import markdown
+from loadstone.report.table import Table, drop_empty_columns, escape
 from loadstone.report.write import report
 from report_folders import Json, cell, length, points, record, run, stat
 from test_import import VLLM
 
+SPOILT: Json = {"trusted": False, "findings": []}
 HOSTILE = (
     '</script><script>document.title="owned"</script><img src=x onerror="document.title=1">\x1b]0;owned\x07=cmd()|`x`'
 )
@@ -67,6 +71,21 @@ class Page(HTMLParser):
 def made(folder: Path) -> str:
     runs, passed_over = read_runs([folder])
     return page(build(runs, passed_over=passed_over))
+
+
+def built(folder: Path, **more: Any) -> Report:
+    return build(read_runs([folder])[0], inside=False, **more)
+
+
+@contextmanager
+def opened(folder: Path, size: tuple[int, int] | None = None, anchor: str = "", **flags: bool) -> Iterator[Browser]:
+    """The report of the runs in `folder`/runs in a browser."""
+    (folder / "r.html").write_text(made(folder / "runs"))
+    with Browser(folder / "profile", **flags) as browser:
+        if size is not None:
+            browser.size(*size)
+        browser.open((folder / "r.html").as_uri() + anchor)
+        yield browser
 
 
 def two_runs(folder: Path) -> None:
@@ -151,41 +170,22 @@ def test_what_engines_say_is_text(tmp_path: Path) -> None:
 
 
 def test_markdown_is_taken_literally() -> None:
-    assert text("a|b_c*d<e>[f](g)`h`") == r"a\|b\_c\*d\<e\>\[f\](g)\`h\`"
-    assert text("1.5-2 (x)") == "1.5-2 (x)"
+    assert escape("a|b_c*d<e>[f](g)`h`") == r"a\|b\_c\*d\<e\>\[f\](g)\`h\`"
+    assert escape("1.5-2 (x)") == "1.5-2 (x)"
 
 
 def test_formulas_are_no_formulas_in_csv(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1)], engine="=1+1", model="@x")
-    runs, _ = read_runs([tmp_path])
-    rows = list(csv.DictReader(io.StringIO(sheet(build(runs, inside=False)))))
+    rows = list(csv.DictReader(io.StringIO(sheet(built(tmp_path)))))
     assert (rows[0]["engine"], rows[0]["model"]) == ("'=1+1", "'@x")
     assert float(rows[0]["ttft_value_s"]) == 0.1
-    assert [escape_formula(value) for value in ("+1", "-x", "\tx", "x=1", -1.5, None)] == [
-        "'+1",
-        "'-x",
-        "'\tx",
-        "x=1",
-        -1.5,
-        "",
-    ]
+    values = ("+1", "-x", "\tx", "x=1", -1.5, None)
+    assert [escape_formula(value) for value in values] == ["'+1", "'-x", "'\tx", "x=1", -1.5, ""]
 
 
 def test_a_measured_run_is_reported_in_every_format(loadstone: Loadstone, tmp_path: Path) -> None:
-    folder = loadstone(
-        "bench",
-        "--sim",
-        "ttft=5ms,itl=1ms",
-        "--concurrency",
-        "1,2",
-        "--requests",
-        6,
-        "--input",
-        8,
-        "--output",
-        4,
-        "--json",
-    ).folder
+    words = "bench --sim ttft=5ms,itl=1ms --concurrency 1,2 --requests 6 --input 8 --output 4 --json"
+    folder = loadstone(*words.split()).folder
     assert folder
     for name, first in (("r.html", "<!doctype html>"), ("r.md", "# timing server"), ("r.csv", "run,cell,source")):
         done = loadstone("report", folder, "-o", tmp_path / name, "--json")
@@ -270,7 +270,7 @@ def test_runs_without_cells_records_or_metrics_are_shown(tmp_path: Path) -> None
 def test_the_best_of_each_goal_has_a_star_though_another_lacks_the_number(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1, ttft=None), cell(4, ttft=None)])
     run(tmp_path, "b", [cell(1), cell(4)], engine="SGLang")
-    scores = build(read_runs([tmp_path])[0], inside=False).scores
+    scores = built(tmp_path).scores
     at = scores.heads.index("TTFT")
     assert {row[0]: row[at] for row in scores.rows} == {"vLLM": "-", "SGLang": "★ 100 ms at 1"}
 
@@ -313,16 +313,6 @@ def test_requests_without_a_common_clock_are_not_drawn_over_time(tmp_path: Path)
     assert [figure.key for figure in part.figures] == ["run-1-cdf-ttft", "run-1-cdf-tpot", "run-1-cdf-e2e"]
     assert "TTFT from sending (open loop)" in " ".join(part.figures[0].notes)
     assert any("from its own send" in note for note in part.notes)
-
-
-def test_one_cell_is_not_all_cells(tmp_path: Path) -> None:
-    run(tmp_path, "a", [cell(1)])
-    assert build(read_runs([tmp_path])[0]).verdict == "The only cell can be trusted."
-
-
-def test_one_cell_with_a_warning_is_one(tmp_path: Path) -> None:
-    run(tmp_path, "a", [cell(1, verdict={"trusted": False, "findings": []})])
-    assert build(read_runs([tmp_path])[0]).verdict == "The only cell carries a warning."
 
 
 def test_findings_come_before_the_list_of_folders(tmp_path: Path) -> None:
@@ -377,11 +367,11 @@ def test_silence_about_simulated_runs_is_told(tmp_path: Path) -> None:
 
 def test_a_report_of_one_run_does_not_repeat_its_name_in_each_row(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1), cell(4)])
-    (table,) = [each for each in build(read_runs([tmp_path])[0]).tables if each.key == "cells"]
+    table = all_cells(tmp_path)
     assert "deployment" not in table.heads
     assert table.rows[0][:1] == ["concurrency 1"]
     run(tmp_path, "b", [cell(1), cell(4)], engine="SGLang")
-    (table,) = [each for each in build(read_runs([tmp_path])[0]).tables if each.key == "cells"]
+    table = all_cells(tmp_path)
     assert table.heads[:2] == ["run", "deployment"]
     assert table.rows[0][table.heads.index("95 %")] == "98.0–102 ms"
 
@@ -390,19 +380,18 @@ def test_columns_without_a_number_are_left_out(tmp_path: Path) -> None:
     one = cell(4)
     one["metrics"]["ttft_s"]["ci95"] = {}
     run(tmp_path, "a", [one])
-    runs, _ = read_runs([tmp_path])
-    (table,) = [table for table in build(runs, inside=False).tables if table.key == "cells"]
+    table = all_cells(tmp_path)
     assert "E2E" in table.heads
-    assert not {"ITL", "of light", "MBU", "MFU"} & set(table.heads)
+    assert not {"ITL", "roofline", "MBU", "MFU"} & set(table.heads)
     assert all(len(row) == len(table.heads) == len(table.align) for row in table.rows)
 
 
 def test_what_was_used_of_the_hardware_stands_beside_the_share_of_light(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(25)], deployment={"model": "llama-3.1-8b", "gpus": 1, "tp": 1})
-    report = build(read_runs([tmp_path])[0], inside=False)
-    (table,) = [table for table in report.tables if table.key == "cells"]
-    at = table.heads.index("of light")
-    assert table.heads[at : at + 3] == ["of light", "MBU", "MFU"]
+    report = built(tmp_path)
+    table = all_cells(tmp_path)
+    at = table.heads.index("roofline")
+    assert table.heads[at : at + 3] == ["roofline", "MBU", "MFU"]
     # A step of 25 requests reads 18.6 GB at 4.8 TB/s and takes 20 ms; 10 requests/s of 1,024 in and 128 out are
     # 11,510 tokens/s of 14 GFLOP, a head for each of the answer's, and attention, of 989 TFLOP/s.
     assert table.rows[0][at : at + 3] == ["20 %", "19 %", "17 %"]
@@ -424,8 +413,7 @@ def test_what_a_summary_tells_of_light_is_what_a_report_shows(tmp_path: Path) ->
 def test_runs_that_differ_by_what_was_asked_are_told_apart_by_their_titles(tmp_path: Path) -> None:
     for name, tokens in (("a", 128), ("b", 512)):
         run(tmp_path, name, [cell(4)], workload={"output": length(tokens)})
-    runs, _ = read_runs([tmp_path])
-    titles = [part.title.replace("\u202f", " ") for part in build(runs, inside=False).parts]
+    titles = [part.title.replace("\u202f", " ") for part in built(tmp_path).parts]
     assert [title.rpartition(" · ")[2] for title in titles] == ["1 024 in, 128 out", "1 024 in, 512 out"]
 
 
@@ -433,8 +421,7 @@ def test_markdown_says_what_its_brackets_are(tmp_path: Path) -> None:
     for name, source in (("a", "measured"), ("b", "simulated")):
         run(tmp_path, name, [cell(4), cell(16, output=4000)], source=source)
     run(tmp_path, "c", [cell(4, output=500), cell(16, output=500)], engine="SGLang")
-    runs, _ = read_runs([tmp_path])
-    said = markdown(build(runs, inside=False))
+    said = markdown(built(tmp_path))
     assert "In brackets is the interval of the effect" in said
     assert "95 %" in said.partition("In brackets")[2]
     assert "Simulated runs have no findings" in said
@@ -473,10 +460,7 @@ OPEN = "document.querySelectorAll('details.part[id^=section]').forEach(each => {
 @needs_chromium
 def test_charts_are_drawn_when_they_are_looked_at(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")
-    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
-    with Browser(tmp_path / "profile") as browser:
-        browser.size(375, 700)
-        browser.open((tmp_path / "r.html").as_uri())
+    with opened(tmp_path, (375, 700)) as browser:
         count = browser.run("document.querySelectorAll('.chart').length")
         assert count > 12
         assert browser.run("document.querySelectorAll('.chart.drawn').length") < count
@@ -495,9 +479,7 @@ def test_charts_are_drawn_when_they_are_looked_at(tmp_path: Path) -> None:
 @needs_chromium
 def test_without_scripts_no_chart_is_an_empty_box(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")
-    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
-    with Browser(tmp_path / "profile", scripts=False) as browser:
-        browser.open((tmp_path / "r.html").as_uri())
+    with opened(tmp_path, scripts=False) as browser:
         assert browser.run("document.querySelector('noscript p').getBoundingClientRect().height") > 0
         boxes = "[...document.querySelectorAll('.chart, figure details')]"
         assert browser.run(f"{boxes}.filter(each => each.getClientRects().length).length") == 0
@@ -506,9 +488,7 @@ def test_without_scripts_no_chart_is_an_empty_box(tmp_path: Path) -> None:
 @needs_chromium
 def test_on_paper_no_row_is_on_two_pages(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")
-    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
-    with Browser(tmp_path / "profile") as browser:
-        browser.open((tmp_path / "r.html").as_uri())
+    with opened(tmp_path) as browser:
         breaks = "new Set([...document.querySelectorAll('tr')].map(each => getComputedStyle(each).breakInside))"
         assert browser.run(f"[...{breaks}]") == ["auto"]
         browser.media("print")
@@ -520,10 +500,7 @@ def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
     for gpu in ("h200", "mi300x"):
         for engine in ("vLLM, a build of our own with a long name", "SGLang, a build of our own with a long name"):
             run(tmp_path / "runs", f"{gpu}-{engine[:4]}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu})
-    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
-    with Browser(tmp_path / "profile") as browser:
-        browser.size(375, 24000)
-        browser.open((tmp_path / "r.html").as_uri())
+    with opened(tmp_path, (375, 24000)) as browser:
         browser.run(OPEN)
         chart = "document.querySelector('figure[id^=gpus] .chart')"
         browser.until(f"{chart}.classList.contains('drawn')")
@@ -539,9 +516,7 @@ def test_verdicts_are_read_on_a_phone_without_scrolling_sideways(tmp_path: Path)
             "remedy": "Percentiles leave out failed requests: fix the cause. " * 2}  # fmt: skip
     spoilt["verdict"] = {"trusted": False, "findings": [said]}
     run(tmp_path / "runs", "a", [spoilt])
-    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
-    with Browser(tmp_path / "profile") as browser:
-        browser.open((tmp_path / "r.html").as_uri())
+    with opened(tmp_path) as browser:
         for width, heads in ((400, False), (1400, True)):
             browser.size(width)
             table = "document.querySelector('.scroll.words')"
@@ -556,13 +531,13 @@ def test_a_table_of_cells_says_what_differs_once(tmp_path: Path) -> None:
     """What all runs share stands under the table; what tells them apart, here the precision, in each row."""
     run(tmp_path, "a", [cell(1)], deployment={"weights_dtype": "bf16"})
     run(tmp_path, "b", [cell(1)], deployment={"weights_dtype": "fp8"})
-    (table,) = [each for each in build(read_runs([tmp_path])[0]).tables if each.key == "cells"]
+    table = all_cells(tmp_path)
     assert [row[1] for row in table.rows] == ["bf16", "fp8"]
     assert table.notes[0] == "All rows: 8×H200 · vLLM · Model-7B."
 
 
 def all_cells(folder: Path) -> Table:
-    (table,) = [each for each in build(read_runs([folder])[0], inside=False).tables if each.key == "cells"]
+    (table,) = [each for each in built(folder).tables if each.key == "cells"]
     return table
 
 
@@ -595,7 +570,7 @@ def test_what_was_promised_is_in_every_format(tmp_path: Path) -> None:
     assert column(table, "attained") == ["100 %", "98.2 %", "100 %"]
     assert column(table, "goodput/s") == ["9.00", "8.84", "9.00"]
     assert "SLO: ttft < 500 ms, tpot_p99 < 30.0 ms." in table.notes
-    report = build(read_runs([tmp_path])[0], inside=False)
+    report = built(tmp_path)
     assert "<td class=r>MISSED<small>98.2 %</small><small>8.84</small></td>" in page(report)
     assert "| MISSED | 98.2 % | 8.84 |" in markdown(report)
     assert "---:|---:|---:|\n" in markdown(report).partition("All cells")[2]
@@ -628,17 +603,29 @@ def test_throughput_of_a_load_beyond_capacity_is_that_of_the_whole_cell(tmp_path
     assert column(all_cells(tmp_path / "alone"), "output tok/s") == ["2\u202f372"]
 
 
-def test_as_another_tool_stated_is_said_of_few_as_of_many(tmp_path: Path) -> None:
-    stated = cell(4)
-    stated["requests"] |= {"short": None}
-    run(tmp_path, "a", [cell(1), cell(2), stated])
-    report = build(read_runs([tmp_path])[0], inside=False)
-    assert report.verdict == "2 of 3 cells can be trusted; the others are as stated by another tool."
-    assert 'class="good"' not in page(report)
-    assert column(report.overview, "trusted") == ["as stated"]
-    run(tmp_path, "b", [cell(1, verdict={"trusted": False, "findings": []})])
-    report = build(read_runs([tmp_path])[0], inside=False)
-    assert report.verdict == "1 of 4 cells carries a warning; 1 is as stated by another tool."
+def stated(load: float) -> Json:
+    one = cell(load)
+    return one | {"requests": one["requests"] | {"short": None}}
+
+
+@pytest.mark.parametrize(
+    ("cells", "verdict"),
+    [
+        ([cell(1)], "The only cell can be trusted."),
+        ([cell(1, verdict=SPOILT)], "The only cell carries a warning."),
+        ([cell(1), cell(2), stated(4)],
+         "2 of 3 cells can be trusted; the others are as reported by another tool."),
+        ([cell(1), cell(2), stated(4), cell(8, verdict=SPOILT)],
+         "1 of 4 cells carries a warning; 1 is as reported by another tool."),
+    ],
+)  # fmt: skip
+def test_the_verdict_is_a_sentence(tmp_path: Path, cells: list[Json], verdict: str) -> None:
+    run(tmp_path, "a", cells)
+    report = built(tmp_path)
+    assert report.verdict == verdict
+    assert ('class="good"' in page(report)) == (verdict == "The only cell can be trusted.")
+    if len(cells) == 3:
+        assert column(report.overview, "trusted") == ["as reported"]
 
 
 def predicted(load: float) -> Json:
@@ -691,7 +678,7 @@ def test_what_a_load_was_is_told_beside_its_number(tmp_path: Path) -> None:
     run(tmp_path, "b", [talk], workload={"sessions": {"turns": length(4)}})
     run(tmp_path, "c", [cell(3)], servers=2)
     run(tmp_path, "d", [cell(3)])
-    report = build(read_runs([tmp_path])[0], inside=False)
+    report = built(tmp_path)
     assert [text.rpartition(", ")[2] for text in column(report.overview, "workload")][:2] == [
         "ramp 5–40 req/s in 60 s",
         "sessions of 4 turns",
@@ -714,9 +701,9 @@ def test_what_a_load_was_is_told_beside_its_number(tmp_path: Path) -> None:
 
 def test_what_stands_under_a_column_that_is_left_out_stands_for_itself() -> None:
     table = Table(key="k", title="t", heads=["x", "a", "b", "c"], align="ruuu", rows=[["-", "1", "-", "2"]])
-    assert (trimmed(table).heads, trimmed(table).align) == (["a", "c"], "ru")
+    assert (drop_empty_columns(table).heads, drop_empty_columns(table).align) == (["a", "c"], "ru")
     table.rows = [["3", "-", "1", "-"]]
-    assert (trimmed(table).heads, trimmed(table).align) == (["x", "b"], "ru")
+    assert (drop_empty_columns(table).heads, drop_empty_columns(table).align) == (["x", "b"], "ru")
 
 
 @needs_chromium
@@ -728,7 +715,7 @@ def test_the_table_of_all_cells_fits_a_laptop(tmp_path: Path) -> None:
             one["metrics"] |= {"itl_s": stat(0.0123), "attainment": 0.982, "goodput_per_s": 9.12}
             one["metrics"]["interval"] = {"output_tokens_per_s": {"low": 880.0, "high": 1230.0}}
         run(tmp_path / "runs", name, cells, source=source, deployment={"gpu": gpu}, slo={"ttft": 0.5})
-    made = build(read_runs([tmp_path / "runs"])[0], inside=False, prices={"h200": 3.2, "h100": 2.1})
+    made = built(tmp_path / "runs", prices={"h200": 3.2, "h100": 2.1})
     (tmp_path / "r.html").write_text(page(made))
     with Browser(tmp_path / "profile") as browser:
         browser.size(1280, 900)
@@ -744,10 +731,7 @@ def test_the_table_of_all_cells_fits_a_laptop(tmp_path: Path) -> None:
 @needs_chromium
 def test_a_run_opens_by_keyboard_and_tells_its_numbers(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")
-    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
-    with Browser(tmp_path / "profile", dark=True) as browser:
-        browser.size(900, 900)
-        browser.open((tmp_path / "r.html").as_uri())
+    with opened(tmp_path, (900, 900), dark=True) as browser:
         browser.press("Tab")
         assert browser.run("document.activeElement.className") == "skip"
         browser.run("document.querySelector('#runs').open = true")
@@ -771,10 +755,7 @@ def test_a_run_opens_by_keyboard_and_tells_its_numbers(tmp_path: Path) -> None:
 def test_a_browser_runs_nothing_of_what_engines_say(tmp_path: Path) -> None:
     for name in ("a", "b"):
         run(tmp_path / "runs", name, [cell(1), cell(4)], engine=HOSTILE + name, model=HOSTILE)
-    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
-    with Browser(tmp_path / "profile") as browser:
-        browser.size(1600, 24000)
-        browser.open((tmp_path / "r.html").as_uri())
+    with opened(tmp_path, (1600, 24000)) as browser:
         browser.run(OPEN)
         browser.until(f"{DRAWN} > 4")
         browser.run("document.querySelectorAll('figure details').forEach(each => { each.open = true; })")
@@ -818,10 +799,7 @@ def test_records_with_times_that_no_run_has_are_said_to_be_so(tmp_path: Path) ->
 @needs_chromium
 def test_a_reader_sorts_filters_follows_and_switches(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")
-    (tmp_path / "r.html").write_text(made(tmp_path / "runs"))
-    with Browser(tmp_path / "profile") as browser:
-        browser.size(1440, 24000)
-        browser.open((tmp_path / "r.html").as_uri() + "#tables")
+    with opened(tmp_path, (1440, 24000), "#tables") as browser:
         browser.until("document.querySelector('#tables').open")
         rows = "[...document.querySelectorAll('.sortable tbody tr')].filter((row) => !row.hidden)"
         head = "[...document.querySelectorAll('.sortable th')].find((each) => each.textContent.startsWith('load'))"

@@ -29,7 +29,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Deploymen
     return {
         (name, (engine, gpu, gpus)): Path(
             simulate.simulate(
-                SimulateOptions(
+                SimulateOptions.read(
                     deployment=f"llama-3.1-8b@{gpus}x{gpu}/tp{gpus},engine={engine}",
                     input="512",
                     output="64",
@@ -83,7 +83,7 @@ def test_the_error_that_two_predictions_share_is_in_no_finding(tmp_path: Path) -
     """Two simulations whose 80 % intervals overlap, and whose ratio is sure to less than either."""
     load = {"concurrency": [8], "requests": [64], "input": "512", "output": "64", "out": tmp_path, "draws": 8}
     deployments = (f"llama-3.1-8b@{gpus}xh100/tp{gpus}" for gpus in (1, 2))
-    runs = [Path(simulate.simulate(SimulateOptions(deployment=name, **load))["run_dir"]) for name in deployments]
+    runs = [Path(simulate.simulate(SimulateOptions.read(deployment=name, **load))["run_dir"]) for name in deployments]
     slow, fast = points_of([read_run(folder) for folder in runs])
     assert slow.tpot is not None
     assert fast.tpot is not None

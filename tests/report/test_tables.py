@@ -1,15 +1,11 @@
 """The table that a person reads."""
 
-import io
 import re
 from typing import Any
 
-from rich.console import Console, Group
-from rich.table import Table
-
-from loadstone.commands.output import fitted
 from loadstone.core.summary import Summary
 from loadstone.report.pages.terminal import render
+from loadstone.report.table import Table, split, to_text
 
 ESCAPE = "\x1b]0;owned\x07[bold]x[/bold]"
 
@@ -46,10 +42,7 @@ def document(kind: str = "concurrency", **finding: str) -> dict[str, Any]:
 
 
 def shown(doc: dict[str, Any], width: int = 120) -> str:
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(render(Summary.of(doc)))
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    return text
+    return to_text(render(Summary.of(doc)), width)
 
 
 def test_every_column_fits_into_120() -> None:
@@ -68,7 +61,7 @@ def test_every_column_fits_into_120() -> None:
     assert max(map(len, lines)) <= 120
 
 
-def test_where_the_hardware_is_known_the_share_of_light_has_a_column() -> None:
+def test_where_the_hardware_is_known_the_roofline_has_a_column() -> None:
     doc = document()
     (first,) = doc["cells"]
     first["light"] = {
@@ -81,23 +74,22 @@ def test_where_the_hardware_is_known_the_share_of_light_has_a_column() -> None:
     }
     first["requests"] |= {"ok": 100000, "error": 0}
     doc["cells"].append(first | {"light": first["light"] | {"tpot_ratio": None, "mbu": None, "mfu": 0.12}})
-    lines = [line.rstrip() for line in shown(doc).splitlines()]
+    text = shown(doc)
+    lines = [line.rstrip() for line in text.splitlines()]
     # Nothing failed, so that an empty column makes room.
-    heads = "conc ok out tok/s TTFT p50 p99 TPOT p50 p99 ITL p99 E2E p50 p99 of light trusted"
+    heads = "conc ok out tok/s TTFT p50 p99 TPOT p50 p99 ITL p99 E2E p50 p99 roofline trusted"
     assert lines[1].startswith("most throughput: ")
     assert lines[3].split() == heads.split()
     assert [line.split()[-4:] for line in lines[5:7]] == [["78", "%", "NO", "(1)"], ["s", "-", "NO", "(1)"]]
-    said = (
-        "of light: the roofline's TPOT / TPOT p50 · MBU 71 % of memory bandwidth · MFU 0.40 % to 12 % of peak FLOP/s"
-    )
-    assert said in lines
+    assert "roofline: TPOT that the hardware allows / TPOT p50 · MBU 71 % of memory bandwidth · " in text
+    assert "MFU 0.40 % to 12 % of peak FLOP/s" in text
     assert max(map(len, lines)) <= 120
     first["requests"]["error"] = 1
     first["requests"]["sent"] += 1
     assert "failed" in shown(doc, 160).splitlines()[3]
     for cell in doc["cells"]:
         cell["light"] = None
-    assert "light" not in shown(doc)
+    assert "roofline" not in shown(doc)
 
 
 def test_a_throughput_has_its_interval_beside_it() -> None:
@@ -258,14 +250,12 @@ def test_each_piece_of_a_table_of_turns_says_which_turn_and_load() -> None:
     }  # fmt: skip
     part |= {name: cell["metrics"][name] for name in ("ttft_s", "tpot_s", "e2e_s")}
     cell["by_turn"] = [part | {"turn": turn} for turn in range(2)]
-    group = render(Summary.of(doc))
-    assert isinstance(group, Group)
-    turns = [each for each in group.renderables if isinstance(each, Table)][1]
-    pieces = fitted(turns, 60)
+    turns = [each for each in render(Summary.of(doc)) if isinstance(each, Table)][1]
+    pieces = split(turns, 60)
     assert len(pieces) > 1
     for piece in pieces:
-        assert piece.columns[0].header == "conc · turn"
-        assert [str(each) for each in piece.columns[0].cells] == ["1024 · 1", "1024 · 2"]
+        assert piece.heads[0] == "conc · turn"
+        assert [row[0] for row in piece.rows] == ["1024 · 1", "1024 · 2"]
 
 
 def test_counts_in_another_tools_words_are_whole() -> None:

@@ -21,7 +21,7 @@ from loadstone.core.plan import Load
 from loadstone.core.record import Target
 from loadstone.report.view import app as view_app
 from loadstone.report.view import connection
-from loadstone.report.view.app import Site
+from loadstone.report.view.app import ViewApp
 from loadstone.report.view.guard import Guard
 from loadstone.report.view.run_list import RunList
 from loadstone.report.view.serve import listen, url_of
@@ -59,7 +59,7 @@ def runs(tmp_path: Path) -> Iterator[Path]:
 
 
 def open_page(root: Path, **door: Any) -> Guard:
-    return Guard(Site(RunList([root])).app(), **door)
+    return Guard(ViewApp(RunList([root])).app(), **door)
 
 
 def listed(answer: httpx.Response) -> set[str]:
@@ -172,7 +172,7 @@ def test_what_breaks_the_report_is_told_in_its_place(
     def broken(_: object) -> Never:
         raise ValueError("nobody thought of this")
 
-    monkeypatch.setattr(view_app, "_made", broken)
+    monkeypatch.setattr(view_app, "_make_page", broken)
     answer = get(page, "/runs/two")
     assert answer.status_code == 200
     assert "No report can be made of these files" in answer.text
@@ -301,7 +301,7 @@ def test_what_nobody_thought_of_is_a_line_and_no_traceback(
 ) -> None:
     assert get(open_page(runs, token=TOKEN), "/?" + "a=1&" * 200).status_code == 400
     assert get(open_page(runs, token=TOKEN), f"/?token={TOKEN}&" + "a=1&" * 200).status_code == 400
-    page = Site(RunList([runs]))
+    page = ViewApp(RunList([runs]))
     monkeypatch.setattr(page, "listing", lambda request: 1 / 0)
     answer = get(Guard(page.app()), "/?q=%1b[31m")
     assert answer.status_code == 500
@@ -319,7 +319,7 @@ def test_the_list_is_there_while_many_wait_for_reports(runs: Path, monkeypatch: 
         making[0] -= 1
         raise InputError("not today")
 
-    monkeypatch.setattr(view_app, "_made", slow)
+    monkeypatch.setattr(view_app, "_make_page", slow)
     app = open_page(runs)
 
     async def visit() -> int:
@@ -338,7 +338,9 @@ def test_the_list_is_there_while_many_wait_for_reports(runs: Path, monkeypatch: 
 def test_a_connection_on_which_nothing_is_asked_for_is_closed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "IDLE_S", 0.2)
     app = open_page(runs)
-    server = uvicorn.Server(uvicorn.Config(app, http=connection.Connection, log_level="critical", lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=connection.BrowserConnection, log_level="critical", lifespan="off")
+    )
 
     async def wait() -> tuple[bytes, bytes]:
         with listen("127.0.0.1", 0) as listener:

@@ -13,7 +13,7 @@ from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.interop.read import import_files
-from loadstone.report.view.run_list import FRESH_S, Row, RunList
+from loadstone.report.view.run_list import FRESH_S, RunList, RunRow
 from summary_documents import summarise
 from test_import import SGLANG
 from test_summary import CLOSED, make_run
@@ -43,7 +43,7 @@ def old(folder: Path) -> Path:
     return folder
 
 
-def only(root: Path) -> Row:
+def only(root: Path) -> RunRow:
     (row,) = RunList([root]).rows()
     return row
 

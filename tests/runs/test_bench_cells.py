@@ -13,7 +13,8 @@ from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.signals import Signals
 from loadstone.measure.client.protocol import StepDone
-from loadstone.runs.bench import measure_cells
+from loadstone.runs.cells import CellLoop
+from loadstone.runs.execution import OpenRun
 from loadstone.runs.preflight import check_open_files
 from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
@@ -53,7 +54,8 @@ def measured(tmp_path: Path, plan: Plan) -> tuple[Workers, list[CellInfo]]:
         run_id="r", source="measured", created="", command=[], loadstone="", host=Host(), plan_id="", seed=0,
         salt=None, cells=[CellInfo(load=load) for load in plan.cells],
     )  # fmt: skip
-    measure_cells(workers, plan, info, tmp_path, Signals(), lambda event: None)
+    run = OpenRun(tmp_path, info, plan, Signals())
+    CellLoop(run=run, pool=workers, on_event=lambda event: None).measure()
     return workers, info.cells
 
 

@@ -13,10 +13,10 @@ import pytest
 from conftest import eventually, gone
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.provenance import Provenance
 from loadstone.measure.engines import llama_cpp
 from loadstone.measure.engines.launch import LaunchError
-from loadstone.runs.bench import Event, bench
+from loadstone.runs.bench import bench
+from loadstone.runs.cells import Event
 from loadstone.workload.options import Options, options_of
 
 DEPLOYMENT = "llama-3.2-1b@1xcpu/engine=llama.cpp,ctx_size=2048,parallel=2"
@@ -56,9 +56,9 @@ def test_a_deployment_is_started_measured_and_stopped(program: Path) -> None:
     assert document["cells"][0]["requests"]["ok"] == 6
     folder = Path(document["run_dir"])
     info = run_folder.read_info(folder)
-    assert info.settings["deployment"]["stated"] == DEPLOYMENT
-    assert info.settings["deployment"]["engine"] == "llama.cpp"
-    made = Provenance.read(info)
+    assert info.settings.deployment["stated"] == DEPLOYMENT
+    assert info.settings.deployment["engine"] == "llama.cpp"
+    made = info.settings.provenance
     assert made.commands[0][0] == str(program)
     assert made.flags["threads"] == "1"
     assert made.flags["ctx_size"] == "2048"

@@ -11,7 +11,7 @@ import loadstone
 from loadstone.analyse.stopping import Stopping, Watch, parse_rules
 from loadstone.core.errors import InputError
 from loadstone.core.record import WatchedRequest
-from loadstone.runs.find_max import NEAR, Answer, Probe, _search, _text, find_max
+from loadstone.runs.find_max import NEAR, Probe, SearchAnswer, _search, _text, find_max
 from loadstone.workload.options import SimulateOptions, options_of
 
 
@@ -126,7 +126,7 @@ def test_one_sentence_says_the_result(probes: list[Probe], low: float, high: flo
         "load": {"kind": "rate", "value": low} if low else None,
         "fails_at": {"kind": "rate", "value": high} if high else None, "confidence": 0.9, "requests": 100,
     }  # fmt: skip
-    assert _text(Answer(probes, low, high), found, "b", measured=True).startswith(words)
+    assert _text(SearchAnswer(probes, low, high), found, "b", measured=True).startswith(words)
 
 
 @pytest.mark.long

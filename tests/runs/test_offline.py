@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from conftest import Loadstone, Outcome
 from engines import tiny_model
 from engines.launch import _HOMES
 
@@ -35,6 +37,7 @@ class Engine:
             for ids, each in zip(input_ids, sampling_params)
         ]
 """
+Offline = Callable[..., Outcome]
 BATCHES = ["--warmup", "0", "--batch", "2,4", "--input", "8", "--output", "3"]
 
 
@@ -52,14 +55,15 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "loadstone.commands", "offline", *words]
 
 
-def offline(folder: Path, *words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*words), cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False)
+@pytest.fixture
+def offline(loadstone: Loadstone, tmp_path: Path) -> Offline:
+    return lambda *words: loadstone("offline", *words, "--out", tmp_path / "runs")
 
 
-def test_each_batch_is_a_cell_and_each_output_length_a_run(tmp_path: Path, engine: list[str]) -> None:
-    done = offline(tmp_path, *engine, *BATCHES[:-1], "3,5", "--json")
-    assert done.returncode == 0, done.stderr
-    for run, output in zip(json.loads(done.stdout)["runs"], (3, 5), strict=True):
+def test_each_batch_is_a_cell_and_each_output_length_a_run(offline: Offline, engine: list[str]) -> None:
+    done = offline(*engine, *BATCHES[:-1], "3,5", "--json")
+    assert done.code == 0, done.err
+    for run, output in zip(done.document["runs"], (3, 5), strict=True):
         assert [cell["requests"]["ok"] for cell in run["cells"]] == [2, 4]
         for cell in run["cells"]:
             metrics = cell["metrics"]
@@ -67,22 +71,19 @@ def test_each_batch_is_a_cell_and_each_output_length_a_run(tmp_path: Path, engin
                 (8 + output) / output
             )
         assert (run["target"]["endpoint"], run["target"]["engine_version"]) == ("offline", "9.9.9")
-        assert "noise on stdout" in (Path(tmp_path, run["run_dir"]) / "engine.log").read_text()
+        assert "noise on stdout" in (Path(run["run_dir"]) / "engine.log").read_text()
 
 
-def test_an_engine_that_dies_keeps_the_cells_before(tmp_path: Path, engine: list[str]) -> None:
-    offline(tmp_path, *engine, *BATCHES, "-a", "dies_at=2")
+def test_an_engine_that_dies_keeps_the_cells_before(tmp_path: Path, offline: Offline, engine: list[str]) -> None:
+    offline(*engine, *BATCHES, "-a", "dies_at=2")
     (path,) = tmp_path.glob("runs/*/summary.json")
     summary = json.loads(path.read_text())
     assert summary["cells"][0]["requests"]["ok"] == 2
     assert "exit code 3" in json.loads((path.parent / "run.json").read_text())["error"]
 
 
-def test_a_full_memory_is_one_line(tmp_path: Path, engine: list[str]) -> None:
-    done = offline(tmp_path, *engine, *BATCHES, "-a", "full=true")
-    assert done.returncode == 2
-    assert "memory is full" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_full_memory_is_one_line(offline: Offline, engine: list[str]) -> None:
+    assert "memory is full" in offline(*engine, *BATCHES, "-a", "full=true").line()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -118,24 +119,18 @@ def wait_for(met) -> None:  # type: ignore[no-untyped-def]
         (["--python", "/nowhere"], "--python /nowhere"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, words: list[str], problem: str) -> None:
-    done = offline(tmp_path, "llama-3.1-8b@1xh100/engine=vllm", *words)
-    assert done.returncode == 2
-    assert problem in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_bad_input_is_one_line(offline: Offline, words: list[str], problem: str) -> None:
+    assert problem in offline("llama-3.1-8b@1xh100/engine=vllm", *words).line()
 
 
-def test_without_a_server_large_batches_of_a_small_model_are_simulated_faster(tmp_path: Path) -> None:
+def test_without_a_server_large_batches_of_a_small_model_are_simulated_faster(
+    offline: Offline, loadstone: Loadstone, tmp_path: Path
+) -> None:
     words = ["llama-3.1-8b@1xh100/engine=tensorrt-llm", "--input", "128", "--output", "64", "--warmup", "0"]
-    alone = offline(tmp_path, *words, "--batch", "512", "--simulate", "--json")
-    served = subprocess.run(
-        [*command()[:3], "simulate", *words, "--rate", "inf", "--requests", "512", "--json"],
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    faster, slower = (
-        json.loads(text)["cells"][0]["metrics"]["output_tokens_per_s"] for text in (alone.stdout, served.stdout)
-    )
-    assert faster > 1.1 * slower
+    alone = offline(*words, "--batch", "512", "--simulate", "--json").cell["metrics"]
+    load = ("--rate", "inf", "--requests", "512", "--out", tmp_path, "--json")
+    served = loadstone("simulate", *words, *load).cell["metrics"]
+    assert alone["output_tokens_per_s"] > 1.1 * served["output_tokens_per_s"]
 
 
 STUB = Path(__file__).parents[1] / "engines" / "sglang_stub"
@@ -151,7 +146,7 @@ ENGINES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINES)
-def test_engines_answer_batches_of_exact_lengths(tmp_path: Path, name: str) -> None:
+def test_engines_answer_batches_of_exact_lengths(tmp_path: Path, offline: Offline, name: str) -> None:
     if not (_HOMES / name / "setup.stamp").is_file():
         pytest.skip(f"scripts/engines/{name} has not been run")
     tiny_model.write(tmp_path / "tiny")
@@ -159,13 +154,10 @@ def test_engines_answer_batches_of_exact_lengths(tmp_path: Path, name: str) -> N
     settings = [word for each in ["dtype=float32", *arguments.split()] for word in ("-a", each)]
     settings += [word for each in ["HF_HUB_OFFLINE=1", *variables.split()] for word in ("--env", each)]
     python = str(_HOMES / name / "bin" / "python3")
-    done = offline(
-        tmp_path, f"{tmp_path / 'tiny'}@1xh100/engine={name}", "--python", python,
-        *settings, "--batch", "2,4", "--input", "16", "--output", "8", "--json", timeout_s=500,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
-    for cell, batch in zip(summary["cells"], (2, 4), strict=True):
+    deployment, batches = f"{tmp_path / 'tiny'}@1xh100/engine={name}", ("--batch", "2,4", "--input", "16")
+    done = offline(deployment, "--python", python, *settings, *batches, "--output", "8", "--json")
+    assert done.code == 0, done.err
+    for cell, batch in zip(done.document["cells"], (2, 4), strict=True):
         metrics = cell["metrics"]
         assert (cell["requests"]["ok"], cell["verdict"]["trusted"]) == (batch, True)
         assert (metrics["input_tokens"], metrics["output_tokens"]) == (16 * batch, 8 * batch)

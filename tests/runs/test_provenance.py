@@ -13,6 +13,7 @@ from loadstone.analyse.compare import compare
 from loadstone.core import run_folder
 from loadstone.core.provenance import GitState, Provenance
 from loadstone.core.secrets import blank_words
+from loadstone.core.settings import read_settings
 from loadstone.engines.launch import Container, Launch, RankCommand
 from loadstone.runs import provenance
 from loadstone.runs.bench import bench
@@ -141,6 +142,6 @@ def test_another_version_s_provenance_is_none(tmp_path: Path) -> None:
     given = {"sim": "ttft=2ms,itl=1ms", "input": 8, "output": 4, "concurrency": 1, "requests": 4, "out": tmp_path}
     folder = Path(bench(options_of(given, Options))["run_dir"])
     info = run_folder.read_info(folder)
-    assert Provenance.read(info).commands == ()
-    info.settings["provenance"] = {"commands": 3}
-    assert Provenance.read(info) == Provenance()
+    assert info.settings.provenance.commands == ()
+    info.settings = read_settings({"provenance": {"commands": 3}})
+    assert info.settings.provenance == Provenance()

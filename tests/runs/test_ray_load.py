@@ -12,9 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
-from loadstone.analyse.verdict.client import clocks_apart
+from loadstone.analyse.verdict.client import client_limits
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
@@ -22,8 +23,8 @@ from loadstone.core.record import CellInfo
 from loadstone.measure.client.protocol import Job
 from loadstone.measure.simulated_server import FixedLatency, start
 from loadstone.runs.bench import bench
-from loadstone.runs.preflight import check_options
-from loadstone.workload.options import Options
+from loadstone.runs.preflight import check_client
+from loadstone.workload.options import ClientOptions, Options
 from loadstone.workload.prompts import Vocabulary
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "clusters" / "ray"
@@ -43,7 +44,9 @@ def address() -> Iterator[str]:
 
 
 def options(url: str, out: Path, address: str | None, **more: object) -> Options:
-    return Options(url=url, rate=[40], input="32", output="16", salt="same", out=out, workers=2, ray=address, **more)  # type: ignore[arg-type]
+    return Options.read(
+        url=url, rate=[40], input="32", output="16", salt="same", out=out, workers=2, ray=address, **more
+    )  # type: ignore[arg-type]
 
 
 def rows(folder: Path) -> list[tuple[object, ...]]:
@@ -66,10 +69,10 @@ def test_the_merged_run_is_that_of_one_machine(tmp_path: Path, address: str) -> 
     # Each at its own distance from its step's start: the schedule is one, whoever sends.
     for one, other in zip(here, there, strict=True):
         assert one[2] - starts[0] == pytest.approx(other[2] - starts[1], abs=2e-3)  # type: ignore[operator]
-    clocks = infos[1].settings["worker_clocks"]
-    assert [each["worker"] for each in clocks] == [0, 1]
+    clocks = infos[1].settings.worker_clocks
+    assert [each.worker for each in clocks] == [0, 1]
     # Both machines are this one: the offset is known to be 0, and no more may be claimed than that it is within.
-    assert all(abs(each["offset_s"]) <= each["within_s"] < 0.01 for each in clocks)
+    assert all(abs(each.offset_s) <= each.within_s < 0.01 for each in clocks)
     assert infos[0].cells[0].clocks_apart_s is None
     assert 0 < (infos[1].cells[0].clocks_apart_s or 0) < 0.05
     assert not list(folders[1].glob("journal-*")) + list(folders[1].glob(".reserve*"))
@@ -116,7 +119,7 @@ def test_a_process_that_still_connects_ends_with_its_owner(tmp_path: Path) -> No
     job = Job(
         folder=str(tmp_path), worker=0, origin_ns=0, destinations=[], route="round-robin", endpoint="completions",
         streams=True, body={}, vocabulary=Vocabulary(kind="text"), salt=None, request_tag="",
-        timeouts=Options().timeouts, grace_s=1.0, held_limit_bytes=1, ray="127.0.0.1:9",
+        timeouts=ClientOptions().timeouts, grace_s=1.0, held_limit_bytes=1, ray="127.0.0.1:9",
     )  # fmt: skip
     command = [sys.executable, "-P", "-m", "loadstone.measure.client.ray_worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
@@ -135,15 +138,16 @@ def test_a_process_that_still_connects_ends_with_its_owner(tmp_path: Path) -> No
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "nonsense", "127.0.0.1:99999", "127.0.0.1:"])
 def test_a_cluster_that_is_not_there_is_one_line(address: str) -> None:
     with pytest.raises(InputError, match=r"--ray.*(no Ray cluster answers there|not installed)"):
-        check_options(Options(ray=address))
+        check_client(ClientOptions(ray=address))
 
 
 def test_more_workers_than_this_machine_has_processors_need_a_cluster() -> None:
     with pytest.raises(InputError, match="on this host"):
-        check_options(Options(workers=500))
+        check_client(ClientOptions(workers=500))
 
 
 @pytest.mark.parametrize(("apart_s", "warned"), [(None, False), (0.0015, False), (0.004, True)])
 def test_clocks_that_may_be_apart_by_more_than_a_late_send_are_a_finding(apart_s: float | None, warned: bool) -> None:
-    cell = SimpleNamespace(info=CellInfo(load=Load("rate", 1.0), clocks_apart_s=apart_s))
-    assert (clocks_apart(cell) is not None) is warned  # type: ignore[arg-type]
+    info = CellInfo(load=Load("rate", 1.0), clocks_apart_s=apart_s)
+    cell = SimpleNamespace(info=info, requests=SimpleNamespace(worker=np.zeros(1)), clock="kernel")
+    assert bool(list(client_limits(cell))) is warned  # type: ignore[arg-type]

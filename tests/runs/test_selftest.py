@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import resource
@@ -17,11 +16,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
-from rich.console import Console
 
 from conftest import Loadstone
 from loadstone.analyse import client_accuracy
-from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift
+from loadstone.analyse.client_accuracy import ClientErrors, Selftest, SelftestRow, Shift
 from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
@@ -30,9 +28,10 @@ from loadstone.core.record import RequestRecord
 from loadstone.core.summary import CellSummary, Client, Latency, Metrics, Requests, Verdict
 from loadstone.measure.simulated_server import FixedLatency
 from loadstone.report.pages.selftest import render
+from loadstone.report.table import to_text
 from loadstone.runs import bench as measure
 from loadstone.runs import selftest
-from loadstone.runs.selftest import Level, compare, spread
+from loadstone.runs.selftest import StreamLevel, compare, spread
 
 CLOCKS_DIFFER_S = 50e-6  # kernel stamps are CLOCK_REALTIME, mapped by an offset that is sampled
 ORIGIN_NS = 1_000_000_000_000
@@ -51,7 +50,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_small_levels() -> None:
     said: list[str] = []
-    found = selftest.run([Level(1, 100, 0.4), Level(5, 100, 0.4)], False, said.append)
+    found = selftest.run([StreamLevel(1, 100, 0.4), StreamLevel(5, 100, 0.4)], False, said.append)
     assert said == ["1 × 100 tokens/s", "5 × 100 tokens/s"]
     assert [(row.streams, row.contended) for row in found.rows] == [(1, False), (5, False)]
     for row in found.rows:
@@ -72,7 +71,7 @@ def test_small_levels() -> None:
 
 
 def test_contention_is_there_and_ends() -> None:
-    with selftest._busy(2) as pids:
+    with selftest._keep_busy(2) as pids:
         deadline = time.monotonic() + 10
         while not all(cpu_s(pid) > 0 for pid in pids) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -84,7 +83,7 @@ def test_contention_is_there_and_ends() -> None:
 
 def test_busy_processes_die_with_their_owner() -> None:
     code = "import time; from loadstone.runs import selftest\n"
-    code += "with selftest._busy(1) as pids: print(pids[0], flush=True); time.sleep(60)"
+    code += "with selftest._keep_busy(1) as pids: print(pids[0], flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
@@ -112,7 +111,7 @@ def cpu_s(pid: int) -> float:
 
 def test_a_level_the_host_cannot_do_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
-    (row,) = selftest.run([Level(50, 10)], False).rows
+    (row,) = selftest.run([StreamLevel(50, 10)], False).rows
     assert row.comparison is None
     assert row.note == "the limit of open files is 100; raise it with ulimit -n"
 
@@ -122,7 +121,7 @@ def test_a_run_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
         raise InputError("no room")
 
     monkeypatch.setattr(measure, "bench", bench)
-    (row,) = selftest.run([Level(1, 10)], False).rows
+    (row,) = selftest.run([StreamLevel(1, 10)], False).rows
     assert (row.comparison, row.note) == (None, "no room")
 
 
@@ -226,12 +225,12 @@ def test_spread_gives_no_percentile_that_nothing_lies_beyond() -> None:
 # What is kept.
 
 
-def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 1000, **fields: Any) -> Row:
+def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 1000, **fields: Any) -> SelftestRow:
     values = np.full(n, p50)
     values[n // 2 + 1 :] = 3 * p50
     error = spread(values)
     shift = Shift(p50, 2 * p50)
-    comparison = Comparison(
+    comparison = ClientErrors(
         error_s=error, ttft_s=shift, itl_s=None, request_s=error, server_late_s=error, coalesced=0.0, unmatched=0
     )
     given: dict[str, Any] = {
@@ -240,7 +239,7 @@ def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 
         "created": "2026-11-21",
     }
     given |= {"comparison": comparison}
-    return Row(streams=streams, tokens_per_s=tokens_per_s, **given | fields)
+    return SelftestRow(streams=streams, tokens_per_s=tokens_per_s, **given | fields)
 
 
 def test_save_keeps_what_was_not_measured_again(cache: Path) -> None:
@@ -399,9 +398,6 @@ def test_nothing_is_said_without_a_selftest_or_output() -> None:
 
 
 def test_render_shows_every_row_and_note() -> None:
-    console = Console(file=io.StringIO(), width=160)
-    console.print(render(TESTED))
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
+    text = to_text(render(TESTED), 160)
     for shown in ("1 × 20/s", "10 × 20/s", "5000 × 10/s busy", "1000 × 20/s: could not", "60 µs"):
         assert shown in text

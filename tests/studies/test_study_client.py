@@ -32,7 +32,7 @@ def test_words_mean_what_the_options_mean(given: dict[str, Any]) -> None:
     app.command()(takes(Options, _target)(bench))
     app(command_words(given), standalone_mode=False)
     expected = options_of(given, Options)
-    read[0].command = expected.command
-    if isinstance(expected.url, str):
-        expected.url = [expected.url]
+    read[0].output.command = expected.output.command
+    if isinstance(expected.target.url, str):
+        expected.target.url = [expected.target.url]
     assert read[0] == expected

@@ -186,7 +186,7 @@ def test_no_text_of_an_option_ends_in_a_traceback(text: str) -> None:
         outcome(parse)
 
 
-NAMES = [each.name for each in flags_of(SimulateOptions).values()]
+NAMES = [each.name for kind in (Options, SimulateOptions) for each in flags_of(kind).values()]
 VALUES = (
     TEXT
     | st.integers()

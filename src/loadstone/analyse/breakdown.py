@@ -1,4 +1,4 @@
-"""A cell's numbers by turn of its sessions, by server of its fleet, by piece of its load's profile."""
+"""Divides a cell's numbers by turn of its sessions, by server of its fleet, by piece of its load's profile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Breakdown(NamedTuple):
-    """Empty where the cell has no such parts."""
+    """Holds a cell's parts; a list is empty where the cell has no such parts."""
 
     by_turn: list[TurnPart]
     by_replica: list[ReplicaPart]
@@ -31,7 +31,7 @@ class Breakdown(NamedTuple):
 
 
 def breakdown_of(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load, streams: bool) -> Breakdown:
-    """The cell's numbers by turn, by server of a fleet, by piece of a profile: whichever there are."""
+    """Compute the cell's numbers by turn, by server of a fleet, by piece of a profile: whichever there are."""
 
     def read() -> Iterator[pa.RecordBatch]:
         return run_folder.read_records(folder, cell, COLUMNS)
@@ -72,7 +72,9 @@ def _whole(column: str) -> Callable[[pa.RecordBatch], NDArray[np.int64]]:
 
 
 def _profile_start_s(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load) -> float:
-    """When the profile began: after the warm-up, for a rate by its plan, for a concurrency with the first request."""
+    """Find when the profile began: after the warm-up, for a rate by its plan, for a concurrency with the first
+    request.
+    """
     import pyarrow.compute as pc
 
     columns = run_folder.read_columns(folder, ["phase", "intended_s"], cell)

@@ -1,4 +1,4 @@
-"""What the self-test found out about the client on this host: kept for later runs, and quoted under their tables."""
+"""Keeps the result of the self-test of this host's client for later runs, and quotes it under their tables."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Shift(msgspec.Struct, frozen=True):
     p99: float
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Records against the truth, over measured requests that are ok.
+class ClientErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Compares records with the truth, over measured requests that are ok.
 
     error_s            of each token: our arrival − its write
     ttft_s, itl_s      shifts; TTFT from our `sent_s` in both
@@ -60,8 +60,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     unmatched: int
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One level. `note`: why there are no numbers, or what to know about them. `client_cores`: busy, on average."""
+class SelftestRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One level of the self-test. `note`: why there are no numbers, or a caution. `client_cores`: busy, on
+    average.
+    """
 
     streams: int
     tokens_per_s: float
@@ -70,25 +72,25 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     clock: str | None = None
     events_per_s: float | None = None
-    comparison: Comparison | None = None
+    comparison: ClientErrors | None = None
     receive_lag_p99_s: float | None = None
     send_lag_p99_s: float | None = None
     client_cores: float | None = None
 
 
 class Selftest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one host's client was found to be; as JSON it is what `--json` prints and the cache folder keeps."""
+    """The accuracy of one host's client; as JSON it is printed by `--json` and kept in the cache folder."""
 
     schema: int = SCHEMA
     host: host.Host
-    rows: list[Row]
+    rows: list[SelftestRow]
 
 
 # --- what is kept ---------------------------------------------------------------------------------------------
 
 
 def path() -> Path:
-    """Where this host's self-test is kept: a host is its processor, cores, kernel, Python and this program."""
+    """Name the file of this host's self-test: a host is its processor, cores, kernel, Python and this program."""
     about = host.describe()
     same = [about.cpu, about.cores, about.system, about.python, __version__]
     key = hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:12]
@@ -96,10 +98,10 @@ def path() -> Path:
 
 
 def save(selftest: Selftest) -> Path:
-    """Keep it for later runs, beside levels of an earlier one that it has not. Raises InputError, one line."""
+    """Keep it for later runs, with levels of an earlier one that it has not. Raises InputError, one line."""
     file, earlier = path(), load()
 
-    def level(row: Row) -> tuple[bool, int, float]:
+    def level(row: SelftestRow) -> tuple[bool, int, float]:
         return row.contended, row.streams, row.tokens_per_s
 
     rows = {level(row): row for row in [*(earlier.rows if earlier is not None else ()), *selftest.rows]}
@@ -112,7 +114,7 @@ def save(selftest: Selftest) -> Path:
 
 
 def load() -> Selftest | None:
-    """This host's self-test; None where there is none that can be read."""
+    """Read this host's self-test; None where there is none that can be read."""
     try:
         selftest = read_json(path(), Selftest, _MOST_BYTES, "a self-test", "make one with `loadstone selftest`")
     except (InputError, RuntimeError):  # no file, no JSON, no home
@@ -123,8 +125,10 @@ def load() -> Selftest | None:
 # --- what a run may say of it ---------------------------------------------------------------------------------
 
 
-def bound(selftest: Selftest, streams: float, events_per_s: float) -> Row | None:
-    """The smallest level without contention that had at least so many streams and events; None beyond the largest."""
+def bound(selftest: Selftest, streams: float, events_per_s: float) -> SelftestRow | None:
+    """Find the smallest level without contention that had at least so many streams and events; None beyond the
+    largest.
+    """
     rows = [
         row
         for row in selftest.rows
@@ -137,7 +141,7 @@ def bound(selftest: Selftest, streams: float, events_per_s: float) -> Row | None
 
 
 def quote(cell: CellSummary, selftest: Selftest | None) -> tuple[str | None, Finding | None]:
-    """What the self-test says of a run's cell: a line for the table's foot, and a finding or None.
+    """Quote the self-test for a run's cell: a line for the table's foot, and a finding or None.
 
     Both are None where there is no self-test, or nothing arrived. A run beyond the self-test is an info, no warning:
     that nobody looked is no evidence against it, and its own receive lag and late sends are judged in any case.
@@ -171,8 +175,9 @@ def quote(cell: CellSummary, selftest: Selftest | None) -> tuple[str | None, Fin
     )
 
 
-def _waited_s(cell: CellSummary, row: Row) -> float | None:
-    """The cell's receive lag (p99) where it is not as in the self-test, and long enough to bring tokens together.
+def _waited_s(cell: CellSummary, row: SelftestRow) -> float | None:
+    """Return the cell's receive lag (p99) where it is not as in the self-test, and long enough to bring tokens
+    together.
 
     Stamps are the kernel's: as long as a read comes before the stream's next token, its waiting changes no time.
     """
@@ -187,7 +192,7 @@ def _size(streams: float, events_per_s: float | None) -> str:
 
 
 def _streams(cell: CellSummary) -> float | None:
-    """Requests under way at once: as the load says, and of an open loop as many as Little's law gives."""
+    """Count the requests under way at once: as the load says, and of an open loop as many as Little's law gives."""
     load, rate, e2e = cell.load, cell.metrics.requests_per_s, cell.metrics.e2e_s
     cap = load.max_concurrency or math.inf
     if not load.is_open:
@@ -198,7 +203,7 @@ def _streams(cell: CellSummary) -> float | None:
 
 
 def events_per_s(cell: CellSummary) -> float | None:
-    """Stream events/s while the load was full."""
+    """Compute the stream events/s while the load was full."""
     metrics = cell.metrics
     tokens_per_s = (metrics.steady or metrics).output_tokens_per_s
     if tokens_per_s is None or not metrics.output_tokens or metrics.output_events is None:

@@ -1,6 +1,6 @@
-"""What an imported run says of itself beside its records, or in their place.
+"""Reads the facts and numbers that an imported file reported, beyond its records or in their place.
 
-RunInfo.settings["import"] holds {"tool", "files", "cells"}, an ImportedCell for each cell. A run of sums has no
+RunInfo.settings.imported holds tool, files, and an ImportedCell for each cell. A run of sums has no
 records: its summary.json is what the file stated. A run of requests has records, and a summary computed from them.
 """
 
@@ -22,7 +22,7 @@ from loadstone.core.units import show_seconds
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _NEEDS_A_CLOCK = ("steady", "sustained", "achieved_rate_per_s", *_RATES)
 CUT_AT_END = "cut_at_end"
-"""Requests that a tool cuts when its time is up, as it is meant to: no failures."""
+"""The finding on requests that a tool cancels when its time is up, as it is meant to: no failures."""
 SHOWN_DIFFERENCE = 0.005
 """A number that a file states is shown beside ours from this share on: less is rounding in three digits."""
 _SHOWN = ("mean", "p50", "p99")
@@ -31,7 +31,9 @@ DIFFERENCE = 0.02
 
 
 class Stated(msgspec.Struct, kw_only=True, frozen=True):
-    """What a file states of a cell. `latencies`: metric to statistic to seconds; `totals`: fields of Metrics."""
+    """The numbers that a file reports of a cell. `latencies`: metric to statistic to seconds; `totals`: fields of
+    Metrics.
+    """
 
     requests: dict[str, int | None] = {}
     duration_s: float | None = None
@@ -41,7 +43,7 @@ class Stated(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ImportedCell(msgspec.Struct, kw_only=True, frozen=True):
-    """What the import found out about a cell.
+    """The facts of a cell that the import found.
 
     tool            whose client measured it
     definitions     the dialect by whose formulas its numbers were made
@@ -61,15 +63,18 @@ class ImportedCell(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def of_cell(info: RunInfo, cell: int) -> ImportedCell | None:
-    """What the import found out about a cell; None for runs that were not imported, or where it cannot be read."""
+    """Return the facts of a cell that the import found; None for runs that were not imported, or where they cannot be
+    read.
+    """
+    imported = info.settings.imported
     try:
-        return msgspec.convert(info.settings["import"]["cells"][cell], ImportedCell)
-    except (KeyError, IndexError, TypeError, msgspec.ValidationError):
+        return msgspec.convert(imported.cells[cell], ImportedCell) if imported is not None else None
+    except (IndexError, msgspec.ValidationError):
         return None
 
 
 def origin(info: RunInfo, imported: ImportedCell | None) -> verdict.Origin:
-    """Where a cell's records come from, and what they cannot tell."""
+    """Tell where a cell's records come from, and which facts they lack."""
     imported = imported or ImportedCell()
     return verdict.Origin(
         info.source,
@@ -83,20 +88,20 @@ def is_summary_only(folder: Path, info: RunInfo) -> bool:
     return info.source == "imported" and not (folder / "records.parquet").exists()
 
 
-def read(folder: Path) -> Summary:
-    """The summary of a run that has no records. Raises InputError where there is none."""
+def read(folder: Path, info: RunInfo) -> Summary:
+    """Read the summary of a run that has no records. Raises InputError where there is none."""
     if not (folder / "summary.json").exists():
         raise InputError(f"{folder}: neither records nor a summary; import the file again")
     summary = summaries.read(folder, "import the file again")
-    if run_folder.find_changed(folder):
+    if run_folder.find_changed(folder, info.marks):
         raise InputError(f"{folder / 'summary.json'}: was changed after it was written; import the file again")
     summary.run_dir, summary.run_id = str(folder), folder.name
     return summary
 
 
-def lay_over(summary: CellSummary, imported: ImportedCell) -> None:
-    """Puts into a cell's summary, made of its records, what the file stated besides; takes out what they cannot
-    tell.
+def overlay(summary: CellSummary, imported: ImportedCell) -> None:
+    """Put into a cell's summary, made of its records, the other numbers of the file; take out those that the records
+    cannot tell.
     """
     metrics, stated = summary.metrics, imported.stated
     for name in set(imported.unknown).intersection(Metrics.__struct_fields__):
@@ -112,7 +117,7 @@ def lay_over(summary: CellSummary, imported: ImportedCell) -> None:
 
 
 def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[StatedNumber]:
-    """The file's own numbers, of throughputs and latencies, that differ from what is shown of the cell."""
+    """List the file's own numbers, of throughputs and latencies, that differ from those shown of the cell."""
     from loadstone.analyse.other_tools import find_definition
 
     shown: list[tuple[str, str | None, float | None, float | None]] = [

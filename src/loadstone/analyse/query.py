@@ -53,29 +53,30 @@ _FUNCTIONS = {
 _NO_TABLE = re.compile(r"Catalog Error: Table with name (.+?) does not exist!")
 _WHERE = re.compile(r"\s*LINE \d+: .*")
 _MOST_VALUES = 10_000_000
-"""In a result, with those in its lists: about a gigabyte of Python's objects."""
+"""The most values of a result, with those in its lists: about a gigabyte of Python's objects."""
 _MEMORY_BYTES = 4 << 30
-"""Of DuckDB, at most, and no more than half of what there is."""
+"""The most memory of DuckDB, which gets no more than half of the free memory."""
 _BATCH_ROWS = 10_000
 _MOST_BYTES = 64 * 1024 * 1024
 """No run's run.json or summary.json is larger."""
 
 
-class Result(NamedTuple):
-    """What a query gives: the names of its columns, and its rows."""
+class QueryResult(NamedTuple):
+    """The result of a query: the names of its columns, and its rows."""
 
     columns: list[str]
     rows: list[tuple[object, ...]]
 
 
 class _Streams(msgspec.Struct):
-    """Of run.json's target, whether its answers came in a stream."""
+    """The field of run.json's target that tells if answers came in a stream."""
 
     streams: bool = True
 
 
 class _Run(msgspec.Struct):
     target: _Streams | None = None
+    marks: dict[str, str] = {}
 
 
 class _Summary(msgspec.Struct):
@@ -83,8 +84,8 @@ class _Summary(msgspec.Struct):
     cells: list[dict[str, object]] = []
 
 
-def rows_of(sql: str, runs: Path) -> Result:
-    """What a query over `runs`' folders gives, or over one run. Raises InputError, one line, on bad SQL or no runs.
+def rows_of(sql: str, runs: Path) -> QueryResult:
+    """Run a query over `runs`' folders, or over one run. Raises InputError, one line, on bad SQL or no runs.
 
     One statement that selects is run, and nothing else: it has no file to open, and so none to write, whatever its
     words. JSON is read before it, records by pyarrow beside it. (What DuckDB may read by itself it may write, too.)
@@ -95,7 +96,7 @@ def rows_of(sql: str, runs: Path) -> Result:
     if not folders:
         raise InputError(f"{runs}: no run folders here; measure something first, or name the folder with --runs")
     for folder in folders:
-        if altered := run_folder.find_changed(folder):
+        if altered := run_folder.find_changed(folder, _read(folder / "run.json", _Run).marks):
             raise InputError(f"{folder / altered[0]}: was changed after it was written; move the run away")
     with duckdb.connect() as connection:
         try:
@@ -119,7 +120,7 @@ def rows_of(sql: str, runs: Path) -> Result:
             connection.execute("set lock_configuration = true")
             _check(sql, connection)
             cursor = connection.execute(sql)
-            return Result([column[0] for column in cursor.description or ()], _bounded(cursor))
+            return QueryResult([column[0] for column in cursor.description or ()], _bounded(cursor))
         except RuntimeError as error:
             if "interrupted" not in str(error):
                 raise
@@ -202,7 +203,7 @@ def _runs(files: Sequence[Path]) -> Iterator[bytes]:
 
 
 def _cells(files: Sequence[Path]) -> Iterator[bytes]:
-    """Each cell with its numbers as columns of their own."""
+    """Make a row of each cell, with its numbers as columns."""
     for path in files:
         summary = _read(path, _Summary)
         for cell in summary.cells:
@@ -248,7 +249,7 @@ def _dataset(files: Sequence[Path]) -> ds.Dataset:
 
 
 def _select(name: str, connection: duckdb.DuckDBPyConnection) -> str:
-    """What the view of a dataset is: its columns, and of records their latencies, from sending as in `cells`."""
+    """Write the view of a dataset: its columns, and of records their latencies, from sending as in `cells`."""
     columns = {row[0] for row in connection.execute(f"describe _{name}").fetchall()}
     latencies = []
     if columns >= _MADE_OF:

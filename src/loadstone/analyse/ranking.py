@@ -1,4 +1,4 @@
-"""Several deployments under the same loads, the best first.
+"""Ranks several deployments under the same loads, the best first.
 
 Each is judged at the load at which it gives most: output tokens per second and GPU, of the loads that meet the run's
 bounds on latency (SLO), if it has any. Throughputs within 1 % are taken as equal, and the median E2E decides.
@@ -22,7 +22,7 @@ _ALIKE = 0.01
 
 
 class Ranked(msgspec.Struct, kw_only=True, frozen=True):
-    """One deployment, at the load that it was judged at.
+    """A deployment, at the load at which it was judged.
 
     deployment             in shorthand
     run_dir                its run; None where it cannot be simulated, and `why` says what hinders
@@ -47,7 +47,7 @@ class Ranked(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def judged(deployment: str, gpus: int, summary: Summary) -> Ranked:
-    """A run of `deployment`, which has so many GPUs."""
+    """Judge a run of `deployment`, which has so many GPUs."""
     rows = [_at(deployment, gpus, summary.run_dir, cell) for cell in summary.cells]
     if not rows:
         return Ranked(deployment=deployment, gpus=gpus, run_dir=summary.run_dir, why="nothing was simulated")
@@ -55,7 +55,9 @@ def judged(deployment: str, gpus: int, summary: Summary) -> Ranked:
 
 
 def ranking(rows: Iterable[Ranked]) -> list[Ranked]:
-    """The best first, those that miss their bounds behind the others, those that cannot be simulated last."""
+    """Sort deployments: the best first, those that miss their bounds behind the others, those that cannot be
+    simulated last.
+    """
     return sorted(rows, key=_order)
 
 

@@ -1,7 +1,7 @@
-"""How near a cell came to what its hardware can do: the roofline's times beside its own, MBU and MFU.
+"""Compares a cell with the limits of its hardware: the roofline's times, MBU and MFU.
 
 Only where a run says enough (model, GPU, how many, how they are split) and the catalogue knows them. Formulas and
-what is assumed: docs/metrics.md, "Speed of light".
+what is assumed: docs/metrics.md, "Roofline".
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 @np.errstate(over="ignore", invalid="ignore")  # files may hold any number; what comes of it is left out
 def roofline_of(info: RunInfo, facts: RunFacts, cell: CellSummary) -> Roofline | None:
-    """What the hardware allows beside a cell's numbers; None where the catalogue does not know what it ran on, or a
-    request has several answers, which the formulas do not know. `facts`: those of its run.
+    """Compute the roofline of a cell; None where the catalogue does not know what it ran on, or a request has several
+    answers, which the formulas do not know. `facts`: those of its run.
     """
     if info.target is not None and info.target.choices > 1:
         return None
@@ -51,7 +51,7 @@ def roofline_of(info: RunInfo, facts: RunFacts, cell: CellSummary) -> Roofline |
     mean_s = (finite(metrics.tpot_s.mean) if metrics.tpot_s is not None else None) or tpot_median_s
     # Little's law: so many are decoding, on average over all time.
     decoding = (rate or 0.0) * (mean_s or 0.0) * ((output_tokens or 1.0) - 1)
-    if mean_s and 0 < decoding < math.inf and not _speculates(info.settings):
+    if mean_s and 0 < decoding < math.inf and not _speculates(info.settings.deployment):
         tpot_s, reading_s = roofline.decode(decoding, _places(cell.load), input_tokens + (output_tokens or 0.0) / 2)
         mbu = reading_s / mean_s
     return Roofline(
@@ -115,13 +115,15 @@ class _Roofline:
         return self._step.step_s(0, 0, [(new, round(cached_tokens))], met_tokens=max(1, new // self._group))
 
     def flops(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> float:
-        """Of a request: products and attention of its prompt but for what was cached, then of each token but the
-        last, which nothing follows; the head once for each token of the answer."""
-        from loadstone.predict.step_time.formulas import pairs_of
+        """Count the FLOPs of a request: products and attention of its prompt but for cached tokens, then of each
+        token but the last, which nothing follows; the head once for each token of the answer.
+        """
+        from loadstone.predict.step_time.formulas import attended_pairs, window_pairs
 
         whole, decodes = self._whole, max(0.0, output_tokens - 1)
-        pairs, window_pairs = pairs_of(np.array([new_tokens]), np.array([cached_tokens]), whole.window)
-        prompt = whole.pair_flops * pairs + whole.window_pair_flops * window_pairs
+        new, cached = np.array([new_tokens]), np.array([cached_tokens])
+        prompt = whole.pair_flops * attended_pairs(new, cached)
+        prompt += whole.window_pair_flops * window_pairs(new, cached, whole.window)
         context = np.array([new_tokens + cached_tokens + output_tokens / 2])
         decode = whole.context_flops * context + whole.window_flops * np.minimum(context, whole.window)
         attention = float((prompt + decodes * decode)[0])
@@ -159,7 +161,9 @@ def _lengths(facts: RunFacts, cell: CellSummary) -> tuple[float | None, float | 
 
 
 def _cached_share(facts: RunFacts, cell: CellSummary) -> float | None:
-    """Of the prompts' tokens; None where prompts have something in common and nobody tells what came of it."""
+    """Count the prompts' tokens that came from a cache; None where prompts have something in common and nobody tells
+    what came of it.
+    """
     cached, inputs = finite(cell.metrics.cached_input_tokens), finite(cell.metrics.input_tokens)
     if cached is not None and inputs:
         return min(1.0, cached / inputs)
@@ -168,7 +172,7 @@ def _cached_share(facts: RunFacts, cell: CellSummary) -> float | None:
 
 
 def _places(load: Load) -> float:
-    """How many requests can be under way at most: a closed loop's, a burst's; of an open loop any number."""
+    """Return the most requests that can be under way: a closed loop's or a burst's number; of an open loop any."""
     return math.inf if load.is_open else finite(load.value) or math.inf
 
 
@@ -181,18 +185,18 @@ def _over(ideal_s: float | None, measured_s: float | None) -> float | None:
     return finite(ideal_s / measured_s) if ideal_s is not None and measured_s else None
 
 
-def _speculates(settings: Mapping[str, Any]) -> bool:
-    """Whether the run says that its engine guesses tokens: a step gives several then, and its time bounds no TPOT."""
-    arguments = mapping(mapping(settings.get("deployment")).get("arguments"))
+def _speculates(deployment: Mapping[str, Any]) -> bool:
+    """Tell if the run says that its engine guesses tokens: a step gives several then, and its time bounds no TPOT."""
+    arguments = mapping(deployment.get("arguments"))
     return str(arguments.get("num_speculative_tokens") or 0).strip() != "0"
 
 
 def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
-    """Of what the run was on: as its papers name it, or put together from what a file told."""
+    """Find the deployment of the run: as its papers name it, or put together from the facts of a file."""
     from loadstone.catalogue.deployment.shorthand import split_deployment
     from loadstone.engines import ENGINES
 
-    shorthand = mapping(info.settings.get("deployment")).get("name")
+    shorthand = info.settings.deployment.get("name")
     if isinstance(shorthand, str) and facts.hardware is not None:
         # A node that only a file describes counts itself; its GPUs, which are in the papers, count here.
         model, _, options = split_deployment(shorthand)
@@ -213,7 +217,9 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
 
 @lru_cache(maxsize=256)
 def _roofline(shorthand: str | None, hardware: Gpu | None, own_model: str | None) -> _Roofline | None:
-    """None of what only a file describes: names come from servers and papers, and no file is read for one."""
+    """Look up a model of the catalogue; None for one that only a file describes: names come from servers and papers,
+    and no file is read for one.
+    """
     from loadstone.catalogue.deployment.shorthand import parse_named
     from loadstone.predict.step_time.boards import architecture_of
     from loadstone.predict.step_time.coefficients import PROCESSOR

@@ -1,20 +1,21 @@
-"""What a run was of: engine, model, GPU, parallelism, precision, workload. One place for those who compare and draw.
+"""Collects the facts of a run: engine, model, GPU, parallelism, precision, workload. Comparisons and reports use no
+others.
 
 A run says it in its papers (RunInfo), whoever wrote them:
 
     target                  engine, engine_version, model, as a live server introduced itself
-    settings["deployment"]  gpu, gpus, nodes, tp, pp, dp, ep, weights_dtype, kv_dtype, engine, engine_version, model:
+    settings.deployment  gpu, gpus, nodes, tp, pp, dp, ep, weights_dtype, kv_dtype, engine, engine_version, model:
                             of a simulated run, or as an imported file tells it; goes before the target. A GPU that
                             is not the catalogue's is there with all that was known of it. Of a measured run it is
                             what the user said of the server (`stated`, their words), engine, version and model as
                             the server has them, and `architecture` the catalogue's name for the model; a model
                             that is not the catalogue's is there with its config
-    settings["gpus"]        this machine's, watched while a server on it was measured; they stand for the deployment's
+    settings.gpus        this machine's, watched while a server on it was measured; they stand for the deployment's
                             where there is none
-    settings["workload"]    as Plan.workload; with "mode": "offline" where no server was in between
-    settings["label"]       what the user calls this setup of it
-    settings["prefix_cache"]  what was done about it; True or False where the file says whether it was on
-    settings["import"]      of an imported run: {"tool", …}, see importers
+    settings.workload    as Plan.workload; with "mode": "offline" where no server was in between
+    settings.label       what the user calls this setup of it
+    settings.prefix_cache  what was done about it; True or False where the file says whether it was on
+    settings.imported    of an imported run: its tool, files and cells
 
 What nobody said is None.
 """
@@ -41,7 +42,8 @@ _TOLD_AS_FACTS = ("max_model_len", "max_seq_len", "ctx_size", "prefix_caching")
 
 
 class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
-    """Names as people know them: `vLLM`, `H200`. Lengths are means per request; `gpus` counts all nodes' together.
+    """The facts of a run. Names as people know them: `vLLM`, `H200`. Lengths are means per request; `gpus` counts all
+    nodes' together.
 
     input_tokens     asked for, prefix included; else as measured over all cells of the run
     range_ratio      r where lengths are uniform in [r·n, n], n then being twice the mean over 1 + r; 1: all equal
@@ -88,7 +90,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def label(self) -> str:
-        """One line for a legend or a heading: `vLLM 0.26.0 · Llama-3.1-8B bf16 · 8×H200 tp8 · no prefix cache`."""
+        """A line for a legend or a heading: `vLLM 0.26.0 · Llama-3.1-8B bf16 · 8×H200 tp8 · no prefix cache`."""
         engine = " ".join(part for part in (self.engine, self.engine_version) if part)
         model = " ".join(part for part in ((self.model or "").rsplit("/", 1)[-1], self.weights_dtype) if part)
         gpu = f"{self.gpus}×{self.gpu}" if self.gpu and self.gpus else self.gpu or ""
@@ -98,14 +100,14 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
-    """The facts of a run. `summary` gives lengths where run.json has none."""
-    deployment = mapping(info.settings.get("deployment")) or _watched(info)
-    workload = mapping(info.settings.get("workload"))
-    imported = mapping(info.settings.get("import"))
+    """Collect the facts of a run. `summary` gives lengths where run.json has none."""
+    deployment = info.settings.deployment or _watched(info)
+    workload = info.settings.workload
+    imported = info.settings.imported
     target = info.target
     lengths = _lengths(workload)
     stated, arrived = mean_tokens(summary.cells if summary is not None else ())
-    prefix_cache = info.settings.get("prefix_cache")
+    prefix_cache = info.settings.prefix_cache
     hardware = _described(deployment.get("gpu"))
     introduced = engine_name(target.engine) if target else None
     engine = engine_name(_text(deployment.get("engine"))) or introduced
@@ -113,7 +115,7 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
     version = target.engine_version if target and introduced in (None, engine) else None
     return RunFacts(
         source=info.source,
-        tool=_text(imported.get("tool")) or ("Loadstone" if info.source == "measured" else None),
+        tool=_text(imported and imported.tool) or ("Loadstone" if info.source == "measured" else None),
         engine=engine,
         engine_version=_text(deployment.get("engine_version")) or version,
         model=_named(deployment.get("model")) or (target.model if target and target.model else None),
@@ -129,8 +131,8 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
         prefix_tokens=_whole(workload.get("prefix_tokens")),
         prefix_groups=_whole(workload.get("prefix_groups")),
         prefix_cache=prefix_cache if isinstance(prefix_cache, bool) else None,
-        named=_text(info.settings.get("label")),
-        settings=_settings(info.settings.get("label"), mapping(deployment.get("arguments"))),
+        named=_text(info.settings.label),
+        settings=_settings(info.settings.label, mapping(deployment.get("arguments"))),
         architecture=_named(deployment.get("architecture")),
         stated=_text(deployment.get("stated")),
         hardware=hardware,
@@ -144,9 +146,11 @@ def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:
 
 
 def _watched(info: RunInfo) -> dict[str, Any]:
-    """The GPUs beside a measured server: all of one name, or nothing. How many of several it used is not told."""
-    engine, gpus = info.target.engine if info.target else None, info.settings.get("gpus")
-    if not needs_gpu(engine) or not isinstance(gpus, list) or not gpus:
+    """Describe the GPUs of a measured server's machine: all of one name, or nothing. How many of several it used is
+    not told.
+    """
+    engine, gpus = info.target.engine if info.target else None, info.settings.gpus
+    if not needs_gpu(engine) or not gpus:
         return {}
     names = {_named(gpu) for gpu in gpus}
     return {"gpu": names.pop(), "gpus": 1 if len(gpus) == 1 else None} if len(names) == 1 else {}
@@ -164,17 +168,19 @@ def _own_model(value: Any) -> str | None:
 
 
 def engine_name(text: str | None) -> str | None:
-    """`TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
+    """Return an engine's common name, `TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
     return None if text is None else engine_title(text)
 
 
 def gpu_name(text: str | None) -> str | None:
-    """`H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it is."""
+    """Return a GPU's common name, `H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it
+    is.
+    """
     return None if text is None else gpu_title(text)
 
 
 def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float | None]]:
-    """(mean tokens, range ratio) of input and output, of a synthetic workload's Length."""
+    """Return (mean tokens, range ratio) of input and output, of a synthetic workload's Length."""
     lengths: dict[str, tuple[float | None, float | None]] = {"input": (None, None), "output": (None, None)}
     for name in lengths:
         length = mapping(workload.get(name))
@@ -188,7 +194,7 @@ def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float
 
 
 def mapping(value: object) -> Mapping[str, object]:
-    """A JSON object, else an empty one: what a run.json states may be of anybody's making."""
+    """Return a JSON object, else an empty one: a run.json may be of anybody's making."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -197,12 +203,12 @@ def _text(value: object) -> str | None:
 
 
 def _named(value: object) -> str | None:
-    """A name, or the name of something described."""
+    """Return a name, or the name of something described."""
     return _text(value) or _text(mapping(value).get("name"))
 
 
 def number(value: object) -> float | None:
-    """A finite number, else nothing: papers and summaries may come from anywhere."""
+    """Return a finite number, else nothing: papers and summaries may come from anywhere."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None

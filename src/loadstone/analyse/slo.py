@@ -1,4 +1,4 @@
-"""Bounds on latencies: were they met, and how sure is that?"""
+"""Judges bounds on latencies: were they met, and how sure is that?"""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from loadstone.core.statistics.distribution import PERCENTILES, Z95
 from loadstone.core.summary import SLO_KEYS, Latency, Metrics, Requests, SloBound, latency_field
 
 SURE = 0.9
-"""Probability from which a bound counts as surely met, and below one less which as surely missed: the ends of an 80 %
-interval."""
+"""Probability from which a bound counts as met for sure, and below one less which as missed for sure: the ends of an
+80 % interval.
+"""
 _GUMBEL = math.pi / math.sqrt(6)
 """Standard deviation of the largest of many values whose tail is exponential, as a multiple of its scale."""
 
@@ -32,7 +33,7 @@ def bounds_of(
     metrics: Metrics,
     factors_of: Callable[[str], Sequence[float] | None] = lambda name: (1.0,),
 ) -> list[SloBound]:
-    """What was measured or predicted of each bound of a cell, and how likely the bound holds.
+    """Judge each bound of a cell: the value measured or predicted, and how likely the bound holds.
 
     `factors_of` a bound, by its name: equally likely factors by which a prediction may be off; None: not known.
 
@@ -64,12 +65,14 @@ def bounds_of(
 
 
 def _limit(limit_s: float) -> str:
-    """`40ms`, `2s`, as --slo takes it."""
+    """Write a limit as --slo takes it: `40ms`, `2s`."""
     return f"{limit_s * 1e3:.10g}ms" if limit_s < 1 else f"{limit_s:.10g}s"
 
 
 def _p_met(values: Latency | None, percentile: str, limit_s: float, factors: Sequence[float]) -> float:
-    """Log-normal around the value, each side as wide as the value's interval; over all factors."""
+    """Compute the probability that a bound is met: log-normal around the value, each side as wide as the value's
+    interval; over all factors.
+    """
     value = values.value(percentile or "max") if values is not None else None
     if values is None or value is None:
         return 0.0
@@ -85,8 +88,8 @@ def _p_met(values: Latency | None, percentile: str, limit_s: float, factors: Seq
 
 
 def _errors(values: Latency, percentile: str, value: float) -> tuple[float, float]:
-    """Standard errors of ln(value), downwards and upwards: from the value's 95 % interval. Where an end is not known,
-    and of the largest value, as if the tail were exponential, as steep as p90 and p99 have it.
+    """Compute the standard errors of ln(value), downwards and upwards, from the value's 95 % interval. Where an end
+    is not known, and of the largest value, as if the tail were exponential, as steep as p90 and p99 have it.
     """
     scale = max(0.0, (values.p99 or 0.0) - (values.p90 or 0.0)) / math.log(10)
     if not percentile:

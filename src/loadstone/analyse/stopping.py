@@ -1,4 +1,4 @@
-"""When a cell has been measured for long enough: rules that are looked at while it runs.
+"""Decides when a cell has been measured for long enough, by rules that are checked while it runs.
 
 `tpot_p50±2%` ends a cell once the 95 % interval of its median TPOT lies within 2 % of it. An interval for a number of
 requests that was fixed before would not do: whoever looks again and again, and stops when he likes what he sees, is
@@ -29,16 +29,17 @@ _ERROR = 0.05
 _TUNED_REQUESTS = 32.0
 """Weight of the mixture's prior, in requests: bounds are tightest at about eight times as many."""
 _LOOK_AGAIN = 1.05
-"""Times as many requests as at the last look: a look sorts all of them."""
+"""The growth of the number of requests after which a cell is checked again: each check sorts all of them."""
 _SETTLES = 2.0
 """Median E2E after which an engine is as busy as it will be under the load."""
 _BOUND = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*<=?\s*(\S+[a-z])\s*")
 _RULE = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d*)?|\.\d+)\s*%\s*")
 
 
-class Rule(NamedTuple):
-    """A latency's percentile is to be known to a share of itself, or on which side of `limit_s`, in seconds. `text`:
-    as it was written; `error`: the probability that its interval is ever wrong."""
+class StoppingRule(NamedTuple):
+    """A rule: a latency's percentile is to be known to a share of itself, or on which side of `limit_s`, in seconds.
+    `text`: as it was written; `error`: the probability that its interval is ever wrong.
+    """
 
     text: str
     metric: str
@@ -53,7 +54,7 @@ class Rule(NamedTuple):
         return known.is_within(self.within) if self.limit_s is None else self.holds(known) is not None
 
     def holds(self, known: Interval | None) -> bool | None:
-        """Whether the percentile is surely below the limit; None: not known yet."""
+        """Tell if the percentile is below the limit for sure; None: not known yet."""
         if known is None or self.limit_s is None:
             return None
         if known.high is not None and known.high <= self.limit_s:
@@ -62,25 +63,25 @@ class Rule(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A percentile in seconds, and the bounds that hold whenever one looks; a side that nobody can tell is None."""
+    """A percentile in seconds, and its bounds, which hold whenever one looks; a side that nobody can tell is None."""
 
     value: float
     low: float | None
     high: float | None
 
     def is_within(self, share: float) -> bool:
-        """Whether both bounds are so near."""
+        """Tell if both bounds are within this share of the value."""
         low, high = self.low, self.high
         return low is not None and high is not None and max(high - self.value, self.value - low) <= share * self.value
 
 
-def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Rules from `tpot_p50±2%,ttft_p99±10%,ttft_p99<500ms`. Raises InputError."""
+def parse_rules(text: str) -> tuple[StoppingRule, ...]:
+    """Parse rules from `tpot_p50±2%,ttft_p99±10%,ttft_p99<500ms`. Raises InputError."""
     rules = []
     for part in text.split(","):
         bound = _BOUND.fullmatch(part)
         if bound is not None and bound[2] in PERCENTILES:
-            rules.append(Rule(part.strip(), bound[1], bound[2], 0.0, parse_seconds(bound[3], "--stop-when")))
+            rules.append(StoppingRule(part.strip(), bound[1], bound[2], 0.0, parse_seconds(bound[3], "--stop-when")))
             continue
         match = _RULE.fullmatch(part)
         if match is None or match[2] not in PERCENTILES or not 0 < float(match[3]) < 100:
@@ -88,13 +89,14 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
                 f"--stop-when: {part.strip()!r} is no rule; write e.g. tpot_p50±2%,ttft_p99<500ms "
                 f"(ttft, tpot, e2e; {', '.join(PERCENTILES)})"
             )
-        rules.append(Rule(part.strip(), match[1], match[2], float(match[3]) / 100))
+        rules.append(StoppingRule(part.strip(), match[1], match[2], float(match[3]) / 100))
     return tuple(rules)
 
 
 def evidence_against(count: int, n: int, q: float) -> float:
-    """ln of a test martingale: 1 at n = 0, and no larger on average at any time if `count` of n independent trials
-    succeeded with probability q each, 0 < q < 1. It ever reaches ln(1/α) with probability α at most (Ville 1939).
+    """Compute the ln of a test martingale: 1 at n = 0, and no larger on average at any time if `count` of n
+    independent trials succeeded with probability q each, 0 < q < 1. It ever reaches ln(1/α) with probability α at
+    most (Ville 1939).
 
     It is the likelihood of the trials averaged over a Beta prior of mean q, over their likelihood under q: the
     mixture of Robbins (1970), for quantiles in Howard and Ramdas, Sequential estimation of quantiles, Bernoulli 28
@@ -106,7 +108,8 @@ def evidence_against(count: int, n: int, q: float) -> float:
 
 
 def sequential_ranks(n: int, q: float, error: float = _ERROR) -> tuple[int | None, int | None]:
-    """Ranks l < u, from 1, with X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎ at all n together, with a probability of at least 1 − error.
+    """Find ranks l < u, from 1, with X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎ at all n together, with a probability of at least 1 −
+    error.
 
     For independent values of any distribution, with ties too: those at the quantile may be dealt to its sides so that
     the number below it is Binomial(n, q). Numbers without enough evidence_against() them are kept; the evidence rises
@@ -131,8 +134,8 @@ def sequential_ranks(n: int, q: float, error: float = _ERROR) -> tuple[int | Non
 def interval_of(
     values: NDArray[np.float64], percentile: str, dependence: Dependence, error: float = _ERROR
 ) -> Interval | None:
-    """Of values of a cell's requests so far, NaN where missing, in the order of `dependence`; None where there are
-    none.
+    """Compute the interval of a percentile of a cell's requests so far, NaN where missing, in the order of
+    `dependence`; None where there are none.
 
     Requests that share an engine's steps are no independent values: they count as many as they are worth (see
     core.statistics.distribution), which is estimated from the same requests. That the interval holds at all looks is
@@ -149,14 +152,14 @@ def interval_of(
 
 
 class Stopping(NamedTuple):
-    """What may end a cell before all of it is sent. Times in seconds from its start.
+    """The conditions that end a cell before all of it is sent. Times in seconds from its start.
 
     rules        all of which must hold; none: precision ends nothing
     most_errors  share of the requests that may fail
     shows_s      before which bounds are not said to hold: a queue takes a while to show
     """
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[StoppingRule, ...] = ()
     most_errors: float | None = None
     least_s: float = 0.0
     most_s: float = math.inf
@@ -164,7 +167,7 @@ class Stopping(NamedTuple):
 
 
 class Watch:
-    """One cell that is watched. `places`: of a closed loop that has as many all the time, else 0."""
+    """Watches one cell. `slots`: of a closed loop that has as many requests under way all the time, else 0."""
 
     def __init__(self, stopping: Stopping, places: int = 0) -> None:
         self._stopping = stopping
@@ -175,7 +178,7 @@ class Watch:
         self._shown = ""
 
     def look(self, elapsed_s: float, ended: int, failed: int, requests: Sequence[WatchedRequest]) -> Stop | None:
-        """Why to end the cell now; None: go on. `requests`: all measured ones so far that ended well."""
+        """Return why to end the cell now; None: go on. `requests`: all measured ones so far that ended well."""
         most_errors, most_s = self._stopping.most_errors, self._stopping.most_s
         if most_errors is not None and _more_fail(failed, ended, most_errors):
             share = f"{failed} of {ended} requests failed ({failed / ended:.1%})"
@@ -192,7 +195,7 @@ class Watch:
         return None
 
     def over(self, requests: Sequence[WatchedRequest]) -> Stop | None:
-        """What to say of a cell that has ended otherwise, where its rules were not met."""
+        """Tell which rules were not met, of a cell that ended otherwise."""
         if not self._stopping.rules or self._precise:
             return None
         self._estimate(requests)
@@ -218,7 +221,7 @@ class Watch:
 
 
 def _settled(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The requests that were sent once the engine was as busy as it will be."""
+    """Select the requests that were sent once the engine was as busy as it will be."""
     sent_s, end_s = table[:, 0], table[:, 1]
     if not len(table):
         return table
@@ -233,7 +236,7 @@ def _show(known: Interval | None) -> str:
 
 
 def _more_fail(failed: int, ended: int, share: float) -> bool:
-    """Whether more than such a share of the requests fails, with 95 % confidence whenever one looks."""
+    """Tell if more than such a share of the requests fails, with 95 % confidence whenever one looks."""
     if share == 0 or failed <= share * ended:
         return failed > share * ended
     return evidence_against(failed, ended, share) >= -math.log(_ERROR)

@@ -1,4 +1,4 @@
-"""A run as those see it who compare or draw: what its folder says, its numbers, what it was of."""
+"""Reads a run for comparisons and reports: its folder's papers, its numbers, its facts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadstone.core.version import __version__
 
 
 class StoredRun(msgspec.Struct, kw_only=True):
-    """A run in its folder. `facts`: what it was of."""
+    """A run in its folder. `facts`: its engine, model, GPU and workload."""
 
     folder: Path
     info: RunInfo
@@ -29,7 +29,7 @@ class StoredRun(msgspec.Struct, kw_only=True):
 
 
 def read_run(folder: Path) -> StoredRun:
-    """One run. Raises InputError.
+    """Read one run. Raises InputError.
 
     Its summary.json counts where this version of Loadstone made it and nobody changed it, and where there are no
     records. Else the summary is made again, of the records: another version may have defined its numbers otherwise.
@@ -40,10 +40,11 @@ def read_run(folder: Path) -> StoredRun:
     has_records = (folder / "records.parquet").exists()
     if (folder / "summary.json").exists() and (info.loadstone == __version__ or not has_records):
         only_stated = imported_run.is_summary_only(folder, info)
-        summary = imported_run.read(folder) if only_stated else summaries.read(folder)
-        if has_records and run_folder.find_changed(folder):
+        summary = imported_run.read(folder, info) if only_stated else summaries.read(folder)
+        altered = run_folder.find_changed(folder, info.marks)
+        if has_records and altered:
             summary = measured_summary(folder, info)
-        doubt(folder, summary.cells)
+        doubt(altered, summary.cells)
         if has_records or any(cell.roofline is not None for cell in summary.cells):
             return StoredRun(folder=folder, info=info, summary=summary, facts=run_facts(info, summary))
     else:

@@ -1,11 +1,11 @@
-"""From a run folder to its numbers: the document that `loadstone bench --json` prints and summary.json keeps."""
+"""Makes a run folder's summary: the document that `loadstone bench --json` prints and summary.json keeps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,29 +13,25 @@ import numpy as np
 from loadstone.analyse import imported_run, verdict
 from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
-from loadstone.analyse.metrics import CellMetrics, RequestBounds, cell_metrics
+from loadstone.analyse.metrics import CellNumbers, RequestBounds, measure_cell
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.slo import Bound, bounds_of
 from loadstone.core import run_folder
-from loadstone.core.arrays import COLUMNS, mask_times
+from loadstone.core.arrays import COLUMNS, Floats, mask_times
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
-from loadstone.core.plan import Plan
+from loadstone.core.plan import Load, Plan
 from loadstone.core.record import RunInfo
 from loadstone.core.statistics import PERCENTILES, Distribution
 from loadstone.core.statistics.distribution import Z80, Z95
 from loadstone.core.summary import (
-    LATENCIES,
     SCHEMA,
     SLO_KEYS,
     CellSummary,
     Client,
-    FirstToken,
     Latency,
-    Metrics,
     RateInterval,
-    Requests,
     Summary,
     ToolNumbers,
 )
@@ -46,19 +42,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_BARE_S = 10.0
-"""From here on a bound without a unit is refused: it is more likely to be meant in milliseconds."""
-_TOTALS = (
-    "input_tokens", "output_tokens", "output_events", "cached_input_tokens", "output_tokens_per_s",
-    "total_tokens_per_s", "requests_per_s", "steady", "sustained", "achieved_rate_per_s", "goodput_per_s",
-    "attainment",
-)  # fmt: skip
-_Factors = Annotated[list[Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=1)]
+"""The least bound, in seconds, that needs a unit: without one it is more likely to be meant in milliseconds."""
 _NOT_SUSTAINED = ("rate_not_reached", "interrupted")
-"""Findings on cells whose rate is not what came."""
+"""Findings on cells at which another rate came than was asked for."""
 
 
 class _Run(NamedTuple):
-    """A run folder that is summarised. `samples`: what its servers and GPUs said, `readings`: of these the GPUs'."""
+    """A run folder to summarise. `samples`: what its servers and GPUs reported, `readings`: of these the GPUs'."""
 
     folder: Path
     info: RunInfo
@@ -72,7 +62,8 @@ class _Run(NamedTuple):
 
 
 def parse_slo(text: str) -> tuple[Bound, ...]:
-    """Bounds in seconds from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a percentile (`tpot_p99`).
+    """Parse bounds, in seconds, from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a percentile
+    (`tpot_p99`).
 
     A small number without a unit is seconds. Raises InputError.
     """
@@ -98,22 +89,21 @@ def parse_slo(text: str) -> tuple[Bound, ...]:
 
 
 def summary_of(folder: Path, dialect: str | None = None) -> Summary:
-    """The run's summary, from its records alone; of an imported run without any, as it was stated.
+    """Make the run's summary from its records alone; that of an imported run without any is as its file reported.
 
-    Raises InputError where they are missing.
-
-    `dialect`: another tool's numbers of the same records beside ours; None: as the run was told.
+    `dialect`: another tool whose numbers of the same records are added; None: the one that the run was given.
+    Raises InputError where records are missing.
     """
     info = run_folder.read_info(folder)
     only_stated = imported_run.is_summary_only(folder, info)
-    summary = imported_run.read(folder) if only_stated else measured_summary(folder, info, dialect)
+    summary = imported_run.read(folder, info) if only_stated else measured_summary(folder, info, dialect)
     add_roofline(summary, info)
     return summary
 
 
 def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) -> Summary:
-    """The summary of a run's records, without its roofline. Raises InputError where they are missing."""
-    dialect = dialect or info.settings.get("dialect")
+    """Make the summary of a run's records, without its roofline. Raises InputError where they are missing."""
+    dialect = dialect or info.settings.dialect or None
     plan = run_folder.read_plan(folder)
     if len(info.cells) != len(plan.cells):
         raise InputError(
@@ -123,15 +113,15 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
     run_folder.check_cells(folder, len(plan.cells))
     samples = run_folder.read_server(folder)
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
-    cells = [_cell(run, cell, dialect) for cell in range(len(plan.cells))]
-    doubt(folder, [cell for cell in cells if cell is not None])
+    cells = [_summarise_cell(run, cell, dialect) for cell in range(len(plan.cells))]
+    doubt(run_folder.find_changed(folder, info.marks), [cell for cell in cells if cell is not None])
     findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
     return run_summary(folder, info, [cell for cell in cells if cell is not None], findings)
 
 
-def doubt(folder: Path, cells: Sequence[CellSummary]) -> None:
-    """Tells where a cell's records are not those that were written, or its times none that can be."""
-    altered = "records.parquet" in run_folder.find_changed(folder)
+def doubt(changed: Sequence[str], cells: Sequence[CellSummary]) -> None:
+    """Add findings where a cell's records are among the `changed` files, or its times are impossible."""
+    altered = "records.parquet" in changed
     for cell in cells:
         if not cell.verdict.has("records_altered", "times_impossible"):
             doubts = verdict.record_findings(altered=altered, impossible=cell.is_impossible)
@@ -139,8 +129,8 @@ def doubt(folder: Path, cells: Sequence[CellSummary]) -> None:
 
 
 def add_roofline(summary: Summary, info: RunInfo) -> RunFacts:
-    """Puts beside each cell what the hardware allows, where the catalogue knows it, and a finding where a cell took
-    more than there is; returns the facts of the run.
+    """Add to each cell what the hardware allows, where the catalogue knows it, and a finding where the cell took
+    more; return the facts of the run.
     """
     facts = run_facts(info, summary)
     for cell in summary.cells:
@@ -154,11 +144,7 @@ def add_roofline(summary: Summary, info: RunInfo) -> RunFacts:
 def run_summary(
     folder: Path, info: RunInfo, cells: list[CellSummary], findings: Sequence[verdict.Finding] = ()
 ) -> Summary:
-    """The summary of cells that are summarised; `findings`: of the run."""
-    try:
-        first_token = msgspec.convert(info.settings.get("first_token"), FirstToken | None)
-    except msgspec.ValidationError:
-        first_token = None  # another version's
+    """Make a run's summary of its cells' summaries; `findings`: those of the run."""
     return Summary(
         schema=SCHEMA,
         run_id=info.run_id,
@@ -170,12 +156,12 @@ def run_summary(
         seed=info.seed,
         cells=cells,
         findings=list(findings),
-        first_token=first_token if info.source == "simulated" else None,
+        first_token=info.settings.first_token if info.source == "simulated" else None,
     )
 
 
 def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
-    """Writes run.json, the plan and the summary of a run whose records are there; returns the summary.
+    """Write run.json, the plan and the summary of a run whose records are there; return the summary.
 
     What ran by time, or was stopped, is written as what was issued, so that it can be replayed.
     """
@@ -191,94 +177,125 @@ def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
     return summary
 
 
-def _cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
-    """One cell of the summary; None where nothing of it was sent."""
-    import pyarrow.compute as pc
-
+def _summarise_cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | None:
+    """Make the summary of one cell; None where nothing of it was sent."""
     info = run.info
-    scalars = run_folder.read_columns(run.folder, verdict.SCALARS, cell)
+    scalars = _read_scalars(run, cell)
     if scalars.num_rows == 0:
         return None
-    if info.source != "imported" and scalars.num_rows > (planned := len(run.plan.rows(cell))):
+    load = info.cells[cell].load  # the plan of a cell that ran by time has become one by count
+    bounds = [Bound(name, limit_s) for name, limit_s in (info.slo or {}).items()]
+    imported = imported_run.of_cell(info, cell)
+    events = verdict.EventReader(live=not run.simulated)
+    numbers = _measure(run, cell, load, bounds, scalars, events, imported)
+    summary = _cell_summary(run, cell, load, bounds, numbers)
+    _add_server(summary, run, cell, scalars)
+    summary.verdict = verdict.judge(_find(run, cell, numbers, scalars, events, summary, imported))
+    line, beyond = quote(summary, _selftest(info))
+    if line is not None:
+        summary.client = msgspec.structs.replace(summary.client, selftest=line)
+    if beyond is not None:
+        summary.verdict.findings.append(beyond)
+    if info.slo and summary.requests.sent != 0:  # without requests, nothing was met or missed
+        off = _factors(info.settings.slo_factors, cell)
+        known = None if run.simulated else (1.0,)
+        summary.slo = bounds_of(bounds, load, summary.requests, summary.metrics, lambda name: off.get(name, known))
+    if imported is not None:
+        imported_run.overlay(summary, imported)
+    if summary.verdict.has(*_NOT_SUSTAINED):
+        summary.metrics.sustained = None
+    _add_intervals(summary, _factors(info.settings.intervals, cell))
+    if dialect is not None:
+        summary.dialect = _in_dialect(run, cell, dialect)
+    return summary
+
+
+def _read_scalars(run: _Run, cell: int) -> pa.Table:
+    """Read one value for each request. Raises InputError where a cell has more records than planned requests."""
+    scalars = run_folder.read_columns(run.folder, verdict.SCALARS, cell)
+    planned = len(run.plan.rows(cell))
+    if run.info.source != "imported" and scalars.num_rows > planned:
         raise InputError(
             f"{run.folder}: {scalars.num_rows:,} records of {planned:,} planned requests; copy or measure it again"
         )
-    load = info.cells[cell].load  # the plan of a cell that ran by time has become one by count
-    bounds = [Bound(name, limit_s) for name, limit_s in (info.slo or {}).items()]
-    # The records are read once, for the numbers and for the verdict.
-    events = verdict.Events(live=not run.simulated)
+    return scalars
+
+
+def _measure(
+    run: _Run,
+    cell: int,
+    load: Load,
+    bounds: Sequence[Bound],
+    scalars: pa.Table,
+    events: verdict.EventReader,
+    imported: imported_run.ImportedCell | None,
+) -> CellNumbers:
+    """Compute the cell's numbers. The records are read once, for these and, into `events`, for the verdict."""
 
     def read() -> Iterator[pa.RecordBatch]:
         for batch in run_folder.read_records(run.folder, cell, COLUMNS if run.simulated else (*COLUMNS, "read")):
             events.add(batch)
             yield batch
 
-    measured = np.array(pc.fill_null(pc.equal(scalars["phase"], "measure"), False))
-    imported = imported_run.of_cell(info, cell)
-    metrics = cell_metrics(
+    numbers = measure_cell(
         read,
         load,
-        _limits(bounds),
-        streams=info.streams,
-        sent_s=mask_times(scalars["sent_s"].to_numpy())[measured],
+        _request_bounds(bounds),
+        streams=run.info.streams,
+        sent_s=_times(scalars, "sent_s"),
         span_s=imported.stated.duration_s if imported is not None and imported.relative_times else None,
     )
-    parts = breakdown_of(run.folder, info, run.plan, cell, load, info.streams)
-    summary = CellSummary(
+    shared = promised_tokens(run.plan, cell)
+    rows = run.plan.rows(cell)
+    shared = shared[(run.plan.phase[rows.start : rows.stop] == 1) & (shared > 0)]
+    numbers.metrics.shared_input_tokens = int(shared.sum()) if len(shared) else None
+    return numbers
+
+
+def _times(scalars: pa.Table, column: str) -> Floats:
+    """Take a column of times of the measured requests."""
+    import pyarrow.compute as pc
+
+    measured = np.array(pc.fill_null(pc.equal(scalars["phase"], "measure"), False))
+    return np.asarray(mask_times(scalars[column].to_numpy())[measured])
+
+
+def _cell_summary(run: _Run, cell: int, load: Load, bounds: Sequence[Bound], numbers: CellNumbers) -> CellSummary:
+    """Put together what is known of a cell before it is judged."""
+    parts = breakdown_of(run.folder, run.info, run.plan, cell, load, run.info.streams)
+    return CellSummary(
         load=load,
-        requests=Requests(**msgspec.structs.asdict(metrics.requests)),
-        duration_s=metrics.duration_s,
-        metrics=_metrics(metrics, run.plan, cell),
+        requests=numbers.requests,
+        duration_s=numbers.duration_s,
+        metrics=numbers.metrics,
         by_turn=parts.by_turn,
         by_replica=parts.by_replica,
         by_piece=parts.by_piece,
         client=Client(
-            send_lag_p99_s=_p99(metrics.send_lag_s),
-            receive_lag_p99_s=_p99(metrics.receive_lag_s),
-            clock=info.clock or "user",
-            cpu_s=info.cells[cell].client_cpu_s,
+            send_lag_p99_s=_p99(numbers.samples["send_lag_s"]),
+            receive_lag_p99_s=_p99(numbers.samples["receive_lag_s"]),
+            clock=run.info.clock or "user",
+            cpu_s=run.info.cells[cell].client_cpu_s,
         ),
         verdict=verdict.judge([]),
         slo_per_request_s={name: limit_s for name, limit_s in bounds if name in SLO_KEYS},
-        stopped=info.cells[cell].stopped,
+        stopped=run.info.cells[cell].stopped,
     )
-    _add_server(summary, run, cell)
-    if summary.gpu is not None and run.readings is not None:
-        ends_s = mask_times(scalars["end_s"].to_numpy())[measured]
-        _add_energy(summary, run.readings, float(np.nanmax(ends_s, initial=0.0)))
-    summary.verdict = verdict.judge(_findings(run, cell, metrics, scalars, events, summary, imported))
-    line, beyond = quote(summary, _selftest(info))
-    if line is not None:
-        summary.client = msgspec.structs.replace(summary.client, selftest=line)
-    if beyond is not None:
-        summary.verdict.findings.append(beyond)
-    if info.slo and summary.requests.sent != 0:  # of none, nothing was met or missed
-        off = _of_cell(info, "slo_factors", cell) or {}
-        known = None if run.simulated else (1.0,)
-        summary.slo = bounds_of(bounds, load, summary.requests, summary.metrics, lambda name: off.get(name, known))
-    if imported is not None:
-        imported_run.lay_over(summary, imported)
-    if summary.verdict.has(*_NOT_SUSTAINED):
-        summary.metrics.sustained = None
-    _add_intervals(summary, _of_cell(info, "intervals", cell))
-    if dialect is not None:
-        summary.dialect = _in_dialect(run, cell, dialect)
-    return summary
 
 
-def _findings(
+def _find(
     run: _Run,
     cell: int,
-    metrics: CellMetrics,
+    numbers: CellNumbers,
     scalars: pa.Table,
-    events: verdict.Events,
+    events: verdict.EventReader,
     summary: CellSummary,
     imported: imported_run.ImportedCell | None,
 ) -> list[verdict.Finding]:
     info = run.info
     over = info.cells[cell].end_s is not None
-    seen = verdict.Cell(
-        metrics=metrics,
+    judged = verdict.JudgedCell(
+        numbers=numbers,
         requests=verdict.request_table(scalars, events),
         plan=run.plan,
         number=cell,
@@ -292,41 +309,23 @@ def _findings(
         gpus=summary.gpu,
     )
     return (
-        verdict.cell_findings(seen)
+        verdict.cell_findings(judged)
         + verdict.kept_findings(info, run.plan, cell, scalars.num_rows)
         + verdict.prediction_findings(info)
     )
-
-
-def _metrics(metrics: CellMetrics, plan: Plan, cell: int) -> Metrics:
-    """As the summary has them; with the input tokens that measured requests share with earlier ones on purpose."""
-    shared = promised_tokens(plan, cell)
-    rows = plan.rows(cell)
-    shared = shared[(plan.phase[rows.start : rows.stop] == 1) & (shared > 0)]
-    summary = Metrics(shared_input_tokens=int(shared.sum()) if len(shared) else None)
-    for name in LATENCIES:
-        setattr(summary, name, Latency.of(getattr(metrics, name)))
-    for name in _TOTALS:
-        setattr(summary, name, getattr(metrics, name))
-    return summary
 
 
 def _p99(lags: Distribution | None) -> float | None:
     return lags.p99 if lags is not None else None
 
 
-def _of_cell(info: RunInfo, name: str, cell: int) -> Mapping[str, Sequence[float]]:
-    """A setting that has factors for each cell, by metric or bound; none where it is another version's."""
-    try:
-        each = msgspec.convert(info.settings.get(name) or [], list[dict[str, _Factors]])
-    except msgspec.ValidationError:
-        return {}
-    return each[cell] if cell < len(each) else {}
+def _factors(factors: Sequence[Mapping[str, Sequence[float]]], cell: int) -> Mapping[str, Sequence[float]]:
+    return factors[cell] if cell < len(factors) else {}
 
 
 def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]]) -> None:
-    """Of a simulated cell: `low` and `high` beside each p50, and the intervals of throughputs. `factors`: by metric,
-    those by which its prediction may be off.
+    """Add the intervals of a prediction: `low` and `high` of each p50, and those of throughputs. `factors`: by
+    metric, those by which its prediction may be off.
     """
     metrics = summary.metrics
     for name, ends in factors.items():
@@ -353,8 +352,8 @@ def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]])
 
 
 def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
-    """`j_per_output_token` beside each throughput of output tokens: what all GPUs that were watched drew in its
-    window, over the tokens that came in it. Not there where nobody knows it. `end_s`: of the last measured request.
+    """Add `j_per_output_token` to each throughput of output tokens: what all GPUs that were watched drew in its
+    window, over the tokens that came in it; nothing where that is not known. `end_s`: of the last measured request.
     """
 
     def joules(tokens_per_s: float | None, begin_s: float, over_s: float) -> float | None:
@@ -370,7 +369,7 @@ def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
 
 
 def _selftest(info: RunInfo) -> Selftest | None:
-    """What the host's self-test had found, as run.json keeps it."""
+    """Read the result of the host's self-test, as run.json keeps it."""
     try:
         return msgspec.convert(info.selftest, Selftest) if info.selftest is not None else None
     except msgspec.ValidationError:
@@ -378,24 +377,26 @@ def _selftest(info: RunInfo) -> Selftest | None:
 
 
 def _in_dialect(run: _Run, cell: int, dialect: str) -> ToolNumbers:
-    """The cell's numbers under another tool's names, by its definitions."""
+    """Compute the cell's numbers under another tool's names, by its definitions."""
     from loadstone.analyse.other_tools import summarise_as
 
     return summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), streams=run.info.streams)
 
 
-def _add_server(summary: CellSummary, run: _Run, cell: int) -> None:
-    """What the servers, and GPUs, said of themselves while the cell ran."""
+def _add_server(summary: CellSummary, run: _Run, cell: int, scalars: pa.Table) -> None:
+    """Add what servers and GPUs reported while the cell ran, and the energy of a token."""
     start_s, end_s = run.info.cells[cell].start_s, run.info.cells[cell].end_s
     if run.samples is None or run.readings is None or start_s is None or end_s is None:
         return
     summary.server = verdict.server_figures(run.samples, start_s, end_s)
     summary.gpu = verdict.gpu_figures(run.readings, start_s, end_s)
+    if summary.gpu is not None:
+        _add_energy(summary, run.readings, float(np.nanmax(_times(scalars, "end_s"), initial=0.0)))
 
 
-def _limits(slo: Sequence[Bound]) -> RequestBounds:
-    """What goodput and attainment ask of a request: the bounds on requests. Where all are on percentiles, their
-    limits; of several on one measure the largest, which is what a user bears at worst.
+def _request_bounds(slo: Sequence[Bound]) -> RequestBounds:
+    """Choose what goodput and attainment ask of a request: the bounds on requests; where all are on percentiles,
+    their limits, of several on one measure the largest, which is what a user bears at worst.
     """
     limits: dict[str, float] = {}
     own = [bound for bound in slo if bound.name in SLO_KEYS]

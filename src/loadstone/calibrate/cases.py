@@ -29,16 +29,16 @@ from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
+from loadstone.predict.simulator.latencies import latencies_s, request_rows
 from loadstone.predict.step_time.coefficients import INDEX, Array
 from loadstone.predict.step_time.formulas import (
+    attention_seconds,
     body_seconds,
     both,
-    context_seconds,
     head_seconds,
-    launch_seconds,
     met_part,
-    pair_seconds,
-    waiting_seconds,
+    step_seconds,
+    step_terms,
 )
 from loadstone.predict.step_time.step import Chunks, StepModel
 from loadstone.predict.step_time.work import Work, stack, work_of
@@ -48,7 +48,7 @@ MOST_REQUESTS = 4096
 MOST_USERS = 65_536
 MOST_TOKENS = 4_000_000
 REQUESTS_PER_USER = 10
-"""That a closed loop sends, where a point does not say (InferenceX: `--num-prompts $(( CONC * 10 ))`)."""
+"""Requests that a closed loop sends, where a point does not say (InferenceX: `--num-prompts $(( CONC * 10 ))`)."""
 _STEP = 1e-3
 """Of ln θ, for slopes by differences."""
 
@@ -73,7 +73,7 @@ class Case:
 
 
 def case_of(point: Point) -> Case:
-    """Raises InputError with the reason why the point cannot be predicted."""
+    """Draw the point's traffic. Raises InputError with the reason why it cannot be predicted."""
     if point.wrong:
         raise InputError(point.wrong)
     if point.load_value == math.inf and (point.load == "concurrency" or point.mode == "static"):
@@ -109,7 +109,7 @@ def case_of(point: Point) -> Case:
 
 
 def _load(point: Point) -> tuple[int, int]:
-    """(users, requests)."""
+    """Return (users, requests)."""
     if point.mode == "static":
         users = point.requests or int(point.load_value or 1)
         return users, users
@@ -165,7 +165,7 @@ class _Counted:
         self.decode_line = model.decode_line
         self.window_tokens, self.window_s = model.window_tokens, model.window_s
         self._step_s = model.step_s
-        self.chunked = self.beside = 0  # steps with chunks; and with other ranks' alone
+        self.chunked = self.others = 0  # steps with chunks; and with other ranks' alone
         self.with_decodes = self.decodes = self.tokens = 0
         self.context: float = 0
 
@@ -177,7 +177,7 @@ class _Counted:
             for new, _ in chunks:
                 self.tokens += new
         else:
-            self.beside += 1
+            self.others += 1
         if decodes:
             self.with_decodes += 1
             self.decodes += decodes
@@ -201,11 +201,10 @@ def run(
     """
     model = _Counted(fleet.model)
     plan = _plan(users, inputs, outputs, seed, times)
-    # The short way may find that it cannot be taken only when it has counted steps: it is taken where it surely can.
+    # The quick loop may find only when it has counted steps that blocks run short: it is taken where they cannot.
     at_once = users if times is None else len(inputs)
-    done = run_cell(plan, 0, replace(fleet, model=model), quick=_roomy(fleet.policy, at_once, inputs + outputs))
-    sent, first = np.array(done.requests.sent_s_of), np.array(done.journal.first_s)
-    last = np.array(done.end_s)
+    done = run_cell(plan, 0, replace(fleet, model=model), quick=_holds_all(fleet.policy, at_once, inputs + outputs))
+    latencies = latencies_s(request_rows(done)[warm:])
     schedulers = [replica.scheduler for replica in done.replicas]
     preemptions = sum(scheduler.preemptions for scheduler in schedulers)
     replicas = len(done.replicas)
@@ -216,11 +215,11 @@ def run(
     left = (outputs - 1).astype(float)
     decodes = (left.sum() - preemptions) / per_step - model.decodes
     context = float((left * inputs + left * outputs / 2).sum()) / per_step - model.context
-    prompt_steps = model.chunked + model.beside
+    prompt_steps = model.chunked + model.others
     return Outcome(
-        ttft_s=(first + done.stream_s - sent)[warm:],
-        tpot_s=((last - first) / left)[warm:],
-        e2e_s=(last + done.stream_s - sent)[warm:],
+        ttft_s=latencies["ttft_s"],
+        tpot_s=latencies["tpot_s"],
+        e2e_s=latencies["e2e_s"],
         output_tokens=int(outputs.sum()),
         duration_s=done.over_s - done.start_s,
         preemptions=preemptions,
@@ -234,8 +233,8 @@ def run(
     )
 
 
-def _roomy(policy: EnginePolicy, users: int, tokens: NDArray[np.int64]) -> bool:
-    """Whether the cache holds any that can run at once, to their last token."""
+def _holds_all(policy: EnginePolicy, users: int, tokens: NDArray[np.int64]) -> bool:
+    """Tell whether the cache holds any that can run at once, to their last token."""
     blocks = -(-tokens // policy.block_tokens)
     return int(np.sort(blocks)[-min(users, policy.max_seqs) :].sum()) <= policy.kv_blocks
 
@@ -267,8 +266,8 @@ def _plan(
 
 
 _MEANS = (
-    "batch", "context", "chunk", "chunk_sequences", "chunk_pairs", "chunk_window_pairs", "beside", "met", "q", "rate",
-    "ttft_s", "tpot_s", "held_back",
+    "batch", "context", "chunk", "chunk_sequences", "chunk_pairs", "chunk_window_pairs", "mixed_decodes", "met", "q",
+    "rate", "ttft_s", "tpot_s", "held_back",
 )  # fmt: skip
 
 
@@ -278,7 +277,7 @@ class CaseTable:
     batch, context          sequences of a decode step, tokens of a sequence
     chunk, chunk_sequences  prompt tokens of a step that has some, and of how many prompts they are
     chunk_pairs             pairs of a new and an earlier token in it; chunk_window_pairs: within windows
-    beside, met             sequences that decode in such a step; tokens that a rank brings to it, on average
+    mixed_decodes, met      sequences that decode in such a step; tokens that a rank brings to it, on average
     q, r, w, k              of the formula, see the module
     rate                    output tokens per second
     held_back               somebody waited for room in the KV cache
@@ -290,7 +289,7 @@ class CaseTable:
     chunk_sequences: Array
     chunk_pairs: Array
     chunk_window_pairs: Array
-    beside: Array
+    mixed_decodes: Array
     met: Array
     q: Array
     r: Array
@@ -321,7 +320,7 @@ def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
 
 
 def _means(case: Case, outcome: Outcome) -> tuple[float, ...]:
-    """As _MEANS has them."""
+    """Return the columns of _MEANS for one case."""
     middle = np.mean if case.point.stat == "mean" else np.median
     mean = float(case.inputs.mean())
     sequences = max(1.0, outcome.chunk_tokens / mean)
@@ -352,8 +351,8 @@ def refresh(table: CaseTable, values: Array) -> None:
     for name, column in zip(_MEANS, np.array(means, float).T, strict=True):
         setattr(table, name, column)
     table.held_back = table.held_back.astype(bool)
-    decode, prompt = decode_seconds(table, values), prompt_seconds(table, values)
-    mixes = table.beside > 0
+    decode, prompt = (mean_step_seconds(table, values, prompts=prompts) for prompts in (False, True))
+    mixes = table.mixed_decodes > 0
     # Prompts of a burst are nobody's decodes, and a median sees fewer than there are: as many as explain TPOT.
     table.q = np.clip((table.tpot_s - decode) / np.maximum(prompt - np.where(mixes, decode, 0.0), 1e-9), 0.0, table.q)
     share = np.where(mixes, 1 - table.q, 1.0)
@@ -366,43 +365,31 @@ def refresh(table: CaseTable, values: Array) -> None:
     table.k = np.maximum(table.ttft_s - host - table.w * decode, 0.3 * prompt) / prompt
 
 
-def decode_seconds(table: CaseTable, values: Array) -> Array:
-    """A decode step at the mean batch and context."""
-    work, batch = table.work, table.batch
-    full, windowed, state = context_seconds(work, values)
-    seen = np.minimum(table.context, work.window)
+def mean_step_seconds(table: CaseTable, values: Array, *, prompts: bool) -> Array:
+    """Return the seconds of a mean step that holds prompt tokens; or else of a decode step."""
+    work, terms = table.work, step_terms(table.work, values)
+    if prompts:
+        decodes, sequences, tokens = (
+            table.mixed_decodes,
+            table.mixed_decodes + table.chunk_sequences,
+            table.chunk + table.mixed_decodes,
+        )
+        pairs, window_pairs, launched = table.chunk_pairs, table.chunk_window_pairs, tokens > table.graph_tokens
+    else:
+        decodes = sequences = tokens = table.batch
+        pairs, window_pairs, launched = np.zeros(len(tokens)), np.zeros(len(tokens)), table.eager
+    read = decodes * np.minimum(table.context, work.window)
     kernels = (
-        body_seconds(work, values, batch)
-        + head_seconds(work, values, batch)
-        + batch * (full * table.context + windowed * seen + state)
-    )
-    step, sequence, _ = waiting_seconds(work, values)
-    launched = np.where(table.eager, launch_seconds(work, values), 0.0)
-    return both(kernels, launched) + step + sequence * batch
-
-
-def prompt_seconds(table: CaseTable, values: Array) -> Array:
-    """A mean step that holds prompt tokens."""
-    work = table.work
-    full, windowed, state = context_seconds(work, values)
-    pair, window_pair = pair_seconds(work, values)
-    sequences = table.beside + table.chunk_sequences
-    own = table.chunk + table.beside
-    kernels = (
-        body_seconds(work, values, own)
+        body_seconds(work, values, tokens)
         + head_seconds(work, values, sequences)
-        + table.beside * (full * table.context + windowed * np.minimum(table.context, work.window) + state)
-        + pair * table.chunk_pairs
-        + window_pair * table.chunk_window_pairs
+        + attention_seconds(terms, decodes * table.context, read, decodes, pairs, window_pairs)
     )
-    if table.in_step.any():
+    if prompts and table.in_step.any():
         # The slowest rank has its own prompts before it; the experts meet what all ranks bring.
         shared = met_part(work)
-        apart = body_seconds(shared, values, table.met) - body_seconds(shared, values, own)
+        apart = body_seconds(shared, values, table.met) - body_seconds(shared, values, tokens)
         kernels = kernels + np.where(table.in_step, apart, 0.0)
-    launched: Array = np.where(own > table.graph_tokens, launch_seconds(work, values), 0.0)
-    step, sequence, more = waiting_seconds(work, values)
-    return both(kernels, launched) + step + more + sequence * sequences
+    return step_seconds(terms, both(kernels, np.where(launched, terms.launch, 0.0)), sequences, prompts=prompts)
 
 
 def host_seconds(table: CaseTable, values: Array) -> Array:
@@ -412,8 +399,8 @@ def host_seconds(table: CaseTable, values: Array) -> Array:
 
 def predict(table: CaseTable, values: Array) -> tuple[Array, Array]:
     """(ln TTFT, ln TPOT) by the formula, d each."""
-    decode, prompt = decode_seconds(table, values), prompt_seconds(table, values)
-    share = np.where(table.beside > 0, 1 - table.q, 1.0)
+    decode, prompt = (mean_step_seconds(table, values, prompts=prompts) for prompts in (False, True))
+    share = np.where(table.mixed_decodes > 0, 1 - table.q, 1.0)
     tpot = table.r * (share * decode + table.q * prompt)
     ttft = host_seconds(table, values) + table.w * decode + table.k * prompt
     return np.log(ttft), np.log(tpot)

@@ -34,7 +34,7 @@ _DECIDE = (
 )  # fmt: skip
 _MEASURED = ("ttft_ms_median", "tpot_ms_median", "output_tok_s")
 _MISSING = ("nan", "n/a", "na", "none", "null", "-")
-"""How tables write, beside an empty cell, that nothing was measured."""
+"""How tables write, besides an empty cell, that nothing was measured."""
 _MOST = 1e9
 """No count, length or load is larger."""
 
@@ -107,7 +107,7 @@ _COLUMNS = [each for each in msgspec.structs.fields(Point) if each.name not in (
 
 
 def read_points(path: Path) -> list[Point]:
-    """All rows of a points file. Raises InputError where it cannot be read as one."""
+    """Read all rows of a points file. Raises InputError where it cannot be read as one."""
     try:
         check_regular(path)
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
@@ -162,7 +162,7 @@ def _number(text: str) -> float | None:
 
 
 def _wrong(name: str, text: str) -> str:
-    """What is the matter with a cell, in one line; empty where it is a number that can be, or nothing at all."""
+    """Say in one line what is wrong with a cell; "" where it is a number that can be, or nothing at all."""
     if not text or (name == "arrival_value" and text == "inf") or (name in _MEASURED and text.lower() in _MISSING):
         return ""
     value = _number(text)
@@ -175,7 +175,7 @@ def _wrong(name: str, text: str) -> str:
 
 
 def deployment_of(point: Point) -> Deployment:
-    """The deployment that a point was measured on. Raises InputError with the reason why there is none."""
+    """Return the deployment that a point was measured on. Raises InputError with the reason why there is none."""
     if point.deployment:
         return _runnable(parse_deployment(point.deployment))
     engine, device, base = _engine(point), _gpu(point.gpu), _model(point.model)
@@ -213,7 +213,8 @@ def deployment_of(point: Point) -> Deployment:
 
 
 def _runnable(deployment: Deployment) -> Deployment:
-    """The deployment, or the same with experts dealt out where slices of them cannot be (a row may not say `ep`)."""
+    """Return the deployment, or the same with experts dealt out where slices of them cannot be (a row may not say
+    `ep`)."""
     if deployment.ep > 1 or deployment.moe_ranks == 1:
         return deployment
     dealt = msgspec.structs.replace(deployment, ep=deployment.moe_ranks)
@@ -270,8 +271,8 @@ def _kv_dtype(point: Point) -> str | None:
 
 
 def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int, bool]:
-    """(tp, dp, ep, attention_dp) in the catalogue's words: tp · dp GPUs. Models with experts share them among the
-    data-parallel replicas."""
+    """Return (tp, dp, ep, attention_dp) in the catalogue's words: tp · dp GPUs. Models with experts share them among
+    the data-parallel replicas."""
     if point.gpus == 0 or point.dp == 0:
         raise InputError("parallelism is not said: 0 GPUs")
     tp, dp = point.tp or 0, max(1, point.dp or 0)

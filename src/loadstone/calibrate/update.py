@@ -18,7 +18,7 @@ import numpy as np
 from loadstone.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.step_time.coefficients import SPREAD, Array
-from loadstone.predict.step_time.profile import Profile, Provenance, Quantity, spreads
+from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity, spreads
 
 OWN = 1.2
 """Prior standard deviation of a deployment's own part, of the coefficient's spread [G]."""
@@ -45,35 +45,27 @@ class Calibration(msgspec.Struct, frozen=True):
 def update(
     profile: Profile, cases: Sequence[Case], name: str, date: str, *, without: str | None = None
 ) -> Calibration:
-    """The profile after these cases. `without`: start from the coefficients fitted without that model family."""
+    """Move the profile towards these cases. `without`: start from the coefficients fitted without that family."""
     table = CaseTable(cases)
     start = np.log(profile.values(without=without))
-    prior = np.array(profile.covariance) + np.diag((OWN * SPREAD) ** 2)
-    inverse = np.linalg.inv(prior)
+    covariance = np.array(profile.covariance) + np.diag((OWN * SPREAD) ** 2)
+    inverse = np.linalg.inv(covariance)
     measured = _measured(cases)
-    logarithms, covariance = start, prior
+    logarithms = start
     gap_before: dict[Quantity, list[float]] = {}
-    gap: Mapping[Quantity, Array] = {}
-    by: dict[Quantity, Array] = {}
     last, turn = _ROUNDS, 0
     while True:
         rows = np.tile(logarithms, (len(cases), 1))
         refresh(table, np.exp(rows))
-        gap = {"ttft": measured["ttft"] - np.log(table.ttft_s), "tpot": measured["tpot"] - np.log(table.tpot_s)}
+        predicted: dict[Quantity, Array] = {"ttft": np.log(table.ttft_s), "tpot": np.log(table.tpot_s)}
+        gap = {key: measured[key] - values for key, values in predicted.items()}
         if turn == 0:
             gap_before = {key: _finite(values) for key, values in gap.items()}
-        by = dict(zip(("ttft", "tpot"), slopes(table, rows), strict=True))
+        by = dict(zip(gap, slopes(table, rows), strict=True))
         if turn == last:
             break
         normal, right = inverse.copy(), inverse @ (start - logarithms)
-        for quantity, values in gap.items():
-            # A queue for memory says nothing of kernels.
-            at = np.flatnonzero(np.isfinite(values) & (~table.held_back if quantity == "ttft" else True))
-            slope, weight = by[quantity][at], 1 / SIGMA[quantity] ** 2
-            # Far off, a measurement pulls no harder than at three σ… of a model that is off by a tenth.
-            pull = weight / np.maximum(1.0, np.abs(values[at]) / 0.3)
-            normal += (slope * pull[:, None]).T @ slope
-            right += slope.T @ (pull * values[at])
+        _add_measurements(normal, right, table, gap, by)
         covariance = np.linalg.inv(normal)
         step = covariance @ right
         longest = float(np.abs(step).max())
@@ -81,22 +73,19 @@ def update(
         turn += 1
         if longest > _LONGEST_STEP:
             last = min(_MOST_ROUNDS, turn + _ROUNDS)
-    # Repeats that differ by more than σ say that this machine's measurements do.
-    left = {key: values[np.isfinite(values)] for key, values in gap.items()}
-    left["ttft"] = gap["ttft"][np.isfinite(gap["ttft"]) & ~table.held_back]
-    residual = {key: max(sigma, _rms(left.get(key, left["tpot"]))) for key, sigma in SIGMA.items()}
-    updated = Profile(
+    note = f"from {profile.name}"
+    updated = msgspec.structs.replace(
+        profile,
         name=name,
-        engine=profile.engine,
-        era=profile.era,
-        architecture=profile.architecture,
-        names=profile.names,
         logarithms=tuple(logarithms.tolist()),
         covariance=tuple(map(tuple, covariance.tolist())),
-        residual=residual,
-        provenance=Provenance(
-            "loadstone calibrate", date, len(cases), {case.point.source: 1 for case in cases}, f"from {profile.name}"
+        residual=_residual(table, gap),
+        provenance=FitProvenance(
+            "loadstone calibrate", date, len(cases), {case.point.source: 1 for case in cases}, note
         ),
+        held_out={},
+        families={},
+        family_shares={},
     )
     return Calibration(
         updated,
@@ -107,6 +96,27 @@ def update(
     )
 
 
+def _add_measurements(
+    normal: Array, right: Array, table: CaseTable, gap: Mapping[Quantity, Array], by: Mapping[Quantity, Array]
+) -> None:
+    """Add Σ JᵀJ/σ² and Σ Jᵀ·r/σ² over the measurements, in place."""
+    for quantity, values in gap.items():
+        # A queue for memory says nothing of kernels.
+        at = np.flatnonzero(np.isfinite(values) & (~table.held_back if quantity == "ttft" else True))
+        slope, weight = by[quantity][at], 1 / SIGMA[quantity] ** 2
+        # Far off, a measurement pulls no harder than at three σ… of a model that is off by a tenth.
+        pull = weight / np.maximum(1.0, np.abs(values[at]) / 0.3)
+        normal += (slope * pull[:, None]).T @ slope
+        right += slope.T @ (pull * values[at])
+
+
+def _residual(table: CaseTable, gap: Mapping[Quantity, Array]) -> dict[Quantity, float]:
+    """Return the spread that remains: repeats that differ by more than σ say that this machine's measurements do."""
+    left = {key: values[np.isfinite(values)] for key, values in gap.items()}
+    left["ttft"] = gap["ttft"][np.isfinite(gap["ttft"]) & ~table.held_back]
+    return {key: max(sigma, _root_mean_square(left.get(key, left["tpot"]))) for key, sigma in SIGMA.items()}
+
+
 def _measured(cases: Sequence[Case]) -> dict[Quantity, Array]:
     def logs(values: Sequence[float | None]) -> Array:
         return np.asarray(np.log(np.array([np.nan if value is None else value for value in values])))
@@ -115,11 +125,11 @@ def _measured(cases: Sequence[Case]) -> dict[Quantity, Array]:
 
 
 def _widths(profile: Profile, by: Array, quantity: Quantity) -> list[float]:
-    """exp(Z80·√(J·C·Jᵀ + s²)) − 1: as far as predictions with the profile go up."""
+    """Return exp(Z80·√(J·C·Jᵀ + s²)) − 1: the margin of predictions with the profile upwards."""
     return [float(value) for value in np.expm1(Z80 * spreads(profile, by, quantity))]
 
 
-def _rms(values: Array) -> float:
+def _root_mean_square(values: Array) -> float:
     return float(np.sqrt(np.mean(values**2))) if len(values) else 0.0
 
 

@@ -1,13 +1,12 @@
 """Scoring the performance model: predictions for published measurements, with intervals, beside what was measured.
 
-Also the document of `loadstone validate`, as JSON and as the table that a person reads.
+Also the document of `loadstone validate --json`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -26,10 +25,6 @@ from loadstone.predict.step_time.profile import (
     spreads,
 )
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-
 QUANTITIES: tuple[Quantity, ...] = ("ttft", "tpot", "throughput")
 
 
@@ -37,7 +32,7 @@ Way = Literal["all", "source", "engine", "gpu", "model", "regime"]
 
 
 class Errors(msgspec.Struct, frozen=True):
-    """Of n predictions. median_error |predicted/measured − 1|; bias: the median of predicted/measured, less 1;
+    """Errors of n predictions. median_error |predicted/measured − 1|; bias: the median of predicted/measured, less 1;
     coverage: the share of measurements inside the 80 % interval."""
 
     n: int
@@ -71,7 +66,7 @@ class Scored(msgspec.Struct, frozen=True):
 
 
 def score(points: Sequence[Point], profile_name: str | None = None) -> list[Scored]:
-    """Every point in order, predicted where that is possible. `profile_name`: a user's profile, in place of the
+    """Predict every point in order, where that is possible. `profile_name`: a user's profile, in place of the
     shipped ones."""
     cases: list[Case] = []
     profiles: list[Profile] = []
@@ -129,7 +124,7 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile]) -> list[Score
         }
         scored.append(
             Scored(
-                point=_named(case),
+                point=_with_names(case),
                 predicted={name: float(value) for name, value in predicted.items()},
                 low={name: float(value) / spread[name] for name, value in predicted.items()},
                 high={name: float(value) * spread[name] for name, value in predicted.items()},
@@ -143,8 +138,8 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile]) -> list[Score
     return scored
 
 
-def _named(case: Case) -> Point:
-    """The point; one that has a shorthand alone, with its engine, model and GPU beside it."""
+def _with_names(case: Case) -> Point:
+    """Return the point; one that has a shorthand alone, with its engine, model and GPU as well."""
     point, deployment = case.point, case.deployment
     return msgspec.structs.replace(
         point,
@@ -158,7 +153,7 @@ def _named(case: Case) -> Point:
 
 
 def regime(scored: Scored) -> str:
-    """By what limits a step: few users read weights, many compute; long prompts hold up the others."""
+    """Name the load by what limits a step: few users read weights, many compute; long prompts hold up the others."""
     users = "1-8 users" if scored.users <= 8 else "9-64 users" if scored.users <= 64 else "65+ users"
     long = (scored.point.input_tokens or 0) >= 4000
     return f"{users}, {'long' if long else 'short'} prompts"
@@ -174,7 +169,7 @@ WAYS: dict[Way, Callable[[Scored], str]] = {
 
 
 def summarise(rows: Sequence[Scored]) -> Summary:
-    """Errors of the rows with a prediction: {"all" | way: {which: {quantity: …}}}."""
+    """Summarise the errors of the rows with a prediction: {"all" | way: {which: {quantity: …}}}."""
     usable = [each for each in rows if each.skipped_because is None]
     summary: Summary = {"all": {"all": errors(usable)}} if usable else {}
     for name, way in WAYS.items():
@@ -197,9 +192,6 @@ def errors(rows: Sequence[Scored]) -> ByQuantity:
             len(here), float(np.median(np.abs(ratio - 1))), float(np.median(ratio) - 1), float(np.mean(inside))
         )
     return by_quantity
-
-
-_TITLES: dict[Quantity, str] = {"tpot": "TPOT", "ttft": "TTFT", "throughput": "output tok/s"}
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -257,49 +249,3 @@ def _figures(values: dict[Quantity, float]) -> Figures:
         return float(f"{values[name] * scale:.6g}") if name in values else None
 
     return Figures(rounded("ttft", 1e3), rounded("tpot", 1e3), rounded("throughput", 1.0))
-
-
-def render(rows: Sequence[Scored]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="")
-    table.add_column("")
-    for title in _TITLES.values():
-        for head in (title, "n", "bias", "in 80 %"):
-            table.add_column(head, justify="right")
-    for way, groups in summarise(rows).items():
-        if way != "all":
-            table.add_row(f"by {way}")
-        for which, by_quantity in groups.items():
-            cells = [cell for name in _TITLES for cell in _cells(by_quantity.get(name))]
-            table.add_row(which if way == "all" else f"  {which[:48]}", *cells)
-    return table
-
-
-def _cells(errors: Errors | None) -> tuple[str, ...]:
-    if errors is None:
-        return ("",) * 4
-    return f"{errors.median_error:.1%}", str(errors.n), f"{errors.bias:+.0%}", f"{errors.coverage:.0%}"
-
-
-def footnote(rows: Sequence[Scored]) -> str:
-    scored = [each for each in rows if each.skipped_because is None]
-    lines = [
-        f"{len(scored)} of {len(rows)} points predicted{_fitted(scored)}",
-        "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the 80 % interval",
-    ]
-    reasons = Counter(each.skipped_because for each in rows if each.skipped_because)
-    lines += [f"left out, {count}: {reason}" for reason, count in reasons.most_common(8)]
-    return "\n".join(lines)
-
-
-_FITTED = {
-    True: "with coefficients fitted without their model family",
-    False: "of model families that were in no fit",
-    None: "with a profile of your own, which may have been fitted on them",
-}
-
-
-def _fitted(scored: Sequence[Scored]) -> str:
-    counts = {held: sum(each.held_out is held for each in scored) for held in _FITTED}
-    return "".join(f"; {count} {_FITTED[held]}" for held, count in counts.items() if count)

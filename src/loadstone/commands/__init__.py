@@ -1,5 +1,6 @@
-"""The command line. Exit codes: 0 done; 1 ran, but the result is not trusted or a bound was missed (`--strict`);
-2 bad input, one line on stderr; 130 interrupted, with what was measured saved; 141 nobody reads stdout any more.
+"""The command line ends with an exit code: 0 done; 1 ran, but the result is not trusted or a bound was missed
+(`--strict`); 2 bad input, one line on stderr; 130 interrupted, with what was measured saved; 141 nobody reads stdout
+any more.
 
 A command is a function of a module here, listed in `COMMANDS`; it imports what it needs when it is called.
 """
@@ -52,8 +53,8 @@ COMMANDS = (
 )  # fmt: skip
 
 
-class Command(TyperCommand):
-    """A command whose help lists its options under the headings that they have."""
+class HeadedCommand(TyperCommand):
+    """A command; its help lists options under their headings."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         headed: dict[str, list[tuple[str, str]]] = {}
@@ -84,23 +85,25 @@ def _print_version(requested: bool) -> None:
 
 
 @app.callback()
-def _before(
+def _take_global_options(
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What may stand before a command."""
+    """Take what may stand before a command."""
 
 
 for _command in COMMANDS:
     # `import` is a word of Python's: its function has an underscore more.
-    app.command(_command.__name__.rstrip("_").replace("_", "-"), cls=Command, context_settings=_CONTEXT)(_command)
+    app.command(_command.__name__.rstrip("_").replace("_", "-"), cls=HeadedCommand, context_settings=_CONTEXT)(
+        _command
+    )
 
 app.add_typer(study, name="study")
 
 
 def main(early: Handler | None = None) -> None:
-    """Entry point: errors become one line and an exit code. `early`: what handled signals so far."""
+    """Run the command line; errors become one line and an exit code. `early`: what handled signals so far."""
     _mend_streams()
     _mend_home()
     try:
@@ -133,7 +136,7 @@ def main(early: Handler | None = None) -> None:
 
 
 def _check_words(words: Sequence[str]) -> None:
-    """A word that is no text can be sent to no server and written to no JSON. Raises InputError."""
+    """Refuse a word that is no text: no server and no JSON takes it. Raises InputError."""
     for word in words:
         try:
             word.encode()
@@ -143,7 +146,7 @@ def _check_words(words: Sequence[str]) -> None:
 
 
 def _mend_streams() -> None:
-    """Standard streams that can be written to, in UTF-8 as JSON is, whatever the locale.
+    """Make standard streams that can be written to, in UTF-8 as JSON is, whatever the locale.
 
     Where one is closed, the next file to be opened would take its place, and what is printed end up in it; here, and
     in the programs that are started from here.
@@ -162,8 +165,8 @@ def _mend_streams() -> None:
 
 
 class _Unheard:
-    """stderr, which may come to an end before the program does: a pipe that nobody reads any more, a terminal that is
-    gone, a full disk. What is printed then is lost, and a run goes on.
+    """Holds stderr, which may come to an end before the program does: a pipe that nobody reads any more, a terminal
+    that is gone, a full disk. What is printed then is lost, and a run goes on.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -183,7 +186,7 @@ class _Unheard:
 
 
 def _mend_signals(early: Handler | None) -> None:
-    """SIGTERM and SIGHUP end a command as Ctrl-C does: temporary files go, and the exit code says so."""
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: temporary files go, and the exit code says so."""
 
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_IGN)  # who ends a whole group of processes may send it twice
@@ -195,15 +198,15 @@ def _mend_signals(early: Handler | None) -> None:
 
 
 def _mend_home() -> None:
-    """A user without a name, as containers have, has no home where HOME is not set, and libraries ask for one: it is
-    then what container runtimes make it.
+    """Set HOME, for which libraries ask, for a user without a name, such as containers have: to what container
+    runtimes make it.
     """
     if make_path("~") == Path("~"):
         os.environ["HOME"] = "/"
 
 
 def _usage_error(error: Exception, message: str) -> str:
-    """What typer's parser says of a command line, in one line and our words."""
+    """Say in one line and our words what typer's parser finds wrong."""
     if type(error).__name__ == "NoSuchOption":
         command = getattr(getattr(error, "ctx", None), "info_name", None)
         if (text := flag_here(getattr(error, "option_name", ""), command)) is not None:
@@ -214,7 +217,7 @@ def _usage_error(error: Exception, message: str) -> str:
 
 
 def _message_of(error: LoadstoneError | OSError) -> str:
-    """Of an error of the system's too: where, what, remedy."""
+    """Say where, what and remedy, of an error of the system's too."""
     if isinstance(error, LoadstoneError):
         return str(error)
     if lacks_room(error):

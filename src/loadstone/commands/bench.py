@@ -11,10 +11,10 @@ from loadstone.workload.options import Options
 
 
 def _target(words: dict[str, Any]) -> dict[str, Any]:
-    """The argument is a server's URL; with --sim a deployment, or a law."""
+    """Read the argument: a server's URL; with --sim a deployment, or fixed times."""
     target, sim = words.pop("target"), words.pop("sim")
     if sim and len(target or ()) > 1:
-        raise InputError("--sim: a run simulates one deployment, or one ttft=…,itl=… law; give one")
+        raise InputError("--sim: a run simulates one deployment, or one set of fixed times, ttft=…,itl=…; give one")
     return words | ({"sim": target[0] if target else True} if sim else {"url": target})
 
 
@@ -24,14 +24,10 @@ def bench(options: Options, json: Json = False, strict: Strict = False) -> None:
     throughput and a verdict; the run is kept in a folder. Without a URL, an embedded simulated engine is measured.
     """
     from loadstone.commands.progress import Display
-    from loadstone.runs.bench import bench as run
+    from loadstone.runs.run import run
 
     def measure() -> dict[str, Any]:
         with Display() as display:
-            if options.find_max is None:
-                return run(options, display)
-            from loadstone.runs.find_max import find_max
-
-            return find_max(options, display)
+            return run(options, display)
 
     show_run(measure, "measured", json, strict)

@@ -27,9 +27,9 @@ def calibrate(
     intervals are afterwards. Use the result with --profile.
     """
     from loadstone.commands.output import print_json
-    from loadstone.runs.calibrate import calibrate as of_runs
+    from loadstone.runs.calibrate import calibrate as fit
 
-    result = of_runs(runs, deployment, profile, out, force=force)
+    result = fit(runs, deployment, profile, out, force=force)
     if json:
         print_json(result)
         return
@@ -53,5 +53,5 @@ def calibrate(
 
 
 def _ends(up: float) -> str:
-    """`−32/+48 %`: as far down on a log scale as it goes up."""
+    """Write an interval as `−32/+48 %`: as far down on a log scale as it goes up."""
     return f"−{up / (1 + up):.0%}/+{up:.0%}".replace("%/", "/").replace("%", " %")

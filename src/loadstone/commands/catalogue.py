@@ -1,4 +1,4 @@
-"""What the catalogue holds, and things of a kind side by side."""
+"""`loadstone catalogue`: GPUs, models and nodes, and several of a kind side by side."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def catalogue(
     }
     find, every, rows_of = kinds[kind]
     if compare is not None:
-        names_beside = [name.strip() for name in compare.split(",") if name.strip()]
-        if len(names_beside) < 2 or names:
+        compared = [name.strip() for name in compare.split(",") if name.strip()]
+        if len(compared) < 2 or names:
             raise InputError("--compare: write at least two names with commas, and no other names, e.g. h100,h200")
-        items = [find(name) for name in names_beside]
+        items = [find(name) for name in compared]
         table = [rows_of(item) for item in items]
         if json:
             print_json(_comparison(kind, items, table))
         else:
-            print_rows(*_side_by_side([item.name for item in items], table))
+            print_rows(*_set_side_by_side([item.name for item in items], table))
         return
     items = [find(name) for name in names] if names else list(every())
     if json:
         print_json({"schema": 1, kind: [_document(item) for item in items]})
     elif names:
         for item in items:
-            lines = [(what, _shown(value), unit) for what, unit, value in rows_of(item)]
+            lines = [(what, _show(value), unit) for what, unit, value in rows_of(item)]
             print_rows([item.name, "", ""], [*lines, *((what, text, "") for what, text in _remarks(item))])
     else:
         print_rows(*_listing(kind, items, rows_of))
@@ -117,7 +117,7 @@ def node_rows(node: Node) -> list[Row]:
     ]
 
 
-def _shown(value: float | str | None) -> str:
+def _show(value: float | str | None) -> str:
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -149,13 +149,13 @@ def _listing(kind: str, items: Sequence[Any], rows_of: Any) -> tuple[list[str], 
     heads = [f"{what}, {units[what]}" if units[what] else what for what in _BRIEF[kind]]
     lines = []
     for item in items:
-        values = {what: _shown(value) for what, _, value in rows_of(item)}
+        values = {what: _show(value) for what, _, value in rows_of(item)}
         lines.append((item.name, *(values[what] for what in _BRIEF[kind])))
     return ["name", *heads], lines
 
 
-def _side_by_side(names: list[str], table: list[list[Row]]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """A line per number; after each name but the first its ratio to the first."""
+def _set_side_by_side(names: list[str], table: list[list[Row]]) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Make a line per number; after each name but the first stands its ratio to the first."""
     heads = ["", "unit", names[0]]
     for name in names[1:]:
         heads += [name, f"÷ {names[0]}"]
@@ -164,10 +164,10 @@ def _side_by_side(names: list[str], table: list[list[Row]]) -> tuple[list[str], 
         what, unit, first = rows[0]
         if all(value is None for _, _, value in rows):
             continue
-        line = [what, unit, _shown(first)]
+        line = [what, unit, _show(first)]
         for _, _, value in rows[1:]:
             ratio = _ratio(value, first)
-            line += [_shown(value), "" if ratio is None else f"{ratio:.2f}"]
+            line += [_show(value), "" if ratio is None else f"{ratio:.2f}"]
         lines.append(tuple(line))
     return heads, lines
 
@@ -192,7 +192,7 @@ def _comparison(kind: str, items: Sequence[Any], table: list[list[Row]]) -> dict
 
 
 def _document(item: Gpu | Model | Node) -> dict[str, Any]:
-    """Hardware as it is in the catalogue; of a model what follows from its config."""
+    """Return hardware as the catalogue has it; of a model, what follows from its config."""
     import msgspec
 
     from loadstone.catalogue import Model

@@ -40,14 +40,14 @@ def compare(
     if json:
         print_json(comparison)
     else:
-        from loadstone.analyse.compare.text import render
+        from loadstone.report.pages.comparison import render
 
-        print_text(render(comparison))
+        print_text(*render(comparison))
     # A bound that nothing can be held against must not let a change through.
     if any(bound.met or bound.missing or bound.failing for bound in comparison.fail_on or ()):
         raise typer.Exit(1)
 
 
 def _folders(text: str) -> list[Path]:
-    """One folder, or several with commas; a folder whose name has a comma is itself."""
+    """Read one folder, or several with commas; a folder whose name has a comma is itself."""
     return [Path(text)] if Path(text).exists() else [Path(part.strip()) for part in text.split(",") if part.strip()]

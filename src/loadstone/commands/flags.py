@@ -1,4 +1,4 @@
-"""Flags that several commands share; and the flags of a run, from the fields of its options."""
+"""Flags: those that several commands share, and those that are made of the fields of options."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import inspect
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from loadstone.workload.options import RUN, Flag, Flags, Options, SimulateOptions, flags_of, is_for_server, options_of
+from loadstone.workload.options import RUN, Flag, Flags, SimulateOptions, fields_of, flags_of, hints_of, options_of
 
 Command = Callable[..., None]
 Kind = TypeVar("Kind", bound=Flags)
@@ -20,12 +20,12 @@ _REPEATED = (Sequence[str], Sequence[tuple[str, str]], Sequence[tuple[str, str |
 
 
 def option(heading: str, text: str, *names: str) -> Any:
-    """An option that `--help` lists under `heading`."""
+    """Make an option that `--help` lists under `heading`."""
     return typer.Option(*names, help=text, rich_help_panel=heading)
 
 
 def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
-    """An option as a parameter of a command, with what typer makes a flag or an argument of."""
+    """Make a parameter of a command from an option, for typer to make a flag or an argument of."""
     default, kind = flag.default, hint
     if hint in _REPEATED or flag.argument in ("target", "models"):
         kind = list[str]
@@ -46,28 +46,25 @@ def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
 
 
 def parameters_of(kind: type[Flags]) -> dict[str, inspect.Parameter]:
-    """By field. A simulation's command leaves out what only a live server has."""
-    hints = get_type_hints(kind)
-    return {
-        field: _parameter(flag, hints[field])
-        for field, flag in flags_of(kind).items()
-        if kind is not SimulateOptions or not is_for_server(field, flag.heading)
-    }
+    """Return the parameters of a command by the fields of its options."""
+    hints = hints_of(kind)
+    return {field: _parameter(flag, hints[field]) for field, flag in flags_of(kind).items()}
 
 
 def takes(
     kind: type[Kind], prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> Callable[[Callable[..., None]], Command]:
-    """A command of `kind`'s options from a function of them, whose other parameters are flags of the command alone.
-    `prepare`: from the words of the command line to options.
+    """Make a command of a function of `kind`'s options, whose other parameters are flags of the command alone.
+    `prepare`: makes options of the words of the command line.
     """
 
     def decorate(function: Callable[..., None]) -> Command:
         _, *others = inspect.signature(function, eval_str=True).parameters.values()
+        keeps_words = "command" in fields_of(kind)
 
         def command(**words: Any) -> None:
             own = {each.name: words.pop(each.name) for each in others}
-            if issubclass(kind, Options):
+            if keeps_words:
                 words["command"] = ["loadstone", *sys.argv[1:]]
             function(options_of(prepare(words), kind), **own)
 

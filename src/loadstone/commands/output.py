@@ -7,23 +7,21 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from loadstone.core.signals import SIGNALS, Interrupted
 from loadstone.core.text import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType
-    from rich.segment import Segment
-    from rich.table import Column, Table
+    from loadstone.report.table import Shown
 
 INTERRUPTED = 130
 """Exit code of a command that a signal ended, as of a program that SIGINT kills."""
-_WIDTH = 160
-"""Of what goes to a file or another program."""
+_WIDTH = 80
+"""Characters of a table's line in a file or in another program's input; lines of text are not broken there."""
 _HEADING_WIDTH = 12
-"""Of a heading on a terminal; one with its unit takes more lines, not a wider column."""
+"""Characters of a heading on a terminal; one with its unit takes more lines, not a wider column."""
 _NUMBER = re.compile(r"-?[0-9][0-9.,]*(?:e[+-]?[0-9]+)?")
 _OBEYED = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _ONE_LINE = str.maketrans("\t\r\n", "   ")
@@ -34,25 +32,26 @@ def show_document(document: dict[str, Any], as_json: bool) -> None:
         print_json(document)
         return
     from loadstone.core.summary import Summary
-    from loadstone.report.pages.terminal import ranked, render
+    from loadstone.report.pages.terminal import render, render_ranking
 
     if "runs" in document:
         if "ranking" in document:  # of several deployments
-            print_text(ranked(document["ranking"]))
+            print_text(*render_ranking(document["ranking"]))
         else:
-            print_text(*(render(Summary.of(run)) for run in document["runs"]))
+            print_text(*(part for run in document["runs"] for part in render(Summary.of(run))))
         for run in document["runs"]:
             print(run["run_dir"])
         return
-    print_text(render(Summary.of(document)))
+    print_text(*render(Summary.of(document)))
     if "max" in document:
         print_text("", document["max"]["text"])
     print(document["run_dir"])
 
 
 def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict: bool) -> None:
-    """Shows the document of a run that was `done` ("measured"), and ends the command with the exit code for it; of a
-    run that a signal ends, what there is of it, and where it is.
+    """Show the document of a run that was `done` ("measured"), and end the command with its exit code.
+
+    Of a run that a signal ends, show what there is of it, and where it is.
     """
     from loadstone.core.summary import Summary
 
@@ -74,85 +73,16 @@ def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict
         sys.exit(1)
 
 
-def print_text(*parts: RenderableType) -> None:
-    """What a person reads. A table that is wider than the terminal is cut into several, so that no figure is."""
+def print_text(*parts: Shown) -> None:
+    """Print lines and tables for a person; a table that is wider than the terminal is cut into several."""
+    from loadstone.report.table import print_parts, to_text
+
+    if not sys.stdout.isatty():
+        sys.stdout.write(to_text(parts, _WIDTH))
+        return
     from rich.console import Console
 
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
-    for part in _pieces(parts, console.width):
-        # Indented lines, such as commands, are broken by the terminal alone, so that they can be copied.
-        console.print(_Printable(part), soft_wrap=isinstance(part, str) and part.startswith("  "))
-
-
-class _Printable:
-    """Text, whoever it is of, that says nothing to the terminal itself: the last place where that is seen to."""
-
-    def __init__(self, part: RenderableType) -> None:
-        self._part = part
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for segment in console.render(self._part, options):
-            yield segment if segment.control else segment._replace(text=printable(segment.text))
-
-
-def _pieces(parts: tuple[RenderableType, ...], width: int) -> Iterator[RenderableType]:
-    from rich.console import Group
-    from rich.table import Table
-
-    for part in parts:
-        if isinstance(part, Group):
-            yield from _pieces(tuple(part.renderables), width)
-        elif isinstance(part, Table):
-            yield from fitted(part, width)
-        else:
-            yield part
-
-
-def fitted(table: Table, width: int) -> list[Table]:
-    """The table where it fits into so many columns of text; else its columns in several tables, each of which begins
-    with those that say what a line is of: words before numbers where they fit too, else the first.
-    """
-
-    made = [table]
-    if _room(table) > width:
-        numbers = [at for at, column in enumerate(table.columns) if column.justify == "right"]
-        for keys in dict.fromkeys((max(1, numbers[0] if numbers else 1), 1)):
-            bound: list[list[Column]] = []
-            for column in table.columns[keys:]:
-                if column.header == "p99" and bound:
-                    bound[-1].append(column)  # of what the column before it is
-                else:
-                    bound.append([column])
-            made, chosen = [], table.columns[:keys]
-            for columns in bound:
-                if len(chosen) > keys and _room(_of(table, [*chosen, *columns])) > width:
-                    made.append(_of(table, chosen))
-                    chosen = table.columns[:keys]
-                chosen = [*chosen, *columns]
-            made.append(_of(table, chosen))
-            if max(map(_room, made)) <= width:
-                break
-    return made
-
-
-def _room(table: Table) -> int:
-    """The columns of text that it takes where there is no end of them."""
-    from rich.console import Console
-
-    # As no terminal, since a dumb one (TERM=dumb) is 80 wide to rich whatever is said.
-    return Console(width=10_000, force_terminal=False).measure(table).maximum
-
-
-def _of(table: Table, columns: list[Column]) -> Table:
-    """Some columns of a table."""
-    from rich.table import Table
-
-    part = Table(box=table.box, pad_edge=table.pad_edge, padding=table.padding, header_style=table.header_style)
-    for column in columns:
-        part.add_column(column.header, justify=column.justify, no_wrap=column.no_wrap)
-    for line in zip(*(column.cells for column in columns), strict=True):
-        part.add_row(*line)
-    return part
+    print_parts(Console(highlight=False), parts)
 
 
 def print_json(document: object) -> None:
@@ -164,38 +94,30 @@ def print_json(document: object) -> None:
 
 
 def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    """A query's rows on stdout: a table on a terminal, tab-separated values elsewhere."""
+    """Print a query's rows: a table on a terminal, tab-separated values elsewhere."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             print("\t".join(printable(_plain(value).translate(_ONE_LINE)) for value in row))
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from loadstone.report.table import Table
 
-    table = Table(box=SIMPLE_HEAD)
-    for place, column in enumerate(columns):
-        cells = [row[place] for row in rows]
+    lines = [[_plain(value) for value in row] for row in rows]
+    align = "n"
+    for at in range(1, len(columns)):
+        cells = [row[at] for row in rows]
         numbers = any(map(_is_number, cells)) and all(cell in (None, "-") or _is_number(cell) for cell in cells)
-        heading = textwrap.fill(column, _HEADING_WIDTH, break_long_words=False, break_on_hyphens=False)
-        table.add_column(Text(printable(heading)), justify="right" if numbers else "left", vertical="bottom")
-    for row in rows:
-        table.add_row(*(Text(printable(_plain(value))) for value in row))
-    console = Console()
-    parts = fitted(table, console.width)
-    narrow = max(map(_room, parts)) <= console.width
-    for part in parts if narrow else [table]:  # where a text is longer than a line, its lines stay beside one another
-        console.print(part)
+        align += "r" if numbers else "w"
+    heads = [textwrap.fill(head, _HEADING_WIDTH, break_long_words=False, break_on_hyphens=False) for head in columns]
+    print_text(Table(heads=heads, align=align, rows=lines))
 
 
 def _is_number(value: object) -> bool:
-    """Whether a cell is a number, or the text of one."""
+    """Tell whether a cell is a number, or the text of one."""
     return isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
 
 
 def _plain(value: Any) -> str:
-    """A cell of a query's table: what is nested as JSON."""
+    """Write a cell of a query's table: what is nested as JSON."""
     if isinstance(value, dict | list | tuple):
         import msgspec
 

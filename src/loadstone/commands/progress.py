@@ -1,5 +1,5 @@
-"""What one sees while a run goes on: a live bar on a terminal, a line now and then elsewhere. Always on stderr, and
-in the run's log.txt.
+"""The progress of a run: a live bar on a terminal, a line now and then elsewhere; always on stderr, and in the run's
+log.txt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
 from loadstone.measure.client.protocol import NOTHING_YET
 from loadstone.report.data.wording import count
-from loadstone.runs.bench import Event
+from loadstone.runs.cells import Event
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,7 +28,7 @@ _LOG_EVERY_S = 10.0
 
 
 class Display:
-    """Listener for `bench`. Close it (`with`) before printing anything else."""
+    """Shows the events of `bench`. Close it (`with`) before printing anything else."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
@@ -83,11 +83,11 @@ class Display:
         label = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
         bar = BarColumn(24, table_column=Column(no_wrap=True))
         self._bar = Bar(label, bar, TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)))
-        self._live = Live(get_renderable=self._shown, console=Console(stderr=True), transient=True)
+        self._live = Live(get_renderable=self._render, console=Console(stderr=True), transient=True)
         self._live.start()
 
-    def _shown(self) -> RenderableType:
-        """The bar with the time left; below it the figures, on as many lines as they need."""
+    def _render(self) -> RenderableType:
+        """Draw the bar with the time left; below it the figures, on as many lines as they need."""
         from rich.console import Group
         from rich.text import Text
 
@@ -143,7 +143,7 @@ class Display:
         return (self._last - self._before).failed
 
     def _show_failed(self) -> str:
-        """The workers count every request; the table has the measured ones alone."""
+        """Say how many failed; workers count every request, the table the measured ones alone."""
         return f"{self._failed} failed" + (", warm-up included" if self._warm else "")
 
     def _say(self, text: str, *, live: bool = True) -> None:
@@ -158,7 +158,7 @@ class Display:
 
 
 def _label(load: Load) -> str:
-    """A trace's rate is its mean, of which three digits are enough."""
+    """Name a load; a trace's rate is its mean, of which three digits are enough."""
     shown = msgspec.structs.replace(load, value=float(f"{load.value:.3g}")) if load.process == "trace" else load
     return shown.label
 

@@ -42,7 +42,7 @@ def selftest(
 
         print_json(msgspec.to_builtins(result))
     else:
-        print_text(render(result))
+        print_text(*render(result))
     path = save(result)
     if not json:
         print(f"kept in {path}; later runs quote this self-test")

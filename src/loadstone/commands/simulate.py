@@ -12,9 +12,6 @@ def simulate(options: SimulateOptions, json: Json = False, strict: Strict = Fals
     """Simulate a deployment under a load, without hardware. Loads, run folder and numbers are those of bench; the
     predictions have 80 % intervals.
     """
-    if options.find_max is None:
-        from loadstone.runs.simulate import simulate as run
-    else:
-        from loadstone.runs.find_max import find_max as run
+    from loadstone.runs.run import run
 
     show_run(lambda: run(options), "simulated", json, strict)

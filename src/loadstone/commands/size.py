@@ -40,9 +40,9 @@ def size(
     rows = sizes(options)
     try:
         if csv is not None:
-            from loadstone.report.pages.sizes import to_csv
+            from loadstone.report.pages.sizes import sizes_csv
 
-            csv.write_text(to_csv(rows), encoding="utf-8")
+            csv.write_text(sizes_csv(rows), encoding="utf-8")
         if picture is not None or context_map is not None:
             from loadstone.report.charts.sizing import contexts_picture, memory_picture
             from loadstone.report.charts.theme import save_picture
@@ -55,8 +55,8 @@ def size(
     if json:
         print_json({"schema": 1, "rows": rows})
     else:
-        from loadstone.report.pages.sizes import assumptions, render, table_of
+        from loadstone.report.pages.sizes import render, render_pivot
 
-        print_text(render(rows) if by is None else table_of(rows, words(by, "--by"), show), *assumptions(rows))
+        print_text(*(render(rows) if by is None else render_pivot(rows, words(by, "--by"), show)))
     if strict and not any(row.fits for row in rows):
         sys.exit(1)

@@ -27,7 +27,7 @@ On = Annotated[str | None, typer.Option("--on", help="where it runs: a name unde
 Simulated = Annotated[bool, typer.Option("--simulate", help="simulate every cell; nothing is started")]
 _STUDIES = Path("studies")
 _PORT = 8000
-"""In commands that are printed; each launch that runs takes a free one."""
+"""The port of commands that are printed; each launch that runs takes a free one."""
 
 
 def _folder(out: Path, name: str, simulate: bool) -> Path:
@@ -36,7 +36,7 @@ def _folder(out: Path, name: str, simulate: bool) -> Path:
 
 @study.command()
 def show(file: File, price: Price = None, json: Json = False) -> None:
-    """What a study would take: launches, cells, requests, hours, dollars; and what will not fit. Starts nothing."""
+    """Show what a study takes: launches, cells, requests, hours, dollars; and what will not fit. Starts nothing."""
     from loadstone.analyse.compare.price import check_prices, parse_prices
     from loadstone.studies.file import read_study
     from loadstone.studies.plan import plan_study
@@ -55,26 +55,26 @@ def show(file: File, price: Price = None, json: Json = False) -> None:
 
 
 def _print_estimate(found: StudyEstimate) -> None:
-    from rich.table import Table
+    from loadstone.report.table import table_of
 
     priced = any(each.usd is not None for each in found.deployments)
-    table = Table("deployment", "launches", "cells", "requests", "hours", "GPU hours", *("$",) * priced, box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
     rows: list[tuple[str, int, DeploymentEstimate | StudyEstimate]] = [
         (each.deployment, each.repeats * len(each.cells), each) for each in found.deployments
     ]
-    for deployment, cells, each in (*rows, ("all", found.cells, found)):
-        table.add_row(
-            deployment,
-            f"{each.launches:,}",
-            f"{cells:,}",
-            f"{each.requests:,}",
-            f"{each.seconds / 3600:.2f}" if each.seconds else "unknown",
-            f"{each.gpu_hours:.2f}" if each.gpu_hours else "unknown",
-            *(("" if each.usd is None else f"{each.usd:,.2f}",) * priced),
-        )
-    print_text(table)
+    rows.append(("all", found.cells, found))
+    lines = [
+        [
+            ("deployment", deployment),
+            ("launches", f"{each.launches:,}"),
+            ("cells", f"{cells:,}"),
+            ("requests", f"{each.requests:,}"),
+            ("hours", f"{each.seconds / 3600:.2f}" if each.seconds else "unknown"),
+            ("GPU hours", f"{each.gpu_hours:.2f}" if each.gpu_hours else "unknown"),
+            *([("$", "" if each.usd is None else f"{each.usd:,.2f}")] if priced else []),
+        ]
+        for deployment, cells, each in rows
+    ]
+    print_text(table_of(lines, "deployment"))
 
 
 @study.command()
@@ -135,9 +135,7 @@ def run(
 def _print_commands(
     read: StudyFile, launches: tuple[PlannedLaunch, ...], on: str | None, folder: Path, files: Path | None
 ) -> None:
-    """What starts each deployment on a machine, once: repeats are started alike. `files`: where it is written, if it
-    is not to be printed.
-    """
+    """Print what starts each deployment on a machine, once, or write it into `files`: repeats are started alike."""
     from loadstone.core.run_folder.folder import explain_unwritable
     from loadstone.studies.commands import commands_of
     from loadstone.studies.file import EngineSettings
@@ -186,9 +184,8 @@ def schema() -> None:
 
 @study.command()
 def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json: Json = False) -> None:
-    """What of a study is done, what runs, and what failed, and why."""
-    from rich.table import Table
-
+    """Show what of a study is done, what runs, and what failed, and why."""
+    from loadstone.report.table import Table
     from loadstone.studies.file import read_study
     from loadstone.studies.plan import plan_study
     from loadstone.studies.status import read_status
@@ -198,15 +195,16 @@ def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json
     if json:
         print_json(msgspec.to_builtins(found))
         return
-    table = Table("launch", "deployment", "repeat", "state", "cells", "why", box=None)
+    rows = []
     for launch in found.launches:
         done = sum(cell.state == "done" for cell in launch.cells)
         repeats = dict.fromkeys(cell.repeat for cell in launch.cells)
         repeat, cells = ", ".join(map(str, repeats)), f"{done} of {len(launch.cells)}"
-        table.add_row(launch.id, launch.deployment, repeat, launch.state, cells, launch.why)
+        rows.append([launch.id, launch.deployment, repeat, launch.state, cells, launch.why])
     answers = [f"{launch.deployment}, {cell.workload}: {cell.found}"
                for launch in found.launches for cell in launch.cells if cell.found]  # fmt: skip
-    print_text(table, *answers)
+    heads = ["launch", "deployment", "repeat", "state", "cells", "why"]
+    print_text(Table(heads=heads, align="nnnnnw", rows=rows), *answers)
 
 
 @study.command()

@@ -19,12 +19,12 @@ def validate(
 ) -> None:
     """Predict every measurement in a file, and show the errors. Nothing is fitted on the file."""
     from loadstone.calibrate.points import read_points
-    from loadstone.calibrate.validate import footnote, render, score, validation
+    from loadstone.calibrate.validate import score, validation
     from loadstone.commands.output import print_json, print_text
+    from loadstone.report.pages.validation import render
 
     rows = score(read_points(points), profile)
     if json:
         print_json(validation(rows))
         return
-    print_text(render(rows))
-    print(footnote(rows))
+    print_text(*render(rows))

@@ -1,10 +1,8 @@
-"""Records what a run was made with, so that a stranger can make it again: RunInfo.settings["provenance"]. No I/O."""
+"""A run keeps what it was made with, so that a stranger can make it again: RunInfo.settings.provenance. No I/O."""
 
 from __future__ import annotations
 
 import msgspec
-
-from loadstone.core.record import RunInfo
 
 _OF_THE_PLACE = ("host", "port", "name", "nccl_port", "dist_init_addr", "master_addr", "master_port", "node_rank")
 """Flags that say where an engine is and not what it does."""
@@ -37,14 +35,6 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     driver: str | None = None
     gpus: tuple[str, ...] = ()
     git: GitState | None = None
-
-    @classmethod
-    def read(cls, info: RunInfo) -> Provenance:
-        """Read it from run.json; empty where it has none, or another version's."""
-        try:
-            return msgspec.convert(info.settings.get("provenance") or {}, cls)
-        except msgspec.ValidationError:
-            return cls()
 
     @property
     def flags(self) -> dict[str, str]:

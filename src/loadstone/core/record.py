@@ -11,6 +11,7 @@ import msgspec
 
 from loadstone.core.host import Host
 from loadstone.core.plan import Load, Phase
+from loadstone.core.settings import RunSettings
 
 TokenSource = Literal["running usage", "final usage", "pieces"]
 Status = Literal["ok", "error", "timeout", "cancelled", "short"]
@@ -180,7 +181,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     salt: str | None
     """Makes this run's prompts differ from every other run's; with the plan it gives them back."""
     slo: dict[str, float] = msgspec.field(default_factory=dict)
-    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    settings: RunSettings = msgspec.field(default_factory=RunSettings)
     cells: list[CellInfo] = msgspec.field(default_factory=list)
     clock: Clock | None = None
     origin_ns: int | None = None

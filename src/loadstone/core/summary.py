@@ -23,6 +23,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
 from loadstone.core.plan import Load
 from loadstone.core.record import Clock, RunStatus, Source, Stop, Target
+from loadstone.core.settings import FirstToken
 
 if TYPE_CHECKING:
     from loadstone.core.statistics import Distribution
@@ -36,9 +37,9 @@ TOTALS = (
 )  # fmt: skip
 """Fields of Metrics that any client can tell, beside its latencies."""
 SLO_KEYS = ("ttft", "tpot", "e2e")
-"""What a request may have a bound on."""
+"""Latencies on which a request may have a bound."""
 _MOST_BYTES = 256 * 1024 * 1024
-"""A summary.json of more is none of a run's."""
+"""The largest summary.json that is read."""
 QUEUE_GROWS = frozenset({"overload", "queue_grows"})
 """Findings on open loops in which requests begin faster than they end."""
 
@@ -60,7 +61,7 @@ def _unknown() -> None:
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing to know about a cell: what was seen, in numbers, and what to do about it.
+    """A fact to know about a cell: the evidence, in numbers, and a remedy.
 
     info     a reader should know it; it spoils nothing
     warning  some of the numbers do not mean what they seem to
@@ -80,11 +81,11 @@ class Verdict(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
     def has(self, *kinds: str) -> bool:
-        """Whether one of the findings is of one of these kinds."""
+        """Tell if one of the findings is of one of these kinds."""
         return any(finding.kind in kinds for finding in self.findings)
 
     def kinds(self, *severities: Severity) -> list[str]:
-        """Of its findings of these severities, each once."""
+        """List the kinds of its findings of these severities, each once."""
         return list(dict.fromkeys(each.kind for each in self.findings if each.severity in severities))
 
 
@@ -92,7 +93,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A sample of seconds in a dozen numbers; fields as in statistics.Distribution.
+    """Describes a sample of seconds in a dozen numbers; fields as in statistics.Distribution.
 
     Another tool's figures may lack any of them; both bounds of each percentile are then None, and so is `worth`.
 
@@ -123,7 +124,7 @@ class Latency(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
         return value if isinstance(value, int | float) else None
 
     def bounds(self, statistic: str) -> tuple[float | None, float | None]:
-        """The 95 % confidence interval of a statistic."""
+        """Return the 95 % confidence interval of a statistic."""
         low, high = self.ci95.get(statistic, (None, None))
         return low, high
 
@@ -185,13 +186,31 @@ class RateInterval(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
 
 
 class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The numbers of a cell; definitions as in analyse.metrics.CellMetrics.
+    """The numbers of a cell, from its records to the report's page. None where nobody knows one.
 
-    input_tokens, output_tokens, cached_input_tokens  counts; other tools may tell a mean times the requests
-    shared_input_tokens  that measured requests share with earlier ones on purpose: a cache could give so many at best
-    j_per_output_token   joules of all GPUs that were watched, over the cell
-    goodput_per_s, attainment  where per-request bounds were set
-    interval             of a simulated run: by throughput
+    t0 is when a request was sent, t1 and tT when its first and last output arrived, T its output tokens. Latencies
+    are over measured requests that are ok or short.
+
+    ttft_s, ttft_intended_s  t1 − t0; t1 − intended; None where answers came in one piece, as tpot_s and itl_s
+    tpot_s                   (tT − t1)/(T − 1), for T ≥ 2
+    itl_s                    gaps between tokens of all requests together, see arrays.token_gaps(); without bounds,
+                             because gaps that one engine step makes in many requests are not independent
+    e2e_s, e2e_intended_s    tT − t0; tT − intended: to the last output, not to the end of the stream
+    input_tokens             of measured requests that produced a first token; None where never reported
+    output_tokens            that arrived for measured requests, whatever became of them
+    output_events            stream events that carried those of ok and short requests
+    cached_input_tokens      of measured requests; None where never reported
+    shared_input_tokens      that measured requests share with earlier ones on purpose: the most a cache could give
+    output_tokens_per_s      output_tokens / the cell's duration_s
+    total_tokens_per_s       (input_tokens + output_tokens) / duration_s
+    requests_per_s           (ok + short) / duration_s
+    achieved_rate_per_s      (sends − 1)/(last send − first send)
+    j_per_output_token       joules of all GPUs that were watched, over the cell
+    attainment               requests that meet every bound / all measured requests, failed ones included
+    goodput_per_s            requests that meet every bound / duration_s
+    interval                 of a simulated run: by throughput
+
+    Other tools may tell a mean times the requests for a count.
     """
 
     ttft_s: Latency | None = _null()
@@ -226,7 +245,7 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 Window = Metrics | Steady | Sustained
-"""What has throughputs, `ci95` and `j_per_output_token`: a whole cell, its steady window, the long run."""
+"""Anything with throughputs, `ci95` and `j_per_output_token`: a whole cell, its steady window, the long run."""
 
 
 # --- parts of a cell --------------------------------------------------------------------------------------------
@@ -250,10 +269,15 @@ class Requests(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
         return (self.ok or 0) + (self.short or 0)
 
     @property
+    def failed(self) -> int:
+        """Requests that ended with an error or a timeout, as far as these are told."""
+        return (self.error or 0) + (self.timeout or 0)
+
+    @property
     def failed_share(self) -> float | None:
-        """Of the requests that came to an end; None where nobody tells."""
-        failed = (self.error or 0) + (self.timeout or 0)
-        return failed / (failed + self.completed) if failed + self.completed else None
+        """Share of the requests that came to an end; None where nobody tells."""
+        ended = self.failed + self.completed
+        return self.failed / ended if ended else None
 
 
 class Part(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -416,7 +440,7 @@ class ToolNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
 
 
 class StatedNumber(msgspec.Struct, kw_only=True, frozen=True):
-    """A number that an imported file states, where the cell's own, of the file's requests, is another.
+    """A number that an imported file reports, where the cell's own, of the file's requests, is another.
 
     metric      a field of Metrics; `statistic`: of its values, None of a throughput
     stated      by the file, in the unit of the metric
@@ -429,13 +453,6 @@ class StatedNumber(msgspec.Struct, kw_only=True, frozen=True):
     stated: float
     ours: float
     definition: str | None = None
-
-
-class FirstToken(msgspec.Struct, frozen=True):
-    """What the TTFT of so many prompt tokens, alone in an idle engine, consists of; seconds by part."""
-
-    prompt_tokens: int
-    parts_s: dict[str, float]
 
 
 # --- a cell, a run ----------------------------------------------------------------------------------------------
@@ -477,20 +494,20 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def is_impossible(self) -> bool:
-        """Whether a latency, or a gap between tokens, is below 0 by more than clocks are apart."""
+        """True if a latency, or a gap between tokens, is below 0 by more than clocks are apart."""
         known = filter(None, map(self.metrics.latency, LATENCIES[:4]))
         least = (value for each in known for value in (each.min, each.mean, each.p50) if value is not None)
         return any(value < -1e-3 for value in least)
 
     @property
     def is_as_stated(self) -> bool:
-        """Whether it is nothing but another tool's figures: who states them does not tell short answers."""
+        """True if it holds nothing but another tool's figures, which do not tell short answers."""
         return self.requests.short is None
 
     @property
     def queue_grows(self) -> bool:
-        """Whether it is an open loop whose queue grows. Until its last request is sent, the server takes up prompts,
-        and most answers come later: what is done between the first and the last send is no state of it.
+        """True if it is an open loop whose queue grows. Until its last request is sent, the server takes up prompts,
+        and most answers come later: the work between the first and the last send is no state of it.
         """
         return self.verdict.has(*QUEUE_GROWS)
 
@@ -509,7 +526,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def slo_met(self) -> bool | None:
-        """Whether it met its bounds: every percentile, and per request every request; None where nothing was bounded.
+        """True if it met its bounds: every percentile, and per request every request; None where nothing was bounded.
         Where all bounds are on percentiles, attainment is told and demands nothing.
         """
         met = [bound.met for bound in self.slo]
@@ -519,7 +536,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def slo_probability(self) -> float | None:
-        """How likely it meets all its bounds; None where that is not known, or nothing was bounded.
+        """The probability that it meets all its bounds; None where that is not known, or nothing was bounded.
 
         Bounds on one measure stand and fall together; those on several are taken as independent.
         """
@@ -552,7 +569,7 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, document: object) -> Summary:
-        """Of a document as `document()` gives it. Raises InputError where it is none."""
+        """Read a document as `document()` makes it. Raises InputError where it is none."""
         try:
             summary = msgspec.convert(document, cls)
         except (msgspec.ValidationError, RecursionError) as error:

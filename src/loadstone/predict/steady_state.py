@@ -1,4 +1,4 @@
-"""One scheduler in steady state, by closed form: what `B` requests that decode at once mean for rate and latencies.
+"""One scheduler in steady state, by closed form: rate and latencies where `B` requests decode at once.
 
     TPOT(B) = (t_decode(B) + P·t_prompt) / tokens per step,   rate = B / (output tokens · TPOT)
 
@@ -6,9 +6,9 @@ with t_prompt what a step with a piece of a prompt takes beyond one without, and
 · pieces / output of its own, and where ranks go in step also those of others, as far as they do not fall together. A
 pipeline's batches each have a part of B, and wait for one another's prompts.
 
-TTFT is the way of a prompt through an idle engine beside B decodes, half a step of waiting, and the queue of an M/D/1
-server whose busy share is ρ = rate · service time: P(wait > t) = ρ·exp(−t/θ), θ = service time / (2·(1 − ρ)) (the
-heavy-traffic approximation, Kingman 1961). Requests that decode at once vary as a Poisson number does.
+TTFT is the way of a prompt through an engine with B decodes and no queue, half a step of waiting, and the queue of an
+M/D/1 server whose busy share is ρ = rate · service time: P(wait > t) = ρ·exp(−t/θ), θ = service time / (2·(1 − ρ))
+(the heavy-traffic approximation, Kingman 1961). Requests that decode at once vary as a Poisson number does.
 
 It is made for thousands of deployments a second, to choose which of them are worth a simulation.
 """
@@ -26,12 +26,12 @@ from loadstone.predict.step_time import StepModel
 _LEVELS = 10
 _NORMAL = NormalDist()
 _FILLED = 0.92
-"""Of a cache, how much is in use on average where requests wait for it: they come and go in whole ones."""
+"""The share of a cache that is in use on average where requests wait for it: they come and go in whole ones."""
 _FOLLOWS = 0.7
-"""How far a request's mean number of neighbours varies, of how far it does at one moment."""
+"""The share of the variation at one moment that the mean number of a request's neighbours has."""
 
 
-class Level(NamedTuple):
+class SteadyState(NamedTuple):
     """A scheduler with `decoding` requests that decode at once. Times in seconds, rate in requests per second.
 
     users     requests under way, queue and prompts included
@@ -51,7 +51,7 @@ class Level(NamedTuple):
     varies: float = 0.0
 
     def latency_s(self, metric: str, quantile: float, output_tokens: float) -> float:
-        """A quantile of `ttft`, `tpot`, `itl` or `e2e`."""
+        """Return a quantile of `ttft`, `tpot`, `itl` or `e2e`."""
         if self.busy >= 1:
             return math.inf
         queued = self.queue_s * math.log(self.busy / (1 - quantile)) if self.busy > 1 - quantile else 0.0
@@ -63,7 +63,7 @@ class Level(NamedTuple):
 
 
 def most_decoding(policy: EnginePolicy, input_tokens: float, output_tokens: float) -> float:
-    """Requests that a scheduler's cache and places let decode at once, on average."""
+    """Count the requests that a scheduler's cache and slots let decode at once, on average."""
     # Where an answer's room is kept from the start it is taken whole, else half of it on average.
     tokens = input_tokens + output_tokens * (1.0 if policy.keep_free > 0 else 0.5)
     if policy.reserved_tokens is not None:
@@ -71,15 +71,16 @@ def most_decoding(policy: EnginePolicy, input_tokens: float, output_tokens: floa
     return max(1.0, min(policy.max_seqs, _FILLED * policy.kv_tokens / max(1.0, tokens)))
 
 
-def levels(
+def steady_states(
     model: StepModel, policy: EnginePolicy, in_step: int, input_tokens: float, output_tokens: float
-) -> Iterator[Level]:
-    """From one request to as many as there is room for, geometrically. `in_step`: schedulers in step; else 1."""
+) -> Iterator[SteadyState]:
+    """List states from one request to as many as there is room for, geometrically. `in_step`: schedulers in step;
+    else 1."""
     most = most_decoding(policy, input_tokens, output_tokens)
-    before: Level | None = None
+    before: SteadyState | None = None
     for number in range(_LEVELS):
         decoding = most ** (number / (_LEVELS - 1))
-        level = level_at(model, policy, in_step, decoding, input_tokens, output_tokens)
+        level = steady_state(model, policy, in_step, decoding, input_tokens, output_tokens)
         if before is not None:
             growth = math.log(level.tpot_s / before.tpot_s) / max(1e-9, math.log(level.decoding / before.decoding))
             level = level._replace(varies=_FOLLOWS * max(0.0, growth) / math.sqrt(decoding))
@@ -89,9 +90,9 @@ def levels(
             return
 
 
-def level_at(
+def steady_state(
     model: StepModel, policy: EnginePolicy, in_step: int, decoding: float, input_tokens: float, output_tokens: float
-) -> Level:
+) -> SteadyState:
     speculative = policy.speculative
     per_step = 1.0 if speculative is None else speculative.tokens_per_step
     batches = policy.pipeline
@@ -99,12 +100,12 @@ def level_at(
     context = batch * (input_tokens + output_tokens / 2)
     decode_s = model.step_s(batch, context, ())
     mixed = policy.order == "mixed"
-    beside = batch if mixed else 0
-    room = policy.max_batched_tokens - beside * policy.decode_tokens
+    mixed_decodes = batch if mixed else 0
+    room = policy.max_batched_tokens - mixed_decodes * policy.decode_tokens
     piece = max(1, int(min(input_tokens, room))) if policy.chunked else max(1, int(input_tokens))
     if piece > room:
-        # A prompt that is not cut finds no step with room beside these: they would have to end first.
-        return Level(decoding, decoding, 0.0, decode_s / per_step, math.inf, math.inf, math.inf)
+        # A prompt that is not cut finds no step with room for it and these: they would have to end first.
+        return SteadyState(decoding, decoding, 0.0, decode_s / per_step, math.inf, math.inf, math.inf)
     pieces = max(1.0, input_tokens / piece)
     # A later piece of a prompt attends to those before it: on average to half of the prompt.
     cached = int((input_tokens - piece) / 2) if pieces > 1 else 0
@@ -114,8 +115,8 @@ def level_at(
     met = None
     if in_step > 1:
         apart = min(1.0, decoding * pieces * per_step / output_tokens)
-        met = int(beside + piece * len(chunks) * max(1 / in_step, apart))
-    with_prompt_s = model.step_s(beside, context if mixed else 0.0, chunks, met)
+        met = int(mixed_decodes + piece * len(chunks) * max(1 / in_step, apart))
+    with_prompt_s = model.step_s(mixed_decodes, context if mixed else 0.0, chunks, met)
     more_s = max(1e-9, with_prompt_s - (decode_s if mixed else 0.0)) / len(chunks)
     own = batch * pieces * per_step / output_tokens
     seen = own if in_step == 1 or own >= 1 else 1 - (1 - own) ** in_step
@@ -134,4 +135,4 @@ def level_at(
     queue_s = service_s / (2 * (1 - busy)) if busy < 1 else math.inf
     waited_s = busy * queue_s if busy < 1 else math.inf
     users = decoding + rate * (base_s + waited_s)
-    return Level(decoding, users, rate, tpot_s, base_s, busy, queue_s)
+    return SteadyState(decoding, users, rate, tpot_s, base_s, busy, queue_s)

@@ -9,7 +9,6 @@ trace over and over.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,18 +18,17 @@ from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
-from loadstone.recommend.options import HOURS_PER_MONTH, RecommendOptions
-from loadstone.recommend.result import ByHour, Span
+from loadstone.recommend.options import RecommendOptions
 
 Array = NDArray[np.float64]
 _MOST_WINDOWS = 20_000
-"""Two years by the hour. Each is simulated, and counted in a thousand worlds."""
+"""Two years by the hour. Each is simulated, and counted in a thousand draws."""
 
 
 @dataclass(frozen=True)
 class Hours:
-    """rates: requests/s of each window of the trace, `every_s` long; plans: what is sent in it. busiest_s: the window
-    that has most."""
+    """The windows of a trace, `every_s` long: requests/s of each (`rates`), and what is sent in it (`plans`).
+    busiest_s: from when to when the one lasts that has most."""
 
     rates: Array
     every_s: float
@@ -44,19 +42,19 @@ class Hours:
 
     @property
     def window(self) -> str:
-        """The busiest, as --trace-window takes it."""
+        """The busiest window, as --trace-window takes it."""
         return f"{self.busiest_s[0]:g}s:{self.busiest_s[1]:g}s"
 
-    def grown(self, demand: float) -> Hours:
-        """The same with `demand` in the busiest window."""
+    def scale(self, demand: float) -> Hours:
+        """Return the same with `demand` in the busiest window."""
         return replace(self, rates=self.rates * (demand / self.rates.max()))
 
     def replicas(self, each: Array | float, reserve: int) -> Array:
-        """By window (last axis), where a replica carries `each`; those that start for a later one are not in it."""
+        """Count replicas by window (last axis), where one carries `each`; not those that start for a later one."""
         return np.asarray(np.maximum(1.0, np.ceil(self.rates / each * (1 - 1e-9))) + reserve)
 
     def mean(self, replicas: Array) -> Array:
-        """Replicas that are paid for on average over the trace, those that start up too."""
+        """Average the replicas that are paid for over the trace, those that start up too."""
         whole, rest_s = divmod(self.start_up_s, self.every_s)
         ahead, covered, ahead_of = replicas, 1, min(int(whole) + 1, replicas.shape[-1])
         while covered < ahead_of:
@@ -67,12 +65,13 @@ class Hours:
         return mean
 
     def followed(self, replicas: int, reserve: int) -> Array:
-        """By window, where the busiest has `replicas`, the reserve included."""
+        """Count replicas by window, where the busiest has `replicas`, the reserve included."""
         return self.replicas(float(self.rates.max()) / (replicas - reserve), reserve)
 
 
-def hours_of(options: RecommendOptions, plan: Plan) -> Hours | None:
-    """Of the whole trace; None where it is not longer than one window and a half. Raises InputError: too many."""
+def split_hours(options: RecommendOptions, plan: Plan) -> Hours | None:
+    """Split the whole trace into windows; None where it is no longer than one and a half. Raises InputError: too
+    many."""
     times_s, every_s = plan.intended_s, options.every
     if times_s[-1] > every_s * _MOST_WINDOWS:
         raise InputError(
@@ -96,48 +95,3 @@ def _cut(plan: Plan, rows: NDArray[np.int64], start_s: float, rate: float) -> Pl
     columns["intended_s"] = columns["intended_s"] - start_s
     cell = msgspec.structs.replace(plan.cells[0], value=float(rate))
     return replace(plan, cells=(cell,), blocks=None if plan.blocks is None else plan.blocks.take(rows), **columns)
-
-
-def by_hour(
-    hours: Hours,
-    replicas: int,
-    reserve: int,
-    capacities: Array,
-    most: int,
-    *,
-    gpus: int,
-    dollars_per_hour: float | None,
-    holds: Callable[[Plan, int], bool],
-) -> ByHour:
-    """Of a plan of `replicas`. `capacities`: what one carries in each world, requests/s; `most`: how many there may
-    be; GPUs and dollars of one; `holds`: whether so many hold the bounds in a window."""
-    by_rate = hours.followed(replicas, reserve)
-    here = by_rate.copy()
-    for at, window in enumerate(hours.plans):
-        while here[at] < replicas and len(window) and not holds(window, int(here[at]) - reserve):
-            here[at] += 1
-    worlds = hours.replicas(np.maximum(capacities, 1e-9)[:, None], reserve) + (here - by_rate)
-    worlds = worlds[worlds.max(axis=1) <= most]  # in the others nothing holds, at any cost
-    mean = float(hours.mean(here))
-    low, high = np.quantile(hours.mean(worlds), (0.1, 0.9)).tolist() if len(worlds) else (mean, mean)
-    month = None if dollars_per_hour is None else dollars_per_hour * HOURS_PER_MONTH
-    return ByHour(
-        replicas=[int(each) for each in here],
-        every_s=hours.every_s,
-        start_up_s=hours.start_up_s,
-        gpus=mean * gpus,
-        usd_per_month=Span(mean * month, min(low, mean) * month, max(high, mean) * month) if month else None,
-        saves=1 - mean / replicas,
-    )
-
-
-def words(number: int, replicas: int, plan: ByHour) -> str:
-    """A sentence on a plan, as a person reads it."""
-    window = "hour" if plan.every_s == 3600 else f"{plan.every_s / 60:g} min"
-    cost = plan.usd_per_month
-    paid = f", ${cost.value:,.0f} a month ({cost.low:,.0f} to {cost.high:,.0f})" if cost is not None else ""
-    return (
-        f"Plan {number} by the {window}: {min(plan.replicas)} to {max(plan.replicas)} replicas, {plan.gpus:.1f} GPUs "
-        f"on average with {plan.start_up_s / 60:g} min to start{paid}: {plan.saves:.0%} less than {replicas} all the "
-        "time."
-    )

@@ -1,4 +1,4 @@
-"""Deployments that could carry the traffic: what engines, GPUs, layouts, precisions and limits allow, and what each
+"""The deployments that could carry the traffic, by engines, GPUs, layouts, precisions and limits; and what each
 carries within the bounds, by closed form."""
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.sizing.memory import Memory, memory_of
 from loadstone.predict.sizing.size import size
-from loadstone.predict.steady_state import Level, levels
+from loadstone.predict.steady_state import SteadyState, steady_states
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.work import work_of
 from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.traffic import Traffic
+from loadstone.recommend.traffic import QuantileBound, Traffic
 
 _STEPS = (None, 2048, 16384)
-_PLACES = (None, 64, 256)
+_SLOTS = (None, 64, 256)
 _DRAFTS = (None, 1, 3)
 Models = dict[tuple[object, ...], StepModel]
+_NO_ROOM = "does not fit"
 _MOST_TP = 16
 _MOST_STAGES = 4
 
@@ -40,7 +41,6 @@ class Candidate(NamedTuple):
     """One deployment, and what one replica of it carries: by closed form, before anything is simulated.
 
     load         requests/s, or requests under way, that it carries within all bounds
-    binds        the bound that would break first; "memory", "places" where more is not let in
     replicas     that carry the traffic; 0: none within the GPUs that there are
     cost         dollars per hour of all of them, or GPUs where no price is known
     level        at that load
@@ -50,10 +50,9 @@ class Candidate(NamedTuple):
     policy: EnginePolicy
     model: StepModel
     load: float
-    binds: str
     replicas: int
     cost: float
-    level: Level
+    level: SteadyState
 
     @property
     def gpus(self) -> int:
@@ -61,16 +60,23 @@ class Candidate(NamedTuple):
 
     @property
     def group(self) -> tuple[str, str]:
-        """Deployments whose errors have much in common."""
+        """Name the deployments whose errors have much in common."""
         return self.deployment.engine, self.deployment.gpu.name
 
 
 class Refused(NamedTuple):
-    """A deployment that cannot carry it, and why; `alike`: it and all others that cannot for the same reason."""
+    """A deployment that cannot carry the traffic, and why.
+
+    alike        it and all others that cannot for the same reason
+    gpus_needed  that would carry it, where the reason is that there are fewer; else 0
+    missed_s     the latency that misses its bound with one request at a time, where that is the reason; else 0
+    """
 
     deployment: str
     why: str
     alike: int = 1
+    gpus_needed: int = 0
+    missed_s: float = 0.0
 
 
 class Search(NamedTuple):
@@ -80,41 +86,45 @@ class Search(NamedTuple):
 
 
 def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Search:
-    """Every deployment of the options, the cheapest first. Raises InputError: names that mean nothing."""
-    found: list[Candidate] = []
-    refused: dict[tuple[str, ...], list[str]] = {}
+    """Rank every deployment of the options, the cheapest first. Raises InputError: names that mean nothing."""
+    candidates: list[Candidate] = []
+    refusals: dict[tuple[object, ...], Refused] = {}
     models: Models = {}
     memories: dict[tuple[object, ...], Memory | str] = {}
     looked_at = 0
-    for base in machines(options):
+
+    def refuse(deployment: Deployment, refused: Refused) -> None:
+        kind = (deployment.gpu.name, deployment.gpus, deployment.engine, deployment.weights_dtype, refused.why)
+        before = refusals.get(kind)
+        refusals[kind] = refused if before is None else before._replace(alike=before.alike + 1)
+
+    for base in list_machines(options):
         shape = shape_of(base)
         if shape not in memories:
             wrong = contradictions(base)
-            memories[shape] = wrong[0] if wrong else _too_long(base, traffic) or memory_of(base)
+            memories[shape] = wrong[0] if wrong else _refuse_length(base, traffic) or memory_of(base)
         memory = memories[shape]
-        place = (base.gpu.name, str(base.gpus), base.engine, base.weights_dtype)
         if isinstance(memory, str) or not memory.has_room:
-            why = memory if isinstance(memory, str) else "does not fit"
-            refused.setdefault((*place, why), []).append(base.name)
+            refuse(base, Refused(base.name, memory if isinstance(memory, str) else _NO_ROOM))
             looked_at += 1
             continue
-        for deployment in limited(base):
+        for deployment in vary_limits(base):
             looked_at += 1
             try:
-                candidate = candidate_of(deployment, options, traffic, prices, models)
+                candidate = make_candidate(deployment, options, traffic, prices, models)
             except InputError as reason:
-                refused.setdefault((*place, str(reason)), []).append(deployment.name)
+                refuse(deployment, Refused(deployment.name, str(reason)))
                 continue
             if candidate.replicas:
-                found.append(candidate)
+                candidates.append(candidate)
             else:
-                refused.setdefault((*place, _too_slow(candidate, traffic)), []).append(deployment.name)
-    found.sort(key=lambda each: (each.cost, -each.load * each.replicas))
-    return Search(found, [_refused(names, why) for (*_, why), names in refused.items()], looked_at)
+                refuse(deployment, _refuse(candidate, traffic))
+    candidates.sort(key=lambda each: (each.cost, -each.load * each.replicas))
+    return Search(candidates, [_explain_no_room(each) for each in refusals.values()], looked_at)
 
 
-def _too_long(base: Deployment, traffic: Traffic) -> str | None:
-    """Where a request is longer than the engine takes, by its own limits."""
+def _refuse_length(base: Deployment, traffic: Traffic) -> str | None:
+    """Return why a request is longer than the engine takes, by its own limits; None where it is not."""
     context = rules_of(base).context_limit
     if context is None or (longest := traffic.longest_tokens) <= context:
         return None
@@ -122,32 +132,33 @@ def _too_long(base: Deployment, traffic: Traffic) -> str | None:
     return f"{what}; ask for less"
 
 
-def _refused(names: list[str], why: str) -> Refused:
-    if why == "does not fit":
-        why = size(parse_deployment(names[0])).why or why
-    return Refused(names[0], why, len(names))
+def _explain_no_room(refused: Refused) -> Refused:
+    if refused.why != _NO_ROOM:
+        return refused
+    return refused._replace(why=size(parse_deployment(refused.deployment)).why or refused.why)
 
 
-def _too_slow(candidate: Candidate, traffic: Traffic) -> str:
+def _refuse(candidate: Candidate, traffic: Traffic) -> Refused:
+    name = candidate.deployment.name
     if candidate.load > 0:
         needed = math.ceil(traffic.demand / candidate.load) * candidate.deployment.gpus
-        return f"takes {needed:,} GPUs to carry it"
-    worst = max(
-        traffic.bounds,
-        key=lambda bound: (
-            candidate.level.latency_s(bound.metric, bound.quantile, traffic.output_tokens) / bound.bound_s
-        ),
-    )
-    value_s = candidate.level.latency_s(worst.metric, worst.quantile, traffic.output_tokens)
-    return f"misses {worst.name}: {_ms(value_s)} with one request at a time, beyond {_ms(worst.bound_s)}"
+        return Refused(name, f"takes {needed:,} GPUs to carry it", gpus_needed=needed)
+
+    def latency_s(bound: QuantileBound) -> float:
+        return candidate.level.latency_s(bound.metric, bound.quantile, traffic.output_tokens)
+
+    worst = max(traffic.bounds, key=lambda bound: latency_s(bound) / bound.bound_s)
+    value_s = latency_s(worst)
+    why = f"misses {worst.name}: {_ms(value_s)} with one request at a time, beyond {_ms(worst.bound_s)}"
+    return Refused(name, why, missed_s=value_s)
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def machines(options: RecommendOptions) -> Iterator[Deployment]:
-    """All but the engines' limits. Raises InputError: unknown names."""
+def list_machines(options: RecommendOptions) -> Iterator[Deployment]:
+    """List deployments that differ in all but their engines' limits. Raises InputError: unknown names."""
     arguments = ",".join(options.arguments)
     for gpu, engine in product(options.gpus, options.engine):
         first = parse_deployment(f"{options.model}@1x{gpu}/tp1,engine={engine}")
@@ -159,7 +170,7 @@ def machines(options: RecommendOptions) -> Iterator[Deployment]:
                     raise
                 continue  # of several engines, those have an argument that know it
         mixture = any(isinstance(run.mlp, Experts) for run in first.model.kinds)
-        for gpus in _powers(options.gpus_max):
+        for gpus in _powers_of_two(options.gpus_max):
             nodes = -(-gpus // first.gpu.per_node)
             for tp, pp, dp, ep in _layouts(gpus, min(gpus, first.gpu.per_node), mixture, options.tp):
                 for weights, kv in product(_weights(first, options), _caches(first, options)):
@@ -177,14 +188,14 @@ def machines(options: RecommendOptions) -> Iterator[Deployment]:
                     )
 
 
-def _powers(most: int) -> list[int]:
+def _powers_of_two(most: int) -> list[int]:
     return [2**exponent for exponent in range(most.bit_length()) if 2**exponent <= most]
 
 
 def _layouts(gpus: int, per_node: int, mixture: bool, tps: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """(tp, pp, dp, ep) of one replica. Replicas that share nothing are replicas of the plan; only ranks that share
-    experts are counted as dp here."""
-    for tp in _powers(min(gpus, _MOST_TP)):
+    """List (tp, pp, dp, ep) of one replica. Replicas that share nothing are replicas of the plan; only ranks that
+    share experts are counted as dp here."""
+    for tp in _powers_of_two(min(gpus, _MOST_TP)):
         rest = gpus // tp
         if tps and tp not in tps:
             continue
@@ -210,11 +221,11 @@ def _caches(first: Deployment, options: RecommendOptions) -> list[str]:
     return list(dict.fromkeys([first.kv_dtype, *(["fp8"] if "fp8" in first.gpu.flops_per_s else [])]))
 
 
-def limited(base: Deployment) -> Iterator[Deployment]:
-    """A deployment under its engine's own limits, and others; with drafts where the checkpoint has layers for it."""
+def vary_limits(base: Deployment) -> Iterator[Deployment]:
+    """List a deployment under its engine's own limits, and others; with drafts where the checkpoint has layers."""
     given = {name for name, _ in base.arguments}
     rules = rules_of(base)
-    for tokens, seqs, drafts in product(_STEPS, _PLACES, _DRAFTS if base.model.draft_layers else (None,)):
+    for tokens, seqs, drafts in product(_STEPS, _SLOTS, _DRAFTS if base.model.draft_layers else (None,)):
         more = [(rules.step_argument, tokens), (rules.seqs_argument, seqs), ("num_speculative_tokens", drafts)]
         chosen = [(name, str(value)) for name, value in more if value is not None and name]
         if any(name in given for name, _ in chosen):
@@ -223,68 +234,64 @@ def limited(base: Deployment) -> Iterator[Deployment]:
 
 
 def shape_of(base: Deployment) -> tuple[object, ...]:
-    """A deployment without the arguments of its engine."""
+    """Return what a deployment is without the arguments of its engine."""
     return (
         base.gpu.name, base.engine, base.gpus, base.tp, base.pp, base.dp, base.ep, base.weights_dtype, base.kv_dtype,
     )  # fmt: skip
 
 
-def candidate_of(
+def make_candidate(
     deployment: Deployment, options: RecommendOptions, traffic: Traffic, prices: Prices, models: Models
 ) -> Candidate:
-    """`models`: those made so far, by what they are of. Raises InputError where the model does not fit."""
+    """Compute what a deployment carries. `models`: those made so far, by shape. Raises InputError where the model
+    does not fit."""
     policy = policy_of(deployment, acceptance=options.acceptance)
     drafts = policy.speculative.draft_tokens if policy.speculative is not None else 0
     shape = (*shape_of(deployment), drafts, rules_of(deployment).graph_tokens)
     if shape not in models:
         models[shape] = StepModel(deployment, profile_of(deployment), draft_tokens=drafts, work=work_of(deployment))
     model = models[shape]
-    load, binds, level = capacity(model, policy, deployment, traffic)
+    load, level = closed_form_capacity(model, policy, deployment, traffic)
     replicas = math.ceil(traffic.demand / load * (1 - 1e-9)) if load > 0 else 0
     if replicas * deployment.gpus > options.gpus_max:
         replicas = 0
     price = prices.get(key(deployment.gpu.name), math.nan) if prices else 1.0
-    return Candidate(deployment, policy, model, load, binds, replicas, replicas * deployment.gpus * price, level)
+    return Candidate(deployment, policy, model, load, replicas, replicas * deployment.gpus * price, level)
 
 
-def in_step(deployment: Deployment) -> int:
-    """Schedulers of one replica that share their steps."""
+def schedulers_in_step(deployment: Deployment) -> int:
+    """Count the schedulers of one replica that share their steps."""
     return deployment.dp if deployment.attention_dp else 1
 
 
-def capacity(
+def closed_form_capacity(
     model: StepModel, policy: EnginePolicy, deployment: Deployment, traffic: Traffic
-) -> tuple[float, str, Level]:
-    """(requests/s or requests under way of one replica, what binds there, the level of one scheduler); by closed
-    form. 0 where not even one request at a time meets the bounds."""
-    schedulers = deployment.dp
-    last: tuple[float, Level] | None = None
-    for level in levels(model, policy, in_step(deployment), traffic.input_tokens, traffic.output_tokens):
-        load = schedulers * (level.rate_per_s if traffic.is_open else level.users)
-        slack, name = _slack(level, traffic)
+) -> tuple[float, SteadyState]:
+    """Return what one replica carries, requests/s or requests under way, and the state of one scheduler then. 0 where
+    not even one request at a time meets the bounds."""
+    best: tuple[float, SteadyState] | None = None
+    schedulers = schedulers_in_step(deployment)
+    for level in steady_states(model, policy, schedulers, traffic.input_tokens, traffic.output_tokens):
+        load = deployment.dp * (level.rate_per_s if traffic.is_open else level.users)
+        slack = _slack(level, traffic)
         if slack < 0:
-            if last is None:
-                return 0.0, name, level
-            before, good = last
-            reserve = _slack(good, traffic)[0]
+            if best is None:
+                return 0.0, level
+            before, good = best
+            reserve = _slack(good, traffic)
             share = reserve / (reserve - slack) if math.isfinite(slack) else 0.5
-            return before * (load / before) ** share if load > before else before, name, good
-        if last is None or load > last[0]:
-            last = load, level
-    if last is None:
-        return 0.0, "nothing", level
-    binds = "places" if last[1].decoding >= policy.max_seqs - 1 else "KV cache"
-    return last[0], binds, last[1]
+            return before * (load / before) ** share if load > before else before, good
+        if best is None or load > best[0]:
+            best = load, level
+    return best or (0.0, level)
 
 
-def _slack(level: Level, traffic: Traffic) -> tuple[float, str]:
-    """ln(bound / value) of the tightest bound."""
-    tightest, name = math.inf, "throughput"
-    for bound in traffic.bounds:
-        value = level.latency_s(bound.metric, bound.quantile, traffic.output_tokens)
-        slack = math.log(bound.bound_s / value) if math.isfinite(value) else -math.inf
-        if slack < tightest:
-            tightest, name = slack, bound.name
+def _slack(level: SteadyState, traffic: Traffic) -> float:
+    """Return ln(bound / value) of the tightest bound."""
     if level.busy >= 1:
-        return -math.inf, "prompts"
-    return tightest, name
+        return -math.inf
+    latencies = [level.latency_s(each.metric, each.quantile, traffic.output_tokens) for each in traffic.bounds]
+    return min(
+        math.log(bound.bound_s / value) if math.isfinite(value) else -math.inf
+        for bound, value in zip(traffic.bounds, latencies, strict=True)
+    )

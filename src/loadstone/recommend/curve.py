@@ -1,4 +1,4 @@
-"""What a deployment does under more and more load, by simulation: the way from an idle engine past its capacity."""
+"""A deployment under more and more load, by simulation: from an idle engine past its capacity."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
+from loadstone.core.summary import latency_field
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
-from loadstone.predict.simulator.interval import ended, pace_in
+from loadstone.predict.simulator.latencies import answered_rows, latencies_s, simulated_pace
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.candidates import Candidate
-from loadstone.recommend.traffic import LEAST_REQUESTS, MOST_REQUESTS, Bound, Traffic
+from loadstone.recommend.traffic import LEAST_REQUESTS, MOST_REQUESTS, QuantileBound, Traffic
 
 Array = NDArray[np.float64]
 _STEP = 1.3
@@ -26,11 +27,13 @@ _WAVES = 6
 _MOST_FLEET = 4
 """Replicas that are simulated together; of more, each has its share of the load."""
 _STARTS = 0.25
-"""Of the sends, the first part is left out: an engine that was idle."""
+"""The first part of the sends, which is left out: an engine that was idle."""
+_GRID = 240
+"""Loads at which a capacity is looked for."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class SimulatedLoad:
     """One simulated load of one replica. `figures`: by bound, the bounded quantile in seconds."""
 
     load: float
@@ -43,7 +46,7 @@ class Seen:
     requests_per_s: float
     output_tokens_per_s: float
 
-    def holds(self, bounds: tuple[Bound, ...]) -> bool:
+    def holds(self, bounds: tuple[QuantileBound, ...]) -> bool:
         return self.keeps_up and all(self.figures[each.name] <= each.bound_s for each in bounds)
 
 
@@ -51,18 +54,18 @@ class Seen:
 class Curve:
     """Simulated loads of one replica, ascending, and the largest that holds (requests/s, or under way)."""
 
-    seen: list[Seen]
+    points: list[SimulatedLoad]
     capacity: float
 
-    def at(self, load: float) -> Seen:
-        """The nearest load that was simulated."""
-        return min(self.seen, key=lambda each: abs(math.log(each.load / load)))
+    def nearest(self, load: float) -> SimulatedLoad:
+        """Return the nearest load that was simulated."""
+        return min(self.points, key=lambda each: abs(math.log(each.load / load)))
 
     def figure(self, bound: str, loads: Array) -> Array:
-        """A bounded quantile at any load, log-linear between those simulated; rising on beyond the last."""
-        known = np.array([each.load for each in self.seen])
+        """Return a bounded quantile at any load, log-linear between those simulated; rising on beyond the last."""
+        known = np.array([each.load for each in self.points])
         # More load never makes it faster: what looks so is the noise of one simulation.
-        values = np.maximum.accumulate([each.figures[bound] for each in self.seen])
+        values = np.maximum.accumulate([each.figures[bound] for each in self.points])
         logs = np.interp(np.log(loads), np.log(known), np.log(np.maximum(values, 1e-9)))
         beyond = np.maximum(0.0, np.log(loads / known[-1]))
         return np.asarray(np.exp(logs + 4 * beyond))
@@ -70,20 +73,38 @@ class Curve:
     @property
     def saturates(self) -> float:
         """The largest load that is kept up with."""
-        return max((each.load for each in self.seen if each.keeps_up), default=0.0)
+        return max((each.load for each in self.points if each.keeps_up), default=0.0)
+
+    def capacities(self, traffic: Traffic, factors: Array) -> Array:
+        """Return by draw the load that a replica carries within all bounds, where its times are `factors` (draws ×
+        (TTFT, TPOT)) of those simulated."""
+        if not any(each.keeps_up for each in self.points):
+            return np.zeros(len(factors))
+        lowest, highest = self.points[0].load, max(self.saturates, self.points[-1].load)
+        loads = np.exp(np.linspace(math.log(lowest / 20), math.log(highest * 3), _GRID))
+        slower = factors[:, 1:2] if traffic.is_open else np.ones((len(factors), 1))
+        effective = loads[None, :] * slower  # the load on the clock of the simulated engine
+        good = effective <= (self.saturates * 1.02 if traffic.is_open else np.inf)
+        for bound in traffic.bounds:
+            factor = factors[:, :1] if bound.metric == "ttft" else factors[:, 1:2]
+            value = self.figure(bound.name, effective.ravel()).reshape(effective.shape)
+            good &= value * factor <= bound.bound_s
+        # The largest load below which all hold.
+        first_bad = np.where(good.all(axis=1), len(loads), np.argmin(good, axis=1))
+        return np.where(first_bad > 0, loads[np.maximum(first_bad, 1) - 1], 0.0)
 
 
-def curve_of(candidate: Candidate, traffic: Traffic, replicas: int, seed: int = 0) -> Curve:
-    """Simulates a replica under loads around its capacity, and at its share of the traffic. Raises InputError where a
+def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Curve:
+    """Simulate a replica under loads around its capacity, and at its share of the traffic. Raises InputError where a
     request does not fit."""
-    seen: dict[float, Seen] = {}
+    points: dict[float, SimulatedLoad] = {}
     fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
 
     def holds(load: float) -> bool:
         load = load if traffic.is_open else max(1.0, float(round(load)))
-        if load not in seen:
-            seen[load] = simulated(candidate, fleet, traffic, load, replicas)
-        return seen[load].holds(traffic.bounds)
+        if load not in points:
+            points[load] = simulate_load(candidate, fleet, traffic, load, replicas)
+        return points[load].holds(traffic.bounds)
 
     low, high = 0.0, math.inf
     load = candidate.load
@@ -93,7 +114,7 @@ def curve_of(candidate: Candidate, traffic: Traffic, replicas: int, seed: int = 
             load *= _STEP
         else:
             high = load
-            load /= _STEP ** (1 + len(seen) // 3)
+            load /= _STEP ** (1 + len(points) // 3)
         if low and high < math.inf:
             break
         if not traffic.is_open and load < 1:
@@ -103,55 +124,45 @@ def curve_of(candidate: Candidate, traffic: Traffic, replicas: int, seed: int = 
             middle = math.sqrt(low * high)
             low, high = (middle, high) if holds(middle) else (low, middle)
     holds(traffic.demand / replicas)
-    return Curve([seen[load] for load in sorted(seen)], low)
+    return Curve([points[load] for load in sorted(points)], low)
 
 
-def simulated(candidate: Candidate, fleet: Fleet, traffic: Traffic, load: float, replicas: int) -> Seen:
-    """`load` of each replica, of which some are simulated side by side."""
-    deployment = candidate.deployment
-    many = 1 if deployment.dp > 1 else min(replicas, _MOST_FLEET)
-    level = candidate.level
+def simulate_load(candidate: Candidate, fleet: Fleet, traffic: Traffic, load: float, replicas: int) -> SimulatedLoad:
+    """Simulate `load` of each replica, of which some run side by side. Raises InputError as simulate_curve does."""
+    deployment, level = candidate.deployment, candidate.level
+    fleet_size = 1 if deployment.dp > 1 else min(replicas, _MOST_FLEET)
     answer_s = level.base_s + traffic.output_tokens * level.tpot_s
     under_way = load * answer_s if traffic.is_open else load
-    wanted = int(min(MOST_REQUESTS, max(LEAST_REQUESTS, _WAVES * many * under_way)))
-    plan = traffic.part(load * many, wanted)
+    wanted = int(min(MOST_REQUESTS, max(LEAST_REQUESTS, _WAVES * fleet_size * under_way)))
+    plan = traffic.part(load * fleet_size, wanted)
     longest = int((plan.input_tokens + plan.output_tokens).max())
     if longest > candidate.policy.longest_tokens:
         raise InputError(f"a request of {longest} tokens, and the KV cache holds {candidate.policy.longest_tokens}")
-    run = run_cell(plan, 0, replace(fleet, replicas=fleet.replicas * many), grace_s=math.inf)
-    return _seen(run, plan.cells[0], load, many, traffic)
+    run = run_cell(plan, 0, replace(fleet, replicas=fleet.replicas * fleet_size), grace_s=math.inf)
+    return _summarise(run, plan.cells[0], load, fleet_size, traffic)
 
 
-def _seen(run: CellRun, cell: Load, load: float, many: int, traffic: Traffic) -> Seen:
-    done = ended(run)
-    due, first, last = done.due_s, float(done.due_s.min()), float(done.due_s.max())
-    if cell.is_closed:
-        due, first, last = done.sent_s, float(done.sent_s.min()), float(done.sent_s.max())
-    chosen = due >= first + _STARTS * (last - first)
-    several = done.output_tokens > 1
-    kept = chosen[several]
-    name = "ttft_intended_s" if cell.is_open else "ttft_s"
-    by_metric = {
-        "ttft": done.latencies[name][chosen],
-        "tpot": done.latencies["tpot_s"][kept],
-        "itl": done.latencies["itl_s"][kept],
-        "e2e": done.latencies["e2e_intended_s" if cell.is_open else "e2e_s"][chosen],
-    }
+def _summarise(run: CellRun, cell: Load, load: float, replicas: int, traffic: Traffic) -> SimulatedLoad:
+    rows = answered_rows(run)
+    starts = rows["sent" if cell.is_closed else "intended"]
+    first_s, last_s = float(starts.min()), float(starts.max())
+    begin_s = first_s + _STARTS * (last_s - first_s)
+    steady = rows[starts >= begin_s]
+    latencies = latencies_s(steady)
 
     def quantile(metric: str, q: float) -> float:
-        values = by_metric[metric]
+        values = latencies[latency_field(metric, cell)]
         return float(np.quantile(values, q)) if len(values) else 0.0
 
-    window = float(done.end_s.max()) - (first + _STARTS * (last - first))
-    tokens = float(done.output_tokens[chosen].sum())
-    return Seen(
+    window_s = float(rows["end"].max()) - begin_s
+    return SimulatedLoad(
         load=load,
-        keeps_up=cell.is_closed or pace_in(run, cell).keeps_up is not False,
+        keeps_up=cell.is_closed or simulated_pace(run, cell).keeps_up is not False,
         figures={each.name: quantile(each.metric, each.quantile) for each in traffic.bounds},
         ttft_p50_s=quantile("ttft", 0.5),
         ttft_p99_s=quantile("ttft", 0.99),
         tpot_p50_s=quantile("tpot", 0.5),
         tpot_p99_s=quantile("tpot", 0.99),
-        requests_per_s=float(chosen.sum()) / window / many,
-        output_tokens_per_s=tokens / window / many,
+        requests_per_s=len(steady) / window_s / replicas,
+        output_tokens_per_s=float(steady["tokens"].sum()) / window_s / replicas,
     )

@@ -14,11 +14,11 @@ from loadstone.workload.options import ARGUMENT, AT_LEAST_0, LOAD, RUN, SEARCH, 
 
 HOURS_PER_MONTH = 730.0
 _TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", above=0, most=1e9)
-_DOLLARS = re.compile(r"\$?([0-9.]+)(k|m|)(/month|/hour|)", re.IGNORECASE)
+_DOLLARS = re.compile(r"\$?(\d+\.?\d*|\.\d+)(k|m|)(/month|/hour|)", re.IGNORECASE)
 
 
 def _dollars_per_month(value: object, name: str) -> float:
-    """`30k/month`, `40/hour`, or a number a month."""
+    """Read `30k/month`, `40/hour`, or a number a month."""
     found = _DOLLARS.fullmatch(str(value).replace(",", "").replace(" ", ""))
     if found is None:
         raise InputError(f"{name}: {value!r} is no budget; write e.g. 30k/month or 40/hour")
@@ -32,7 +32,7 @@ def _dollars_per_month(value: object, name: str) -> float:
 
 @dataclasses.dataclass(kw_only=True)
 class RecommendOptions(Flags):
-    """What to deploy. The options of `loadstone recommend`:"""
+    """The traffic, the bounds and the GPUs to choose among. The options of `loadstone recommend`:"""
 
     model: str = flag(
         ARGUMENT,

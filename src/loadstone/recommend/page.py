@@ -7,9 +7,10 @@ from pathlib import Path
 from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
 from loadstone.recommend.result import Recommendation
-from loadstone.recommend.text import answer, columns, footer, remarks, row_of, why_measure
+from loadstone.recommend.text import answer, footer, plan_table, remarks, why_measure
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
-from loadstone.report.pages.html import framed, render
+from loadstone.report.pages.html import frame_page, render
+from loadstone.report.table import Table
 
 
 def write_page(document: Recommendation, path: Path) -> None:
@@ -22,20 +23,24 @@ def write_page(document: Recommendation, path: Path) -> None:
     content = render(
         "plans.html",
         answer=answer(document),
-        heads=["plan", *columns(document)[1:]],
-        rows=[[f"{plan.replicas} × {plan.deployment}", *row_of(plan)] for plan in document.plans],
+        plans=plan_table(document, [f"{plan.replicas} × {plan.deployment}" for plan in document.plans]),
         remarks=[*remarks(document), *document.notes],
         figures=[cost_figure(finalists, "dollars a month" if priced else "GPUs"), load_figure(finalists, load_unit)],
         why=why_measure(document),
         command=document.measure_next.command if document.measure_next else "",
         launch="\n".join(document.plans[0].launch),
-        rejected=[
-            [each.deployment, each.why, f"{each.count - 1:,}" if each.count > 1 else ""] for each in document.rejected
-        ],
+        rejected=_rejected(document),
         foot=footer(document),
     )
     with explain_os_error(f"-o {path}: cannot be written", "name another file"):
-        path.write_text(framed(f"What to deploy for {document.model}", content), encoding="utf-8")
+        path.write_text(frame_page(f"What to deploy for {document.model}", content), encoding="utf-8")
+
+
+def _rejected(document: Recommendation) -> Table:
+    rows = [
+        [each.deployment, each.why, f"{each.count - 1:,}" if each.count > 1 else ""] for each in document.rejected
+    ]
+    return Table(title="Not advised", heads=["deployment", "why", "alike"], align="llr", rows=rows)
 
 
 def _finalists(document: Recommendation) -> list[Finalist]:

@@ -58,7 +58,7 @@ class ByHour(msgspec.Struct, frozen=True, kw_only=True):
     saves: float
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """So many replicas of a deployment.
 
     p_slo           probability that all bounds hold under the traffic, over the errors of the model
@@ -110,7 +110,7 @@ class MeasureNext(msgspec.Struct, frozen=True):
     deployment: str
 
 
-class Point(msgspec.Struct, frozen=True):
+class FinalistPoint(msgspec.Struct, frozen=True):
     """A simulated finalist, for charts: what a plan of it costs and carries. `front`: nothing is better in all."""
 
     deployment: str
@@ -126,19 +126,19 @@ class Point(msgspec.Struct, frozen=True):
     front: bool
     needed_low: float
     needed_high: float
-    """Replicas that are needed in the 10th and 90th of a hundred worlds, over those of the plan."""
+    """Replicas that are needed in the 10th and 90th of a hundred draws, over those of the plan."""
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     traffic: TrafficText
     slo: list[BoundText]
-    plans: list[Plan]
+    plans: list[DeploymentPlan]
     rejected: list[Rejected]
     measure_next: MeasureNext | None
     study: str | None
     notes: list[str]
-    finalists: list[Point]
+    finalists: list[FinalistPoint]
     deployments_ranked: int
     seconds: dict[str, float]
     schema: int = SCHEMA

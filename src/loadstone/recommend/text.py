@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from loadstone.core.units import show_seconds
-from loadstone.recommend.by_hour import words
-from loadstone.recommend.result import Plan, Recommendation
+from loadstone.recommend.result import ByHour, DeploymentPlan, Recommendation
+from loadstone.report.table import Shown, Table
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+_REJECTED = 8
+"""Kinds of deployments that are not advised and are shown."""
 
 
-def render(document: Recommendation, rejected: int = 8) -> list[RenderableType]:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="")
-    for head in columns(document):
-        table.add_column(head, justify="right")
-    for number, plan in enumerate(document.plans, 1):
-        table.add_row(str(number), *row_of(plan))
-    parts: list[RenderableType] = [answer(document), ""]
+def render(document: Recommendation) -> list[Shown]:
+    """Show the answer, the plans, why others are not advised, and what to measure next."""
+    parts: list[Shown] = [answer(document), ""]
     parts += [f"{number}: {plan.replicas} × {plan.deployment}" for number, plan in enumerate(document.plans, 1)]
-    parts += ["", table, "", *remarks(document), "", *document.notes]
+    table = plan_table(document, [str(number) for number in range(1, len(document.plans) + 1)])
+    parts += ["", table, *remarks(document), "", *document.notes]
     if document.rejected:
         parts += ["", "Not advised:"]
-        for each in document.rejected[:rejected]:
+        for each in document.rejected[:_REJECTED]:
             many = f" (and {each.count - 1:,} like it)" if each.count > 1 else ""
             parts.append(f"  {each.deployment}{many}: {each.why}")
-        if len(document.rejected) > rejected:
-            parts.append(f"  {len(document.rejected) - rejected} more kinds with --json")
+        if len(document.rejected) > _REJECTED:
+            parts.append(f"  {len(document.rejected) - _REJECTED} more kinds with --json")
     parts += ["", why_measure(document)]
     if document.measure_next is not None:
         parts.append(f"  {document.measure_next.command}")
@@ -39,13 +32,17 @@ def render(document: Recommendation, rejected: int = 8) -> list[RenderableType]:
     return [*parts, "", footer(document)]
 
 
-def columns(document: Recommendation) -> list[str]:
+def plan_table(document: Recommendation, names: list[str]) -> Table:
+    """Make a table of the plans, which it calls `names`."""
     heads = ["plan", "GPUs", "P(SLO)", "headroom", "TTFT p50", "p99", "TPOT p50", "p99"]
-    return [*heads, "$ a month", "$/M out", "80 %"] if document.plans[0].usd_per_month is not None else heads
+    align = "lrrrruru"
+    if document.plans[0].usd_per_month is not None:
+        heads, align = [*heads, "$ a month", "$/M out", "80 %"], f"{align}rru"
+    rows = [[name, *_row(plan)] for name, plan in zip(names, document.plans, strict=True)]
+    return Table(title="Plans", heads=heads, align=align, rows=rows)
 
 
-def row_of(plan: Plan) -> list[str]:
-    """What columns() names, but for the plan itself."""
+def _row(plan: DeploymentPlan) -> list[str]:
     row = [
         str(plan.gpus),
         f"{plan.p_slo:.0%}",
@@ -60,8 +57,21 @@ def row_of(plan: Plan) -> list[str]:
 
 def remarks(document: Recommendation) -> list[str]:
     plans = list(enumerate(document.plans, 1))
-    hourly = [words(number, plan.replicas, plan.by_hour) for number, plan in plans if plan.by_hour is not None]
+    hourly = [
+        _describe_hours(number, plan.replicas, plan.by_hour) for number, plan in plans if plan.by_hour is not None
+    ]
     return [*(f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans), *hourly]
+
+
+def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
+    window = "hour" if plan.every_s == 3600 else f"{plan.every_s / 60:g} min"
+    cost = plan.usd_per_month
+    paid = f", ${cost.value:,.0f} a month ({cost.low:,.0f} to {cost.high:,.0f})" if cost is not None else ""
+    return (
+        f"Plan {number} by the {window}: {min(plan.replicas)} to {max(plan.replicas)} replicas, {plan.gpus:.1f} GPUs "
+        f"on average with {plan.start_up_s / 60:g} min to start{paid}: {plan.saves:.0%} less than {replicas} all the "
+        "time."
+    )
 
 
 def why_measure(document: Recommendation) -> str:

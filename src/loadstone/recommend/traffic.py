@@ -12,17 +12,17 @@ from loadstone.analyse.summary import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES
-from loadstone.recommend.by_hour import Hours, hours_of
+from loadstone.recommend.by_hour import Hours, split_hours
 from loadstone.recommend.options import RecommendOptions
 from loadstone.workload.options import SimulateOptions, options_of
 from loadstone.workload.planning import Planner
 
 LEAST_REQUESTS, MOST_REQUESTS = 800, 8_000
-_OF_ALL = 0.999
+_EVERY_REQUEST = 0.999
 """A bound on every request is taken as one on this share of them."""
 
 
-class Bound(msgspec.Struct, frozen=True):
+class QuantileBound(msgspec.Struct, frozen=True):
     """An upper bound on a quantile of a latency, in seconds; `name` as --slo has it."""
 
     name: str
@@ -40,7 +40,7 @@ class Traffic:
     demand: float
     input_tokens: float
     output_tokens: float
-    bounds: tuple[Bound, ...]
+    bounds: tuple[QuantileBound, ...]
     hours: Hours | None = None
 
     @property
@@ -49,11 +49,11 @@ class Traffic:
 
     @property
     def longest_tokens(self) -> int:
-        """Of a request, in and out together."""
+        """Tokens of the longest request, in and out together."""
         return int((self.plan.input_tokens + self.plan.output_tokens).max())
 
     def part(self, load: float, requests: int) -> Plan:
-        """The traffic's first requests at so many per second, or so many under way."""
+        """Return the traffic's first requests at so many per second, or so many under way."""
         plan, count = self.plan, min(requests, len(self.plan))
         columns: dict[str, Any] = {name: getattr(plan, name)[:count] for name in Plan.COLUMNS}
         cell = plan.cells[0]
@@ -67,7 +67,7 @@ class Traffic:
 
 
 def traffic_of(options: RecommendOptions) -> Traffic:
-    """Raises InputError: no load or two, no bound that can be held."""
+    """Draw the traffic. Raises InputError: no load or two, no bound that can be held."""
     if options.trace is not None and (options.rate is not None or options.concurrency is not None):
         raise InputError("--trace: comes at its own times; leave --rate and --concurrency out")
     if options.trace is None and (options.rate is None) == (options.concurrency is None):
@@ -89,7 +89,7 @@ def traffic_of(options: RecommendOptions) -> Traffic:
     plan = Planner(options_of(given, SimulateOptions)).plan()
     if not len(plan):
         raise InputError(f"{options.trace}: has no request")
-    hours = hours_of(options, plan) if options.trace is not None else None
+    hours = split_hours(options, plan) if options.trace is not None else None
     plan = plan if hours is None else hours.busiest
     demand = (options.rate or options.concurrency or plan.cells[0].value) * options.growth
     return Traffic(
@@ -99,12 +99,12 @@ def traffic_of(options: RecommendOptions) -> Traffic:
         input_tokens=float(plan.input_tokens.mean()),
         output_tokens=float(max(2.0, plan.output_tokens.mean())),
         bounds=bounds,
-        hours=hours.grown(demand) if hours is not None else None,
+        hours=hours.scale(demand) if hours is not None else None,
     )
 
 
 def replayed(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict[str, str]:
-    """Options of `bench` that give one replica its share of the trace, of its busiest window."""
+    """Return options of `bench` that give one replica its share of the trace, of its busiest window."""
     share, named = options.growth / replicas, {"trace": str(options.trace)}
     if traffic.hours is not None:
         named["trace-window"] = traffic.hours.window
@@ -113,6 +113,6 @@ def replayed(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict
     return named if share <= 1 else named | {"time-scale": f"{1 / share:.3g}"}
 
 
-def _bound(name: str, limit_s: float) -> Bound:
+def _bound(name: str, limit_s: float) -> QuantileBound:
     metric, _, percentile = name.partition("_")
-    return Bound(name, metric, PERCENTILES[percentile] if percentile else _OF_ALL, limit_s)
+    return QuantileBound(name, metric, PERCENTILES[percentile] if percentile else _EVERY_REQUEST, limit_s)

@@ -63,7 +63,7 @@ def report(
 
 
 def _write(out: Path, text: str) -> None:
-    """The whole file, or none."""
+    """Write the whole file, or none."""
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(out.name + ".part")
     try:
@@ -97,8 +97,8 @@ def _text(made: Report, kind: Format) -> str:
 
 
 def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
-    """Every figure as a file of its own, numbered in the report's order; of more than INSIDE_RUNS runs without those
-    of single runs, which is said on stderr. `folder` may be named like a picture. Raises InputError.
+    """Write every figure as a file of its own, numbered in the report's order; of more than INSIDE_RUNS runs without
+    those of single runs, which is said on stderr. `folder` may be named like a picture. Raises InputError.
     """
     from loadstone.report.charts.theme import save_picture
 

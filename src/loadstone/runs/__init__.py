@@ -1,1 +1,1 @@
-"""What executes a plan: `bench`, `simulate`, `calibrate`, `selftest`, and the preparations for them."""
+"""Plans are executed here: `bench`, `simulate`, `offline`, `calibrate`, `selftest`, and the preparations for them."""

@@ -1,4 +1,4 @@
-"""From a user's own runs to a profile: each cell is a case of what was sent and measured; a profile is moved towards
+"""A profile from a user's own runs: each cell is a case of what was sent and measured; a profile is moved towards
 all of them and kept.
 """
 
@@ -62,7 +62,8 @@ class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
 def calibrate(
     runs: Sequence[Path], deployment: str | None, name: str, folder: Path | None, *, force: bool = False
 ) -> CalibratedProfile:
-    """The profile of what the `runs` were measured on, moved towards them and kept in `folder` (None: the user's).
+    """Fit the profile of what the `runs` were measured on, moved towards them and kept in `folder` (None: the
+    user's).
 
     `deployment`: its shorthand; None: as the runs tell it. `force`: from cells that are not trusted, too. Raises
     InputError, one line.
@@ -97,7 +98,7 @@ def _each(values: Mapping[Quantity, list[float]], middle: Callable[[list[float]]
 
 
 def _error(gaps: list[float]) -> float:
-    """The median of |predicted/measured − 1|."""
+    """Return the median of |predicted/measured − 1|."""
     return median(abs(expm1(-gap)) for gap in gaps)
 
 
@@ -105,14 +106,14 @@ def _error(gaps: list[float]) -> float:
 
 
 def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
-    """What the user said, when they were measured, that all of them were measured on. Raises InputError."""
+    """Return the deployment that the user declared when the runs were measured, one for all. Raises InputError."""
     deployments: dict[str, tuple[Path, Deployment]] = {}
     for folder in folders:
         info = run_folder.read_info(folder)
         if info.source == "simulated":
             raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
-        declared, facts = info.settings.get("deployment"), run_facts(info)
-        name = declared.get("name") if isinstance(declared, dict) and facts.stated else None
+        declared, facts = info.settings.deployment, run_facts(info)
+        name = declared.get("name") if facts.stated else None
         if not isinstance(name, str):
             raise InputError(f"{folder}: does not say what it was measured on; give it with --deployment")
         if facts.engine in _TELLS_NO_ENGINE:
@@ -120,7 +121,7 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
                 f"{folder}: {facts.engine} was measured, but not which engine is behind it; give it with --deployment"
             )
         own = f"{msgspec.json.encode(facts.hardware)!r} {facts.own_model}"
-        deployments.setdefault(f"{name} {own}", (folder, _parsed(folder, name, facts)))
+        deployments.setdefault(f"{name} {own}", (folder, _parse(folder, name, facts)))
     (first, deployment), *others = deployments.values()
     if others:
         raise InputError(
@@ -130,8 +131,8 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
     return deployment
 
 
-def _parsed(folder: Path, name: str, facts: RunFacts) -> Deployment:
-    """The catalogue's alone, and what the run describes: what a run names, no file is read for."""
+def _parse(folder: Path, name: str, facts: RunFacts) -> Deployment:
+    """Read a deployment of the catalogue's, or that the run describes; no file is read for a name in a run."""
     try:
         return parse_named(name, facts.hardware, facts.own_model)
     except InputError as error:
@@ -139,7 +140,7 @@ def _parsed(folder: Path, name: str, facts: RunFacts) -> Deployment:
 
 
 def cases_of_runs(folders: Sequence[Path], deployment: Deployment, *, force: bool = False) -> list[Case]:
-    """A case for each cell with a TPOT. Raises InputError where a folder has none, or the model does not fit; or,
+    """Make a case of each cell with a TPOT. Raises InputError where a folder has none, or the model does not fit; or,
     unless `force`, where a cell is not trusted: a model that learned from it would be as wrong, and be believed.
     """
     cases: list[Case] = []
@@ -175,7 +176,7 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment, *, force: boo
 
 
 def _case(folder: Path, number: int, cell: CellSummary, deployment: Deployment, work: Work, row: int) -> Case | None:
-    """None where the cell has no TPOT."""
+    """Make a case of one cell; None where it has no TPOT."""
     metrics, load = cell.metrics, cell.load
     tpot_s = metrics.tpot_s and metrics.tpot_s.p50
     if not tpot_s:

@@ -1,4 +1,4 @@
-"""How a run is described, opened, ended and recovered, measured or simulated."""
+"""Runs are described, opened, ended and recovered here, whether measured or simulated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from loadstone.analyse.other_tools import DIALECTS
 from loadstone.analyse.summary import conclude, parse_slo
@@ -16,54 +16,69 @@ from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.secrets import blank_words
+from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.version import __version__
-from loadstone.workload.options import Options
+from loadstone.workload.options import OutputOptions, RunOptions
 
 _SECRET_FLAGS = ("--header", "-H", "--extra-body")
 
 
-def bounds_of(options: Options) -> dict[str, float]:
-    """The limits of --slo, in seconds. Raises InputError, for a --dialect that is not known too."""
-    if options.dialect is not None and options.dialect not in DIALECTS:
-        raise InputError(f"--dialect {options.dialect}: unknown; choose one of {', '.join(DIALECTS)}")
-    return dict(parse_slo(options.slo)) if options.slo is not None else {}
+class OpenRun(NamedTuple):
+    """A run that goes on: its folder, and what signals it got. `info` is completed as it goes."""
+
+    folder: Path
+    info: RunInfo
+    plan: Plan
+    signals: Signals
+
+
+def bounds_of(output: OutputOptions) -> dict[str, float]:
+    """Return the limits of --slo, in seconds. Raises InputError, for a --dialect that is not known too."""
+    if output.dialect is not None and output.dialect not in DIALECTS:
+        raise InputError(f"--dialect {output.dialect}: unknown; choose one of {', '.join(DIALECTS)}")
+    return dict(parse_slo(output.slo)) if output.slo is not None else {}
 
 
 def describe(
-    options: Options,
+    options: RunOptions,
     plan: Plan,
     target: Target,
-    bounds: dict[str, float],
+    settings: RunSettings,
     *,
     source: Literal["measured", "simulated"],
     name: Sequence[str | None],
-    salt: str | None,
-    settings: dict[str, Any],
+    salt: str | None = None,
 ) -> RunInfo:
-    """What `run.json` says of a run before it begins, without secrets. `name`: what the folder's name consists of."""
+    """Write what run.json says of a run before it begins, without secrets. `name`: parts of the folder's name."""
     now = datetime.now(UTC)
+    settings.label, settings.dialect = options.output.label, options.output.dialect
+    settings.workload, settings.grace_s = plan.workload, options.load.grace_s
     return RunInfo(
         run_id=run_folder.run_id(now, *name),
         source=source,
         created=now.isoformat(timespec="seconds"),
-        command=_without_secrets(options.command),
+        command=_without_secrets(options.output.command),
         loadstone=__version__,
         host=host.describe(),
         target=target,
         plan_id=plan.plan_id,
         seed=plan.seed,
         salt=salt,
-        slo=bounds,
-        settings={
-            "label": options.label,
-            "workload": plan.workload,
-            "dialect": options.dialect,
-            "grace_s": options.grace_s,
-            **settings,
-        },
+        slo=bounds_of(options.output),
+        settings=settings,
         cells=[CellInfo(load=load) for load in plan.cells],
     )
+
+
+def open_run(out: Path, info: RunInfo, plan: Plan, signals: Signals, event_bytes: float) -> OpenRun:
+    """Make the run's folder in `out`. `event_bytes`: that a token takes on the disk. Raises InputError, DiskFullError
+    where there is no room.
+    """
+    folder = run_folder.create(out, info.run_id)
+    info.run_id = folder.name
+    check_room(folder, plan, event_bytes)
+    return OpenRun(folder, info, plan, signals)
 
 
 def _without_secrets(command: Sequence[str]) -> list[str]:
@@ -94,19 +109,19 @@ def check_room(folder: Path, plan: Plan, event_bytes: float) -> None:
         )
 
 
-def execute(
-    folder: Path, info: RunInfo, plan: Plan, signals: Signals, run: Callable[[], str | None]
-) -> dict[str, Any]:
-    """Own `folder` while `run` fills it, and conclude; returns the summary. What ends the run early is written there.
+def execute(run: OpenRun, measure: Callable[[], str | None]) -> dict[str, Any]:
+    """Own the run's folder while `measure` fills it, and conclude; returns the summary. What ends the run early is
+    written there.
 
-    `run`: returns why the run failed, where it did; `signals.on_first` is its own while it lasts. Raises what `run`
+    `measure`: returns why the run failed, where it did; `signals.on_first` is its own while it lasts. Raises what it
     raises, and Interrupted, once all is saved, where a signal came.
     """
+    folder, info, plan, signals = run
     with run_folder.own(folder):
         run_folder.write_info(folder, info)
         try:
             run_folder.write_plan(folder / "plan.parquet", plan)
-            failure = run()
+            failure = measure()
         except (KeyboardInterrupt, Exception) as error:
             run_folder.write_failure(folder, info, error, info.source)
             raise
@@ -121,7 +136,7 @@ def execute(
 
 
 def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
-    """Journals to records, records to summary, by the folder's owner."""
+    """Make records of the journals and the summary of the records, as the folder's owner."""
     voids = Counter[int]()
     run_folder.assemble(folder, voids)
     for cell, answers in voids.items():
@@ -131,7 +146,7 @@ def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
 
 
 def recover(folder: Path) -> dict[str, Any]:
-    """Finish a run folder that a crash left: records of what the journals hold, and the summary. Idempotent.
+    """Finish a run folder that a crash left: make records of what the journals hold, and the summary. Idempotent.
 
     Raises InputError, one line, where it cannot be done, as while the run still goes on.
     """

@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from loadstone.analyse.stopping import Stopping, parse_rules
 from loadstone.analyse.summary import parse_slo
@@ -31,12 +31,13 @@ from loadstone.core.statistics.distribution import PERCENTILES
 from loadstone.core.summary import QUEUE_GROWS
 from loadstone.core.text import excerpt
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.steady_state import levels
+from loadstone.predict.steady_state import steady_states
 from loadstone.predict.step_time import StepModel
-from loadstone.runs import preflight
-from loadstone.runs.bench import Event, Listener, bench
+from loadstone.runs.bench import bench
+from loadstone.runs.cells import Event, Listener
 from loadstone.runs.simulate import simulate
-from loadstone.workload.options import Options, SimulateOptions
+from loadstone.runs.targets import find_servers
+from loadstone.workload.options import Options, RunOptions, SimulateOptions, TargetOptions, change
 from loadstone.workload.planning import Planner
 
 CONFIDENCE = 0.9
@@ -52,17 +53,18 @@ _MOST_FAILED = 0.01
 _LEAST_RATE = 1e-3
 _GROWTH, _GROWTH_UNKNOWN = 2.0, 4.0
 """Steps up to a load that fails, from one that is near it and from anywhere."""
-_ASIDES = (1.4, 1.2, 1.08)
+_DISTANCES = (1.4, 1.2, 1.08)
 _NEAR_MEASURED = 1.1
 """A short probe shows no more of where the edge is."""
 _GUIDES, _DECIDES = 0.06, 0.45
 """Of the time that is left: for a probe that shows where to look, and for one whose answer is told."""
 
 Kind = Literal["rate", "concurrency"]
+AnyOptions = TypeVar("AnyOptions", bound=RunOptions)
 
 
 class Probe(NamedTuple):
-    """One load that was tried. `holds`: None where the time did not tell; `likely`: what then looks more likely;
+    """A load that was tried. `holds`: None where the time did not tell; `likely`: what then looks more likely;
     `document`: of its run; `why`: it does not, where that is no bound."""
 
     load: float
@@ -80,42 +82,45 @@ Try = Callable[[float, int, float, float], Probe]
 """A probe at a load, its number from 1, the seconds that it may take, and with what probability it may be wrong."""
 
 
-SETTING = "find_max"
-"""Of RunInfo.settings of the run that the answer is about: the answer, once the search has ended by itself."""
-
-
 def find_max(
-    options: Options, on_event: Listener = lambda event: None, made_with: Provenance | None = None
+    options: RunOptions, on_event: Listener = lambda event: None, made_with: Provenance | None = None
 ) -> dict[str, Any]:
-    """Measure a live engine, or simulate; the document of bench with `max`, its cells those of all probes.
-    `made_with`: as in bench.
+    """Search by measuring a live engine, or by simulating; returns the document of bench with `max`, its cells those
+    of all probes. `made_with`: as in bench.
 
     Raises InputError, and Interrupted with what was measured.
     """
-    bounds, kind, start = asked(options)
-    budget_s = options.max_duration_s or LONGEST_S
+    search = read_search(options)
     if isinstance(options, SimulateOptions):
-        tried = _simulated(options, kind, bounds)
-        return _document(_search(tried, start or _guess(options, kind), kind, math.inf), kind, bounds)
+        first = search.start or _guess(options, options.simulator.deployment, search)
+        return _document(_search(_probe_simulation(options, search), first, search.kind, math.inf), search)
+    assert isinstance(options, Options)  # noqa: S101 - there is no third kind
     with contextlib.ExitStack() as stack:
-        draft = Planner(_at(options, kind, start or 1.0, 1.0)).plan()
-        tell = lambda text: on_event(Event(kind="note", text=text))  # noqa: E731
-        started = preflight.target_of(dataclasses.replace(options, find_max=None), draft, stack, tell)
-        stated = options.launch or options.deployment or (options.sim if "@" in (options.sim or "") else None)
-        model = started.engine.launch.model if started.engine is not None else options.model
-        fixed = dataclasses.replace(
-            options, url=started.urls, sim=None, engine=None, launch=None, arguments=(), environment=(), program=None,
-            container=None, image=None, model=model, deployment=options.launch or options.deployment, find_max=None,
-        )  # fmt: skip
-        first = start or (_guess(dataclasses.replace(options, deployment=stated), kind) if stated else 1.0)
-        tried = _measured(fixed, kind, bounds, on_event, made_with)
-        growth = _GROWTH if start or stated else _GROWTH_UNKNOWN
-        return _document(_search(tried, first, kind, budget_s, growth, _NEAR_MEASURED), kind, bounds)
+        target = options.target
+        draft = Planner(_probe_options(options, search.kind, search.start or 1.0, 1.0)).plan()
+        servers = find_servers(target, draft, stack, lambda text: on_event(Event(kind="note", text=text)))
+        declared = target.launch or target.deployment or (target.sim if "@" in (target.sim or "") else None)
+        model = servers.engine.launch.model if servers.engine is not None else target.model
+        running = TargetOptions(url=servers.urls, model=model, deployment=target.launch or target.deployment)
+        tried = _probe_server(dataclasses.replace(options, target=running), search, on_event, made_with)
+        first = search.start or (_guess(options, declared, search) if declared else 1.0)
+        growth = _GROWTH if search.start or declared else _GROWTH_UNKNOWN
+        budget_s = options.early_end.max_duration_s or LONGEST_S
+        return _document(_search(tried, first, search.kind, budget_s, growth, _NEAR_MEASURED), search)
 
 
-def asked(options: Options) -> tuple[str, Kind, float | None]:
-    """(bounds, what is searched, where to begin). Raises InputError."""
-    text = options.find_max or ""
+class LoadSearch(NamedTuple):
+    """The bounds that shall hold, what load is searched, and where to begin; None: nobody says where."""
+
+    bounds: str
+    kind: Kind
+    start: float | None
+
+
+def read_search(options: RunOptions) -> LoadSearch:
+    """Read what is searched. Raises InputError."""
+    load, workload = options.load, options.workload
+    text = load.find_max or ""
     try:
         known = all(rule.limit_s for rule in parse_rules(text)) and bool(parse_slo(text))
     except InputError:
@@ -123,29 +128,29 @@ def asked(options: Options) -> tuple[str, Kind, float | None]:
     if not known:
         problem = f"{excerpt(text, 80)!r} is no bound on percentiles; write e.g. ttft_p99<500ms,tpot_p99<30ms"
         raise InputError(f"--find-max: {problem}")
-    if len(options.rate) > 1 or len(options.concurrency) > 1 or (options.rate and options.concurrency):
+    if len(load.rate) > 1 or len(load.concurrency) > 1 or (load.rate and load.concurrency):
         raise InputError("--find-max: give one load to begin with, --rate 4 or --concurrency 8, or none")
     fixed = {
-        "--requests": options.requests, "--requests-per-rate": options.requests_per_rate, "--ramp": options.ramp,
-        "--duration": options.duration_s, "--stop-when": options.stop_when, "--trace": options.trace,
-        "--plan": options.plan, "--slo": options.slo,
+        "--requests": load.requests, "--requests-per-rate": load.requests_per_rate, "--ramp": load.ramp,
+        "--duration": load.duration_s, "--trace": workload.trace, "--plan": workload.plan,
+        "--slo": options.output.slo,
+        "--stop-when": options.early_end.stop_when if isinstance(options, Options) else None,
     }  # fmt: skip
     for flag, value in fixed.items():
         if value:
             raise InputError(f"{flag}: --find-max decides that itself; leave it out")
-    if math.inf in options.rate:
+    if math.inf in load.rate:
         raise InputError("--rate inf: sends all at once; give a rate to begin with")
-    kind: Kind = "concurrency" if options.concurrency else "rate"
-    given: Sequence[float] = options.concurrency or options.rate
-    return text, kind, float(given[0]) if given else None
+    kind: Kind = "concurrency" if load.concurrency else "rate"
+    given: Sequence[float] = load.concurrency or load.rate
+    return LoadSearch(text, kind, float(given[0]) if given else None)
 
 
-def _at(options: Options, kind: Kind, load: float, seconds: float) -> Options:
-    return dataclasses.replace(
+def _probe_options(options: AnyOptions, kind: Kind, load: float, seconds: float | None) -> AnyOptions:
+    """Return the options of a probe at one load, for so many seconds."""
+    return change(
         options,
         find_max=None,
-        stop_when=None,
-        max_duration_s=None,
         duration_s=seconds,
         rate=(load,) if kind == "rate" else (),
         concurrency=(round(load),) if kind == "concurrency" else (),
@@ -155,85 +160,84 @@ def _at(options: Options, kind: Kind, load: float, seconds: float) -> Options:
 # --- probes -------------------------------------------------------------------------------------------------------
 
 
-def _measured(options: Options, kind: Kind, bounds: str, on_event: Listener, made_with: Provenance | None) -> Try:
+def _probe_server(options: Options, search: LoadSearch, on_event: Listener, made_with: Provenance | None) -> Try:
     def tried(load: float, number: int, longest_s: float, error: float) -> Probe:
-        rules = tuple(rule._replace(error=error) for rule in parse_rules(bounds))
-        probe = dataclasses.replace(
-            _at(options, kind, load, longest_s), slo=bounds, stop_when=bounds, seed=options.seed + number - 1
+        rules = tuple(rule._replace(error=error) for rule in parse_rules(search.bounds))
+        probe = change(
+            _probe_options(options, search.kind, load, longest_s),
+            slo=search.bounds,
+            stop_when=search.bounds,
+            max_duration_s=None,
+            seed=options.workload.seed + number - 1,
         )
-        most_errors = _MOST_FAILED if options.max_errors is None else options.max_errors
-        shows_s = _LEAST_PROBE_S if kind == "rate" else 0.0  # of a closed loop no queue grows
+        given = options.early_end.max_errors
+        most_errors = _MOST_FAILED if given is None else given
+        shows_s = _LEAST_PROBE_S if search.kind == "rate" else 0.0  # of a closed loop no queue grows
         document = bench(probe, on_event, made_with, Stopping(rules, most_errors, 0.0, longest_s, shows_s))
         stopped = run_folder.read_info(Path(document["run_dir"])).cells[0].stopped
         holds, why = stopped.holds if stopped is not None else None, ""
-        found = _found(document)
+        kinds = _findings(document)
         if stopped is not None and stopped.rule == "errors":
             holds, why = False, f"{stopped.evidence.partition(',')[0]}"
-        elif QUEUE_GROWS & found:
+        elif QUEUE_GROWS & kinds:
             holds, why = False, "the server does not keep up with it"
-        elif holds and "pace_unknown" in found:
+        elif holds and "pace_unknown" in kinds:
             holds = None
-        return Probe(load, holds, _within(document) if holds is None else holds, document, why)
+        return Probe(load, holds, _holds(document) if holds is None else holds, document, why)
 
     return tried
 
 
-def _simulated(options: SimulateOptions, kind: Kind, bounds: str) -> Try:
+def _probe_simulation(options: SimulateOptions, search: LoadSearch) -> Try:
     def tried(load: float, number: int, left_s: float, error: float) -> Probe:
-        requests = max(_SIMULATED_REQUESTS, 20 * round(load) if kind == "concurrency" else 0)
-        at = _at(options, kind, load, 1.0)
-        assert isinstance(at, SimulateOptions)  # noqa: S101 - as the options are
-        document = simulate(dataclasses.replace(at, duration_s=None, requests=(requests,), slo=bounds, draws=0))
-        holds = _within(document) and not QUEUE_GROWS & _found(document)
+        requests = max(_SIMULATED_REQUESTS, 20 * round(load) if search.kind == "concurrency" else 0)
+        probe = _probe_options(options, search.kind, load, None)
+        document = simulate(change(probe, requests=(requests,), slo=search.bounds, draws=0))
+        holds = _holds(document) and not QUEUE_GROWS & _findings(document)
         return Probe(load, holds, holds, document)
 
     return tried
 
 
-def _found(document: dict[str, Any]) -> set[str]:
-    """The findings of a probe, by their kinds; none where nothing of it was sent."""
+def _findings(document: dict[str, Any]) -> set[str]:
+    """Return the kinds of a probe's findings; none where nothing of it was sent."""
     return {each["kind"] for cell in document["cells"] for each in cell["verdict"]["findings"]}
 
 
-def _within(document: dict[str, Any]) -> bool:
-    """Whether each bounded percentile, as it was seen, is within its bound."""
+def _holds(document: dict[str, Any]) -> bool:
+    """Return True where each bounded percentile, as it was seen, is within its bound."""
     seen = [each for cell in document["cells"] for each in cell.get("slo", ())]
     return bool(seen) and all(each["value"] is not None and each["value"] <= each["limit_s"] for each in seen)
 
 
-def _guess(options: Options, kind: Kind) -> float:
-    """What a deployment carries by closed form; 1 where it is not known."""
-    text = getattr(options, "deployment", None)
-    if not isinstance(text, str):
-        return 1.0
+def _guess(options: RunOptions, deployed: str, search: LoadSearch) -> float:
+    """Estimate by closed form what load a deployment carries; 1 where it is not known."""
     try:
-        deployment = parse_deployment(text)
+        deployment = parse_deployment(deployed)
         policy = policy_of(deployment)
         drafts = policy.speculative.draft_tokens if policy.speculative is not None else 0
         model = StepModel(deployment, draft_tokens=drafts)
     except InputError:
         return 1.0
-    sample = dataclasses.replace(
-        options, rate=(1.0,), concurrency=(), requests=(200,), find_max=None, max_duration_s=None, stop_when=None
-    )
-    plan = Planner(sample).plan()
+    load = dataclasses.replace(options.load, rate=(1.0,), concurrency=(), requests=(200,), find_max=None)
+    plan = Planner(RunOptions(workload=options.workload, load=load)).plan()
     inputs, outputs = float(plan.input_tokens.mean()), float(max(2.0, plan.output_tokens.mean()))
     best = 1.0
-    rules = parse_rules(options.find_max or "")
+    rules = parse_rules(search.bounds)
     group = deployment.dp if deployment.attention_dp else 1
-    for level in levels(model, policy, group, inputs, outputs):
+    for level in steady_states(model, policy, group, inputs, outputs):
         for rule in rules:
             value = level.latency_s(rule.metric, PERCENTILES[rule.percentile], outputs)
             if rule.limit_s is not None and value > rule.limit_s:
                 return best
-        best = max(best, deployment.dp * (level.rate_per_s if kind == "rate" else level.users))
+        best = max(best, deployment.dp * (level.rate_per_s if search.kind == "rate" else level.users))
     return best
 
 
 # --- the search ---------------------------------------------------------------------------------------------------
 
 
-class Answer(NamedTuple):
+class SearchAnswer(NamedTuple):
     """The probes in order, the highest load that holds (0: none did) and the lowest that fails (None: none did).
     `cut`: by a signal."""
 
@@ -245,7 +249,7 @@ class Answer(NamedTuple):
 
 def _search(
     tried: Try, start: float, kind: Kind, budget_s: float, growth: float = _GROWTH, near: float = NEAR
-) -> Answer:
+) -> SearchAnswer:
     begun_s = time.monotonic()
     probes: list[Probe] = []
     believed: list[Probe] = []
@@ -267,35 +271,36 @@ def _search(
             cut = True
             break
         probes.append(probe)
-        believed = [each for each in believed if each.holds is not None or _agree(each, probe)] + [probe]
+        believed = [each for each in believed if each.holds is not None or _is_consistent(each, probe)] + [probe]
         low = max((each.load for each in believed if each.likely), default=0.0)
         high = min((each.load for each in believed if not each.likely), default=math.inf)
-        following, share = _following(low, high, kind, growth, near), _GUIDES
+        following, share = _next_load(low, high, kind, growth, near), _GUIDES
         if following is None:
-            following, share = _surer(probes, low, high, kind), _DECIDES
+            following, share = _deciding_load(probes, low, high, kind), _DECIDES
         if following is None:
             break
         load = following
     failed = min((each.load for each in probes if each.holds is False), default=None)
     # What failed at less does not hold: more load is not what would help.
     sure = [each.load for each in probes if each.holds and (failed is None or each.load < failed)]
-    return Answer(probes, max(sure, default=0.0), failed, cut)
+    return SearchAnswer(probes, max(sure, default=0.0), failed, cut)
 
 
-def _agree(one: Probe, other: Probe) -> bool:
-    """Whether more load is not what makes it hold."""
+def _is_consistent(one: Probe, other: Probe) -> bool:
+    """Return True where it is not more load that makes one hold."""
     return one.likely in (other.likely, one.load < other.load)
 
 
-def _surer(probes: Sequence[Probe], low: float, high: float, kind: Kind) -> float | None:
-    """Once it is clear where the edge is: loads below it that surely hold and above it that surely fail, first such
-    as are soon told apart, then nearer ones; None: they are known, or were tried for."""
+def _deciding_load(probes: Sequence[Probe], low: float, high: float, kind: Kind) -> float | None:
+    """Choose a load that decides, once it is clear where the edge is: one below that surely holds or above that
+    surely fails, first one far from it, then nearer ones; None: both are known, or were tried for.
+    """
     loads = [probe.load for probe in probes]
-    for aside in _ASIDES:
+    for distance in _DISTANCES:
         for sure, edge in ((True, low), (False, high)):
             if edge in (0.0, math.inf):
                 continue
-            load = edge / aside if sure else edge * aside
+            load = edge / distance if sure else edge * distance
             if kind == "concurrency":
                 load = float(math.floor(load) if sure else math.ceil(load))
             known = any(each.holds is sure and (each.load >= load if sure else each.load <= load) for each in probes)
@@ -304,8 +309,8 @@ def _surer(probes: Sequence[Probe], low: float, high: float, kind: Kind) -> floa
     return None
 
 
-def _following(low: float, high: float, kind: Kind, growth: float, near: float) -> float | None:
-    """The next load to try between one that seems to hold and one that seems to fail; None: they are near enough."""
+def _next_load(low: float, high: float, kind: Kind, growth: float, near: float) -> float | None:
+    """Choose the next load between one that seems to hold and one that seems to fail; None: they are near enough."""
     if high == math.inf:
         return growth * low
     following = high / growth if low == 0 else math.sqrt(low * high)
@@ -315,12 +320,12 @@ def _following(low: float, high: float, kind: Kind, growth: float, near: float) 
     return following if following > _LEAST_RATE and (low == 0 or high > near * low) else None
 
 
-def _document(answer: Answer, kind: Kind, bounds: str) -> dict[str, Any]:
-    """That of the run whose load holds and is the highest, or of the last one, with the cells of all.
+def _document(answer: SearchAnswer, search: LoadSearch) -> dict[str, Any]:
+    """Return the document of the run whose load holds and is the highest, or of the last one, with the cells of all.
 
     Raises Interrupted with it where the search was cut off.
     """
-    probes = answer.probes
+    probes, kind = answer.probes, search.kind
     best = next((each for each in probes if each.holds and each.load == answer.low), probes[-1])
     cells = [cell for each in probes for cell in each.document["cells"]]
     found: dict[str, Any] = {
@@ -330,25 +335,25 @@ def _document(answer: Answer, kind: Kind, bounds: str) -> dict[str, Any]:
         "requests": sum(each.requests for each in probes),
         "probes": list(range(len(cells))),
     }
-    found["text"] = _text(answer, found, bounds, best.document["source"] == "measured")
+    found["text"] = _text(answer, found, search.bounds, best.document["source"] == "measured")
     folder = Path(best.document["run_dir"])
     document = best.document | {"cells": cells, "run_dirs": [each.document["run_dir"] for each in probes]}
     if answer.cut:
         raise Interrupted(folder, document | {"max": found})
     info = run_folder.read_info(folder)
-    info.settings[SETTING] = found
+    info.settings.find_max = found
     run_folder.write_info(folder, info)
     return document | {"max": found}
 
 
 def unit_of(found: Mapping[str, Any]) -> str:
-    """What the loads of an answer are counted in."""
+    """Return the unit of an answer's loads."""
     kind = (found["load"] or found["fails_at"] or {}).get("kind")
     return "under way" if kind == "concurrency" else "requests/s"
 
 
-def _text(answer: Answer, found: dict[str, Any], bounds: str, measured: bool) -> str:
-    """The answer in a sentence: what holds and what fails, surely or as it seems."""
+def _text(answer: SearchAnswer, found: dict[str, Any], bounds: str, measured: bool) -> str:
+    """Write the answer in a sentence: what holds and what fails, surely or as it seems."""
     unit = unit_of(found)
 
     def loads(verb: str, sure: float | None, seem: list[float]) -> str:

@@ -13,11 +13,11 @@ from loadstone.engines import launch_named
 from loadstone.engines.launch import Launch, read_site
 from loadstone.measure.engines.launch import READY_S, LaunchError, RunningEngine
 from loadstone.measure.engines.process import free_port
-from loadstone.workload.options import Options
+from loadstone.workload.options import TargetOptions
 
 
-def check_options(options: Options) -> None:
-    """Raises InputError where something says how to start an engine, and none is to be started."""
+def check_target(options: TargetOptions) -> None:
+    """Raise InputError where an option is about an engine to be started, and none is."""
     given = {
         "--argument": options.arguments,
         "--env": options.environment,
@@ -30,7 +30,7 @@ def check_options(options: Options) -> None:
             raise InputError(f"{flag}: goes with --launch DEPLOYMENT, which starts an engine")
 
 
-def launch_for(options: Options, text: str) -> Launch:
+def launch_for(options: TargetOptions, text: str) -> Launch:
     """Return the commands of the deployment `text` on this machine. Raises InputError."""
     site = read_site(
         model=options.model,

@@ -1,11 +1,14 @@
-"""Offline throughput: batches through an engine's own interface, each a cell of an ordinary run folder."""
+"""Offline throughput is measured by batches through an engine's own interface; each is a cell of an ordinary run
+folder.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,9 +18,12 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import engine_title
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.plan import Plan
-from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
+from loadstone.core.plan import Plan, PlannedRequest
+from loadstone.core.record import CellInfo, RequestRecord, Target
+from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Signals
+from loadstone.engines import keywords_named
+from loadstone.engines.launch import Site
 from loadstone.engines.offline.keywords import Keywords
 from loadstone.measure.engines.launch import LaunchError
 from loadstone.measure.offline.engine import (
@@ -27,8 +33,19 @@ from loadstone.measure.offline.engine import (
     OfflineEngine,
     find_interpreter,
 )
-from loadstone.runs import execution, preflight
-from loadstone.workload.options import Options
+from loadstone.runs import execution
+from loadstone.runs.deployments import deployment_record
+from loadstone.runs.preflight import salt_of
+from loadstone.runs.simulate import simulate
+from loadstone.workload.options import (
+    LoadOptions,
+    OfflineOptions,
+    OutputOptions,
+    RunOptions,
+    SimulateOptions,
+    SimulatorOptions,
+    WorkloadOptions,
+)
 from loadstone.workload.planning import plan_of
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 
@@ -42,17 +59,59 @@ class _Stopped(Exception):
     """A signal came while the engine worked."""
 
 
-def offline(
-    runs: Sequence[Options], keywords: Keywords, python: str | None, environment: Mapping[str, str]
-) -> list[dict[str, Any]]:
-    """Load the engine once and run the batches of `runs`, each with `deployment` and bursts as its loads, into a
-    folder of its own; returns their summaries.
+def offline(options: OfflineOptions, tell: Callable[[str], None] = lambda note: None) -> dict[str, Any]:
+    """Measure batches through the engine's own interface, or simulate them; returns the summary, of several output
+    lengths theirs as `runs`. `tell` gets notes on how the engine is loaded.
 
     Raises InputError, one line, where it cannot be done, and Interrupted, after saving, when a signal ended it. An
     engine that ends during a later batch leaves a failed run with the cells before.
     """
-    plans = [_plan(options) for options in runs]
-    interpreter = find_interpreter(keywords, python)
+    if options.simulate:
+        documents = [simulate(each) for each in _simulations(options)]
+    else:
+        if options.profile is not None:
+            raise InputError("--profile: of simulated batches; add --simulate, or leave it out")
+        documents = _measure(options, tell)
+    return documents[0] if len(documents) == 1 else {"schema": documents[0]["schema"], "runs": documents}
+
+
+def _options_of_runs(options: OfflineOptions) -> list[RunOptions]:
+    """Return the options of each run, one for each length of outputs. Raises InputError."""
+    lengths = options.output.split(",")
+    if not all(length.strip() for length in lengths):
+        raise InputError(f"--output: a length is missing in {options.output!r}; write e.g. 800,1600")
+    load = LoadOptions(rate=(math.inf,), requests=options.batch, warmup=options.warmup)
+    output = OutputOptions(label=options.label, out=options.out, command=options.command)
+    return [
+        RunOptions(
+            workload=WorkloadOptions(
+                input=options.input, output=length, range_ratio=options.range_ratio, seed=options.seed
+            ),
+            load=load,
+            output=output,
+        )
+        for length in lengths
+    ]
+
+
+def _simulations(options: OfflineOptions) -> list[SimulateOptions]:
+    if options.model or options.arguments or options.environment or options.python:
+        raise InputError("--simulate starts no engine; leave --model, --argument, --env and --python out")
+    simulator = SimulatorOptions(deployment=options.deployment, profile=options.profile, offline=True)
+    return [
+        SimulateOptions(workload=each.workload, load=each.load, output=each.output, simulator=simulator)
+        for each in _options_of_runs(options)
+    ]
+
+
+def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Load the engine once and run the batches, each length of outputs into a folder of its own."""
+    runs = _options_of_runs(options)
+    keywords = keywords_named(options.deployment, Site(model=options.model, arguments=tuple(options.arguments)))
+    for note in keywords.notes:
+        tell(note)
+    plans = [_plan(each) for each in runs]
+    interpreter = find_interpreter(keywords, options.python)
     with Signals() as signals:
 
         def look() -> None:
@@ -60,27 +119,34 @@ def offline(
                 raise _Stopped
 
         documents = []
-        with OfflineEngine(keywords, interpreter, environment, look) as engine:
-            met = engine.load()
-            for options, plan in zip(runs, plans, strict=True):
-                documents.append(_run(options, plan, keywords, engine, met, signals))
+        with OfflineEngine(keywords, interpreter, dict(options.environment), look) as engine:
+            loaded = engine.load()
+            for each, plan in zip(runs, plans, strict=True):
+                session = _open(options.deployment, each, plan, keywords, engine, loaded, signals)
+                documents.append(execution.execute(session.run, session.measure))
                 signals.on_first = None
                 if documents[-1]["status"] != "done":
                     break
     return documents
 
 
-def _plan(options: Options) -> Plan:
+def _plan(options: RunOptions) -> Plan:
     plan = plan_of(options)
     plan.output_tokens = np.where(plan.phase == 0, plan.output_tokens.clip(max=_WARMUP_TOKENS), plan.output_tokens)
     plan.workload["mode"] = "offline"
     return plan
 
 
-def _run(
-    options: Options, plan: Plan, keywords: Keywords, engine: OfflineEngine, met: LoadedEngine, signals: Signals
-) -> dict[str, Any]:
-    text = options.deployment or ""
+def _open(
+    text: str,
+    options: RunOptions,
+    plan: Plan,
+    keywords: Keywords,
+    engine: OfflineEngine,
+    loaded: LoadedEngine,
+    signals: Signals,
+) -> _Batches:
+    """Make the folder of a run of the deployment `text`. Raises InputError."""
     deployment = parse_deployment(text)
     target = Target(
         url=text,
@@ -89,101 +155,89 @@ def _run(
         streams=keywords.timed,
         model=deployment.model.name,
         engine=engine_title(keywords.engine),
-        engine_version=met.version,
+        engine_version=loaded.version,
         prompt_kind="token ids",
     )
-    salt = preflight.salt_of(options)
-    info = execution.describe(
-        options,
-        plan,
-        target,
-        execution.bounds_of(options),
-        source="measured",
-        name=(target.engine, "offline", target.model.rsplit("/", 1)[-1]),
-        salt=salt,
-        settings={
-            "deployment": preflight.deployment_record(text, deployment, target),
-            "sampling": {"temperature": 0.0},
-            "prefix_cache": "prompts are new",
-            "engine_arguments": msgspec.json.decode(keywords.arguments),
-            "loaded": keywords.model,
-        },
+    settings = RunSettings(
+        deployment=deployment_record(text, deployment, target),
+        sampling={"temperature": 0.0},
+        prefix_cache="prompts are new",
+        engine_arguments=msgspec.json.decode(keywords.arguments),
+        loaded=keywords.model,
     )
-    tenth = met.vocabulary // 10  # special tokens are the first or the last of a vocabulary
-    ids = tuple(range(tenth, min(met.vocabulary - tenth, tenth + _MOST_IDS)))
+    name = (target.engine, "offline", target.model.rsplit("/", 1)[-1])
+    salt = salt_of("auto")
+    info = execution.describe(options, plan, target, settings, source="measured", name=name, salt=salt)
+    tenth = loaded.vocabulary // 10  # special tokens are the first or the last of a vocabulary
+    ids = tuple(range(tenth, min(loaded.vocabulary - tenth, tenth + _MOST_IDS)))
     if not ids:
-        raise InputError(f"{keywords.model}: a vocabulary of {met.vocabulary} tokens makes no prompts")
+        raise InputError(f"{keywords.model}: a vocabulary of {loaded.vocabulary} tokens makes no prompts")
     writer = PromptWriter(Vocabulary("token ids", ids), seed=plan.seed, salt=salt, chat=False)
-    folder = run_folder.create(options.out, info.run_id)
-    info.run_id = folder.name
-    execution.check_room(folder, plan, _EVENT_BYTES)
+    return _Batches(execution.open_run(options.output.out, info, plan, signals, _EVENT_BYTES), engine, writer)
 
-    def run() -> str | None:
-        info.origin_ns = time.monotonic_ns()
+
+@dataclasses.dataclass
+class _Batches:
+    """A run of batches whose folder is open."""
+
+    run: execution.OpenRun
+    engine: OfflineEngine
+    writer: PromptWriter
+
+    def measure(self) -> str | None:
+        """Run every batch, and its warm-up before it; returns why they ended early, where a later one did."""
+        folder, info, _, signals = self.run
+        origin_ns = info.origin_ns = time.monotonic_ns()
         run_folder.write_info(folder, info)
         signals.on_first = lambda: None  # the batch under way ends, and what there is is saved
         journal = run_folder.JournalWriter(folder, 0)
         try:
-            return _cells(plan, info, folder, engine, writer, journal)
+            return self._cells(origin_ns * 1e-9, journal)
         except _Stopped:
             return None
         finally:
             journal.close()
-            shutil.copyfile(engine.log, folder / "engine.log")
+            shutil.copyfile(self.engine.log, folder / "engine.log")
 
-    return execution.execute(folder, info, plan, signals, run)
+    def _cells(self, origin_s: float, journal: run_folder.JournalWriter) -> str | None:
+        import pyarrow as pa
 
-
-def _cells(
-    plan: Plan,
-    info: RunInfo,
-    folder: Path,
-    engine: OfflineEngine,
-    writer: PromptWriter,
-    journal: run_folder.JournalWriter,
-) -> str | None:
-    """Every batch, and its warm-up before it; why they ended early, where a later one did."""
-    import pyarrow as pa
-
-    assert info.origin_ns is not None  # noqa: S101
-    origin_s = info.origin_ns * 1e-9
-    for cell, load in enumerate(plan.cells):
-        for first, last in plan.steps(cell):
-            requests = [plan.request(cell, index) for index in range(first, last or len(plan.rows(cell)))]
-            try:
-                batch = engine.generate(
-                    [writer.write(each) for each in requests], [x.output_tokens for x in requests]
-                )
-            except LaunchError as error:
-                if cell == 0:
-                    raise
-                return str(error)
-            rows = [
-                msgspec.structs.asdict(_record(each.request_id, cell, each.phase, answer, batch, origin_s))
-                | {"status": "ok" if answer.output_tokens >= each.output_tokens else "short"}
-                for each, answer in zip(requests, batch.answers, strict=True)
-            ]
-            table = pa.Table.from_pylist(rows, schema=run_folder.records_schema())
-            if not all(journal.write(each) for each in table.combine_chunks().to_batches()):
-                return "the disk is full"
-        start_s, end_s = batch.start_s - origin_s, batch.end_s - origin_s
-        info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=start_s, end_s=end_s)
-        run_folder.write_info(folder, info)
-        run_folder.log(folder, f"{load.label}: {end_s - start_s:.3g} s")
-    return None
+        folder, info, plan, _ = self.run
+        for cell, load in enumerate(plan.cells):
+            for first, last in plan.steps(cell):
+                requests = [plan.request(cell, index) for index in range(first, last or len(plan.rows(cell)))]
+                prompts = [self.writer.write(each) for each in requests]
+                try:
+                    batch = self.engine.generate(prompts, [each.output_tokens for each in requests])
+                except LaunchError as error:
+                    if cell == 0:
+                        raise
+                    return str(error)
+                rows = [
+                    msgspec.structs.asdict(_record(request, answer, batch, origin_s))
+                    for request, answer in zip(requests, batch.answers, strict=True)
+                ]
+                table = pa.Table.from_pylist(rows, schema=run_folder.records_schema())
+                if not all(journal.write(each) for each in table.combine_chunks().to_batches()):
+                    return "the disk is full"
+            start_s, end_s = batch.start_s - origin_s, batch.end_s - origin_s
+            info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=start_s, end_s=end_s)
+            run_folder.write_info(folder, info)
+            run_folder.log(folder, f"{load.label}: {end_s - start_s:.3g} s")
+        return None
 
 
-def _record(
-    name: str, cell: int, phase: Any, answer: OfflineAnswer, batch: OfflineBatch, origin_s: float
-) -> RequestRecord:
-    """Of one request of a batch: its first and last token where the engine says when these were, else the end."""
+def _record(request: PlannedRequest, answer: OfflineAnswer, batch: OfflineBatch, origin_s: float) -> RequestRecord:
+    """Make the record of one request of a batch: with its first and last token where the engine tells when these
+    were, else with the end alone.
+    """
     timed = answer.first_s is not None and answer.last_s is not None and answer.output_tokens > 1
     times = [answer.first_s, answer.last_s] if timed else [answer.last_s or batch.end_s]
     tokens = [1, answer.output_tokens] if timed else [answer.output_tokens]
     return RequestRecord(
-        request_id=name,
-        cell=cell,
-        phase=phase,
+        request_id=request.request_id,
+        cell=request.cell,
+        phase=request.phase,
         intended_s=batch.start_s - origin_s,
         sent_s=batch.start_s - origin_s,
         arrival_s=[(each or 0.0) - origin_s for each in times],
@@ -194,5 +248,5 @@ def _record(
         input_tokens=answer.input_tokens,
         output_tokens=answer.output_tokens,
         finish_reason="length",
-        status="ok",
+        status="ok" if answer.output_tokens >= request.output_tokens else "short",
     )

@@ -1,4 +1,4 @@
-"""What an engine was started with, asked of the machine that it runs on; see core.provenance."""
+"""The provenance of a run is asked of the machine that its engine runs on; see core.provenance."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ _GIT_S = 5.0
 
 
 def of_launch(launch: Launch, *, here: bool = True) -> Provenance:
-    """Of an engine that runs. `here`: False where its ranks are on other machines, which are not asked."""
+    """Collect the provenance of an engine that runs. `here`: False where its ranks are on other machines, which are
+    not asked.
+    """
     container = launch.container
     keys = [value for name, value in os.environ.items() if names_key(name) and len(value) > 7]
     commands = tuple(tuple(blank(word, keys) for word in blank_words(rank.argv)) for rank in launch.ranks)
@@ -54,7 +56,7 @@ def of_launch(launch: Launch, *, here: bool = True) -> Provenance:
 
 
 def git_state() -> GitState | None:
-    """Of the folder that this process is in; None: it is in no repository, or there is no git."""
+    """Return the commit of the folder that this process is in; None: it is in no repository, or there is no git."""
     commit = _output(["git", "rev-parse", "HEAD"], _GIT_S)
     if not re.fullmatch("[0-9a-f]{40,64}", commit or ""):
         return None
@@ -64,7 +66,7 @@ def git_state() -> GitState | None:
 
 
 def _packages(launch: Launch) -> tuple[str | None, dict[str, str]]:
-    """The version of the engine's interpreter, and of each package there; nothing of an engine without one."""
+    """Ask the engine's interpreter for its version and those of its packages; nothing of an engine without one."""
     argv, container = launch.ranks[0].argv, launch.container
     if container is not None:
         name = argv[argv.index("--name") + 1] if "--name" in argv else None
@@ -79,7 +81,7 @@ def _packages(launch: Launch) -> tuple[str | None, dict[str, str]]:
 
 
 def _interpreter(program: str) -> list[str] | None:
-    """What runs a program that is Python's."""
+    """Find the interpreter of a program that is Python's."""
     path = shutil.which(program)
     if path is None:
         return None
@@ -100,7 +102,7 @@ def _interpreter(program: str) -> list[str] | None:
 
 
 def _digest(runtime: str, image: str, *, here: bool) -> str | None:
-    """Of the image that a name stands for on this machine."""
+    """Find the digest of the image that a name stands for on this machine."""
     told = image
     if here and runtime != "enroot" and "@" not in image:
         told = _output([runtime, "image", "inspect", "--format", "{{json .RepoDigests}}", image], _ANSWER_S) or ""
@@ -109,7 +111,7 @@ def _digest(runtime: str, image: str, *, here: bool) -> str | None:
 
 
 def _output(command: Sequence[str], timeout_s: float) -> str | None:
-    """What a command prints; None where it fails, or takes too long."""
+    """Return what a command prints; None where it fails, or takes too long."""
     try:
         done = subprocess.run(
             command,

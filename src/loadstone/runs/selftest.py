@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.client_accuracy import Comparison, Row, Selftest, Shift, Spread, events_per_s
-from loadstone.analyse.metrics import cell_metrics
+from loadstone.analyse.client_accuracy import ClientErrors, Selftest, SelftestRow, Shift, Spread, events_per_s
+from loadstone.analyse.metrics import measure_cell
 from loadstone.core import host, run_folder
 from loadstone.core.errors import LoadstoneError
 from loadstone.core.plan import Load
@@ -44,43 +44,43 @@ _LATE_SHARE = 0.5
 """Of the time between a stream's tokens: a server later than this (p99) does not offer the load that a row names."""
 
 
-class Level(msgspec.Struct, frozen=True):
-    """So many streams at once, each at this rate, measured for about so many seconds."""
+class StreamLevel(msgspec.Struct, frozen=True):
+    """A load of so many streams at once, each at this rate, measured for about so many seconds."""
 
     streams: int
     tokens_per_s: float
     seconds: float = 4.0
 
 
-LEVELS = (Level(1, 20), Level(10, 20), Level(100, 20), Level(1000, 20), Level(5000, 10))
-QUICK_LEVELS = (Level(1, 20, 2), Level(10, 20, 2), Level(100, 20, 2))
+LEVELS = (StreamLevel(1, 20), StreamLevel(10, 20), StreamLevel(100, 20), StreamLevel(1000, 20), StreamLevel(5000, 10))
+QUICK_LEVELS = (StreamLevel(1, 20, 2), StreamLevel(10, 20, 2), StreamLevel(100, 20, 2))
 
 
 # --- measuring ------------------------------------------------------------------------------------------------
 
 
 def run(
-    levels: Sequence[Level] = LEVELS,
+    levels: Sequence[StreamLevel] = LEVELS,
     contention: bool = True,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> Selftest:
-    """Measure every level, then with `contention` every level again beside as many busy processes as cores.
+    """Measure every level, then with `contention` every level again with as many busy processes as cores.
 
     `on_event` is told what comes next. A level that this host cannot do is a row with a note. Ctrl-C raises.
     """
     described = host.describe()
     rows = []
     for contended in (False, True) if contention else (False,):
-        with _busy(described.cores or 1) if contended else contextlib.nullcontext():
+        with _keep_busy(described.cores or 1) if contended else contextlib.nullcontext():
             for level in levels:
-                beside = ", beside busy processes" if contended else ""
-                on_event(f"{level.streams} × {level.tokens_per_s:g} tokens/s{beside}")
+                contention_text = ", with busy processes" if contended else ""
+                on_event(f"{level.streams} × {level.tokens_per_s:g} tokens/s{contention_text}")
                 rows.append(_row(level, contended))
     return Selftest(host=described, rows=rows)
 
 
-def _row(level: Level, contended: bool) -> Row:
-    row = Row(
+def _row(level: StreamLevel, contended: bool) -> SelftestRow:
+    row = SelftestRow(
         streams=level.streams,
         tokens_per_s=level.tokens_per_s,
         contended=contended,
@@ -93,7 +93,7 @@ def _row(level: Level, contended: bool) -> Row:
     law = FixedLatency(ttft_s=itl_s, itl_s=itl_s)
     try:
         with tempfile.TemporaryDirectory(prefix="loadstone-") as out, start(law, keep_truth=True) as server:
-            options = Options(
+            options = Options.read(
                 url=server.url,
                 concurrency=[level.streams],
                 requests=[level.streams * max(1, round(level.seconds / (_OUTPUT_TOKENS * itl_s)))],
@@ -103,13 +103,15 @@ def _row(level: Level, contended: bool) -> Row:
                 out=Path(out),
             )
             document = bench.bench(options)
-            return _numbers(row, document, law, _truth(server))
+            return _numbers(row, document, law, _ask_truth(server))
     except LoadstoneError as error:
         return msgspec.structs.replace(row, note=str(error))
 
 
-def _truth(server: TimingServer) -> dict[str, list[int]]:
-    """By X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, then when each token was written."""
+def _ask_truth(server: TimingServer) -> dict[str, list[int]]:
+    """Ask the server for its times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, then when each
+    token was written.
+    """
     import httpx
 
     try:
@@ -119,7 +121,9 @@ def _truth(server: TimingServer) -> dict[str, list[int]]:
     return msgspec.json.decode(answer.content, type=dict[str, list[int]])
 
 
-def _numbers(row: Row, document: Mapping[str, Any], law: FixedLatency, truth: Mapping[str, Sequence[int]]) -> Row:
+def _numbers(
+    row: SelftestRow, document: Mapping[str, Any], law: FixedLatency, truth: Mapping[str, Sequence[int]]
+) -> SelftestRow:
     import pyarrow as pa
 
     if not document["cells"]:
@@ -153,8 +157,10 @@ def _numbers(row: Row, document: Mapping[str, Any], law: FixedLatency, truth: Ma
 
 
 @contextlib.contextmanager
-def _busy(processes: int) -> Iterator[list[int]]:
-    """So many processes that only count, at this one's priority: their ids. They end with the block, or with us."""
+def _keep_busy(processes: int) -> Iterator[list[int]]:
+    """Run so many processes that only count, at this one's priority; yields their ids. They end with the block, or
+    with us.
+    """
     program = f"import os\nwhile os.getppid() == {os.getpid()}:\n for _ in range(100_000): pass"
     pids = []
     with contextlib.ExitStack() as stack:
@@ -170,8 +176,9 @@ def _busy(processes: int) -> Iterator[list[int]]:
 
 def compare(
     records: pa.Table, truth: Mapping[str, Sequence[int]], origin_ns: int, law: FixedLatency, load: Load
-) -> Comparison | None:
-    """Records of one cell against the truth (see `_truth`); None where no measured request is ok and matched.
+) -> ClientErrors | None:
+    """Compare records of one cell with the truth (see `_ask_truth`); None where no measured request is ok and
+    matched.
 
     `origin_ns`: CLOCK_MONOTONIC at the records' time 0.
     """
@@ -196,20 +203,20 @@ def compare(
     index = ours.schema.get_field_index("arrival_s")
     theirs = ours.set_column(index, ours.schema.field(index), pa.array(written, pa.list_(pa.float64())))
     arrival_s = ours["arrival_s"].combine_chunks().flatten().to_numpy()
-    by_us, by_them = (cell_metrics(table.to_batches, load) for table in (ours, theirs))
-    return Comparison(
+    by_us, by_them = (measure_cell(table.to_batches, load).samples for table in (ours, theirs))
+    return ClientErrors(
         error_s=spread(arrival_s - np.concatenate(written)),
-        ttft_s=_shift(by_us.ttft_s, by_them.ttft_s),
-        itl_s=_shift(by_us.itl_s, by_them.itl_s),
+        ttft_s=_shift(by_us["ttft_s"], by_them["ttft_s"]),
+        itl_s=_shift(by_us["itl_s"], by_them["itl_s"]),
         request_s=spread(np.subtract(received, origin_ns) * 1e-9 - ours["sent_s"].to_numpy()),
         server_late_s=spread(np.concatenate(late)),
-        coalesced=_coalesced(ours),
+        coalesced=_coalesced_share(ours),
         unmatched=len(chosen) - len(matched),
     )
 
 
-def _coalesced(records: pa.Table) -> float:
-    """Of all events, the share that shares a read with the event after it."""
+def _coalesced_share(records: pa.Table) -> float:
+    """Return the share of events that came in one read with the event after them."""
     reads = records["read"].combine_chunks()
     numbers = reads.flatten().to_numpy()
     same = np.flatnonzero(numbers[1:] == numbers[:-1]) + 1
@@ -218,7 +225,7 @@ def _coalesced(records: pa.Table) -> float:
 
 
 def spread(values: NDArray[np.float64]) -> Spread:
-    """The spread of at least one value, in any order."""
+    """Return the spread of at least one value, in any order."""
     ordered = np.sort(values)
     n = len(ordered)
 

@@ -1,4 +1,4 @@
-"""How fast should it be? The plan that `bench` would run, through a simulated engine, into the same run folder."""
+"""A simulated run: the plan that `bench` would run goes through a simulated engine, into the same kind of folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ctypes
 import dataclasses
 import time
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,21 +19,22 @@ from loadstone.catalogue.engines import engine_title, not_simulated
 from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan
-from loadstone.core.record import CellInfo, RunInfo, Target
+from loadstone.core.record import CellInfo, Target
+from loadstone.core.settings import FirstToken, PredictionBasis, RunSettings
 from loadstone.core.signals import Interrupted, Signals
-from loadstone.core.summary import SCHEMA, FirstToken, Summary
+from loadstone.core.summary import SCHEMA, Summary
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
-from loadstone.predict.simulator.interval import Off, answer_s, intervals
+from loadstone.predict.simulator.interval import CellIntervals, answer_s, intervals
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import engine_measured, remaining, unmeasured, vendor_measured
 from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.runs import execution
-from loadstone.workload.options import SimulateOptions
+from loadstone.workload.options import SimulateOptions, SimulatorOptions, change
 from loadstone.workload.planning import Planner
 
 if TYPE_CHECKING:
@@ -51,19 +51,19 @@ _EVENT_BYTES = 12
 
 def simulate(options: SimulateOptions) -> dict[str, Any]:
     """Simulate a deployment; returns the summary (the `--json` document), whose `run_dir` holds the run. Of several,
-    as `llama-3.1-70b@4xh200/tp={2,4}`, their summaries as `runs`, and `ranking`, the best first (analyse.ranking).
+    such as `llama-3.1-70b@4xh200/tp={2,4}`, their summaries are `runs`, and `ranking` has the best first.
 
     Raises InputError, one line, where it cannot be done, of several where none can, and Interrupted, after saving the
     cells that were done, when a signal ended it.
     """
-    deployments = list(dict.fromkeys(expand(options.deployment)))
-    if len(deployments) == 1:
-        return _simulate(dataclasses.replace(options, deployment=deployments[0]))
+    texts = list(dict.fromkeys(expand(options.simulator.deployment)))
+    if len(texts) == 1:
+        return _simulate(change(options, deployment=texts[0]))
     document: dict[str, Any] = {"schema": SCHEMA, "runs": [], "ranking": []}
     rows: list[Ranked] = []
-    for text in deployments:
+    for text in texts:
         try:
-            run = _simulate(dataclasses.replace(options, deployment=text))
+            run = _simulate(change(options, deployment=text))
         except DiskFullError:
             raise
         except InputError as error:
@@ -81,64 +81,90 @@ def simulate(options: SimulateOptions) -> dict[str, Any]:
 
 
 def _simulate(options: SimulateOptions) -> dict[str, Any]:
-    """As simulate(), of one deployment."""
-    draws = DRAWS if options.draws is None else options.draws
-    deployment = parse_deployment(options.deployment)
-    fleet = fleet_of(deployment, acceptance=options.acceptance, profile=options.profile, offline=options.offline)
+    """Simulate one deployment."""
+    with Signals() as signals:
+        simulation = _open(options, signals)
+        return execution.execute(simulation.run, simulation.simulate)
+
+
+def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
+    """Make the plan and the folder of a simulation. Raises InputError."""
+    asked, output = options.simulator, options.output
+    deployment = parse_deployment(asked.deployment)
+    fleet = fleet_of(deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline)
     longest, limit = longest_request(deployment, fleet.policy)
-    # What ends a measured cell early does nothing here: a simulation takes no hour, and draws no errors.
-    planner = Planner(dataclasses.replace(options, stop_when=None, min_duration_s=None))
-    plan = planner.plan(longest if options.trace is not None else None)
-    if options.offline:
+    planner = Planner(options)
+    plan = planner.plan(longest if options.workload.trace is not None else None)
+    if asked.offline:
         if not all(load.is_burst for load in plan.cells):
             raise InputError("--offline: a batch is there whole; give its size with --rate inf --requests 32,64")
         plan.workload["mode"] = "offline"
-    bounds = execution.bounds_of(options)
+    execution.bounds_of(output)
     lengths = check(plan, longest, limit)
-    fleet = fleet_with(deployment, policy_of(deployment, acceptance=options.acceptance, lengths=lengths), fleet.model)
-    settings = _settings(deployment, fleet, options)
+    fleet = fleet_with(deployment, policy_of(deployment, acceptance=asked.acceptance, lengths=lengths), fleet.model)
+    settings = _settings(deployment, fleet, asked)
     if planner.chooses_length:
-        settings["expected_e2e_s"] = [answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))]
-        plan = planner.plan(e2e_s=settings["expected_e2e_s"])
+        settings.expected_e2e_s = [answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))]
+        plan = planner.plan(e2e_s=settings.expected_e2e_s)
     if isinstance(fleet.model, StepModel):
-        settings["first_token"] = msgspec.to_builtins(_first_token(fleet.model, fleet, plan))
+        settings.first_token = _first_token(fleet.model, fleet, plan)
     if plan.prompts:
-        settings["characters_per_token"] = CHARACTERS_PER_TOKEN
+        settings.characters_per_token = CHARACTERS_PER_TOKEN
     model, gpus = deployment.model.name.rsplit("/", 1)[-1], f"{deployment.gpus}x{deployment.gpu.name}"
-    info = execution.describe(
-        options,
-        plan,
-        _target(deployment, longest, options),
-        bounds,
-        source="simulated",
-        name=("sim", deployment.engine, model, gpus),
-        salt=None,
-        settings=settings,
-    )
-    folder = run_folder.create(options.out, info.run_id)
-    info.run_id = folder.name
-    execution.check_room(folder, plan, _EVENT_BYTES)
+    target = _target(deployment, longest, asked)
+    name = ("sim", deployment.engine, model, gpus)
+    info = execution.describe(options, plan, target, settings, source="simulated", name=name)
+    run = execution.open_run(output.out, info, plan, signals, _EVENT_BYTES)
+    draws = DRAWS if asked.draws is None else asked.draws
+    return _Simulation(run, deployment, fleet, draws, options.load.grace_s)
 
-    def run() -> None:
-        basis = settings.get("profile", "a model without a profile")
-        run_folder.log(folder, f"{deployment.name}, by {basis}: plan {plan.plan_id[:6]} seed {plan.seed}")
-        errors = uncertainty(plan, fleet, draws, bounds)
-        info.settings["intervals"] = [each.intervals for each in errors]
-        if bounds:
-            info.settings["slo_factors"] = [each.factors for each in errors]
+
+@dataclasses.dataclass
+class _Simulation:
+    """A run of a fleet whose folder is open. `draws`: for the intervals; `grace_s`: as in LoadOptions."""
+
+    run: execution.OpenRun
+    deployment: Deployment
+    fleet: Fleet
+    draws: int
+    grace_s: float
+
+    def simulate(self) -> None:
+        """Simulate all cells, and write their records."""
+        folder, info, plan, signals = self.run
+        basis = info.settings.profile or "a model without a profile"
+        run_folder.log(folder, f"{self.deployment.name}, by {basis}: plan {plan.plan_id[:6]} seed {plan.seed}")
+        errors = uncertainty(plan, self.fleet, self.draws, info.slo)
+        info.settings.intervals = [each.intervals for each in errors]
+        if info.slo:
+            info.settings.slo_factors = [each.factors for each in errors]
         signals.on_first = lambda: None
-        counters = Counters(deployment.model.name, fleet.replicas, fleet.policy.kv_tokens)
-        run_folder.write_records(folder, _cells(plan, fleet, options.grace_s, folder, info, counters, signals))
+        counters = Counters(self.deployment.model.name, self.fleet.replicas, self.fleet.policy.kv_tokens)
+        run_folder.write_records(folder, self._cells(counters))
         run_folder.write_server(folder, counters.table())
         _release()
 
-    with Signals() as signals:
-        return execution.execute(folder, info, plan, signals, run)
+    def _cells(self, counters: Counters) -> Iterator[pa.Table]:
+        """Yield the tables of all cells, one cell after another, until a signal; run.json gets when they ran."""
+        folder, info, plan, signals = self.run
+        start_s = _PAUSE_S
+        for cell, load in enumerate(plan.cells):
+            if signals.count:
+                return
+            begun_s = time.monotonic()
+            counters.begin(start_s)
+            run = run_cell(plan, cell, self.fleet, start_s, self.grace_s, counters.look)
+            counters.look(run.over_s, run.states())
+            yield from tables(plan, cell, run, self.fleet.policy)
+            info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s)
+            took_s = time.monotonic() - begun_s
+            run_folder.log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
+            start_s = run.over_s + _PAUSE_S
 
 
 def check(plan: Plan, longest: int, what: str) -> NDArray[np.int64]:
-    """Refuse before the run what the engine would refuse in it; for `longest` and `what` see longest_request(). The
-    tokens of all requests, prompt and answer together. Raises InputError.
+    """Refuse before the run what the engine would refuse in it; for `longest` and `what` see longest_request().
+    Returns the tokens of all requests, prompt and answer together. Raises InputError.
     """
     import numpy as np
 
@@ -157,30 +183,11 @@ def check(plan: Plan, longest: int, what: str) -> NDArray[np.int64]:
     return np.concatenate(lengths)
 
 
-def _cells(
-    plan: Plan, fleet: Fleet, grace_s: float, folder: Path, info: RunInfo, counters: Counters, signals: Signals
-) -> Iterator[pa.Table]:
-    """The tables of all cells, one cell after another, until a signal; `info` gets when they ran."""
-    start_s = _PAUSE_S
-    for cell, load in enumerate(plan.cells):
-        if signals.count:
-            return
-        begun_s = time.monotonic()
-        counters.begin(start_s)
-        run = run_cell(plan, cell, fleet, start_s, grace_s, counters.look)
-        counters.look(run.over_s, run.states())
-        yield from tables(plan, cell, run, fleet.policy)
-        info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s)
-        took_s = time.monotonic() - begun_s
-        run_folder.log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
-        start_s = run.over_s + _PAUSE_S
-
-
-def uncertainty(plan: Plan, fleet: Fleet, draws: int, slo: Collection[str] = ()) -> list[Off]:
-    """By cell, how far off each metric may be; see simulator.interval. Nothing where the model knows no spread."""
+def uncertainty(plan: Plan, fleet: Fleet, draws: int, slo: Collection[str] = ()) -> list[CellIntervals]:
+    """Compute by cell how far off metrics may be; see simulator.interval. Nothing where the model knows no spread."""
     model = fleet.model
     if not isinstance(model, StepModel) or draws < 1:
-        return [Off({}, {}) for _ in plan.cells]
+        return [CellIntervals({}, {}) for _ in plan.cells]
     drawn = model.draws(draws, plan.seed)
     return [intervals(plan, cell, fleet, drawn, remaining(model.profile), slo) for cell in range(len(plan.cells))]
 
@@ -191,12 +198,12 @@ def _release() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _target(deployment: Deployment, longest: int, options: SimulateOptions) -> Target:
+def _target(deployment: Deployment, longest: int, asked: SimulatorOptions) -> Target:
     return Target(
         url=deployment.name,
         urls=[deployment.name],
-        endpoint="offline" if options.offline else "completions",
-        model=options.model or deployment.model.name,
+        endpoint="offline" if asked.offline else "completions",
+        model=asked.model or deployment.model.name,
         engine=engine_title(deployment.engine),
         engine_version=deployment.engine_version,
         prompt_kind="token ids",
@@ -204,47 +211,47 @@ def _target(deployment: Deployment, longest: int, options: SimulateOptions) -> T
     )
 
 
-def _basis(deployment: Deployment, fleet: Fleet, options: SimulateOptions) -> dict[str, Any]:
-    """What the prediction stands on, for verdict.prediction_findings()."""
-    basis: dict[str, Any] = {"assumed": list(deployment.model.assumed)}
+def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> PredictionBasis:
+    """Collect what the prediction rests on, for verdict.prediction_findings()."""
     towers = deployment.model.vision_parameters or any("tower" in each for each in deployment.model.assumed)
-    basis["not_read"] = "images or sound" if towers else ""
-    basis["not_simulated"] = not_simulated(deployment.engine, deployment.arguments)
+    basis = PredictionBasis(
+        assumed=list(deployment.model.assumed),
+        not_read="images or sound" if towers else "",
+        not_simulated=not_simulated(deployment.engine, deployment.arguments),
+    )
     if isinstance(fleet.model, StepModel):
         profile = fleet.model.profile
-        basis["profile"] = profile.name
-        basis["unmeasured"] = unmeasured(deployment, profile)
-        basis["vendor_unmeasured"] = not vendor_measured(deployment)
-        basis["engine_unmeasured"] = not engine_measured(deployment)
+        basis.profile = profile.name
+        basis.unmeasured = unmeasured(deployment, profile)
+        basis.vendor_unmeasured = not vendor_measured(deployment)
+        basis.engine_unmeasured = not engine_measured(deployment)
     if deployment.nodes_crossed > 1:
-        basis["nodes_crossed"], basis["own_profile"] = deployment.nodes_crossed, options.profile is not None
+        basis.nodes_crossed, basis.own_profile = deployment.nodes_crossed, asked.profile is not None
     if fleet.policy.speculative is not None:
         named, layers = deployment.draft, deployment.model.draft_layers
-        basis["draft"] = named.model.name if named else "the model's own layers" if layers else None
-        if options.acceptance is None:
-            basis["assumed_acceptance"] = fleet.policy.speculative.acceptance
+        basis.draft = named.model.name if named else "the model's own layers" if layers else None
+        if asked.acceptance is None:
+            basis.assumed_acceptance = fleet.policy.speculative.acceptance
     return basis
 
 
 def _first_token(model: StepModel, fleet: Fleet, plan: Plan) -> FirstToken:
-    """Of the first measured prompt."""
+    """Predict the first token of the first measured prompt."""
     tokens = max(1, int(whole_prompts(plan, 0)[plan.warmup_count(0)]))
     # Where prompts are not cut, one takes as many as it has.
     step_tokens = fleet.policy.max_batched_tokens if fleet.policy.chunked else tokens
     return FirstToken(tokens, dict(parts_of(model, lambda each: first_token_s(each, tokens, step_tokens))))
 
 
-def _settings(deployment: Deployment, fleet: Fleet, options: SimulateOptions) -> dict[str, Any]:
-    """RunInfo.settings that only a simulated run has and that do not depend on its plan."""
-    settings: dict[str, Any] = {
-        "deployment": deployment.to_settings(),
-        "policy": msgspec.to_builtins(fleet.policy),
-        "schedulers": fleet.replicas,
-        "sampling": {"temperature": options.temperature, "top_p": options.top_p},
-        "turnaround_s": TURNAROUND_S,
-        "prefix_cache": fleet.policy.prefix_cache,
-        "basis": _basis(deployment, fleet, options),
-    }
-    if isinstance(fleet.model, StepModel):
-        settings["profile"] = fleet.model.profile.name
-    return settings
+def _settings(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> RunSettings:
+    """Return the settings that only a simulated run has and that do not depend on its plan."""
+    return RunSettings(
+        deployment=deployment.to_settings(),
+        policy=msgspec.to_builtins(fleet.policy),
+        schedulers=fleet.replicas,
+        sampling={"temperature": asked.temperature, "top_p": asked.top_p},
+        turnaround_s=TURNAROUND_S,
+        prefix_cache=fleet.policy.prefix_cache,
+        basis=_basis(deployment, fleet, asked),
+        profile=fleet.model.profile.name if isinstance(fleet.model, StepModel) else None,
+    )

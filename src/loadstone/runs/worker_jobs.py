@@ -1,24 +1,23 @@
-"""What each worker is told: where the servers are, what to send, and how long to wait."""
+"""The job of each worker: where the servers are, what to send, and how long to wait."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import time
-from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult
 
 from loadstone.core.errors import TargetError
 from loadstone.core.plan import Plan
-from loadstone.core.record import RunInfo
 from loadstone.core.version import __version__
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.client.protocol import Destination, Job
 from loadstone.measure.engines.server import check_url
 from loadstone.measure.wire.request import make_body, make_path
-from loadstone.runs.preflight import Server
-from loadstone.workload.options import Options
+from loadstone.runs.execution import OpenRun
+from loadstone.runs.preflight import ProbedServer
+from loadstone.workload.options import ClientOptions, Options
 from loadstone.workload.request import Route
 
 _HELD_BYTES = 256 * 1024 * 1024
@@ -27,17 +26,17 @@ _HELD_BYTES = 256 * 1024 * 1024
 _TRIAL_S = 2.0
 
 
-def route(options: Options, plan: Plan) -> Route:
-    return options.route or ("sticky" if plan.has_sessions else "round-robin")
+def route_of(client: ClientOptions, plan: Plan) -> Route:
+    return client.route or ("sticky" if plan.has_sessions else "round-robin")
 
 
 def _destination(
-    options: Options, parts: SplitResult, path: str, headers: list[tuple[str, str]], keys: list[str]
+    client: ClientOptions, parts: SplitResult, path: str, headers: list[tuple[str, str]], keys: list[str]
 ) -> Destination:
-    """How workers reach one server, and the keys that it may repeat. Raises TargetError."""
+    """Describe how workers reach one server, and the keys that it may repeat. Raises TargetError."""
     tls = parts.scheme == "https"
     port = parts.port or (443 if tls else 80)
-    via = check_url(options.proxy) if options.proxy is not None else None
+    via = check_url(client.proxy) if client.proxy is not None else None
     host_name, host_port = (parts.hostname, port) if via is None else (via.hostname, via.port or 80)
     family, sockaddr = _address(host_name or "", host_port)
     # A proxy forwards plain HTTP, named whole in the request line; for TLS it is asked for a tunnel.
@@ -48,7 +47,7 @@ def _destination(
         ("Host", parts.netloc),
         ("User-Agent", f"loadstone/{__version__}"),
         ("Content-Type", "application/json"),
-        ("Accept", "text/event-stream" if options.stream else "application/json"),
+        ("Accept", "text/event-stream" if client.stream else "application/json"),
         # A compressed stream would be bunched by the compressor.
         ("Accept-Encoding", "identity"),
     ]
@@ -63,7 +62,7 @@ def _destination(
 
 
 def _address(name: str, port: int) -> tuple[int, tuple[Any, ...]]:
-    """Address family and socket address of a host: the first, of several the first that takes a connection.
+    """Resolve a host to address family and socket address; of several, the first that takes a connection.
 
     `localhost` often means ::1 before 127.0.0.1, and many servers listen on the latter alone. Raises TargetError.
     """
@@ -79,34 +78,34 @@ def _address(name: str, port: int) -> tuple[int, tuple[Any, ...]]:
     return addresses[0]
 
 
-def jobs(options: Options, plan: Plan, info: RunInfo, server: Server, folder: Path) -> list[Job]:
-    """One for each worker; times of the run count from now. Raises TargetError."""
-    request = server.request
+def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
+    """Write a job for each worker; times of the run count from now. Raises TargetError."""
+    client, plan, info, request = options.client, run.plan, run.info, server.request
     streams = max((load.value for load in plan.cells if not load.is_open), default=1000)
     below = "" if request.endpoint == "triton-grpc" else make_path(request)
     destinations = [
-        _destination(options, parts, base_path + below, server.headers, server.keys)
+        _destination(client, parts, base_path + below, server.headers, server.keys)
         for parts, base_path in server.addresses
     ]
     origin_ns = time.monotonic_ns()
     return [
         Job(
-            folder=str(folder),
+            folder=str(run.folder),
             worker=worker,
             origin_ns=origin_ns,
             destinations=destinations,
-            route=route(options, plan),
+            route=route_of(client, plan),
             endpoint=request.endpoint,
             streams=request.stream,
             body=make_body(request),
             vocabulary=server.vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",
-            timeouts=options.timeouts,
-            grace_s=options.grace_s,
+            timeouts=client.timeouts,
+            grace_s=options.load.grace_s,
             held_limit_bytes=int(min(65_536, max(2048, _HELD_BYTES / streams))),
-            watched=options.stop_when is not None,
-            ray=options.ray,
+            watched=options.early_end.stop_when is not None,
+            ray=client.ray,
         )
-        for worker in range(options.workers or choose_workers(plan.cells))
+        for worker in range(client.workers or choose_workers(plan.cells))
     ]

@@ -13,9 +13,11 @@ import msgspec
 from loadstone.analyse.stored_run import read_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.provenance import Provenance
 from loadstone.core.summary import Summary
 from loadstone.predict.simulator.fleet import fleet_of
-from loadstone.runs.bench import Event, bench
+from loadstone.runs.bench import bench
+from loadstone.runs.cells import Event
 from loadstone.runs.find_max import find_max
 from loadstone.runs.simulate import simulate
 from loadstone.studies.file import ACCEPTANCE, StudyFile
@@ -48,8 +50,8 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
         if run is None:
             raise TargetError(f"{out}: the client has left no run here")
         info = run_folder.read_info(run)
-        there = info.settings.get("provenance") or {}
-        info.settings["provenance"] = msgspec.to_builtins(engine.made_with) | there
+        there = msgspec.to_builtins(info.settings.provenance)
+        info.settings.provenance = msgspec.convert(msgspec.to_builtins(engine.made_with) | there, Provenance)
         run_folder.write_info(run, info)
         return msgspec.structs.replace(read_run(run).summary, run_dir=str(run))
 

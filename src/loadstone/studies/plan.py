@@ -6,7 +6,6 @@ study whose file changes measures again what changed, and nothing else.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import math
@@ -24,7 +23,7 @@ from loadstone.engines import EMBEDDED
 from loadstone.runs import find_max
 from loadstone.studies.file import ACCEPTANCE, EngineSettings, StudyFile, load_entries
 from loadstone.workload.lengths import parse_length
-from loadstone.workload.options import Options, SimulateOptions, options_of
+from loadstone.workload.options import Options, SimulateOptions, options_of, values_of
 from loadstone.workload.planning import Planner
 
 EMBEDDED_MODEL = "tiny"
@@ -189,13 +188,14 @@ def _cells(read: StudyFile) -> list[_Cell]:
                 options = workload | load | {"seed": read.study.seed}
                 try:
                     named = {key.replace("-", "_"): value for key, value in options.items()}
-                    meant = options_of({"deployment": ""} | named, SimulateOptions)
-                    if meant.find_max is not None:
-                        find_max.asked(meant)
+                    accepted = _acceptance(named.pop(ACCEPTANCE, None))
+                    meant = options_of(named, Options)
+                    if meant.load.find_max is not None:
+                        find_max.read_search(meant)
                     planner = Planner(meant)
                     if not number:  # the others have the same options, and other values of one
                         planner.plan()
-                    identity = _identity(meant)
+                    identity = _identity(meant, accepted)
                 except InputError as error:
                     key = str(error).partition(":")[0].lstrip("-")
                     where = f"$.workloads.{name}.{key}" if key in workload else f"{at}.{key}"
@@ -207,14 +207,19 @@ def _cells(read: StudyFile) -> list[_Cell]:
     return cells
 
 
-def _identity(meant: SimulateOptions) -> dict[str, Any]:
+def _acceptance(value: Any) -> float | None:
+    return options_of({"deployment": "", ACCEPTANCE: value}, SimulateOptions).simulator.acceptance
+
+
+def _identity(meant: Options, acceptance: float | None) -> dict[str, Any]:
     """Return the options that are not the defaults, as values: `1k` and 1024 are one length, `4` and [4] one load."""
-    default = options_of({"deployment": ""}, SimulateOptions)
-    names = [*(field.name for field in dataclasses.fields(Options)), ACCEPTANCE]
-    values = {name: getattr(meant, name) for name in names if getattr(meant, name) != getattr(default, name)}
+    default = values_of(Options())
+    values = {name: value for name, value in values_of(meant).items() if value != default[name]}
+    if acceptance is not None:
+        values[ACCEPTANCE] = acceptance
     for name in ("input", "output"):
         if name in values:
-            values[name] = repr(parse_length(values[name], meant.range_ratio, f"--{name}"))
+            values[name] = repr(parse_length(values[name], meant.workload.range_ratio, f"--{name}"))
     return values
 
 

@@ -70,7 +70,7 @@ def study_runs(
     for launch in launches:
         for run in filter(None, (runs[cell.id] for cell in launch.cells)):
             info = run_folder.read_info(run)
-            done.append(_Done(launch, info, Provenance.read(info)))
+            done.append(_Done(launch, info, info.settings.provenance))
     cells = _cells(launches, runs, twin)
     shared, apart = _made_with(done)
     part = StudyPart(
@@ -116,8 +116,8 @@ def _cells(launches: Sequence[PlannedLaunch], runs: Mapping[str, Path | None], t
 def _found(answer: Mapping[str, Any]) -> str:
     """Say what a search found, in a few words."""
     low, high = (answer[name] and f"{answer[name]['value']:.4g}" for name in ("load", "fails_at"))
-    held = f"{low or 'no'} {unit_of(answer)} surely {'hold' if low else 'held'}"
-    return f"{held}, {high or 'none'} {'fail' if high else 'failed'}"
+    holds = f"holds at {low} {unit_of(answer)}" if low else "holds at no load tried"
+    return f"{holds}, fails at {high or 'no load tried'}"
 
 
 def _missing(launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:

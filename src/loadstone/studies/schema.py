@@ -7,15 +7,16 @@ from typing import Any
 
 import msgspec
 
-from loadstone.studies.file import LOAD_FLAGS, NAME, WORKLOAD_FLAGS, Seconds, Study
-from loadstone.workload.options import SimulateOptions, json_schema
+from loadstone.studies.file import ACCEPTANCE, LOAD_FLAGS, NAME, WORKLOAD_FLAGS, Seconds, Study
+from loadstone.workload.options import Options, SimulateOptions, json_schema
 
 
 def study_schema() -> dict[str, Any]:
     """Make the JSON Schema, draft 2020-12. A file that it takes may still be refused, for what it cannot say."""
     schema = msgspec.json.schema(Study, schema_hook=_quantity)
     study = schema["$defs"]["Study"]["properties"]
-    options = json_schema(SimulateOptions)
+    options = json_schema(Options)
+    options["properties"][ACCEPTANCE] = json_schema(SimulateOptions)["properties"][ACCEPTANCE]
     load = _entry(options["properties"], LOAD_FLAGS)
     study["workloads"]["additionalProperties"] = _entry(options["properties"], WORKLOAD_FLAGS)
     study["loads"] = {"anyOf": [load, {"type": "array", "items": load}]}

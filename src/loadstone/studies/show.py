@@ -165,7 +165,8 @@ def _deployment(
             options.pop(ACCEPTANCE, None)
             asked[name] = _asked(Planner(options_of(options, Options)))
         given = asked[name].planner.options
-        search_s = None if given.find_max is None else given.max_duration_s or LONGEST_S
+        longest_s = given.early_end.max_duration_s if isinstance(given, Options) else None
+        search_s = None if given.load.find_max is None else longest_s or LONGEST_S
         most_s = read.study.limits.cell
         cells.append(_cell(cell.workload, cell.load, asked[name], engine, problem, most_s, search_s))
     repeats = read.study.repeats

@@ -9,7 +9,6 @@ import msgspec
 
 from loadstone.core import run_folder
 from loadstone.core.run_folder.owner import is_owned
-from loadstone.runs.find_max import SETTING
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import read_entries
 from loadstone.studies.plan import PlannedCell, PlannedLaunch
@@ -62,8 +61,7 @@ def repeats_text(launch: PlannedLaunch) -> str:
 
 def read_answer(run: Path) -> dict[str, Any] | None:
     """Return the answer of a search, of which this is the run that it is about."""
-    answer: dict[str, Any] | None = run_folder.read_info(run).settings.get(SETTING)
-    return answer
+    return run_folder.read_info(run).settings.find_max
 
 
 def read_status(read: StudyFile, launches: tuple[PlannedLaunch, ...], folder: Path) -> StudyStatus:

@@ -27,7 +27,6 @@ from loadstone.core.run_folder.folder import explain_unwritable
 from loadstone.core.run_folder.owner import own
 from loadstone.core.signals import Interrupted
 from loadstone.core.summary import Summary
-from loadstone.runs import find_max
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import Handle, StudyJournal, find_leftovers
 from loadstone.studies.plan import PlannedCell, PlannedLaunch
@@ -288,7 +287,7 @@ def find_run(folder: Path, cell: PlannedCell) -> Path | None:
             if (run / "summary.json").is_file():
                 with contextlib.suppress(InputError):
                     info = run_folder.read_info(run)
-                    if info.status == "done" and (not cell.is_search or find_max.SETTING in info.settings):
+                    if info.status == "done" and (not cell.is_search or info.settings.find_max is not None):
                         return run
     return None
 

@@ -1,4 +1,4 @@
-"""When the requests of an open loop are sent, and how a load may change in the course of a cell."""
+"""Arrivals: when the requests of an open loop are sent, and how a load may change in the course of a cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Profile = tuple[tuple[float, float, float], ...]
 
 
 def arrivals(load: Load, count: int, rng: np.random.Generator, span_s: float | None = None) -> NDArray[np.float64]:
-    """`count` intended times in seconds at a steady rate.
+    """Draw `count` intended times in seconds at a steady rate.
 
     constant  gaps of one length, the first before the first
     poisson   exponential gaps
@@ -31,11 +31,11 @@ def arrivals(load: Load, count: int, rng: np.random.Generator, span_s: float | N
     the order statistics of uniforms (Devroye 1986, ch. 5.2). None: gaps have mean 1/rate, and the span is random.
     """
     gaps = _gaps(load, count, rng)
-    return gaps.cumsum()[:count] / load.value if span_s is None else _within(gaps, count, span_s)
+    return gaps.cumsum()[:count] / load.value if span_s is None else _scale_to_span(gaps, count, span_s)
 
 
 def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = None) -> NDArray[np.float64]:
-    """Intended times in seconds under `load.profile`, up to its end; `count` None: as many as are expected.
+    """Draw intended times in seconds under `load.profile`, up to its end; `count` None: as many as are expected.
 
     Times of the same process at rate 1, put through the inverse of Λ(t), the number expected up to t: for Poisson
     gaps this is the inhomogeneous Poisson process of that rate (time rescaling; Çinlar 1975, ch. 4.7) that had so
@@ -45,7 +45,7 @@ def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = N
     expected = np.cumsum((starts + ends) / 2 * seconds)
     total = float(expected[-1])
     count = round(total) if count is None else count
-    unit = _within(_gaps(load, count, rng), count, total)
+    unit = _scale_to_span(_gaps(load, count, rng), count, total)
     piece = np.searchsorted(expected, unit, side="right").clip(max=len(expected) - 1)
     within = unit - np.concatenate([[0.0], expected])[piece]
     begin = np.concatenate([[0.0], np.cumsum(seconds)])[piece]
@@ -55,15 +55,15 @@ def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = N
     return np.asarray(begin + 2 * within / np.maximum(a + root, 1e-300))
 
 
-def _within(gaps: NDArray[np.float64], count: int, span: float) -> NDArray[np.float64]:
-    """The first `count` arrivals of these gaps, whose sum becomes `span`."""
+def _scale_to_span(gaps: NDArray[np.float64], count: int, span: float) -> NDArray[np.float64]:
+    """Return the first `count` arrivals of these gaps, whose sum becomes `span`."""
     sums = np.cumsum(gaps)
     # Very bunched gaps may all be too small for a number.
     return np.asarray(sums[:count] * (span / max(float(sums[-1]), 1e-300)) if len(sums) else sums)
 
 
 def _gaps(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Gaps of mean 1 before `count` arrivals; of drawn ones, one more after the last."""
+    """Draw gaps of mean 1 before `count` arrivals; of drawn ones, one more after the last."""
     if load.process == "constant":
         return np.ones(count)
     if load.process == "gamma":
@@ -72,9 +72,9 @@ def _gaps(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float6
 
 
 def default_requests(load: Load, e2e_s: float = 0.0) -> int:
-    """How many requests, or sessions, a cell measures when nothing is said.
+    """Choose how many requests, or sessions, a cell measures where nobody says it.
 
-    Enough for each place of a closed loop to turn over; a minute of arrivals, doubled until these take SPANS times as
+    Enough for each slot of a closed loop to turn over; a minute of arrivals, doubled until these take SPANS times as
     long as a request (`e2e_s`: about its E2E): by doubling, so that runs of similar servers have the same plan.
     """
     if load.is_burst:
@@ -88,7 +88,8 @@ def default_requests(load: Load, e2e_s: float = 0.0) -> int:
 
 
 def default_warmup(load: Load, measured: float | None = None) -> int:
-    """As many as fill the engine: the concurrency; a second's worth of a rate; one before a burst or a ramp.
+    """Choose as many warm-up requests as fill the engine: the concurrency; a second's worth of a rate; one before a
+    burst or a ramp.
 
     Of a rate no more than a tenth of the `measured` requests (None: `default_requests`, or the duration's worth): at
     a rate beyond the engine all of them wait behind the warm-up, which then must not be what they tell of.
@@ -103,7 +104,7 @@ def default_warmup(load: Load, measured: float | None = None) -> int:
 
 
 def level(profile: Profile, at_s: float) -> float:
-    """The profile's value at a time; 0 after its end."""
+    """Return the profile's value at a time; 0 after its end."""
     for start, end, seconds in profile:
         if at_s < seconds:
             return start + (end - start) * at_s / seconds
@@ -116,12 +117,12 @@ def duration_s(profile: Profile) -> float:
 
 
 def mean(profile: Profile) -> float:
-    """Over time."""
+    """Return the profile's mean over time."""
     return sum((start + end) / 2 * seconds for start, end, seconds in profile) / duration_s(profile)
 
 
 def parse_profile(text: str) -> tuple[str, Profile]:
-    """("rate" | "concurrency", pieces) from `1:20:60s,20:30s`: 1 to 20 in a minute, then 20 for half a minute.
+    """Read ("rate" | "concurrency", pieces) from `1:20:60s,20:30s`: 1 to 20 in a minute, then 20 for half a minute.
 
     `concurrency=1:64:60s` ramps the requests under way instead of the rate. Raises InputError.
     """

@@ -1,4 +1,5 @@
-"""Prompts from a file, in whichever of the usual formats it is. The content tells the format, never the name.
+"""Prompts are read from a file, in whichever of the usual formats it is. The content tells the format, never the
+name.
 
 A file is one JSON array, JSONL (a JSON value per line), or plain text (a prompt per line); UTF-8; gzip or not.
 What an item holds is settled by the first one; every other must be like it:
@@ -12,7 +13,7 @@ text      a line of plain text
 
 A line of OpenAI's batch format (custom_id, method, url, body) is what its body holds.
 
-What stands beside messages for their tools goes with them. Columns and parts that change what is asked of the server
+What items have for the tools of messages goes with them. Columns and parts that change what is asked of the server
 and cannot be sent are counted.
 
 Read as conversations, an item is all its user's turns: what a session asks one after another, each with the answers
@@ -32,7 +33,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.workload.files import first_line, lines, opened
+from loadstone.workload.files import first_line, lines, open_bytes
 
 GIVE = "give JSON, JSONL or plain text in UTF-8"
 
@@ -62,7 +63,7 @@ _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "function_call", "to
 """What a server takes of a message; the rest is notes."""
 _CALLS = ("tool_calls", "function_call")
 _TOOLS = {"tools": ("tool_choice", "parallel_tool_calls"), "functions": ("function_call",)}
-"""What chat endpoints take beside messages."""
+"""Fields that chat endpoints take besides messages."""
 _CHANGES = re.compile(
     "image|audio|video|media|document|passage|article|context|attach|system|tool|function|observation"
     "|response_format|schema|grammar|guided|structured|template|^n$|best_of"
@@ -75,10 +76,10 @@ _UNREADABLE = b"{"
 
 
 class Dataset(msgspec.Struct, frozen=True):
-    """What a file asks. Entry i of every list belongs together.
+    """The prompts of a file. Entry i of every list belongs together.
 
     prompts        plain text, or (formats sharegpt and messages) chat messages as a compact JSON array; an object
-                   with `messages` where their tools stand beside them
+                   with `messages` and their tools where there are any
     output_tokens  the tokens to ask for, None where the file does not state a count
     sha256         of the file as it lies on disk, hexadecimal
     skipped        items without a usable prompt: empty, parts other than text, not begun by a human; among
@@ -100,12 +101,12 @@ class Dataset(msgspec.Struct, frozen=True):
 
     @property
     def chat(self) -> bool:
-        """Whether prompts are messages."""
+        """True where prompts are messages."""
         return self.format in ("sharegpt", "messages")
 
 
 def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> Dataset:
-    """Read every prompt of a file. Lines are read one by one; an array is held whole, as bytes, beside its prompts.
+    """Read every prompt of a file. Lines are read one by one; an array is held as bytes, with its prompts.
 
     With `conversations` the turns of every item too. With `skip_bad` items that are broken or lack a field are left
     out and counted; an array that breaks off has those before.
@@ -113,7 +114,7 @@ def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> 
     Raises InputError, with the line (of an array: the element), where the file cannot be read, is not text, is
     broken, lacks a field or holds no prompt.
     """
-    with opened(path, GIVE) as (stream, sha256):
+    with open_bytes(path, GIVE) as (stream, sha256):
         return _read(path, stream, sha256, conversations, skip_bad)
 
 
@@ -159,14 +160,14 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_b
 
 
 def request_of(item: Any) -> Any:
-    """Of a line of OpenAI's batch format, the body of its request; anything else as it is."""
+    """Return the body of a request in OpenAI's batch format; anything else as it is."""
     if isinstance(item, dict) and "custom_id" in item and isinstance(item.get("body"), dict):
         return item["body"]
     return item
 
 
 def field_of(item: Any) -> str | None:
-    """Under which field the prompts lie; None for bare strings."""
+    """Find the field that holds prompts; None for bare strings."""
     if isinstance(item, str):
         return None
     if isinstance(item, dict):
@@ -177,8 +178,8 @@ def field_of(item: Any) -> str | None:
 
 
 def prompt_of(item: Any, field: str | None, lost: set[str]) -> str | None:
-    """The prompt of one item, None where it has none to send; `lost` gets the names of what cannot be sent. Raises
-    ItemError where it is not what `field` asks.
+    """Return the prompt of one item, None where it has none to send; `lost` gets the names of what cannot be sent.
+    Raises ItemError where it is not what `field` asks.
     """
     if field is None:
         if not isinstance(item, str):
@@ -187,12 +188,12 @@ def prompt_of(item: Any, field: str | None, lost: set[str]) -> str | None:
     if not isinstance(item, dict) or field not in item:
         raise ItemError(f"no field {field!r}, which the first item has; give items of one kind")
     value = item[field]
-    used = {field, *_beside(item)} if field in ("conversations", "messages") else {field}
+    used = {field, *_extra_fields(item)} if field in ("conversations", "messages") else {field}
     if field == "instruction":
         used |= {"input", "context"}
     lost |= {name for name in item if item[name] not in (None, 0, 1, "", [], {}) and _CHANGES.search(name)} - used
     if field == "instruction":
-        # Alpaca, Dolly: what the instruction is about stands beside it.
+        # Alpaca, Dolly: another field has what the instruction is about.
         about = (item.get(name) for name in ("input", "context"))
         texts = (text for text in about if isinstance(text, str) and text.strip())
         value = "\n\n".join([value, *texts]) if isinstance(value, str) else value
@@ -223,7 +224,7 @@ def _conversation(item: dict[str, Any]) -> str | None:
 
 
 def _messages(item: dict[str, Any], lost: set[str]) -> str | None:
-    sent = _checked(item)
+    sent = _check_messages(item)
     if sent and sent[-1]["role"] == "assistant":
         sent.pop()
     for message in item["messages"][: len(sent)]:
@@ -237,8 +238,8 @@ def _messages(item: dict[str, Any], lost: set[str]) -> str | None:
     return None if kinds else _compact(sent, item)
 
 
-def _checked(item: dict[str, Any]) -> list[dict[str, Any]]:
-    """The messages as a server takes them."""
+def _check_messages(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the messages as a server takes them."""
     sent = []
     for message in _list(item, "messages"):
         if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
@@ -253,7 +254,7 @@ def _checked(item: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def turns_of(item: Any, field: str | None, prompt: str, lost: set[str]) -> list[str]:
-    """What each request of an item's conversation adds, as chat messages; of an item that has a prompt.
+    """Return what each request of an item's conversation adds, as chat messages; of an item that has a prompt.
 
     A request ends with each message of a user's; where tools were called, wherever an answer stands in the file.
     """
@@ -266,7 +267,7 @@ def turns_of(item: Any, field: str | None, prompt: str, lost: set[str]) -> list[
         messages = [{"role": role or "assistant", "content": text} for role, text in map(_turn, item[field])]
         lost |= {turn["from"] for turn in item[field] if _CHANGES.search(turn["from"]) and turn["from"] not in _ROLES}
     elif field == "messages":
-        messages = _checked(item)
+        messages = _check_messages(item)
     called = any(message["role"] in ("tool", "function") or any(map(message.get, _CALLS)) for message in messages)
     turns: list[str] = []
     adds: list[dict[str, Any]] = []
@@ -284,14 +285,14 @@ def turns_of(item: Any, field: str | None, prompt: str, lost: set[str]) -> list[
 
 
 def _turn(turn: Any) -> tuple[str | None, str]:
-    """Role (None: neither user nor system) and text."""
+    """Return role (None: neither user nor system) and text of a message."""
     if not (isinstance(turn, dict) and isinstance(turn.get("from"), str) and isinstance(turn.get("value"), str)):
         raise ItemError("a turn of 'conversations' lacks 'from' or 'value' as a string; correct it or leave it out")
     return _ROLES.get(turn["from"]), turn["value"]
 
 
-def _beside(item: Any) -> dict[str, Any]:
-    """What of an item goes beside its messages."""
+def _extra_fields(item: Any) -> dict[str, Any]:
+    """Return the fields of an item that a request has besides its messages."""
     fields: dict[str, Any] = {}
     for name, others in _TOOLS.items() if isinstance(item, dict) else ():
         tools = item.get(name)
@@ -301,8 +302,8 @@ def _beside(item: Any) -> dict[str, Any]:
 
 
 def _compact(messages: list[dict[str, Any]], item: Any) -> str:
-    beside = _beside(item)
-    return msgspec.json.encode({"messages": messages, **beside} if beside else messages).decode()
+    extra = _extra_fields(item)
+    return msgspec.json.encode({"messages": messages, **extra} if extra else messages).decode()
 
 
 def _list(item: dict[str, Any], field: str) -> list[Any]:
@@ -330,11 +331,11 @@ def output_tokens_of(item: dict[str, Any]) -> int | None:
 
 
 class ItemError(Exception):
-    """What is wrong with one item, and the remedy; where it lies is known higher up."""
+    """Something is wrong with one item; the text has what, and the remedy; where it lies is known higher up."""
 
 
 def kind_of(path: Path, stream: BinaryIO) -> Kind:
-    """`array`, `lines` (of JSON) or `text`, by the first line that is not blank; leaves `stream` at the content."""
+    """Tell `array`, `lines` (of JSON) or `text` by the first line with content; leaves `stream` there."""
     first = first_line(path, stream, GIVE)[1].strip()
     if _ARRAY.match(first):
         return "array"
@@ -354,27 +355,27 @@ def kind_of(path: Path, stream: BinaryIO) -> Kind:
 
 
 def _table(first: bytes) -> bool:
-    """Whether a line is the header of a CSV file with prompts, or of a trace: as text its lines would be prompts."""
+    """Return True for the header of a CSV file with prompts, or of a trace: as text its lines would be prompts."""
     names = [name.strip(b" \"'").lower() for name in re.split(rb"[,;\t]", first)]
     return len(names) > 1 and all(map(_NAME.fullmatch, names)) and not _HEADS.isdisjoint(names)
 
 
 def pieces(path: Path, stream: BinaryIO, kind: Kind, skip_bad: bool) -> Iterator[tuple[int, bytes | msgspec.Raw]]:
-    """The items, numbered from 1: an array's by their place, others by their line. With `skip_bad` those of an array
-    that breaks are the ones before, and one that cannot be read. Raises InputError where an array breaks.
+    """Yield the items, numbered from 1: an array's by their position, others by their line. With `skip_bad` those of
+    an array that breaks are the ones before, and one that cannot be read. Raises InputError where an array breaks.
     """
     return _array(path, stream, skip_bad) if kind == "array" else _lines(path, stream)
 
 
 def _lines(path: Path, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, numbered from 1, without their ends."""
+    """Yield the lines that are not blank, numbered from 1, without their ends."""
     for number, line in enumerate(lines(path, stream), 1):
         if line.strip():
             yield number, line.rstrip(b"\r\n")
 
 
 def _array(path: Path, stream: BinaryIO, skip_bad: bool) -> Iterator[tuple[int, bytes | msgspec.Raw]]:
-    """The elements, numbered from 1, still as JSON: decoded all at once they would take many times the file."""
+    """Yield the elements, numbered from 1, still as JSON: decoded all at once they would take many times the file."""
     data = bytearray()
     while part := stream.read(_READ_BYTES):
         data += part
@@ -384,32 +385,33 @@ def _array(path: Path, stream: BinaryIO, skip_bad: bool) -> Iterator[tuple[int, 
         elements = msgspec.json.decode(data, type=list[msgspec.Raw])
     except (ValueError, RecursionError) as error:
         if skip_bad:
-            yield from enumerate(_salvaged(data.decode("utf-8", "replace")), 1)
+            yield from enumerate(_salvage(data.decode("utf-8", "replace")), 1)
             return
         byte = re.search(r"\(byte (\d+)\)", str(error))
         line = data.count(b"\n", 0, int(byte[1]) if byte else len(data.rstrip())) + 1
         raise InputError(
-            f"{path}, line {line}: {_broken(error)}; correct it, give JSONL, or keep what is whole with --skip-bad"
+            f"{path}, line {line}: {_describe_error(error)}; correct it, give JSONL, or keep what can be read with "
+            "--skip-bad"
         ) from None
     yield from enumerate(elements, 1)
 
 
 def value_of(piece: bytes | msgspec.Raw, kind: Kind) -> Any:
-    """What an item holds. Raises ItemError where it cannot be read."""
+    """Decode an item. Raises ItemError where it cannot be read."""
     try:
         return bytes(piece).decode() if kind == "text" else msgspec.json.decode(piece)
     except UnicodeDecodeError:
         raise ItemError(f"invalid UTF-8; {GIVE}") from None
     except (ValueError, RecursionError) as error:
-        raise ItemError(f"{_broken(error)}; JSONL has one whole value on each line") from None
+        raise ItemError(f"{_describe_error(error)}; JSONL has one whole value on each line") from None
 
 
-def _broken(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"broken JSON: {str(error).removeprefix('JSON is malformed: ')}"
 
 
-def _salvaged(text: str) -> Iterator[bytes]:
-    """The elements of an array up to where it breaks; what is after that is one that cannot be read.
+def _salvage(text: str) -> Iterator[bytes]:
+    """Yield the elements of an array up to where it breaks; what is after that is one that cannot be read.
 
     Half of a surrogate pair breaks the strict decoder, and not this one: its element alone is then found to be bad.
     """
@@ -417,10 +419,10 @@ def _salvaged(text: str) -> Iterator[bytes]:
     at = text.index("[") + 1
     try:
         while True:
-            at = _past_blanks(text, at)
+            at = _skip_blanks(text, at)
             element, at = decode(text, at)
             yield json.dumps(element).encode()
-            at = _past_blanks(text, at)
+            at = _skip_blanks(text, at)
             if text[at : at + 1] != ",":
                 break
             at += 1
@@ -431,6 +433,6 @@ def _salvaged(text: str) -> Iterator[bytes]:
         yield _UNREADABLE
 
 
-def _past_blanks(text: str, at: int) -> int:
+def _skip_blanks(text: str, at: int) -> int:
     match = _INK.search(text, at)
     return match.start() if match else len(text)

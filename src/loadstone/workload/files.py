@@ -28,7 +28,7 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 class _Unpacked(io.RawIOBase):
-    """What a gzip file holds, up to as much as text can be packed into so few bytes. Raises InputError beyond."""
+    """The content of a gzip file, up to as much as text can be packed into so few bytes. Raises InputError beyond."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
@@ -53,8 +53,8 @@ class _Unpacked(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def opened(path: Path, give: str) -> Iterator[tuple[BinaryIO, str]]:
-    """The bytes of a file, gzip or not, and the SHA-256 of it as it lies on disk, hexadecimal.
+def open_bytes(path: Path, give: str) -> Iterator[tuple[BinaryIO, str]]:
+    """Open the bytes of a file, gzip or not, and the SHA-256 of it as it lies on disk, hexadecimal.
 
     `give`: what it should be, for the message. Raises InputError where it cannot be read, here or while it is.
     """
@@ -79,7 +79,7 @@ def opened(path: Path, give: str) -> Iterator[tuple[BinaryIO, str]]:
 
 
 def first_line(path: Path, stream: BinaryIO, give: str) -> tuple[int, bytes]:
-    """The number of the first line that is not blank, from 1, and its beginning; empty where all are. Leaves the
+    """Find the number of the first line that is not blank, from 1, and its beginning; empty where all are. Leaves the
     stream behind the byte order mark. Raises InputError: it is no text in UTF-8.
     """
     begin = len(BOM) if stream.read(len(BOM)) == BOM else 0
@@ -97,7 +97,7 @@ def first_line(path: Path, stream: BinaryIO, give: str) -> tuple[int, bytes]:
 
 
 def lines(path: Path, stream: BinaryIO) -> Iterator[bytes]:
-    """The lines with their ends. Raises InputError where one is too long, or too many are blank."""
+    """Yield the lines with their ends. Raises InputError where one is too long, or too many are blank."""
     number = blank = 0
     while line := stream.readline(MOST_LINE_BYTES + 1):
         number += 1

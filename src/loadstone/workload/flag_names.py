@@ -49,13 +49,13 @@ HERE = {f"--{name}": here for here, names in _OTHERS.items() for name in names.s
 
 
 def flag_here(flag: str, command: str | None) -> str | None:
-    """One line about another tool's flag of a load; None where it is none, or where the command makes no load."""
+    """Write one line about another tool's flag of a load; None where it is none, or the command makes no load."""
     here = HERE.get(flag) if command in ("bench", "simulate") else None
     return None if here is None else f"{flag}: here it is {here}"
 
 
 def no_such_option(name: str, known: Iterable[str], command: str) -> InputError:
-    """One line about a name that is none of the `known` options, from Python: another tool's, else the nearest."""
+    """Write one line about a name that is none of the `known` options: another tool's, else the nearest."""
     if (text := flag_here(f"--{name.replace('_', '-')}", command)) is not None:
         return InputError(text)
     near = get_close_matches(name, list(known), n=1)

@@ -38,7 +38,7 @@ class Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high: int = MAX_TOKENS
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int32]:
-        """`count` lengths, int32."""
+        """Draw `count` lengths, int32."""
         import numpy as np
 
         if self.kind == "fixed":
@@ -57,7 +57,7 @@ class Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_length(text: str, range_ratio: float, what: str) -> Length:
-    """A Length from `1024`, `8k`, `uniform:512:1024`, `normal:1024:128` or `lognormal:1024:0.5`; k is 1024.
+    """Read a Length from `1024`, `8k`, `uniform:512:1024`, `normal:1024:128` or `lognormal:1024:0.5`; k is 1024.
 
     A plain number with `range_ratio` r < 1 is uniform in [r·n, n], as vLLM's and SGLang's benchmarks at ratio r
     (InferenceX's 0.8 among them). `what` names the flag. Raises InputError.
@@ -92,7 +92,7 @@ def parse_length(text: str, range_ratio: float, what: str) -> Length:
 
 
 def parse_tokens(text: str, what: str) -> int:
-    """`2000` or `2k`, a count of tokens from 0; `what` names the flag. Raises InputError."""
+    """Read a count of tokens from 0, `2000` or `2k`; `what` names the flag. Raises InputError."""
     try:
         value = _number(text)
     except ValueError:
@@ -105,7 +105,7 @@ def parse_tokens(text: str, what: str) -> int:
 
 
 def _number(text: str) -> float:
-    """A number; after a whole one k is 1024 and m 1024², as "128k" of 131,072. Raises ValueError."""
+    """Read a number; after a whole one k is 1024 and m 1024², as "128k" of 131,072. Raises ValueError."""
     match = _UNIT.fullmatch(text.strip())
     return float(text) if match is None else float(int(match[1]) * TOKEN_UNITS[match[2].lower()])
 
@@ -147,7 +147,7 @@ class Think(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high_s: float = 0.0
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """`count` pauses, f8 seconds."""
+        """Draw `count` pauses, f8 seconds."""
         import numpy as np
 
         if self.kind == "uniform":
@@ -160,7 +160,7 @@ class Think(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests come in conversations of `turns` turns. Each turn asks with all that was said before.
+    """Conversations of `turns` turns, in which requests come. Each turn asks with all that was said before.
 
     Of a dataset's conversations `turns` is the most that is taken.
     """
@@ -170,7 +170,7 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_think(text: str) -> Think:
-    """A Think from `2s`, `uniform:1s:3s`, `exponential:2s` or `lognormal:2s:0.5`. Raises InputError."""
+    """Read a Think from `2s`, `uniform:1s:3s`, `exponential:2s` or `lognormal:2s:0.5`. Raises InputError."""
     kind, *numbers = text.strip().split(":")
     if not numbers:
         return Think("fixed", parse_seconds(kind, "--think-time"))

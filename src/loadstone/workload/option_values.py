@@ -1,4 +1,4 @@
-"""The value of an option, from a flag's text or from what a notebook gives.
+"""Values of options are read here, from a flag's text or from what a notebook gives.
 
 Every reader takes the value and the name that an error shall have for it, and raises InputError, one line.
 """
@@ -22,7 +22,7 @@ DEFAULT_SIM = "llama-3.1-8b@1xh100"
 
 
 def plain(value: Any) -> Any:
-    """A number or truth value of numpy's, an array without dimensions too, as Python's; all else as it is."""
+    """Make a number or truth value of numpy's, an array without dimensions too, one of Python's; leave all else."""
     kind = getattr(getattr(value, "dtype", None), "kind", None)
     return value.item() if kind in ("b", "i", "u", "f") and value.shape == () else value
 
@@ -63,7 +63,7 @@ def seconds(value: Any, flag: str) -> float:
 
 
 def share(value: Any, flag: str) -> float:
-    """A part of a whole: `5%`, or 0.05."""
+    """Read a part of a whole: `5%`, or 0.05."""
     text = str(value).strip()
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -75,27 +75,27 @@ def tokens(value: Any, flag: str) -> int:
     return parse_tokens(str(value), flag)
 
 
-def _joined(value: Any) -> str | None:
-    """Numbers as a flag's text has them; None where there are none."""
+def _join(value: Any) -> str | None:
+    """Write numbers as a flag's text has them; None where there are none."""
     if isinstance(value, str):
         return value
     return ",".join(map(str, value if is_several(value) else [value])) or None
 
 
 def numbers(value: Any, flag: str) -> list[float]:
-    joined = _joined(value)
+    joined = _join(value)
     return [] if joined is None else parse_list(joined, flag)
 
 
 def counts(value: Any, flag: str) -> list[int]:
-    joined = _joined(value)
+    joined = _join(value)
     return [] if joined is None else parse_counts(joined, flag)
 
 
 def scales(value: Any, flag: str) -> list[float]:
-    """`0.1` or `1/10`, several with commas."""
+    """Read `0.1` or `1/10`, several with commas."""
     result = []
-    joined = _joined(value)
+    joined = _join(value)
     for part in () if joined is None else joined.split(","):
         number, slash, divisor = part.partition("/")
         values = parse_list(f"{number},{divisor}" if slash else number, flag)
@@ -106,7 +106,7 @@ def scales(value: Any, flag: str) -> list[float]:
 
 
 def window(value: Any, flag: str) -> tuple[float, float]:
-    """Two times in seconds, from `0s:10m` or a pair."""
+    """Read two times in seconds, from `0s:10m` or a pair."""
     span = ":".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
     start, colon, end = span.partition(":")
     if not colon:
@@ -118,7 +118,7 @@ def window(value: Any, flag: str) -> tuple[float, float]:
 
 
 def headers(value: Any, flag: str) -> list[tuple[str, str]]:
-    """Names and values, from `Name: value`, pairs, or a mapping."""
+    """Read names and values, from `Name: value`, pairs, or a mapping."""
     if isinstance(value, Mapping):
         return [(str(name), str(content)) for name, content in value.items()]
     pairs = []
@@ -131,7 +131,7 @@ def headers(value: Any, flag: str) -> list[tuple[str, str]]:
 
 
 def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:
-    """Flags of an engine's own, with their values where they have one, from `FLAG=VALUE`, pairs, or a mapping."""
+    """Read flags of an engine's own, with their values if they have one, from `FLAG=VALUE`, pairs or a mapping."""
     pairs = []
     for each in value.items() if isinstance(value, Mapping) else texts(value, flag):
         name, sign, content = each.partition("=") if isinstance(each, str) else ("", "", "")
@@ -143,7 +143,7 @@ def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:
 
 
 def variables(value: Any, flag: str) -> list[tuple[str, str]]:
-    """Variables of an environment, from `NAME=VALUE`, pairs, or a mapping."""
+    """Read variables of an environment, from `NAME=VALUE`, pairs, or a mapping."""
     pairs = engine_flags(value, flag)
     for name, content in pairs:
         if content is None or not name.isidentifier():
@@ -170,7 +170,7 @@ def addresses(value: Any, flag: str) -> list[str]:
 
 
 def parse_structured(option: str) -> Structured:
-    """A Structured from `json-schema:…`, `regex:…` or `grammar:…`; a schema or grammar itself, or a file's path.
+    """Read a Structured from `json-schema:…`, `regex:…` or `grammar:…`; a schema or grammar itself, or a file's path.
 
     Raises InputError.
     """

@@ -2,6 +2,9 @@
 
 From these fields come the command line (`commands/flags.py`), what `loadstone.bench()` and `loadstone.simulate()`
 take, and a JSON Schema. A field is named as its flag, with _ for -; where it is a time in seconds, _s follows.
+Options lie in groups, and users name them without their group:
+
+    Options.read(rate="4,8", input="512").load.rate == [4.0, 8.0]
 """
 
 from __future__ import annotations
@@ -11,24 +14,20 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.workload import option_values as values
 from loadstone.workload.flag_names import no_such_option
-from loadstone.workload.request import Endpoint, Route, Timeouts
+from loadstone.workload.request import Endpoint, Route, Sampling, Timeouts
 
 ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN = "Arguments", "Target", "Workload", "Load", "Simulator", "Run"
-DEPLOYMENT, ENGINE, SEARCH = "Deployment", "Engine", "Search"
-"""Headings of a help text, in their order there; ARGUMENT: of what stands without a flag."""
-_OF_A_SERVER = frozenset((
-    "url", "salt", "flush_cache", "sampling_seed", "stop", "structured", "stream", "workers", "ray", "gpu_telemetry",
-    "gpu_metrics", "stop_when", "max_errors", "min_duration_s", "max_duration_s",
-))  # fmt: skip
-"""Options, beside those under TARGET, that a simulation takes and that do nothing there."""
-HEADINGS = (ARGUMENT, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, SEARCH, RUN)
+DEPLOYMENT, ENGINE, SEARCH, BATCH = "Deployment", "Engine", "Search", "Batch"
+"""Headings of a help text; ARGUMENT is for what stands without a flag."""
+HEADINGS = (ARGUMENT, BATCH, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, SEARCH, RUN)
+"""Their order."""
 Reader = Callable[[Any, str], Any]
 
 
@@ -51,7 +50,7 @@ AT_LEAST_0, AT_LEAST_1 = Limits("must be 0 or more", 0), Limits("must be at leas
 
 
 class Flag(NamedTuple):
-    """What the command line knows of an option.
+    """An option as the command line knows it.
 
     heading   under which `--help` lists it
     help      what it says there
@@ -72,22 +71,38 @@ class Flag(NamedTuple):
 
 
 def flag(heading: str, help: str, default: Any = None, read: Reader | None = None, **more: Any) -> Any:
-    """A field that is an option; see Flag. A `default` that is text is read; {} makes a new one for each."""
+    """Make a field that is an option; see Flag. A `default` that is text is read; {} makes a new one for each."""
     metadata = {"flag": Flag(heading, help, None if default in ((), {}) else default, read, **more)}
     if default == {}:
         return dataclasses.field(default_factory=dict, metadata=metadata)
     value = read(default, "") if read is not None and isinstance(default, str) else default
-    return dataclasses.field(default=value, metadata=metadata)
+    return dataclasses.field(default=tuple(value) if isinstance(value, list) else value, metadata=metadata)
+
+
+def group(kind: type[Flags]) -> Any:
+    """Make a field that is a group of options."""
+    return dataclasses.field(default_factory=kind, metadata={"group": kind})
 
 
 @dataclasses.dataclass(kw_only=True)
 class Flags:
-    """A class of options: its fields are made by flag()."""
+    """Options: each field is one, made by flag(), or a group of them, made by group()."""
+
+    passed_over: ClassVar[tuple[type[Flags], ...]] = ()
+    """Groups whose options may be given, must mean something, and do nothing."""
+
+    @classmethod
+    def read(cls, **given: Any) -> Self:
+        """Make options as options_of() does, whatever their groups. Raises InputError."""
+        return options_of(given, cls)
+
+
+# --- groups of options ---------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(kw_only=True)
-class Options(Flags):
-    """What to measure. The options of `loadstone bench`:"""
+class TargetOptions(Flags):
+    """The server to measure, or the engine to start for it."""
 
     url: str | Sequence[str] | None = flag(
         ARGUMENT,
@@ -125,26 +140,15 @@ class Options(Flags):
     timeout_ready_s: float = flag(
         TARGET, "with --launch: longest time until the engine serves", "30m", values.seconds, limits=ABOVE_0
     )
-    endpoint: Endpoint | None = flag(TARGET, "API to use [default: what the server offers, completions first]")
-    route: Route | None = flag(
-        TARGET, "how to spread requests over a fleet [default: round-robin; for sessions: sticky]"
-    )
-    tokenizer: str | None = flag(
-        TARGET, "tokenizer.json, or its folder, to count prompt tokens [default: the server is asked]"
-    )
-    headers: Sequence[tuple[str, str]] = flag(
-        TARGET, "'Name: value', sent with every request", (), values.headers, name="header"
-    )
-    extra_body: Mapping[str, Any] = flag(TARGET, "JSON object merged into every request body", {}, values.json_object)
-    timeout_connect_s: float = flag(TARGET, "longest time to connect", "10s", values.seconds, limits=ABOVE_0)
-    timeout_first_s: float = flag(
-        TARGET, "longest time from sending to the first output", "600s", values.seconds, limits=ABOVE_0
-    )
-    timeout_idle_s: float = flag(TARGET, "longest time between outputs", "300s", values.seconds, limits=ABOVE_0)
-    timeout_total_s: float = flag(
-        TARGET, "longest time from sending to the end", "6h", values.seconds, limits=ABOVE_0
-    )
-    proxy: str | None = flag(TARGET, "HTTP proxy, http://host:port; proxies in the environment are ignored")
+
+    @property
+    def urls(self) -> list[str]:
+        return [] if self.url is None else [self.url] if isinstance(self.url, str) else list(self.url)
+
+
+@dataclasses.dataclass(kw_only=True)
+class WorkloadOptions(Flags):
+    """The requests, as the plan has them."""
 
     input: str | None = flag(
         WORKLOAD,
@@ -194,18 +198,26 @@ class Options(Flags):
         0,
         limits=Limits("must be 0 or more, and below 2^63", 0, most=(1 << 63) - 1),
     )
-    salt: str = flag(
-        WORKLOAD, "what makes prompts new to every prefix cache: auto, none, or an earlier run's, to repeat", "auto"
-    )
-    flush_cache: bool | None = flag(
-        WORKLOAD, "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]"
-    )
+    structured: str | None = flag(WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
+
+
+@dataclasses.dataclass(kw_only=True)
+class SamplingOptions(Flags):
+    """The way in which an engine draws the tokens of answers."""
+
     temperature: float | None = flag(WORKLOAD, "sampling temperature [default: the server's]", limits=_TEMPERATURE)
     top_p: float | None = flag(WORKLOAD, "nucleus sampling [default: the server's]", limits=SHARE)
     sampling_seed: int | None = flag(WORKLOAD, "sampling seed for the engine")
     stop: Sequence[str] = flag(WORKLOAD, "stop answers at this text (may be repeated)", (), values.texts)
-    structured: str | None = flag(WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
-    stream: bool = flag(WORKLOAD, "stream answers, or ask for them in one piece (E2E only)", True)
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.temperature, self.top_p, self.sampling_seed, tuple(self.stop))
+
+
+@dataclasses.dataclass(kw_only=True)
+class LoadOptions(Flags):
+    """The load: how requests are offered, and how many of them."""
 
     concurrency: Sequence[int] = flag(
         LOAD, "closed loop: requests under way at a time; a list: a cell each [default: 1,4,16]", (), values.counts
@@ -236,16 +248,27 @@ class Options(Flags):
         LOAD, "measure each cell for this long instead, e.g. 60s", read=values.seconds, limits=ABOVE_0
     )
     grace_s: float = flag(LOAD, "after --duration: time for requests under way to end", "30s", values.seconds)
-    stop_when: str | None = flag(
-        LOAD,
-        "end a cell once all of these are known so well, with 95 % confidence: tpot_p50±2%,ttft_p99±10%; or whether "
-        "bounds hold, ttft_p99<500ms; without --requests or --duration it goes on until then, or for --max-duration",
-    )
     find_max: str | None = flag(
         LOAD,
         "search the highest load at which these bounds hold, ttft_p99<500ms,tpot_p99<30ms, by --rate or, with "
         "--concurrency, by requests under way; for --max-duration in all [default: 10m]",
         read=values.text,
+    )
+    warmup: int | None = flag(
+        LOAD,
+        "requests before the measured ones, or 0 [default: the concurrency; a second of the rate, at most a tenth]",
+        limits=AT_LEAST_0,
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
+class EarlyEndOptions(Flags):
+    """Rules that end a measured cell before all of its requests are sent."""
+
+    stop_when: str | None = flag(
+        LOAD,
+        "end a cell once all of these are known so well, with 95 % confidence: tpot_p50±2%,ttft_p99±10%; or whether "
+        "bounds hold, ttft_p99<500ms; without --requests or --duration it goes on until then, or for --max-duration",
     )
     max_errors: float | None = flag(
         LOAD,
@@ -259,18 +282,38 @@ class Options(Flags):
     max_duration_s: float | None = flag(
         LOAD, "longest time of a cell [default: 10m with --stop-when alone]", read=values.seconds, limits=ABOVE_0
     )
-    warmup: int | None = flag(
-        LOAD,
-        "requests before the measured ones, or 0 [default: the concurrency; a second of the rate, at most a tenth]",
-        limits=AT_LEAST_0,
-    )
 
-    slo: str | None = flag(
-        RUN,
-        "bounds on each request (goodput, attainment): ttft<500ms,tpot<30ms,e2e<5s; or on a percentile: ttft_p99<1s",
+
+@dataclasses.dataclass(kw_only=True)
+class ClientOptions(Flags):
+    """The client: how it sends requests, and what it watches."""
+
+    endpoint: Endpoint | None = flag(TARGET, "API to use [default: what the server offers, completions first]")
+    route: Route | None = flag(
+        TARGET, "how to spread requests over a fleet [default: round-robin; for sessions: sticky]"
     )
-    dialect: str | None = flag(
-        RUN, "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf"
+    tokenizer: str | None = flag(
+        TARGET, "tokenizer.json, or its folder, to count prompt tokens [default: the server is asked]"
+    )
+    headers: Sequence[tuple[str, str]] = flag(
+        TARGET, "'Name: value', sent with every request", (), values.headers, name="header"
+    )
+    extra_body: Mapping[str, Any] = flag(TARGET, "JSON object merged into every request body", {}, values.json_object)
+    timeout_connect_s: float = flag(TARGET, "longest time to connect", "10s", values.seconds, limits=ABOVE_0)
+    timeout_first_s: float = flag(
+        TARGET, "longest time from sending to the first output", "600s", values.seconds, limits=ABOVE_0
+    )
+    timeout_idle_s: float = flag(TARGET, "longest time between outputs", "300s", values.seconds, limits=ABOVE_0)
+    timeout_total_s: float = flag(
+        TARGET, "longest time from sending to the end", "6h", values.seconds, limits=ABOVE_0
+    )
+    proxy: str | None = flag(TARGET, "HTTP proxy, http://host:port; proxies in the environment are ignored")
+    stream: bool = flag(WORKLOAD, "stream answers, or ask for them in one piece (E2E only)", True)
+    salt: str = flag(
+        WORKLOAD, "what makes prompts new to every prefix cache: auto, none, or an earlier run's, to repeat", "auto"
+    )
+    flush_cache: bool | None = flag(
+        WORKLOAD, "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]"
     )
     workers: int | None = flag(RUN, "client processes [default: as many as the load needs]")
     ray: str | None = flag(
@@ -282,16 +325,6 @@ class Options(Flags):
     gpu_metrics: Sequence[str] = flag(
         RUN, "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400", (), values.addresses
     )
-    label: str | None = flag(
-        RUN, "name of this setup in reports and comparisons, e.g. 'no prefix cache'", read=values.text
-    )
-    out: Path = flag(RUN, "folder for the run folders", "runs", values.path)
-    command: Sequence[str] = ()
-    """The command line, for run.json; secrets in it are blanked."""
-
-    @property
-    def urls(self) -> list[str]:
-        return [] if self.url is None else [self.url] if isinstance(self.url, str) else list(self.url)
 
     @property
     def timeouts(self) -> Timeouts:
@@ -299,8 +332,27 @@ class Options(Flags):
 
 
 @dataclasses.dataclass(kw_only=True)
-class SimulateOptions(Options):
-    """What to simulate. Options of `bench` that are about a server do nothing here. Those of `loadstone simulate`:"""
+class OutputOptions(Flags):
+    """The numbers that are computed of a run, and where it is kept."""
+
+    slo: str | None = flag(
+        RUN,
+        "bounds on each request (goodput, attainment): ttft<500ms,tpot<30ms,e2e<5s; or on a percentile: ttft_p99<1s",
+    )
+    dialect: str | None = flag(
+        RUN, "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf"
+    )
+    label: str | None = flag(
+        RUN, "name of this setup in reports and comparisons, e.g. 'no prefix cache'", read=values.text
+    )
+    out: Path = flag(RUN, "folder for the run folders", "runs", values.path)
+    command: Sequence[str] = ()
+    """The command line, for run.json; secrets in it are blanked."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class SimulatorOptions(Flags):
+    """The deployment to simulate, and how."""
 
     deployment: str = flag(
         ARGUMENT,
@@ -330,58 +382,170 @@ class SimulateOptions(Options):
     top_p: float | None = flag(RUN, "kept in run.json, as in bench; changes no simulated time", limits=SHARE)
 
 
+# --- the options of a command -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(kw_only=True)
+class RunOptions(Flags):
+    """The options that measured and simulated runs share."""
+
+    workload: WorkloadOptions = group(WorkloadOptions)
+    load: LoadOptions = group(LoadOptions)
+    output: OutputOptions = group(OutputOptions)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Options(RunOptions):
+    """The options of `loadstone bench`:"""
+
+    target: TargetOptions = group(TargetOptions)
+    sampling: SamplingOptions = group(SamplingOptions)
+    early_end: EarlyEndOptions = group(EarlyEndOptions)
+    client: ClientOptions = group(ClientOptions)
+
+
+@dataclasses.dataclass(kw_only=True)
+class SimulateOptions(RunOptions):
+    """The options of `loadstone simulate`; those of `bench` that are about a server are taken and do nothing:"""
+
+    passed_over: ClassVar[tuple[type[Flags], ...]] = (TargetOptions, SamplingOptions, EarlyEndOptions, ClientOptions)
+
+    simulator: SimulatorOptions = group(SimulatorOptions)
+
+
+@dataclasses.dataclass(kw_only=True)
+class OfflineOptions(Flags):
+    """The options of `loadstone offline`:"""
+
+    deployment: str = flag(
+        ARGUMENT,
+        "what runs them: MODEL[:weights]@N×GPU[/tp8,engine=vllm]",
+        dataclasses.MISSING,
+        argument="deployment",
+    )
+    batch: Sequence[int] = flag(BATCH, "requests given at once; a list: a cell each", "32", values.counts)
+    input: str = flag(BATCH, "prompt tokens: 512, 8k, uniform:512:1024", "512", values.text)
+    output: str = flag(
+        BATCH, "output tokens, in the same forms; a list, 800,1600: a run folder each", "256", values.text
+    )
+    range_ratio: float = flag(BATCH, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=SHARE)
+    warmup: int = flag(
+        BATCH, "requests before each batch, their answers cut to 16 tokens, or 0", 16, limits=AT_LEAST_0
+    )
+    seed: int = flag(BATCH, "seed of the plan: same seed, same plan", 0)
+    model: str | None = flag(ENGINE, "what the engine loads: a path or an id [default: the deployment's model]")
+    arguments: Sequence[tuple[str, str | None]] = flag(
+        ENGINE,
+        "an argument of the engine's own, passed as it is: NAME=VALUE",
+        (),
+        values.engine_flags,
+        name="argument",
+    )
+    environment: Sequence[tuple[str, str]] = flag(
+        ENGINE, "NAME=VALUE in the engine's environment", (), values.variables, name="env"
+    )
+    python: str | None = flag(ENGINE, "interpreter that has the engine [default: that of its program on PATH]")
+    simulate: bool = flag(RUN, "simulate the same batches, without hardware", False)
+    profile: str | None = flag(
+        RUN, "coefficients by `calibrate`: name or file [default: the shipped]", read=values.name_or_path
+    )
+    label: str | None = flag(RUN, "name of this setup in reports and comparisons", read=values.text)
+    out: Path = flag(RUN, "folder for the run folders", "runs", values.path)
+    command: Sequence[str] = ()
+
+
+# --- reading and changing them ------------------------------------------------------------------------------------
+
 Kind = TypeVar("Kind", bound=Flags)
-
-
 _flags: dict[type[Flags], dict[str, Flag]] = {}
 
 
+def fields_of(kind: type[Flags]) -> dict[str, str]:
+    """Return the group to which each field belongs, by the name that holds it; "" where there is none."""
+    found: dict[str, str] = {}
+    for field in dataclasses.fields(kind):
+        group_kind = field.metadata.get("group")
+        found |= dict.fromkeys(fields_of(group_kind), field.name) if group_kind else {field.name: ""}
+    return found
+
+
 def flags_of(kind: type[Flags]) -> dict[str, Flag]:
-    """By field, in the order of the help text. The same dict each time: it is read, and not changed."""
+    """Return all options by field, those of groups too, in the order of the help text; a dict to be read alone."""
     if kind not in _flags:
         flags = {}
         for field in dataclasses.fields(kind):
             if (each := field.metadata.get("flag")) is not None:
                 flags[field.name] = each._replace(name=each.name or field.name.removesuffix("_s"))
+            elif (inner := field.metadata.get("group")) is not None:
+                flags |= flags_of(inner)
         _flags[kind] = dict(sorted(flags.items(), key=lambda item: HEADINGS.index(item[1].heading)))
     return _flags[kind]
 
 
-def is_for_server(field: str, heading: str) -> bool:
-    """Whether only a live server has an option: simulations take it and do nothing."""
-    return heading == TARGET or field in _OF_A_SERVER
+def hints_of(kind: type[Flags]) -> dict[str, Any]:
+    """Return the types of all options by field, those of groups too."""
+    own, groups = get_type_hints(kind), fields_of(kind)
+    hints = {group: get_type_hints(own[group]) if group else own for group in groups.values()}
+    return {field: hints[group][field] for field, group in groups.items()}
 
 
-def changed_flags(options: Options, *headings: str) -> list[str]:
-    """The flags under `headings`, with - for _, that say something else than they would by being left out."""
-    defaults = Options()
-    changed = []
-    for field, each in flags_of(Options).items():
-        value = getattr(options, field)
-        differs = (tuple(value) if isinstance(value, list) else value) != getattr(defaults, field)
-        if differs and each.heading in headings and not is_for_server(field, each.heading):
-            changed.append(each.name.replace("_", "-"))
-    return changed
+def values_of(options: Flags) -> dict[str, Any]:
+    """Return the values of all options by field, those of groups too."""
+    fields = fields_of(type(options)).items()
+    return {field: getattr(getattr(options, group) if group else options, field) for field, group in fields}
+
+
+def change(options: Kind, **changes: Any) -> Kind:
+    """Return options with other values of some fields, whatever their groups."""
+    groups = set(fields_of(type(options)).values())
+    return dataclasses.replace(
+        options,
+        **{
+            name: dataclasses.replace(getattr(options, name), **part) if name in groups else part
+            for name, part in _in_groups(changes, type(options)).items()
+        },
+    )
+
+
+def changed_flags(options: Flags) -> list[str]:
+    """Return the flags, with - for _, that have another value than by being left out."""
+    given, defaults = values_of(options), values_of(type(options)())
+    return [
+        each.name.replace("_", "-")
+        for field, each in flags_of(type(options)).items()
+        if (tuple(given[field]) if isinstance(given[field], list) else given[field]) != defaults[field]
+    ]
 
 
 def check_limits(options: Flags) -> None:
-    """Raises InputError for a number beyond the limits of its option."""
+    """Raise InputError for a number beyond the limits of its option."""
+    given = values_of(options)
     for field, each in flags_of(type(options)).items():
-        value = getattr(options, field)
+        value = given[field]
         if value is not None and each.limits is not None and not each.limits.allow(value):
             shown = f"{value:g}" if isinstance(value, float) else value
             raise InputError(f"--{each.name.replace('_', '-')} {shown}: {each.limits.words}")
 
 
 def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
-    """Options by their flags' names (with _ for -), or by those of the fields, each as a flag's text or as a value.
+    """Read options by their flags' names (with _ for -), or by those of the fields, each as a flag's text or a value.
 
     A time that is a number is in seconds; one value may stand for a list of it; None is an option left out.
     Raises InputError, one line, where there is no such option, or a value is none of its kind.
     """
-    flags = flags_of(kind)
+    fields = _read_fields(given, kind)
+    own = fields_of(kind)
+    for each in kind.passed_over:
+        _convert({name: value for name, value in fields.items() if name in fields_of(each) and name not in own}, each)
+    return _convert({name: value for name, value in fields.items() if name in own}, kind)
+
+
+def _read_fields(given: Mapping[str, Any], kind: type[Flags]) -> dict[str, Any]:
+    """Read values by their fields."""
+    kinds = (*kind.passed_over, kind)
+    flags = {field: each for one in kinds for field, each in flags_of(one).items()}
     field_of = {each.name: field for field, each in flags.items()}
-    field_of |= {field.name: field.name for field in dataclasses.fields(kind)}
+    field_of |= {field: field for one in kinds for field in fields_of(one)}
     fields: dict[str, Any] = {}
     for name, value in given.items():
         field = field_of.get(name)
@@ -390,9 +554,8 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
                 raise InputError(
                     f"{name}: of the command alone; here its document comes back, with a verdict in each cell"
                 )
-            raise no_such_option(
-                name, [each.name for each in flags.values()], "bench" if issubclass(kind, Options) else "size"
-            )
+            command = "bench" if issubclass(kind, RunOptions) else "size"
+            raise no_such_option(name, [each.name for each in flags.values()], command)
         if field in fields:
             raise InputError(f"{name}: given twice, by two names; give one")
         number = values.plain(value)
@@ -401,25 +564,40 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
             fields[field] = number if read is None else read(number, f"--{name.replace('_', '-')}")
         elif field in flags and flags[field].default is dataclasses.MISSING:
             fields[field] = None
+    return fields
+
+
+def _in_groups(values_by_field: Mapping[str, Any], kind: type[Flags]) -> dict[str, Any]:
+    """Sort values into the groups to which their fields belong."""
+    group_of = fields_of(kind)
+    parts: dict[str, Any] = {group: {} for group in group_of.values() if group}
+    for field, value in values_by_field.items():
+        (parts[group_of[field]] if group_of[field] else parts)[field] = value
+    return parts
+
+
+def _convert(fields: Mapping[str, Any], kind: type[Kind]) -> Kind:
+    """Check the types of values. Raises InputError, one line."""
     try:
-        return msgspec.convert(fields, kind, strict=False)
+        return msgspec.convert(_in_groups(fields, kind), kind, strict=False)
     except UnicodeEncodeError:
         raise InputError("an option holds half of a surrogate pair, which is no text; give text") from None
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at `$.")
-        field = place.rstrip("`").partition("[")[0]
+        problem, _, path = str(error).partition(" - at `$.")
+        field = path.rstrip("`").partition("[")[0].rpartition(".")[2]
         if problem.startswith("Invalid enum value"):
-            choices = [choice for part in get_args(get_type_hints(kind)[field]) for choice in get_args(part)]
+            choices = [choice for part in get_args(hints_of(kind)[field]) for choice in get_args(part)]
             problem += f"; choose one of {', '.join(choices)}"
-        name = flags[field].argument or f"--{flags[field].name.replace('_', '-')}"
+        each = flags_of(kind)[field]
+        name = each.argument or f"--{each.name.replace('_', '-')}"
         raise InputError(f"{name}: {problem}") from error
 
 
-def json_schema(kind: type[Options]) -> dict[str, Any]:
-    """A JSON Schema of the options by their flags' names, as a file of them has them: each as a value of its type or
-    as the flag's text.
+def json_schema(kind: type[Flags]) -> dict[str, Any]:
+    """Return a JSON Schema of the options by their flags' names, as a file of them has them: each as a value of its
+    type or as the flag's text.
     """
-    flags, hints = flags_of(kind), get_type_hints(kind)
+    flags, hints = flags_of(kind), hints_of(kind)
     types, definitions = msgspec.json.schema_components(
         [hints[field] for field in flags], schema_hook=lambda path: {"type": "string"}
     )
@@ -443,7 +621,7 @@ def _limits_schema(limits: Limits | None) -> dict[str, float]:
 
 
 def list_in_docstring(kind: type[Kind]) -> type[Kind]:
-    """A decorator: the docstring of the class, for help(), ends with its options."""
+    """Add the options to the end of the docstring of their class, which help() shows."""
     lines = (f"{each.name:18} {each.help}" for each in flags_of(kind).values())
     kind.__doc__ = "\n    ".join((f"{kind.__doc__}\n", *lines))
     return kind

@@ -1,4 +1,4 @@
-"""What stands in a prompt. A prompt follows from (plan seed, salt, cell, index) alone: any worker can write it,
+"""Prompts are written here. A prompt follows from (plan seed, salt, cell, index) alone: any worker can write it,
 nothing is stored, and a new salt makes every prompt of a run new to every prefix cache.
 """
 
@@ -15,7 +15,7 @@ from loadstone.core.plan import PlannedRequest
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """Pieces worth one token each to the server under test, and what it adds to every prompt.
+    """Pieces of text that are one token each to the server under test, and what it adds to every prompt.
 
     token ids: `ids`; text: `words`, each of which, after a space, is one token.
     `overhead_tokens`: tokens of an empty prompt (BOS, chat template), counted by the server in its usage.
@@ -51,11 +51,11 @@ class PromptWriter:
         self._size = len(vocabulary.ids or vocabulary.words)
 
     def write(self, request: PlannedRequest) -> bytes:
-        """The prompt (a JSON string, or array of ids) or, for chat, the array of messages."""
+        """Write the prompt (a JSON string, or array of ids) or, for chat, the array of messages."""
         return self.closed(self.opened(request), request)
 
     def opened(self, request: PlannedRequest, history: bytes = b"") -> bytes:
-        """The prompt without its closing bracket or quotation mark.
+        """Write the prompt without its closing bracket or quotation mark.
 
         `history`: what `answered` made of the turn before, for a later turn of a session. Raises InputError.
         """
@@ -90,17 +90,17 @@ class PromptWriter:
         return history + b" " + text if history else b'"' + text
 
     def closed(self, opened: bytes, request: PlannedRequest) -> bytes:
-        """The prompt whole; behind messages, as further fields of the body, what the request has beside them."""
-        whole = opened + (b'"' if opened.startswith(b'"') else b"]")
+        """Close the prompt; behind messages come, as further fields of the body, what else the request has."""
+        closed = opened + (b'"' if opened.startswith(b'"') else b"]")
         if not self._chat or not request.chat or not (request.prompt or "").startswith("{"):
-            return whole
-        beside = msgspec.json.decode(request.prompt or "")
-        del beside["messages"]
-        return whole + b"," + msgspec.json.encode(beside)[1:-1]
+            return closed
+        fields = msgspec.json.decode(request.prompt or "")
+        del fields["messages"]
+        return closed + b"," + msgspec.json.encode(fields)[1:-1]
 
     def answered(self, opened: bytes, answer: str, following: PlannedRequest) -> bytes:
-        """The history that the turn `following` of a session begins with: this turn's prompt, and what was answered,
-        unless that turn brings an answer of its own.
+        """Write the history that the turn `following` of a session begins with: this turn's prompt, and what was
+        answered, unless that turn brings an answer of its own.
         """
         if following.chat and _messages(following.prompt or "")[0]["role"] == "assistant":
             return opened
@@ -109,7 +109,7 @@ class PromptWriter:
         return opened + (b"," + _message(b"assistant", text) if self._chat else text)
 
     def _text(self, pieces: bytes) -> bytes:
-        """Pieces as the inside of a JSON string, begun by a word that is known to cost one token there.
+        """Write pieces as the inside of a JSON string, begun by a word that is known to cost one token there.
 
         A word without a space before it may cost another number of tokens; the overhead was counted with this one.
         """
@@ -117,7 +117,7 @@ class PromptWriter:
         return self._words[0][1:] + space + rest
 
     def _pieces(self, name: str, count: int) -> bytes:
-        """`count` pieces that follow from the key and `name`, joined."""
+        """Join `count` pieces that follow from the key and `name`."""
         # SHAKE-128 gives the same bytes on every platform and version, which no library's generator promises.
         raw = hashlib.shake_128((self._key + name).encode()).digest(2 * count)
         picks = np.frombuffer(raw, "<u2") % self._size
@@ -133,7 +133,7 @@ class PromptWriter:
         return self._prefixes[key]
 
     def _from_file(self, request: PlannedRequest, history: bytes) -> bytes:
-        """A file's prompt, with a mark in front that is new for every run, cell and phase.
+        """Write a file's prompt, with a mark in front that is new for every run, cell and phase.
 
         The mark is the same within a cell, so that prefixes which the file's prompts share stay shared. A later turn
         follows its history and needs none.
@@ -160,12 +160,14 @@ class PromptWriter:
 
 
 def prompt_text(prompt: str, chat: bool) -> str:
-    """A file's prompt as text alone. Completions take no messages (`chat`): these have theirs one after another."""
+    """Return a file's prompt as text alone. Completions take no messages (`chat`): these have theirs one after
+    another.
+    """
     return "\n\n".join(map(_content, _messages(prompt))) if chat else prompt
 
 
 def _messages(prompt: str) -> list[dict[str, Any]]:
-    """The messages of a chat prompt."""
+    """Write the messages of a chat prompt."""
     decoded = msgspec.json.decode(prompt)
     messages: list[dict[str, Any]] = decoded["messages"] if isinstance(decoded, dict) else decoded
     return messages

@@ -1,4 +1,6 @@
-"""What every request of a run has in common: endpoint, sampling, structured output, time limits, route in a fleet."""
+"""The facts that all requests of a run have in common: endpoint, sampling, structured output, time limits, route in a
+fleet.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ sglang SGLang's on the OpenAI endpoints, sampling_params its native ones; guided
 
 
 class Structured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shape. `value`: the schema as an object, or the regular expression or grammar as text.
+    """The shape of answers. `value`: the schema as an object, or the regular expression or grammar as text.
 
     A grammar is in whatever form the engine reads: GBNF for llama.cpp, EBNF or Lark for others.
     """
@@ -44,7 +46,7 @@ TEXT_OR_IDS = "\x02text or ids\x03"
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How tokens are drawn; None, and no stops: as the server does by itself. `seed` is each request's own."""
+    """The way tokens are drawn; None, and no stops: as the server does by itself. `seed` is each request's own."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -53,7 +55,9 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
-    """query        the server's `?api-version=…`, which goes with paths that have no /v1 of their own
+    """The facts that all requests of a run have in common, for the wire.
+
+    query        the server's `?api-version=…`, which goes with paths that have no /v1 of their own
     length       OpenAI's name for the most tokens of an answer; least_tokens: the fewest that may be asked for
     usage        the server is asked for no token counts, one at the end, or one on every event
     ignore_eos   the server goes on after its end token; min_tokens: the length is demanded as a minimum, too
@@ -83,7 +87,7 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds: to connect; from sending to the first output; between outputs; from sending to the end."""
+    """Limits in seconds: to connect; from sending to the first output; between outputs; from sending to the end."""
 
     connect_s: float = 10.0
     first_s: float = 600.0

@@ -1,4 +1,5 @@
-"""From a workload and loads to a Plan: which requests, how long, when. Everything is drawn here, before the run.
+"""A Plan is drawn from a workload and loads: which requests, how long, when. Everything is drawn here, before the
+run.
 
 Each purpose has its own generator, seeded by (seed, purpose, …), so that one choice never shifts another. Measured
 requests have the same sequence of lengths in every cell of a run: cells then differ by their load alone.
@@ -46,7 +47,7 @@ def make_plan(
     sessions: Sessions | None = None,
     exact: bool = True,
 ) -> Plan:
-    """The plan of a run with one cell per load.
+    """Make the plan of a run with one cell per load.
 
     requests  measured requests per cell; None: `default_requests`, or the duration's worth, or the whole trace
     warmup    requests (sessions) per cell before the measured ones; None: `default_warmup`
@@ -65,7 +66,7 @@ def make_plan(
             rows = _trace_rows(workload, load, warm, requested, seed, cell)
             traced.append(rows.pop("line"))
         else:
-            rows = _drawn_rows(workload, load, warm, requested, sessions, output, seed, cell)
+            rows = _draw_rows(workload, load, warm, requested, sessions, output, seed, cell)
         count = len(rows["intended_s"])
         columns["cell"].append(np.full(count, cell, np.int32))
         for name, values in rows.items():
@@ -76,7 +77,7 @@ def make_plan(
         texts = workload.prompts
         if sessions is not None and isinstance(workload, Dataset):
             texts = [turn for turns in workload.turns for turn in turns]
-        joined["prompt"], prompts = _by_first_use(joined["prompt"], texts)
+        joined["prompt"], prompts = _sort_by_first_use(joined["prompt"], texts)
     chats = isinstance(workload, Dataset) and (sessions is not None or workload.chat)
     return Plan(
         seed=seed,
@@ -91,7 +92,7 @@ def make_plan(
 
 
 def _blocks(workload: Trace, lines: NDArray[np.int64]) -> Blocks | None:
-    """The blocks of the plan's rows; the warm-up (line −1) has none."""
+    """Return the blocks of the plan's rows; the warm-up (line −1) has none."""
     if not workload.block_tokens:
         return None
     # One row more, without blocks, for the lines that are −1.
@@ -100,7 +101,7 @@ def _blocks(workload: Trace, lines: NDArray[np.int64]) -> Blocks | None:
 
 
 def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
-    """Tokens at the start of each of a cell's prompts that its plan shares with earlier ones on purpose.
+    """Count the tokens at the start of each of a cell's prompts that its plan shares with earlier ones on purpose.
 
     A group's prefix, or the leading blocks that any earlier request of the cell had too: what a prefix cache without
     bounds could give. Later turns of a session share all that was said, which only the answers tell: −1.
@@ -114,7 +115,7 @@ def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
     return np.where(plan.turn[rows.start : rows.stop] > 0, -1, shared).astype(np.int32)
 
 
-def _by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray[np.int32], list[str]]:
+def _sort_by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray[np.int32], list[str]]:
     used, first, inverse = np.unique(picks, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(used), np.int32)
@@ -123,7 +124,7 @@ def _by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray
 
 
 def describe(workload: Workload, output: Length | None, sessions: Sessions | None = None) -> dict[str, Any]:
-    """The workload as run.json names it."""
+    """Describe the workload as run.json has it."""
     if isinstance(workload, Synthetic):
         described = msgspec.to_builtins(workload)
     elif isinstance(workload, Trace):
@@ -150,7 +151,7 @@ def describe(workload: Workload, output: Length | None, sessions: Sessions | Non
 # --- drawn workloads ------------------------------------------------------------------------------------------
 
 
-def _drawn_rows(
+def _draw_rows(
     workload: Synthetic | Dataset,
     load: Load,
     warm: int,
@@ -160,14 +161,14 @@ def _drawn_rows(
     seed: int,
     cell: int,
 ) -> Rows:
-    """The rows of one cell, warm-up first; `warm` counts sessions where there are any, `requested` requests."""
+    """Draw the rows of one cell, warm-up first; `warm` counts sessions where there are any, `requested` requests."""
     mean_turns = 1.0 if sessions is None else _mean_turns(workload, sessions)
-    begin = _measured(load, None if requested is None else math.ceil(requested / mean_turns))
+    begin = _count_measured(load, None if requested is None else math.ceil(requested / mean_turns))
     if sessions is None:
         turns = np.ones(warm + begin, np.int64)
     else:
         turns = _session_turns(workload, sessions, load, warm, begin, requested, seed)
-    begun = _begun(load, warm, len(turns) - warm, [seed, _ARRIVALS, cell])
+    begun = _draw_starts(load, warm, len(turns) - warm, [seed, _ARRIVALS, cell])
     first = np.cumsum(turns) - turns
     count, warm_rows = int(turns.sum()), int(turns[:warm].sum())
     intended = np.full(count, np.nan)
@@ -193,12 +194,12 @@ def _drawn_rows(
         rows["prefix_tokens"] = np.where(turn == 0, rows["prefix_tokens"], 0).astype(np.int32)
         rows["input_tokens"] = rows["input_tokens"] + rows["prefix_tokens"]
     elif load.is_closed and warm > 1:
-        rows["output_tokens"] = _staggered(rows["output_tokens"], warm)
+        rows["output_tokens"] = _stagger(rows["output_tokens"], warm)
     return {"phase": phase, "intended_s": intended, "turn": turn, "think_s": think, **rows}
 
 
-def _measured(load: Load, requested: int | None) -> int:
-    """How many requests (sessions) begin after the warm-up, but for those of later laps."""
+def _count_measured(load: Load, requested: int | None) -> int:
+    """Count the requests (sessions) that begin after the warm-up, but for those of later laps."""
     if requested is not None:
         return requested
     if load.is_open and load.profile:
@@ -211,8 +212,8 @@ def _measured(load: Load, requested: int | None) -> int:
     return default_requests(load) if load.duration_s is None else max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
 
 
-def _begun(load: Load, warm: int, measured: int, key: list[int]) -> NDArray[np.float64]:
-    """When requests (first turns) are to be sent, seconds from the cell's start; NaN where an answer decides.
+def _draw_starts(load: Load, warm: int, measured: int, key: list[int]) -> NDArray[np.float64]:
+    """Draw when requests (first turns) are to be sent, seconds from the cell's start; NaN where an answer decides.
 
     Of a rate the measured ones fall into the time that so many take at that rate, or the duration, wherever their
     process has them in it: their number is no matter of chance, so the load is the one that was asked for.
@@ -245,7 +246,7 @@ def _synthetic(workload: Synthetic, count: int, seed: int) -> Rows:
 
 
 def _dataset(workload: Dataset, count: int, warm: int, output: Length | None, seed: int) -> Rows:
-    picks = _shuffled(len(workload.prompts), count - warm, warm, seed)
+    picks = _pick_items(len(workload.prompts), count - warm, warm, seed)
     lengths = np.array([-1 if n is None else n for n in workload.output_tokens], np.int32)[picks]
     if output is not None:
         drawn = output.draw(np.random.default_rng([seed, _LENGTHS]), count)
@@ -255,16 +256,16 @@ def _dataset(workload: Dataset, count: int, warm: int, output: Length | None, se
     return _rows_of_texts(picks, lengths)
 
 
-def _shuffled(items: int, measured: int, warm: int, seed: int) -> NDArray[np.int64]:
-    """Which of a file's items each request or session takes: measured ones, here first, take them shuffled by seed,
-    the warm-up from the end of that.
+def _pick_items(items: int, measured: int, warm: int, seed: int) -> NDArray[np.int64]:
+    """Choose which of a file's items each request or session takes: measured ones, here first, take them shuffled by
+    seed, the warm-up from the end of that.
     """
     order = np.random.default_rng([seed, _ORDER]).permutation(items)
     return np.concatenate([order[np.arange(measured) % items], order[::-1][np.arange(warm) % items]])
 
 
 def _rows_of_texts(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
-    """Rows whose prompts are given as texts."""
+    """Make rows of prompts that are given as texts."""
     count = len(picks)
     return {
         "input_tokens": np.full(count, -1, np.int32),
@@ -279,7 +280,7 @@ def _rows_of_texts(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
 
 
 def _mean_turns(workload: Synthetic | Dataset, sessions: Sessions) -> float:
-    """About how many turns a session has: to know how many sessions give the requests asked for."""
+    """Estimate how many turns a session has: to know how many sessions give the requests asked for."""
     if isinstance(workload, Dataset):
         return sum(min(len(turns), sessions.turns.mean) for turns in workload.turns) / len(workload.turns)
     return max(1.0, sessions.turns.mean)
@@ -294,12 +295,12 @@ def _session_turns(
     requested: int | None,
     seed: int,
 ) -> NDArray[np.int64]:
-    """How many turns each session has, warm-up first: of `measured` sessions, or of as many as have the turns that
-    are `requested`, if these are said.
+    """Draw how many turns each session has, warm-up first: of `measured` sessions, or of as many as have the turns
+    that are `requested`, if these are said.
     """
     if isinstance(workload, Dataset):
         available = np.minimum([len(turns) for turns in workload.turns], int(sessions.turns.mean))
-        turns = available[_shuffled(len(available), measured, warm, seed)]
+        turns = available[_pick_items(len(available), measured, warm, seed)]
     else:
         turns = sessions.turns.draw(np.random.default_rng([seed, _TURNS]), warm + measured).astype(np.int64)
     mine, before = turns[:measured], turns[measured:]
@@ -312,17 +313,17 @@ def _session_turns(
         mine = mine[: last + 1].copy()
         mine[last] -= reached[last] - requested
     if load.is_closed and warm > 1:
-        # Slots that begin in step would meet all their long prompts together; see _staggered().
+        # Slots that begin in step would meet all their long prompts together; see _stagger().
         before = np.maximum(1, np.rint(before * (np.arange(warm) + 1) / warm)).astype(np.int64)
     return np.concatenate([before, mine]).astype(np.int64)
 
 
 def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, output: Length | None, seed: int) -> Rows:
-    """A row per turn, measured sessions first (`turns` has the warm-up's first)."""
+    """Make a row per turn, measured sessions first (`turns` has the warm-up's first)."""
     if output is None:
         raise InputError("--output: give the length of the answers in a conversation, e.g. --output 256")
     lengths = np.concatenate([turns[warm:], turns[:warm]])
-    order = _shuffled(len(workload.turns), len(turns) - warm, warm, seed)
+    order = _pick_items(len(workload.turns), len(turns) - warm, warm, seed)
     offsets = np.cumsum([0, *map(len, workload.turns)])  # where a conversation's texts begin, all laid end to end
     first = np.cumsum(lengths) - lengths
     picks = np.repeat(offsets[order] - first, lengths) + np.arange(lengths.sum())
@@ -333,7 +334,8 @@ def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, outpu
 
 
 def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, seed: int, cell: int) -> Rows:
-    """The trace's rows in their order, behind `warm` requests as long as its first but with prompts of their own.
+    """Make the trace's rows in their order, behind `warm` requests as long as its first but with prompts of their
+    own.
 
     `line`: the trace's row of each, −1 for the warm-up. Raises InputError where the load takes more requests than
     the trace has: only a closed loop that runs by time goes round.
@@ -349,8 +351,8 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
             requested = most
         elif requested is None and load.duration_s is None and not load.is_burst and not load.profile:
             requested = min(most, default_requests(load))
-        count = _measured(load, requested)
-        intended = _begun(load, warm, count, [seed, _ARRIVALS, cell])
+        count = _count_measured(load, requested)
+        intended = _draw_starts(load, warm, count, [seed, _ARRIVALS, cell])
     if count > most:
         raise InputError(
             f"{load.label}: {count:,} requests, and the trace has {most:,}; send fewer (--requests, --duration), or "
@@ -360,7 +362,7 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
     source = np.concatenate([np.arange(warm) % most, np.arange(count)])
     output = workload.output_tokens[source].astype(np.int32)
     if load.is_closed and warm > 1:
-        output = _staggered(output, warm)
+        output = _stagger(output, warm)
     phase = np.ones(len(line), np.uint8)
     phase[:warm] = 0
     prompt = source if workload.prompts else np.full(len(line), -1)
@@ -377,8 +379,8 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
     }
 
 
-def _staggered(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
-    """Warm-up answers of a closed loop cut to evenly spread parts of their length.
+def _stagger(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
+    """Cut the warm-up answers of a closed loop to evenly spread parts of their length.
 
     All slots start at once. With whole answers they would also end at once, and prefill bursts would go round the
     loop for the whole cell; with the remaining lives of a loop long under way (uniform, for equal lengths) the

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
-from loadstone.workload.files import first_line, lines, opened
+from loadstone.workload.files import first_line, lines, open_bytes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -54,15 +54,17 @@ _ONE_OBJECT = "give one whole object on each line"
 
 
 class BadLine(Exception):
-    """What is wrong with one line, and the remedy; `reason` is the name under which such lines are counted."""
+    """Something is wrong with one line; the text has what, and the remedy; `reason` is the name under which such
+    lines are counted.
+    """
 
     def __init__(self, reason: str, what: str, remedy: str = "correct it") -> None:
         super().__init__(f"{what}; {remedy}")
         self.reason = reason
 
 
-class Format(NamedTuple):
-    """A format by the names of its columns. `ticks_per_s`: the unit of its times, once they are numbers."""
+class TraceFormat(NamedTuple):
+    """A format, by the names of its columns. `ticks_per_s`: the unit of its times, once they are numbers."""
 
     name: str
     time: str
@@ -77,12 +79,12 @@ class Format(NamedTuple):
 
 
 _FORMATS = (
-    Format("azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", 10**9),
-    Format("burstgpt", "Timestamp", "Request tokens", "Response tokens", 1),
-    Format("mooncake", "timestamp", "input_length", "output_length", 1000, 512),
-    Format("plain", "timestamp_s", "input_tokens", "output_tokens", 1),
+    TraceFormat("azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", 10**9),
+    TraceFormat("burstgpt", "Timestamp", "Request tokens", "Response tokens", 1),
+    TraceFormat("mooncake", "timestamp", "input_length", "output_length", 1000, 512),
+    TraceFormat("plain", "timestamp_s", "input_tokens", "output_tokens", 1),
 )
-_BAILIAN = Format("bailian", "timestamp", "input_length", "output_length", 1, 16)
+_BAILIAN = TraceFormat("bailian", "timestamp", "input_length", "output_length", 1, 16)
 
 
 class Request(NamedTuple):
@@ -138,22 +140,22 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def duration_s(self) -> float:
-        """From time 0 to the last request."""
+        """Seconds from time 0 to the last request."""
         return float(self.time_s[-1])
 
     @property
     def simultaneous(self) -> int:
-        """Requests that share their time with the one before."""
+        """The number of requests that share their time with the one before."""
         return int(np.count_nonzero(np.diff(self.time_s) == 0))
 
     def cut(self, start_s: float, end_s: float) -> Trace:
-        """The requests of start_s ≤ time < end_s. Time 0 is then start_s, so that a wait before the first stays."""
+        """Keep the requests of start_s ≤ time < end_s. Time 0 becomes start_s: a wait before the first stays."""
         keep = (self.time_s >= start_s) & (self.time_s < end_s)
         selected = self._take(keep, f"from {start_s:g} s to {end_s:g} s; it goes from 0 to {self.duration_s:g} s")
         return msgspec.structs.replace(selected, time_s=selected.time_s - start_s)
 
     def sample(self, share: float, seed: int) -> Trace:
-        """Each request kept with the probability `share`, independently; times stay. Same seed, same requests."""
+        """Keep each request with the probability `share`, independently; times stay. Same seed, same requests."""
         keep = np.random.default_rng(seed).random(self.count) < share
         return self._take(keep, f"in a sample of {share:g} of {self.count}; take a larger share or another seed")
 
@@ -161,8 +163,8 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         return self._take(np.arange(self.count) < count, f"among the first {count}; take at least 1")
 
     def without_longer(self, max_tokens: int) -> Trace:
-        """The requests that a model takes, input and output together; the others are counted in `skipped`."""
-        keep = self._together() <= max_tokens
+        """Keep the requests that a model takes, input and output together; the others are counted in `skipped`."""
+        keep = self._total_tokens() <= max_tokens
         left_out = self.count - int(keep.sum())
         if not left_out:
             return self
@@ -175,8 +177,8 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         )
 
     def check_lengths(self, path: Path, max_tokens: int, count: int) -> None:
-        """Raises InputError, with the line, where a model does not take one of the first `count` requests."""
-        longer = np.flatnonzero(self._together()[:count] > max_tokens)
+        """Raise InputError, with the line, where a model does not take one of the first `count` requests."""
+        longer = np.flatnonzero(self._total_tokens()[:count] > max_tokens)
         if len(longer):
             row = longer[0]
             raise InputError(
@@ -185,11 +187,12 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
                 "out with --skip-bad"
             )
 
-    def _together(self) -> Longs:
+    def _total_tokens(self) -> Longs:
         return np.asarray(self.input_tokens.astype(np.int64) + self.output_tokens)
 
     def scaled_lengths(self, factor: float) -> Trace:
-        """Every length × factor, rounded, at least 1: a long trace for a small engine, with the same sharing.
+        """Scale every length by a factor, rounded, at least 1: a long trace for a small engine, with the same
+        sharing.
 
         A request keeps its blocks, and their tokens scale: its input stays within them, so that
         block_tokens · (blocks − 1) < input_tokens ≤ block_tokens · blocks. Raises InputError where a length would
@@ -225,7 +228,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
 
 
 def promised_tokens(offsets: Longs, ids: Ints, block_tokens: int, input_tokens: Ints) -> Ints:
-    """For each request the tokens at its prompt's start that an earlier one had too: hits of an endless cache.
+    """Count for each request the tokens at its prompt's start that an earlier one had too: hits of an endless cache.
 
     Leading blocks in common with any one earlier request × block_tokens, at most input_tokens. i4 [n].
     offsets, ids, block_tokens, input_tokens: as a Trace has them.
@@ -252,12 +255,12 @@ def read(path: Path, *, skip_bad: bool = False) -> Trace:
     of numbers or of impossible ones, of hash_ids that do not fit its length, earlier than the line before, or a
     repeated line. Whether a model takes them is asked of what is to be sent: without_longer(), check_lengths().
     """
-    with opened(path, GIVE) as (stream, sha256):
+    with open_bytes(path, GIVE) as (stream, sha256):
         format, rows = _rows(path, stream)
         return _read(path, format, rows, sha256, skip_bad)
 
 
-def _read(path: Path, format: Format, rows: Rows, sha256: str, skip_bad: bool) -> Trace:
+def _read(path: Path, format: TraceFormat, rows: Rows, sha256: str, skip_bad: bool) -> Trace:
     # Arrays, not lists: a trace may have millions of lines.
     time_s, lines, inputs, outputs = array("d"), array("i"), array("i"), array("i")
     offsets, block_ids = array("q", [0]), array("i")
@@ -321,8 +324,8 @@ def _check_order(time: float, last: float, last_line: int, repeated: bool) -> No
         raise BadLine("repeated line", f"the same as line {last_line}", "leave one of them")
 
 
-def _rows(path: Path, stream: BinaryIO) -> tuple[Format, Rows]:
-    """The format of a file and its lines, read as they are taken.
+def _rows(path: Path, stream: BinaryIO) -> tuple[TraceFormat, Rows]:
+    """Tell the format of a file, and its lines, read as they are taken.
 
     Raises InputError where it is empty, is not text, or has not all the columns of a format.
     """
@@ -338,7 +341,7 @@ def _rows(path: Path, stream: BinaryIO) -> tuple[Format, Rows]:
     return _csv(path, lines(path, stream))
 
 
-def _csv(path: Path, lines: Iterator[bytes]) -> tuple[Format, Rows]:
+def _csv(path: Path, lines: Iterator[bytes]) -> tuple[TraceFormat, Rows]:
     # Invalid bytes must not end the reading of the lines behind them: they are met again in the value they spoil.
     reader = csv.reader((data.decode(errors="surrogateescape") for data in lines), strict=True)
     try:
@@ -353,7 +356,7 @@ def _csv(path: Path, lines: Iterator[bytes]) -> tuple[Format, Rows]:
     return format, _csv_rows(reader, len(columns), [(name, columns.index(name)) for name in names])
 
 
-def _csv_rows(reader: Any, width: int, places: list[tuple[str, int]]) -> Rows:
+def _csv_rows(reader: Any, width: int, columns: list[tuple[str, int]]) -> Rows:
     while True:
         # A prompt in quotation marks may go over several lines; the first is the one to name.
         line = reader.line_num + 1
@@ -365,12 +368,12 @@ def _csv_rows(reader: Any, width: int, places: list[tuple[str, int]]) -> Rows:
             yield line, BadLine("broken line", f"broken CSV: {error}")
             continue
         if len(cells) == width:
-            yield line, {name: cells[place] for name, place in places}
+            yield line, {name: cells[at] for name, at in columns}
         elif any(map(str.strip, cells)):
             yield line, BadLine("broken line", f"values: {len(cells)}, columns of the header: {width}")
 
 
-def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[Format, Rows]:
+def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[TraceFormat, Rows]:
     where = f"{path}, line {line}"
     try:
         first = _object(head)
@@ -380,7 +383,7 @@ def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[F
     return format, _json_rows(lines, format, first.get("prompt") is not None)
 
 
-def _json_rows(lines: Iterator[bytes], format: Format, has_prompts: bool) -> Rows:
+def _json_rows(lines: Iterator[bytes], format: TraceFormat, has_prompts: bool) -> Rows:
     known = {*format.columns, "prompt", "hash_ids", "block_tokens"}
     for line, data in enumerate(lines, 1):
         text = data.strip()
@@ -399,7 +402,7 @@ def _json_rows(lines: Iterator[bytes], format: Format, has_prompts: bool) -> Row
 
 def _check_plain(item: dict[str, Any], known: set[str], has_prompts: bool) -> None:
     if not known.issuperset(item):
-        raise BadLine("broken line", f"unknown: {_listed(item.keys() - known)}", "leave it out")
+        raise BadLine("broken line", f"unknown: {_list(item.keys() - known)}", "leave it out")
     if (item.get("prompt") is not None) != has_prompts:
         what = "no 'prompt'" if has_prompts else "a 'prompt'"
         raise BadLine("no prompt", f"{what}, other than in the first line", "give all lines one, or none")
@@ -416,38 +419,36 @@ def _object(data: bytes) -> dict[str, Any]:
     return item
 
 
-def _format(where: str, names: list[str], optional: tuple[str, ...]) -> Format:
-    """The format that has most of its columns among these, which must be all of them."""
+def _format(where: str, names: list[str], optional: tuple[str, ...]) -> TraceFormat:
+    """Find the format that has most of its columns among these, which must be all of them."""
     format = max(_FORMATS, key=lambda format: len(set(format.columns) & set(names)))
     if format.name == "mooncake" and "chat_id" in names:
         format = _BAILIAN
     missing = [column for column in format.columns if column not in names]
     if len(missing) == len(format.columns):
-        formats = "; ".join(f"{format.name}: {_listed(format.columns)}" for format in _FORMATS)
-        raise InputError(f"{where}: not the columns of a trace, but {_listed(names)}; give one of these: {formats}")
+        formats = "; ".join(f"{format.name}: {_list(format.columns)}" for format in _FORMATS)
+        raise InputError(f"{where}: not the columns of a trace, but {_list(names)}; give one of these: {formats}")
     if missing:
         raise InputError(
-            f"{where}: found {_listed(names)}, but not {_listed(missing)}; a trace of format {format.name} needs it"
+            f"{where}: found {_list(names)}, but not {_list(missing)}; a trace of format {format.name} needs it"
         )
     known = {*format.columns, *optional}
     odd = [column for column in names if column not in known] if format.name == "plain" else []
     if odd:
-        raise InputError(
-            f"{where}: unknown: {_listed(odd)}; leave it out, or name it one of {_listed(sorted(known))}"
-        )
+        raise InputError(f"{where}: unknown: {_list(odd)}; leave it out, or name it one of {_list(sorted(known))}")
     twice = sorted({column for column in known if names.count(column) > 1})
     if twice:
-        raise InputError(f"{where}: more than one {_listed(twice)}; leave one")
+        raise InputError(f"{where}: more than one {_list(twice)}; leave one")
     return format
 
 
-def _listed(names: Iterable[object]) -> str:
-    shown = [_shown(name) for name in names]
+def _list(names: Iterable[object]) -> str:
+    shown = [_show(name) for name in names]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
 
 
-def _shown(value: object) -> str:
-    """A value of the file, in a line's length."""
+def _show(value: object) -> str:
+    """Show a value of the file, in a line's length."""
     # Of what is nested deeply, not even a repr can be had.
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
@@ -458,8 +459,8 @@ def _shown(value: object) -> str:
 # --- the values of a line ---------------------------------------------------------------------------------------
 
 
-def _request(row: dict[str, Any] | BadLine, format: Format, block_tokens: int) -> Request:
-    """What a line asks. Raises BadLine where no request can be made of it.
+def _request(row: dict[str, Any] | BadLine, format: TraceFormat, block_tokens: int) -> Request:
+    """Make a request of a line. Raises BadLine where none can be made.
 
     `block_tokens`: the size of blocks in the lines before, 0 while none had any.
     """
@@ -478,9 +479,9 @@ def _request(row: dict[str, Any] | BadLine, format: Format, block_tokens: int) -
     return Request(time, input_tokens, output_tokens, prompt, ids or (), size)
 
 
-def _block_tokens(row: dict[str, Any], ids: Any, format: Format, input_tokens: int) -> int:
+def _block_tokens(row: dict[str, Any], ids: Any, format: TraceFormat, input_tokens: int) -> int:
     if not isinstance(ids, list) or not all(type(id) is int for id in ids):
-        raise BadLine("hash_ids do not fit", f"'hash_ids' is {_shown(ids)}, not a list of whole numbers")
+        raise BadLine("hash_ids do not fit", f"'hash_ids' is {_show(ids)}, not a list of whole numbers")
     size = format.block_tokens
     if size is None or row.get("block_tokens") is not None:
         size = _least_1(row, "block_tokens", "hash_ids do not fit")
@@ -493,7 +494,7 @@ def _block_tokens(row: dict[str, Any], ids: Any, format: Format, input_tokens: i
 
 def _check_prompt(prompt: Any) -> None:
     if not isinstance(prompt, str) or not prompt.strip():
-        raise BadLine("no prompt", f"'prompt' is {_shown(prompt)}", "give it text")
+        raise BadLine("no prompt", f"'prompt' is {_show(prompt)}", "give it text")
     try:
         prompt.encode()
     except UnicodeEncodeError:
@@ -501,13 +502,13 @@ def _check_prompt(prompt: Any) -> None:
 
 
 def _date(value: Any, column: str) -> int:
-    """A date and time, UTC where no zone is given, as ns since 1970."""
+    """Read a date and time, UTC where no zone is given, as ns since 1970."""
     match = _DATE.fullmatch(value.strip()) if isinstance(value, str) else None
     second = _epoch_s(match[1], match[3] or "Z") if match else None
     if not match or second is None:
-        raise BadLine("not a number", f"{column!r} is {_shown(value)}, not like 2024-05-10 00:00:00.0099300")
+        raise BadLine("not a number", f"{column!r} is {_show(value)}, not like 2024-05-10 00:00:00.0099300")
     if second < 0:
-        raise BadLine("negative number", f"{column!r} is {_shown(value)}, before 1970")
+        raise BadLine("negative number", f"{column!r} is {_show(value)}, before 1970")
     return second * 10**9 + int((match[2] or "").ljust(9, "0"))
 
 
@@ -522,15 +523,15 @@ def _epoch_s(date: str, zone: str) -> int | None:
 def _time(value: Any, column: str) -> float:
     time = _number(value, column)
     if time < 0:
-        raise BadLine("negative number", f"{column!r} is {_shown(value)}, below 0")
+        raise BadLine("negative number", f"{column!r} is {_show(value)}, below 0")
     # So written, NaN fails too.
     if not time < _MAX_TIME:
-        raise BadLine("not a number", f"{column!r} is {_shown(value)}, not a time in the format's unit")
+        raise BadLine("not a number", f"{column!r} is {_show(value)}, not a time in the format's unit")
     return time
 
 
 def _least_1(row: dict[str, Any], column: str, reason: str) -> int:
-    """A count of at least 1; lines with 0 are counted under `reason`."""
+    """Read a count of at least 1; lines with 0 are counted under `reason`."""
     count = _count(row.get(column), column)
     if not count:
         raise BadLine(reason, f"{column!r} is 0", "give it at least 1")
@@ -543,10 +544,10 @@ def _count(value: Any, column: str) -> int:
         return int(value)
     number = _number(value, column)
     if number < 0:
-        raise BadLine("negative number", f"{column!r} is {_shown(value)}, below 0")
+        raise BadLine("negative number", f"{column!r} is {_show(value)}, below 0")
     # Tables that once had gaps write 128.0.
     if not number <= MAX_TOKENS or number != int(number):
-        raise BadLine("not a number", f"{column!r} is {_shown(value)}, not a whole number of tokens")
+        raise BadLine("not a number", f"{column!r} is {_show(value)}, not a whole number of tokens")
     return int(number)
 
 
@@ -563,5 +564,5 @@ def _number(value: Any, column: str) -> float:
                 return float(text)
         except ValueError:
             pass
-    what = f"no {column!r}" if value in (None, "") else f"{column!r} is {_shown(value)}, not a number"
+    what = f"no {column!r}" if value in (None, "") else f"{column!r} is {_show(value)}, not a number"
     raise BadLine("not a number", what)

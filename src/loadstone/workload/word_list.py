@@ -1,4 +1,4 @@
-"""The words synthetic prompts are made of.
+"""The words of which synthetic prompts are made.
 
 1,024 common English words (3 to 9 lower-case ASCII letters), sorted. With a leading space each is one token in the
 GPT-2, cl100k and o200k vocabularies (checked word by word with all three), and so in tokenizers that grew out of

@@ -1,4 +1,4 @@
-"""One load on both sides: its units, its point values, and how far each can be trusted."""
+"""Compares one load on both sides: its units, its point values, and how far each can be trusted."""
 
 from __future__ import annotations
 
@@ -10,38 +10,42 @@ import numpy as np
 
 from loadstone.analyse.compare.metric import Metric, Stat
 from loadstone.analyse.compare.permutation import Floats, Units, pooled_variance, welch
-from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_reach, repeats
-from loadstone.analyse.compare.result import Cell, Row
-from loadstone.analyse.compare.sides import Place, Requests, requests_of, shared_requests
+from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_margin, repeats
+from loadstone.analyse.compare.result import ComparedCell, ComparedMetric
+from loadstone.analyse.compare.sides import RequestTimes, RunCell, requests_of, shared_requests
 from loadstone.core.statistics import dependence
 
 Samples = Sequence[Sequence[Floats]]
 """A value for each request of each run of each side."""
+Runs = Sequence[Sequence[RequestTimes]]
+"""The requests of each run of each side."""
+Dollars = Sequence[Sequence[float | None]]
+"""The cost per hour of each run of each side."""
 
 PERMUTED_RUNS = 70
 """Relabellings of whole runs from which a permutation test can find anything: four against four have so many."""
 _LARGEST_LOG = 50.0
-"""Of a ratio that is one: files of others may have any number that a float can hold."""
+"""The largest logarithm of a ratio: numbers in other programs' files may be as large as a float can hold."""
 PAIRED_SHARE = 0.9
-"""Of the requests of the larger side that both must have been asked, and have ended well, to be compared in pairs."""
+"""The share of the larger side's requests that both must have completed to be compared in pairs."""
 
 
-def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) -> Cell:
-    """`a`, `b`: the runs that have the load, and where in their summaries."""
+def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]) -> ComparedCell:
+    """Compare one load of the runs that have it."""
     every = [*a, *b]
     load = every[0].cell.load
     intended = not load.is_closed and all(place.cell.metrics.e2e_intended_s for place in every)
     steady = all(place.cell.steady for place in every)
-    cell = Cell(load, [], runs=(len(a), len(b)))
+    cell = ComparedCell(load, [], runs=(len(a), len(b)))
     sides, values = {}, {}
     for metric in metrics:
         stats = [
             [metric.stat(place.cell, intended, steady, place.run.dollars) for place in places] for places in (a, b)
         ]
         values[metric] = [[None if stat is None else stat.value for stat in side] for side in stats]
-        sides[metric] = (_side(a, metric, stats[0], intended), _side(b, metric, stats[1], intended))
-        cell.rows.append(row := _row(metric, *values[metric]))
-        row.failing = "".join(side for side, own in zip("ab", (a, b), strict=True) if any(map(_fails, own)))
+        sides[metric] = (_describe_side(a, metric, stats[0], intended), _describe_side(b, metric, stats[1], intended))
+        cell.rows.append(row := _average(metric, *values[metric]))
+        row.failing = "".join(side for side, own in zip("ab", (a, b), strict=True) if any(map(_has_error, own)))
         model = contrast(*sides[metric], metric.base).model
         if row.ratio is not None and model is not None:
             row.model = bounds(row.ratio, model)
@@ -54,23 +58,23 @@ def gather(a: Sequence[Place], b: Sequence[Place], metrics: Sequence[Metric]) ->
     for row in cell.rows:
         row.single_run = not all(place.run.simulated for place in every)
     if all(place.run.has_records for place in every):
-        _by_blocks(cell, a, b, intended=intended)
+        _take_request_blocks(cell, a, b, intended=intended)
         bound(cell, sides)
     else:
         cell.why = "one side was imported as summary statistics, without its requests"
     return cell
 
 
-def _fails(place: Place) -> bool:
+def _has_error(place: RunCell) -> bool:
     return bool(place.cell.verdict.kinds("error"))
 
 
-def _side(places: Sequence[Place], metric: Metric, stats: Sequence[Stat | None], intended: bool) -> Side:
-    """What is known of a side's value: sampling of its runs pooled; of predictions the widest, for repeats of a
-    simulation do not make the model better.
+def _describe_side(places: Sequence[RunCell], metric: Metric, stats: Sequence[Stat | None], intended: bool) -> Side:
+    """Join what the runs of a side tell of its value: their sampling pooled; of predictions the widest model error,
+    for repeats of a simulation do not make the model better.
     """
     sampling = [stat.reach for stat in stats if stat is not None and stat.reach is not None]
-    simulated = [metric.model_reach(place.cell, intended) for place in places if place.run.simulated]
+    simulated = [metric.model_margin(place.cell, intended) for place in places if place.run.simulated]
     model = [each for each in simulated if each is not None]
     return Side(
         pooled(sampling) if sampling and len(sampling) == len(stats) else None,
@@ -81,11 +85,11 @@ def _side(places: Sequence[Place], metric: Metric, stats: Sequence[Stat | None],
     )
 
 
-def _row(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -> Row:
-    """Means of a side's runs, geometric in the ratio, where all have the metric."""
+def _average(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -> ComparedMetric:
+    """Average each side's runs, geometrically in the ratio, where all have the metric."""
     known = [[value for value in side if value is not None] for side in (a, b)]
     means = [sum(side) / len(side) if side else None for side in known]
-    row = Row(metric, means[0], means[1])
+    row = ComparedMetric(metric, means[0], means[1])
     row.known = all(known) and len(known[0]) == len(a) and len(known[1]) == len(b)
     if row.known and min(map(min, known)) > 0:
         log_ratio = float(np.mean(np.log(known[1])) - np.mean(np.log(known[0])))
@@ -96,9 +100,9 @@ def _row(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -
 # --- repeats: runs are the units ------------------------------------------------------------------------------------
 
 
-def by_runs(cell: Cell, values: Mapping[Metric, Sequence[Sequence[float | None]]]) -> None:
-    """How runs differ from one another holds what differs within them too: nothing is drawn from inside them. Nor do
-    runs that follow one another know how the machine changes meanwhile; published repeats stand for that.
+def by_runs(cell: ComparedCell, values: Mapping[Metric, Sequence[Sequence[float | None]]]) -> None:
+    """Take whole runs as units: how they differ from one another contains what differs within them. Runs that follow
+    one another do not show how the machine changes meanwhile; the spread of published repeats is added for that.
     """
     from scipy.special import stdtrit
 
@@ -124,19 +128,15 @@ def by_runs(cell: Cell, values: Mapping[Metric, Sequence[Sequence[float | None]]
 # --- one run a side: blocks of requests are the units ---------------------------------------------------------------
 
 
-def _by_blocks(cell: Cell, a: Sequence[Place], b: Sequence[Place], *, intended: bool) -> None:
+def _take_request_blocks(cell: ComparedCell, a: Sequence[RunCell], b: Sequence[RunCell], *, intended: bool) -> None:
     rated = any(row.metric.counts_output and row.ratio is not None for row in cell.rows)
     sides = [[requests_of(place, intended=intended, with_tokens=rated) for place in places] for places in (a, b)]
     paired = len(a) == len(b) == 1 and _pair(sides[0], sides[1], shared_requests(a[0], b[0]))
     take_blocks(cell, sides, paired=paired, dollars=[[place.run.dollars for place in places] for places in (a, b)])
 
 
-def take_blocks(
-    cell: Cell, sides: Sequence[Sequence[Requests]], *, paired: bool, dollars: Sequence[Sequence[float | None]] = ()
-) -> None:
-    """The units of a cell from the requests of each side's runs; `paired`: row by row of the same request.
-
-    `dollars`: per hour, of each run.
+def take_blocks(cell: ComparedCell, sides: Runs, *, paired: bool, dollars: Dollars = ()) -> None:
+    """Make the units of a cell from the requests of each side's runs; `paired`: row by row of the same request.
 
     Metrics without a ratio are left out. Where nothing can be tested, the cell says why.
     """
@@ -171,7 +171,9 @@ def take_blocks(
         cell.why = "no metric is known on both sides for every block of requests"
         return
     cell.unit, cell.counts = "blocks", (len(on_a), len(on_b))
-    between_places = np.array([_between_places(row, sides, cell.load.slots, paired=paired) for row in cell.tested])
+    between_places = np.array(
+        [_variance_between_slots(row, sides, cell.load.slots, paired=paired) for row in cell.tested]
+    )
     for index, row in enumerate(cell.tested):
         if row.metric.is_share:
             between_places[index] = 0.0
@@ -181,8 +183,8 @@ def take_blocks(
     cell.units = Units(on_a, on_b, careful, paired, between_places)
 
 
-def _pair(a: list[Requests], b: list[Requests], below: int | None) -> bool:
-    """Keeps, of two cells that were asked the same up to a number, the requests that both completed, in their order;
+def _pair(a: list[RequestTimes], b: list[RequestTimes], below: int | None) -> bool:
+    """Keep, of two cells that were asked the same up to a number, the requests that both completed, in their order;
     both as they are, and False, where that would leave out too many.
     """
     shared, of_a, of_b = np.intersect1d(a[0].index, b[0].index, return_indices=True)
@@ -194,15 +196,15 @@ def _pair(a: list[Requests], b: list[Requests], below: int | None) -> bool:
 
 
 def _correlation(rows: Floats, count: int) -> Floats:
-    """Of neighbouring blocks, within each run of a side."""
+    """Correlate neighbouring blocks, within each run of a side."""
     return np.asarray(np.mean([dependence.correlation(run) for run in np.split(rows, len(rows) // count)], axis=0))
 
 
 def _columns(
-    sides: Sequence[Sequence[Requests]], rows: Sequence[Row], count: int, dollars: Sequence[Sequence[float | None]]
-) -> tuple[Floats, Floats, list[Row]]:
-    """Block means of every metric that has them, `count` blocks of each run: (A's, B's, which metrics)."""
-    tested: list[Row] = []
+    sides: Runs, rows: Sequence[ComparedMetric], count: int, dollars: Dollars
+) -> tuple[Floats, Floats, list[ComparedMetric]]:
+    """Compute block means of every metric that has them, `count` blocks of each run: (A's, B's, which metrics)."""
+    tested: list[ComparedMetric] = []
     columns: list[list[Floats]] = []
     for row in rows:
         if row.metric.per_request:
@@ -223,10 +225,8 @@ def _columns(
     return a, b, tested
 
 
-def _rates(
-    metric: Metric, sides: Sequence[Sequence[Requests]], count: int, dollars: Sequence[Sequence[float | None]]
-) -> list[list[Floats]] | None:
-    """Output tokens per second, or for a dollar (of what costs as much on both sides the test is that of the
+def _rates(metric: Metric, sides: Runs, count: int, dollars: Dollars) -> list[list[Floats]] | None:
+    """Compute output tokens per second, or for a dollar (where both sides cost as much, the test is that of the
     throughput), in each block of each run; None where a run has none.
     """
     made: list[list[Floats]] = []
@@ -239,8 +239,8 @@ def _rates(
     return made
 
 
-def _values(metric: Metric, sides: Sequence[Sequence[Requests]]) -> Samples:
-    """A number for each request of each run, whose means are compared."""
+def _values(metric: Metric, sides: Runs) -> Samples:
+    """Take a number for each request of each run, whose means are compared."""
     values: Samples = [[getattr(run, f"{metric.base}_s") for run in side] for side in sides]
     together = np.concatenate([run for side in values for run in side])
     if math.isnan(metric.quantile) or np.isnan(together).all():
@@ -252,8 +252,8 @@ def _values(metric: Metric, sides: Sequence[Sequence[Requests]]) -> Samples:
     return [[dependence.above(run, cut, near) for run in side] for side in values]
 
 
-def _between_places(row: Row, sides: Sequence[Sequence[Requests]], places: int, *, paired: bool) -> float:
-    """What the places of a closed loop add to the variance of the difference B − A; of a throughput to that of
+def _variance_between_slots(row: ComparedMetric, sides: Runs, places: int, *, paired: bool) -> float:
+    """Compute the variance that the slots of a closed loop add to the difference B − A, or for a throughput to
     ln(B/A).
     """
     values = (
@@ -266,8 +266,8 @@ def _between_places(row: Row, sides: Sequence[Sequence[Requests]], places: int, 
     return sum(dependence.variance_between_places(run, places) / len(side) ** 2 for side in values for run in side)
 
 
-def bound(cell: Cell, sides: Mapping[Metric, tuple[Side, Side]]) -> None:
-    """Intervals of the ratios of a cell of blocks, from what is known of the value on either side."""
+def bound(cell: ComparedCell, sides: Mapping[Metric, tuple[Side, Side]]) -> None:
+    """Add the intervals of the ratios of a cell of blocks, from those of the value on either side."""
     if cell.units is None:
         return
     freedom = min(len(cell.units.a), len(cell.units.b)) - 1.0
@@ -282,7 +282,7 @@ def bound(cell: Cell, sides: Mapping[Metric, tuple[Side, Side]]) -> None:
         if (reach := contrast(a, b, row.metric.base, paired=paired).sampling) is not None:
             row.low, row.high = bounds(row.ratio, reach)
         # What these two runs would have shown: the test knows nothing of other runs.
-        row.log_error = sum(ratio_reach(a.sampling, b.sampling, paired)) / 2 / dependence.student(freedom)
+        row.log_error = sum(ratio_margin(a.sampling, b.sampling, paired)) / 2 / dependence.student(freedom)
 
 
 def _pearson(a: Floats, b: Floats) -> float:

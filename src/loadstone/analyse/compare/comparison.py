@@ -1,15 +1,15 @@
-"""From two sides of runs to the result of `loadstone compare`."""
+"""Compares two sides of runs: the result of `loadstone compare`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import UNSET
 
 from loadstone.analyse.compare import cells, repeats
-from loadstone.analyse.compare.metric import DEFAULT, ENERGY, FAILED, PRICED, Bound, compared_name, parse_bounds
+from loadstone.analyse.compare.metric import DEFAULT, ENERGY, FAILED, PRICED, ChangeBound, compared_name, parse_bounds
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
 from loadstone.analyse.compare.price import Prices, check_prices, parse_prices, without_price
 from loadstone.analyse.compare.ratio import ONE_PROFILE, basis, shared_error
@@ -17,36 +17,36 @@ from loadstone.analyse.compare.result import (
     LEVEL,
     LEVEL_OF_FEW,
     BoundResult,
-    Cell,
+    ComparedCell,
     Comparison,
     Difference,
     PricesResult,
     SideResult,
     Unmatched,
+    name_loads,
 )
 from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
-from loadstone.analyse.compare.sides import Place, Run, load_key, open_run, refuse_twice, runs_in
-from loadstone.analyse.compare.text import loads_of
+from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key, open_run, refuse_twice, runs_in
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import Finding
 from loadstone.core.units import show_number, show_seconds
 
-Sides = tuple[list[Run], list[Run]]
+Sides = tuple[list[ComparedRun], list[ComparedRun]]
 
 MOST_RUNS = repeats.MOST_RUNS
 MOST_STATED = 4
-"""Numbers of files that one finding has."""
+"""The most numbers of files that one finding lists."""
 _OF_REPEATS = ("seed", "plan", "client host", "loadstone", "git commit", "engine environment")
-"""What repeats of one run may differ in."""
+"""Differences that repeats of one run may have."""
 
 
 def compare(
     a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), allow_errors: bool = False,
     price: Sequence[str] = (), seed: int = 0,
 ) -> Comparison:  # fmt: skip
-    """What `loadstone compare` prints; ratios are B over A.
+    """Compare two sides of runs, as `loadstone compare` prints it; ratios are B over A.
 
     `a`, `b`: run folders, or folders of repeats.
     `fail_on`: bounds such as `ttft_p99>+5%`; B passes none with a cell that has an error finding, unless
@@ -65,7 +65,7 @@ def compare(
     more += [FAILED] if any(cell.requests.failed_share for cell in every) else []
     requested = [bound.metric for bound in bounds]
     metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *more, *requested]))
-    by_load = [_by_load(side) for side in sides]
+    by_load = [_group_by_load(side) for side in sides]
     matched = [key for key in by_load[0] if key in by_load[1]]
     alone = [
         [places[0].cell.load for key, places in by_load[side].items() if key not in by_load[1 - side]]
@@ -73,15 +73,13 @@ def compare(
     ]
     if not matched:
         raise InputError(
-            f"{a[0]} and {b[0]}: no load is on both sides ({loads_of(alone[0])} against {loads_of(alone[1])}); "
+            f"{a[0]} and {b[0]}: no load is on both sides ({name_loads(alone[0])} against {name_loads(alone[1])}); "
             "compare runs of the same loads"
         )
     compared = [cells.gather(by_load[0][key], by_load[1][key], metrics) for key in matched]
     judge(compared, seed)
     setup = differences(*sides)
-    findings = _findings(sides, compared, setup)
-    if prices:
-        findings += _unpriced(sides, prices)
+    findings = [*_findings(sides, compared, setup), *(_missing_prices(sides, prices) if prices else ())]
     return Comparison(
         a=_side(sides[0]),
         b=_side(sides[1]),
@@ -91,12 +89,12 @@ def compare(
         unmatched=Unmatched(*alone),
         prices=PricesResult(prices, *([run.dollars for run in side] for side in sides)) if prices else UNSET,
         findings=findings,
-        fail_on=[_bound(bound, compared, allow_errors) for bound in bounds] or UNSET,
+        fail_on=[_judge_bound(bound, compared, allow_errors) for bound in bounds] or UNSET,
     )
 
 
 def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
-    """The runs of both sides, each a run folder, or a folder that holds repeats of one run and nothing else.
+    """Open the runs of both sides, each a run folder, or a folder that holds repeats of one run and nothing else.
 
     Raises InputError where one cannot be read or holds nothing, or a run is named twice, however it is spelled.
     """
@@ -109,13 +107,13 @@ def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
             raise InputError(f"{len(side)} runs on a side: at most {MOST_RUNS}; compare fewer")
     refuse_twice(folders)
     return (
-        [run for path, held in on_a for run in _opened(path, held, prices)],
-        [run for path, held in on_b for run in _opened(path, held, prices)],
+        [run for path, held in on_a for run in _open_repeats(path, held, prices)],
+        [run for path, held in on_b for run in _open_repeats(path, held, prices)],
     )
 
 
-def _opened(path: Path, folders: Sequence[Path], prices: Prices) -> list[Run]:
-    """Raises InputError where a folder of runs holds others than repeats of one."""
+def _open_repeats(path: Path, folders: Sequence[Path], prices: Prices) -> list[ComparedRun]:
+    """Open the repeats of one run. Raises InputError where the folder holds other runs."""
     runs = [open_run(folder, prices) for folder in folders]
     names = dict.fromkeys(row.what for run in runs[1:] for row in differences(runs[:1], [run]))
     loads = [sorted(repr(load_key(cell.load)) for cell in run.summary.cells) for run in runs]
@@ -129,21 +127,21 @@ def _opened(path: Path, folders: Sequence[Path], prices: Prices) -> list[Run]:
     return runs
 
 
-def _by_load(runs: Sequence[Run]) -> dict[Load, list[Place]]:
-    """Where each load is."""
-    by_load: dict[Load, list[Place]] = {}
+def _group_by_load(runs: Sequence[ComparedRun]) -> dict[Load, list[RunCell]]:
+    """List, for each load, the cells that have it."""
+    by_load: dict[Load, list[RunCell]] = {}
     for run in runs:
         for place in run.places:
             by_load.setdefault(load_key(place.cell.load), []).append(place)
     return by_load
 
 
-def _side(runs: Sequence[Run]) -> SideResult:
+def _side(runs: Sequence[ComparedRun]) -> SideResult:
     return SideResult([str(run.folder) for run in runs], runs[0].facts.label, runs[0].info.source)
 
 
-def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS) -> None:
-    """p values for the family of all metrics of all cells that can be tested."""
+def judge(compared: Sequence[ComparedCell], seed: int, relabellings: int = RELABELLINGS) -> None:
+    """Compute p values for the family of all metrics of all cells that can be tested."""
     tested = [cell for cell in compared if cell.units is not None]
     units = [cell.units for cell in tested if cell.units is not None]
     level = LEVEL_OF_FEW if any(each.few for each in units) else LEVEL
@@ -168,30 +166,31 @@ def judge(compared: Sequence[Cell], seed: int, relabellings: int = RELABELLINGS)
 # --- findings of a comparison ---------------------------------------------------------------------------------------
 
 
-def _findings(sides: Sides, compared: Sequence[Cell], setup: Sequence[Difference]) -> list[Finding]:
-    findings = [*_workload_differs(setup), _untrusted(sides), _predicted(sides, compared)]
-    findings += _stated_otherwise(sides, compared)
-    findings += [_one_run_each(sides, compared), _not_in_turn(compared), _point_values(compared)]
-    return [each for each in findings if each is not None]
+def _findings(sides: Sides, compared: Sequence[ComparedCell], setup: Sequence[Difference]) -> Iterator[Finding]:
+    yield from _different_workloads(setup)
+    yield from _doubted_cells(sides)
+    yield from _predictions(sides, compared)
+    yield from _other_numbers(sides, compared)
+    yield from _single_runs(sides, compared)
+    yield from _order_of_runs(compared)
+    yield from _point_values(compared)
 
 
-def _workload_differs(setup: Sequence[Difference]) -> list[Finding]:
+def _different_workloads(setup: Sequence[Difference]) -> Iterator[Finding]:
     rows = [row for row in setup if row.what in WORKLOAD]
     unknown = [row.what for row in rows if row.a is None or row.b is None]
     different = [row.what for row in rows if row.what not in unknown]
-    findings = []
     if unknown:
         evidence = f"whether both sides had the same workload is unknown: one does not state its {', '.join(unknown)}"
         remedy = "State it when importing the run (--set), or measure both with one plan."
-        findings.append(Finding("workload_not_told", "warning", evidence, remedy))
+        yield Finding("workload_not_told", "warning", evidence, remedy)
     if different:
         evidence = f"the sides had different workloads: {', '.join(different)} differ"
         remedy = "The numbers differ because of the workload too: measure both with one plan."
-        findings.append(Finding("workloads_differ", "warning", evidence, remedy))
-    return findings
+        yield Finding("workloads_differ", "warning", evidence, remedy)
 
 
-def _untrusted(sides: Sides) -> Finding | None:
+def _doubted_cells(sides: Sides) -> Iterator[Finding]:
     doubted = [
         f"{side} {cell.load.kind} {cell.load.value:g}"
         for side, runs in zip("AB", sides, strict=True)
@@ -200,14 +199,14 @@ def _untrusted(sides: Sides) -> Finding | None:
         if not cell.verdict.trusted
     ]
     if not doubted:
-        return None
+        return
     evidence = f"cells that carry warnings: {', '.join(dict.fromkeys(doubted[:12]))}"
     remedy = "Read their findings first (`loadstone show`): what is wrong there affects the ratio too."
-    return Finding("untrusted", "warning", evidence, remedy)
+    yield Finding("untrusted", "warning", evidence, remedy)
 
 
-def _stated_otherwise(sides: Sides, compared: Sequence[Cell]) -> list[Finding]:
-    """What imported files state of the metrics compared, where their requests give another number."""
+def _other_numbers(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
+    """Find numbers in imported files that their requests contradict, among the metrics compared."""
     loads = {load_key(cell.load) for cell in compared}
     names = {row.name for cell in compared for row in cell.rows}
     parts = [
@@ -222,18 +221,18 @@ def _stated_otherwise(sides: Sides, compared: Sequence[Cell]) -> list[Finding]:
         for show in (show_seconds if number.statistic else show_number,)
     ]
     if not parts:
-        return []
+        return
     more = f", and {len(parts) - MOST_STATED} more" if len(parts) > MOST_STATED else ""
     evidence = f"files state other numbers than their requests give: {', '.join(parts[:MOST_STATED])}{more}"
     remedy = "Both sides are compared by one definition: use the numbers compared."
-    return [Finding("stated_otherwise", "info", evidence, remedy)]
+    yield Finding("stated_otherwise", "info", evidence, remedy)
 
 
-def _predicted(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
-    """That a side is a prediction, and what was made of how far the model may be off."""
+def _predictions(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
+    """Tell that a side is a prediction, and how the model's error is taken into account."""
     simulated = [side for side, runs in zip("AB", sides, strict=True) if any(run.simulated for run in runs)]
     if not simulated:
-        return None
+        return
     shared = shared_error([basis(run.info, run.facts) for side in sides for run in side])
     known = any(row.model is not None for cell in compared for row in cell.rows)
     if shared == 1:
@@ -247,56 +246,57 @@ def _predicted(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
         whose, share = ("one profile and model", "four fifths") if alike else ("two profiles or models", "two thirds")
         conclusion = f"with {whose}, {share} of the performance model's error is assumed to cancel out"
     evidence = f"{' and '.join(simulated)}: simulated; intervals and tests cover the simulation's own spread; "
-    return Finding("predicted", "info", evidence + conclusion, "Measure where a decision depends on it.")
+    yield Finding("predicted", "info", evidence + conclusion, "Measure where a decision depends on it.")
 
 
-def _one_run_each(sides: Sides, compared: Sequence[Cell]) -> Finding | None:
+def _single_runs(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
     measured = [row for cell in compared for row in cell.rows if row.single_run]
     looked_at = [cell for cell in compared if cell.unit == "blocks" or measured]
     single = {side for cell in looked_at for side, runs in zip("AB", cell.runs, strict=True) if runs == 1}
     if not single:
-        return None
+        return
     which = "on each side" if len(single) == 2 else f"on {single.pop()}"
     evidence = f"only one run {which}: the spread within a run is known, the spread from run to run is not"
     remedy = "To cover what other seeds draw, simulate repeats: compare A1,A2,A3 B1,B2,B3."
     if measured:
         evidence += ", so neither side is called better; intervals have that of published repeats in it"
         remedy = repeats.how(*sides, repeats.to_measure(measured))
-    return Finding("one_run_each", "info", evidence, remedy)
+    yield Finding("one_run_each", "info", evidence, remedy)
 
 
-def _not_in_turn(compared: Sequence[Cell]) -> Finding | None:
+def _order_of_runs(compared: Sequence[ComparedCell]) -> Iterator[Finding]:
     if not (loads := [cell.load for cell in compared if cell.one_after_another]):
-        return None
+        return
     evidence = (
-        f"at {loads_of(loads)} all runs of one side were measured before all of the other: what changed meanwhile on "
-        "the machine is in the difference; intervals have the spread of published repeats in them"
+        f"at {name_loads(loads)} all runs of one side were measured before all of the other: what changed meanwhile "
+        "on the machine is in the difference; intervals have the spread of published repeats in them"
     )
-    return Finding("not_in_turn", "info", evidence, "Measure A and B in turn: A, B, B, A.")
+    yield Finding("not_in_turn", "info", evidence, "Measure A and B in turn: A, B, B, A.")
 
 
-def _point_values(compared: Sequence[Cell]) -> Finding | None:
+def _point_values(compared: Sequence[ComparedCell]) -> Iterator[Finding]:
     by_reason: dict[str, list[Load]] = {}
     for cell in compared:
         if cell.unit is None:
             by_reason.setdefault(cell.why, []).append(cell.load)
     if not by_reason:
-        return None
-    reasons = "; ".join(f"at {loads_of(loads)}: {why}" for why, loads in by_reason.items())
+        return
+    reasons = "; ".join(f"at {name_loads(loads)}: {why}" for why, loads in by_reason.items())
     evidence = f"no test, only point values, {reasons}"
-    return Finding("point_values", "info", evidence, "Measure longer, or repeat both runs.")
+    yield Finding("point_values", "info", evidence, "Measure longer, or repeat both runs.")
 
 
-def _unpriced(sides: Sides, prices: Prices) -> list[Finding]:
+def _missing_prices(sides: Sides, prices: Prices) -> Iterator[Finding]:
     runs = [(f"{side} {run.folder.name}", run.facts) for side, own in zip("AB", sides, strict=True) for run in own]
     evidence = without_price(runs, prices)
     remedy = "Give --price GPU=DOLLARS; of a result file, state the GPU at its import: --set gpu=h200 --set gpus=8."
-    return [Finding("no_price", "info", evidence, remedy)] if evidence else []
+    if evidence:
+        yield Finding("no_price", "info", evidence, remedy)
 
 
-def _bound(bound: Bound, compared: Sequence[Cell], allow_errors: bool) -> BoundResult:
-    """Met where the estimate is beyond the bound and the data shows a difference; without a test, by the estimate.
-    Single measured runs decide nothing.
+def _judge_bound(bound: ChangeBound, compared: Sequence[ComparedCell], allow_errors: bool) -> BoundResult:
+    """Judge a bound: it is met where the estimate is beyond it and the data shows a difference; without a test, by
+    the estimate. Single measured runs decide nothing.
     """
     rows = [(cell.load.label, row) for cell in compared for row in cell.rows if row.metric == bound.metric]
     beyond = [(label, row) for label, row in rows if row.change is not None and bound.beyond(row.change)]

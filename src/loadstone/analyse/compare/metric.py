@@ -1,4 +1,4 @@
-"""Which numbers are compared, and what a user may bound: `ttft_p99>+5%`."""
+"""Defines the numbers that are compared, and parses bounds on them: `ttft_p99>+5%`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BOUND = re.compile(r"([a-z0-9_]+)\s*([<>])=?\s*([+-]?\d+(?:\.\d+)?)\s*%")
 
 @dataclass(frozen=True)
 class Metric:
-    """`base` and `statistic`, as ttft and p99; a rate has no statistic."""
+    """A number that is compared: `base` and `statistic`, as ttft and p99; a rate has no statistic."""
 
     base: str
     statistic: str | None = None
@@ -35,7 +35,7 @@ class Metric:
 
     @property
     def quantile(self) -> float:
-        """NaN for a mean."""
+        """The quantile; NaN for a mean."""
         return _STATISTICS[self.statistic or "mean"]
 
     @property
@@ -44,12 +44,12 @@ class Metric:
 
     @property
     def is_share(self) -> bool:
-        """Whether it is compared by its difference, for 0 is usual and has no ratio."""
+        """True if it is compared by its difference, for 0 is usual and has no ratio."""
         return self.base == _FAILED
 
     @property
     def per_request(self) -> bool:
-        """Whether each request has a value of its own, of which the metric is a statistic."""
+        """True if each request has a value of its own, of which the metric is a statistic."""
         return self.base in ("ttft", "tpot", "e2e")
 
     @property
@@ -58,12 +58,12 @@ class Metric:
 
     @property
     def counts_output(self) -> bool:
-        """Whether it is output tokens per second, or follows from them."""
+        """True if it is output tokens per second, or follows from them."""
         return _PRICED.get(self.base, self.base) == "output_tokens_per_s"
 
     def stat(self, cell: CellSummary, intended: bool, steady: bool, dollars: float | None) -> Stat | None:
-        """Out of a summary's cell: seconds, per second, or dollars of what costs `dollars` per hour; None where it is
-        missing.
+        """Take the value from a summary's cell: seconds, per second, or dollars at `dollars` per hour; None where it
+        is missing.
         """
         if self.statistic is not None:
             latency = self._latency(cell.metrics, intended)
@@ -78,8 +78,8 @@ class Metric:
         joules = window.j_per_output_token
         return throughput.inverse(joules if self.base == _ENERGY else per_million(dollars, throughput.value))
 
-    def model_reach(self, cell: CellSummary, intended: bool) -> Reach | None:
-        """How far the performance model may be off, 80 %, out of a simulated run's cell; None where it is not known.
+    def model_margin(self, cell: CellSummary, intended: bool) -> Reach | None:
+        """Return the margin of the performance model, 80 %, from a simulated run's cell; None where it is not known.
 
         A mean and every percentile take what is known of the median.
         """
@@ -96,9 +96,9 @@ class Metric:
 
 
 def predicted_rate(metrics: Metrics, kind: LoadKind) -> Reach | None:
-    """How far a predicted throughput may be off because the performance model is, 80 %; `kind`: of its load. What is
-    known of output tokens in the long run holds, as a share, for all throughputs and windows. That of a closed loop
-    varies as its E2E: it is places over mean E2E.
+    """Return the margin that the performance model's error gives a predicted throughput, 80 %; `kind`: of its load.
+    The one of output tokens in the long run holds, as a share, for all throughputs and windows. A closed loop's
+    varies as its E2E: it is concurrency over mean E2E.
     """
     of_e2e = _predicted(metrics.e2e_s) if kind == "concurrency" else None
     if of_e2e is not None:
@@ -118,7 +118,7 @@ def _predicted(latency: Latency | None) -> Reach | None:
 
 @dataclass(frozen=True)
 class Stat:
-    """A value of one run, and how far its 95 % interval goes; None where that is not known."""
+    """A value of one run, with the margin of its 95 % interval; None where that is not known."""
 
     value: float
     reach: Reach | None
@@ -129,13 +129,13 @@ class Stat:
         return None if value is None else cls(float(value), reach(float(value), *ends))
 
     def inverse(self, value: float | None) -> Stat | None:
-        """Of a throughput: what is the more the lower it is, as sure as it is."""
+        """Turn a throughput into a value that is larger the lower it is, with the same relative margin."""
         return None if value is None else Stat(value, None if self.reach is None else self.reach[::-1])
 
 
 def rate_interval(metrics: Metrics, rate: str, window: Window) -> tuple[float | None, float | None]:
-    """The 95 % interval of a throughput of a cell in one of its windows: what is known of the steady one, as a share,
-    holds for the whole cell.
+    """Compute the 95 % interval of a throughput of a cell in one of its windows: the one of the steady window holds,
+    as a share, for the whole cell.
     """
     known = metrics.steady if isinstance(window, Metrics) else window
     value = getattr(window, rate)
@@ -150,15 +150,15 @@ DEFAULT = (
     Metric("output_tokens_per_s"),
 )
 PRICED = tuple(Metric(name) for name in _PRICED)
-"""What is compared besides where prices are given."""
+"""Metrics that are added where prices are given."""
 ENERGY = Metric(_ENERGY)
-"""And where a run tells it. It is never tested: nobody knows what the GPUs drew for one request."""
+"""A metric that is added where a run has it. It is never tested: nobody knows what the GPUs drew for one request."""
 FAILED = Metric(_FAILED)
-"""And where requests failed: what is left of a cell then looks the better."""
+"""A metric that is added where requests failed: the rest of a cell then looks better."""
 
 
 @dataclass(frozen=True)
-class Bound:
+class ChangeBound:
     """`ttft_p99>+5%`: met where B's ttft_p99 is more than 5 % above A's; of a share, by 5 points of a hundred."""
 
     text: str
@@ -172,7 +172,7 @@ class Bound:
 
 
 def parse_metric(name: str) -> Metric:
-    """A metric by its name, as `ttft_p99`. Raises InputError."""
+    """Parse a metric's name, as `ttft_p99`. Raises InputError."""
     base, _, statistic = name.rpartition("_")
     if name in (*_RATES, *_PRICED, _ENERGY, _FAILED):
         return Metric(name)
@@ -185,12 +185,12 @@ def parse_metric(name: str) -> Metric:
 
 
 def compared_name(field: str, statistic: str | None) -> str:
-    """The name here of a field of core's Metrics: `ttft_p50` of ("ttft_s", "p50")."""
+    """Return the name that a field of core's Metrics has in comparisons: `ttft_p50` for ("ttft_s", "p50")."""
     return field if statistic is None else f"{field.removesuffix('_s')}_{statistic}"
 
 
-def parse_bounds(texts: Sequence[str]) -> list[Bound]:
-    """Bounds of `--fail-on`, several with commas. Raises InputError."""
+def parse_bounds(texts: Sequence[str]) -> list[ChangeBound]:
+    """Parse the bounds of `--fail-on`, several with commas. Raises InputError."""
     bounds = []
     for text in (part.strip() for one in texts for part in one.split(",")):
         match = _BOUND.fullmatch(text)
@@ -199,5 +199,5 @@ def parse_bounds(texts: Sequence[str]) -> list[Bound]:
         limit = 1 + float(match[3]) / 100
         if limit <= 0:
             raise InputError(f"--fail-on {text!r}: no ratio is below −100 %")
-        bounds.append(Bound(text, parse_metric(match[1]), match[2] == ">", limit))
+        bounds.append(ChangeBound(text, parse_metric(match[1]), match[2] == ">", limit))
     return bounds

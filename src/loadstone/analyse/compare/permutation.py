@@ -1,4 +1,4 @@
-"""Is A different from B? Permutation tests over independent units (blocks of requests, or whole runs), for all
+"""Tests if A differs from B: permutation tests over independent units (blocks of requests, or whole runs), for all
 metrics at once.
 
 Of two or three runs a side there are too few relabellings. There the direction of the difference among the runs is
@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 RELABELLINGS = 3999
 _TINY = 1e-9
-"""Of a metric's size: spreads below it are none, as of a simulator without noise."""
+"""A share of a metric: a smaller spread counts as none, as that of a simulator without noise."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,14 @@ class Units:
 
     @property
     def wider(self) -> Floats:
-        """By what a standard error grows where the places of closed loops are apart."""
+        """The factor by which a standard error grows where the slots of closed loops differ."""
         return np.asarray(np.sqrt(1 + (0.0 if self.between_places is None else self.between_places) / self.within))
 
 
 @dataclass(frozen=True)
-class Result:
-    """For each metric of a cell: t (B − A, over its standard error), the p value for it alone and for the family.
+class TestedMetrics:
+    """Holds, for each metric of a cell, t (B − A, over its standard error), the p value for it alone and for the
+    family.
 
     least   the |t| from which a metric would have been told apart, in the family
     """
@@ -70,8 +71,10 @@ class Result:
     least: float
 
 
-def compare_all(cells: list[Units], seed: int, relabellings: int = RELABELLINGS, level: float = 0.05) -> list[Result]:
-    """One result for each cell; the family is all metrics of all cells. `level`: of the p value that tells apart."""
+def compare_all(
+    cells: list[Units], seed: int, relabellings: int = RELABELLINGS, level: float = 0.05
+) -> list[TestedMetrics]:
+    """Test all cells; the family is all metrics of all cells. `level`: the p value from which a metric differs."""
     if not cells:
         return []
     rng = np.random.default_rng([seed, 1])
@@ -97,13 +100,15 @@ def compare_all(cells: list[Units], seed: int, relabellings: int = RELABELLINGS,
         largest = np.maximum(largest, drawn.max(axis=1))
     least = float(np.quantile(largest, 1 - level))
     return [
-        Result(t, p, (1 + (largest[:, None] >= np.abs(t) * (1 - 1e-9)).sum(axis=0)) / (1 + relabellings), least)
+        TestedMetrics(
+            t, p, (1 + (largest[:, None] >= np.abs(t) * (1 - 1e-9)).sum(axis=0)) / (1 + relabellings), least
+        )
         for t, p in zip(observed, singles, strict=True)
     ]
 
 
 def _own_labels(units: Units) -> Floats:
-    """The labels that the units have: the direction from A to B; of pairs signs; else 1 where a unit is of A."""
+    """Make the labels that the units have: the direction from A to B; of pairs signs; else 1 where a unit is of A."""
     a, b = len(units.a), len(units.b)
     if units.few:
         return np.repeat([-1 / a, 1 / b], [a, b])[None, :]
@@ -111,7 +116,7 @@ def _own_labels(units: Units) -> Floats:
 
 
 def _t(units: Units, labels: Floats) -> Floats:
-    """The statistic for each labelling; labellings × metrics."""
+    """Compute the statistic for each labelling; labellings × metrics."""
     if units.paired and not units.few:
         return _paired_t(labels, units.b - units.a)
     rows = np.concatenate([units.a, units.b])
@@ -152,7 +157,9 @@ def _student_t(directions: Floats, rows: Floats) -> Floats:
 
 
 def pooled_variance(a: Floats, b: Floats) -> tuple[float, float, float]:
-    """As welch(), both sides with one variance: of so few values that each would know its own badly."""
+    """Compute the same as welch(), with one variance for both sides: for values too few to know the
+    variance of each.
+    """
     freedom = len(a) + len(b) - 2
     variance = float((np.var(a) * len(a) + np.var(b) * len(b)) / freedom)
     return float(b.mean() - a.mean()), math.sqrt(variance * (1 / len(a) + 1 / len(b))), float(freedom)

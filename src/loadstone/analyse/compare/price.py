@@ -1,4 +1,4 @@
-"""What a run costs: dollars per GPU and hour as the user gives them, and what follows for a million tokens.
+"""Computes the cost of a run: dollars per GPU and hour as the user gives them, and those for a million tokens.
 
     $ per million tokens = GPUs · $ per GPU and hour / 3600 / (tokens per second) · 10⁶
 
@@ -17,7 +17,7 @@ from loadstone.catalogue.find import find_node, gpu_names, match_gpu, nearest, n
 from loadstone.core.errors import InputError
 
 _MOST_DOLLARS = 1_000_000
-"""For an hour of one GPU: more is a mistake, and infinite prices for tokens would follow."""
+"""The most dollars for an hour of one GPU: more is a mistake, and infinite prices for tokens would follow."""
 _MANY = re.compile(r"(\d{1,6})\s*(?:[x×]\s*|\s)(.+)")
 
 
@@ -26,7 +26,7 @@ class Prices(dict[str, float]):
 
 
 def parse_prices(texts: str | Sequence[str]) -> Prices:
-    """Prices of `--price h200=3.2,h100=2.1`, several with commas. Raises InputError."""
+    """Parse the prices of `--price h200=3.2,h100=2.1`, several with commas. Raises InputError."""
     prices = Prices()
     texts = [texts] if isinstance(texts, str) else texts
     for part in (part.strip() for text in texts for part in text.split(",")):
@@ -47,7 +47,9 @@ def parse_prices(texts: str | Sequence[str]) -> Prices:
 
 
 def check_prices(prices: Prices, runs: Iterable[RunFacts]) -> None:
-    """Raises InputError for a price that would change nothing: of a GPU that neither a run nor the catalogue has."""
+    """Refuse a price that would change nothing, of a GPU that neither a run nor the catalogue has. Raises
+    InputError.
+    """
     of_runs = {key(facts.gpu): facts.gpu for facts in runs if facts.gpu}
     for name, dollars in prices.items():
         if name not in of_runs and match_gpu(name) is None:
@@ -60,7 +62,7 @@ def check_prices(prices: Prices, runs: Iterable[RunFacts]) -> None:
 
 
 def _refuse_machine(name: str, dollars: float) -> None:
-    """Raises InputError where a price is of several GPUs: it would be taken for that of each."""
+    """Refuse a price of several GPUs: it would be taken for that of each. Raises InputError."""
     many = _MANY.fullmatch(name)
     if name.casefold() in node_names():
         one = f"{find_node(name).gpu}=DOLLARS"
@@ -72,23 +74,23 @@ def _refuse_machine(name: str, dollars: float) -> None:
 
 
 def key(gpu: str) -> str:
-    """One word for all names of a GPU: `h200` for `H200`, `NVIDIA H200`, `h200-sxm-141gb`."""
+    """Return one word for all names of a GPU: `h200` for `H200`, `NVIDIA H200`, `h200-sxm-141gb`."""
     return (gpu_name(gpu) or gpu).casefold()
 
 
 def dollars_per_hour(facts: RunFacts, prices: Prices) -> float | None:
-    """Of all GPUs of a run together; None where a part of it is not known."""
+    """Add up the dollars per hour of all GPUs of a run; None where a part of it is not known."""
     each = prices.get(key(facts.gpu)) if facts.gpu else None
     return each * facts.gpus if each is not None and facts.gpus else None
 
 
 def per_million(dollars: float | None, tokens_per_s: float | None) -> float | None:
-    """Dollars per million tokens of what costs `dollars` per hour."""
+    """Compute the dollars per million tokens at `dollars` per hour."""
     return dollars / 3600 / tokens_per_s * 1e6 if dollars is not None and tokens_per_s else None
 
 
 def without_price(runs: Iterable[tuple[str, RunFacts]], prices: Prices) -> str | None:
-    """One line on the runs, given with their names, of which no price is known, and why; None where all have one."""
+    """Name in one line the runs, given with their names, that have no price, and why; None where all have one."""
     reasons: dict[str, list[str]] = {}
     for name, facts in runs:
         if dollars_per_hour(facts, prices) is None:

@@ -1,4 +1,4 @@
-"""How sure is the ratio of two values, B over A? The one rule of `loadstone compare` and of reports.
+"""Computes the margin of the ratio of two values, B over A: the one rule of `loadstone compare` and of reports.
 
 Three things make a ratio uncertain, and each is known in its own way:
 
@@ -34,8 +34,9 @@ from loadstone.core.record import RunInfo
 
 REPEATS = {"ttft": 0.088}
 OTHER_REPEATS = 0.034
-"""How far two runs of one configuration are apart: three quarters of published repeats differ by less, 8.8 % in TTFT
-and 3.4 % in TPOT (docs/reports.md)."""
+"""The spread of runs of one configuration: three quarters of published repeats differ by less, 8.8 % in TTFT and 3.4
+% in TPOT (docs/reports.md).
+"""
 _QUARTILE = 1.150
 """The upper quartile of |x|, x of a normal law with a standard deviation of 1."""
 ONE_USER = 2 / 3
@@ -46,11 +47,11 @@ _ONE_ERROR = ("deployment", "policy", "schedulers", "profile", "workload")
 """Settings of a run that, all alike, make two simulations of a load wrong by the same."""
 
 Reach = tuple[float, float]
-"""How far an interval goes below a value and above it, on a log scale."""
+"""The margin of a value, below and above it, on a log scale."""
 
 
 def reach(value: float, low: float | None, high: float | None) -> Reach | None:
-    """None where an end is not known, or is nothing that has a logarithm."""
+    """Compute the margin of a value; None where an end is not known, or has no logarithm."""
     if low is None or high is None or not 0 < low <= value <= high < math.inf:
         return None
     return math.log(value / low), math.log(high / value)
@@ -62,13 +63,15 @@ def bounds(value: float, of: Reach) -> tuple[float, float]:
 
 
 def pooled(reaches: Sequence[Reach]) -> Reach:
-    """Of the geometric mean of independent values."""
+    """Compute the margin of the geometric mean of independent values."""
     below, above = (math.hypot(*ends) / len(reaches) for ends in zip(*reaches, strict=True))
     return below, above
 
 
-def ratio_reach(a: Reach, b: Reach, correlation: float = 0.0, more: float = 0.0) -> Reach:
-    """Of b over a. `correlation`: c; `more`: what else makes them differ, added as if independent."""
+def ratio_margin(a: Reach, b: Reach, correlation: float = 0.0, more: float = 0.0) -> Reach:
+    """Compute the margin of b over a. `correlation`: c; `more`: a further difference between them, added as if
+    independent.
+    """
 
     def joined(x: float, y: float) -> float:
         return math.sqrt(max(0.0, x * x + y * y - 2 * correlation * x * y) + more * more)
@@ -77,7 +80,7 @@ def ratio_reach(a: Reach, b: Reach, correlation: float = 0.0, more: float = 0.0)
 
 
 def repeats(base: str) -> float:
-    """How far two runs of one setup are apart in TTFT, or in something else."""
+    """Return the published spread of two runs of one setup, for TTFT or for another metric."""
     return REPEATS.get(base, OTHER_REPEATS)
 
 
@@ -87,7 +90,7 @@ def published_spread(base: str) -> float:
 
 
 class Basis(NamedTuple):
-    """What a prediction rests on.
+    """The deployment, profile and load that a prediction rests on.
 
     question  everything that decides how far the model is off, as bytes
     draw      everything that decides what was drawn: lengths and times
@@ -101,14 +104,14 @@ class Basis(NamedTuple):
 
 
 def basis(info: RunInfo, facts: RunFacts, load: object = None) -> Basis | None:
-    """Of a simulated run, under this load (anything that has a JSON form) where what is compared has several; None of
-    another run.
+    """Describe the basis of a simulated run, under this load (anything that has a JSON form) where several are
+    compared; None for another run.
     """
     if info.source != "simulated":
         return None
-    settings, profile = info.settings, info.settings.get("profile")
-    question = _encoded([load, [settings.get(name) for name in _ONE_ERROR]])
-    draw = _encoded([load, info.seed, settings.get("workload")])
+    settings, profile = info.settings, info.settings.profile
+    question = _encoded([load, [getattr(settings, name) for name in _ONE_ERROR]])
+    draw = _encoded([load, info.seed, settings.workload])
     return Basis(question, draw, _encoded(profile) if profile is not None else None, facts.model)
 
 
@@ -129,7 +132,7 @@ def shared_error(bases: Sequence[Basis | None]) -> float:
 
 
 class Side(NamedTuple):
-    """What is known of one value: how far its interval goes; None where it is not known, or there is no model in it.
+    """Holds the margins of one value; None where one is not known, or there is no model in it.
 
     `bases`: of its runs, of each what its prediction rests on; None: it was measured, or imported.
     """
@@ -140,26 +143,28 @@ class Side(NamedTuple):
 
     @property
     def repeats_missing(self) -> bool:
-        """Whether it is of one run that another run of the same setup would differ from."""
+        """True if it is of a single measured run, from which another run of the same setup would differ."""
         return len(self.bases) == 1 and self.bases[0] is None
 
 
 class Contrast(NamedTuple):
-    """How far a ratio may be off, on a log scale; None where it is not known, or nothing of that sort is in it."""
+    """Holds the margins of a ratio, on a log scale; None where one is not known, or nothing of that sort is in it."""
 
     sampling: Reach | None
     model: Reach | None
 
 
 def contrast(a: Side, b: Side, base: str, *, paired: float = 0.0) -> Contrast:
-    """Of b over a. `base`: what is compared, as `ttft`; `paired`: correlation of what was drawn on both sides."""
+    """Compute the margins of b over a. `base`: the metric, as `ttft`; `paired`: correlation of the draws on both
+    sides.
+    """
     sampling = model = None
     if a.sampling is not None and b.sampling is not None:
         more = repeats(base) * ((a.repeats_missing + b.repeats_missing) / 2) ** 0.5
-        sampling = ratio_reach(a.sampling, b.sampling, paired, more)
+        sampling = ratio_margin(a.sampling, b.sampling, paired, more)
     bases = [*a.bases, *b.bases]
     shared = shared_error(bases)
     known = all(side.model is not None or not any(side.bases) for side in (a, b))
     if any(bases) and shared < 1 and known:
-        model = ratio_reach(a.model or (0.0, 0.0), b.model or (0.0, 0.0), shared)
+        model = ratio_margin(a.model or (0.0, 0.0), b.model or (0.0, 0.0), shared)
     return Contrast(sampling, model)

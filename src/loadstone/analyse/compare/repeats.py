@@ -1,4 +1,4 @@
-"""How many runs a side would show a difference, and the commands that measure them."""
+"""Computes how many runs a side would show a difference, and gives the commands that measure them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 import numpy as np
 
 from loadstone.analyse.compare.ratio import published_spread
-from loadstone.analyse.compare.result import LEVEL, Cell, Row
-from loadstone.analyse.compare.sides import Run
+from loadstone.analyse.compare.result import LEVEL, ComparedCell, ComparedMetric
+from loadstone.analyse.compare.sides import ComparedRun
 
 MOST_RUNS = 1000
-"""On a side of a comparison."""
+"""The most runs on a side of a comparison."""
 POWER = 0.8
 """The chance that so many runs show the difference."""
 LEAST = 3
 """Runs a side where nothing was seen yet of how runs differ."""
 MOST_BLIND = 10
-"""What a user is asked to measure before the spread between runs is known: then there is a better number."""
+"""The most runs that are asked for before the spread between runs is known: then there is a better number."""
 _ALONE = 3.0
-"""Tests of their own that the metrics of one load are worth: what they say goes together (docs/statistics.md)."""
+"""The number of independent tests that the metrics of one load are worth: they go together (docs/statistics.md)."""
 
 
 def needed(difference: float, spread: float, level: float) -> int | None:
-    """Runs a side that show a difference of the means (on a log scale) with a chance of POWER, at this two-sided
-    level; `spread`: standard deviation from run to run. None: more than MOST_RUNS.
+    """Compute the runs a side that show a difference of the means (on a log scale) with a chance of POWER, at this
+    two-sided level; `spread`: standard deviation from run to run. None: more than MOST_RUNS.
     """
     from scipy.special import stdtrit
 
@@ -41,8 +41,8 @@ def needed(difference: float, spread: float, level: float) -> int | None:
     return int(enough[0]) if len(enough) else None
 
 
-def count(compared: Sequence[Cell], least: Sequence[float]) -> None:
-    """`repeats` of each row that nothing is concluded from; `least`: |t| that each of `compared` had to reach."""
+def count(compared: Sequence[ComparedCell], least: Sequence[float]) -> None:
+    """Set `repeats_needed` of each row without a conclusion; `least`: |t| that each of `compared` had to reach."""
     from scipy.special import stdtr
 
     for cell, t in zip(compared, least, strict=True):
@@ -58,14 +58,16 @@ def count(compared: Sequence[Cell], least: Sequence[float]) -> None:
                 row.repeats_needed = None if many is None else max(LEAST, many)
 
 
-def to_measure(rows: Sequence[Row]) -> int:
-    """Runs a side for the metrics that differ between two runs; MOST_BLIND for those that need very many."""
+def to_measure(rows: Sequence[ComparedMetric]) -> int:
+    """Choose the runs a side for the metrics that differ between two runs; MOST_BLIND for those that need
+    very many.
+    """
     wanted = [row.repeats_needed or MOST_BLIND for row in rows if row.conclusion == "runs_differ"]
     return min(max(wanted, default=LEAST), MOST_BLIND)
 
 
-def how(a: Sequence[Run], b: Sequence[Run], runs: int) -> str:
-    """What to do for so many runs a side, with the commands of the runs where Loadstone measured them."""
+def how(a: Sequence[ComparedRun], b: Sequence[ComparedRun], runs: int) -> str:
+    """Tell how to measure so many runs a side, with the commands of the runs where Loadstone measured them."""
     commands, folders = [], []
     for name, (run, *_) in (("a", a), ("b", b)):
         folder = run.folder.parent / f"repeats-{name}"
@@ -86,7 +88,7 @@ def how(a: Sequence[Run], b: Sequence[Run], runs: int) -> str:
 
 
 def _again(command: Sequence[Any], folder: Path) -> str:
-    """The same command, whose run goes into this folder."""
+    """Write the same command with this folder for its run."""
     arguments: list[str] = []
     words = iter(map(str, command))
     for word in words:

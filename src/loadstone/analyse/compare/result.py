@@ -1,8 +1,11 @@
-"""The result of a comparison, of a load on both sides and of a metric: as it is worked out, and as it is printed."""
+"""Holds the result of a comparison, of a load on both sides and of a metric: as it is computed, and as it
+is printed.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,12 +28,13 @@ UnitKind = Literal["runs", "blocks"]
 LEVEL = 0.05
 """The chance of any false alarm in a comparison."""
 LEVEL_OF_FEW = 0.01
-"""What the p value of two or three runs a side must not exceed for that: the test takes runs as normal, and of 40
-pairs of real ones that did not differ it found a difference in 7 at 5 %, in 2 at 1 % (docs/statistics.md)."""
+"""The largest p value of two or three runs a side for that: the test takes runs as normal, and of 40 pairs of real
+ones that did not differ it found a difference in 7 at 5 %, in 2 at 1 % (docs/statistics.md).
+"""
 
 
 @dataclass
-class Row:
+class ComparedMetric:
     """One metric of one cell.
 
     low, high       95 %, what the data leaves open; `log_error`: standard error of log(B/A)
@@ -64,30 +68,30 @@ class Row:
 
     @property
     def change(self) -> float | None:
-        """B/A; of a share 1 + B − A."""
+        """The ratio B/A; of a share 1 + B − A."""
         if self.metric.is_share and self.a is not None and self.b is not None:
             return 1 + self.b - self.a
         return self.ratio
 
     @property
     def significant(self) -> bool:
-        """Whether the test finds a difference, of any size."""
+        """True if the test finds a difference, of any size."""
         return self.p_family is not None and self.p_family <= self.level
 
     @property
     def large(self) -> bool:
-        """Whether the estimate is one that matters."""
+        """True if the estimate is large enough to matter."""
         change = self.change
         return change is not None and (change == 0 or abs(math.log(change)) > math.log1p(RESOLUTION))
 
     @property
     def confirmed(self) -> bool:
-        """Test and interval agree: a metric without an interval has its test alone."""
+        """True if test and interval agree: a metric without an interval has its test alone."""
         return self.significant and self.large and not _contains_one(self.interval)
 
     @property
     def differs(self) -> bool:
-        """Whether the setups do, and not these two runs alone."""
+        """True if the setups differ, and not these two runs alone."""
         return self.confirmed and not self.single_run
 
     @property
@@ -96,7 +100,7 @@ class Row:
 
     @property
     def conclusion(self) -> Conclusion | None:
-        """None where nothing was tested."""
+        """The conclusion; None where nothing was tested."""
         if self.p_family is None:
             return None
         if self.confirmed:
@@ -138,19 +142,19 @@ class Row:
 
 
 def _contains_one(interval: tuple[float, float] | None) -> bool:
-    """Whether a ratio of 1 lies within: no difference."""
+    """Tell if a ratio of 1 lies within: no difference."""
     return interval is not None and interval[0] <= 1 <= interval[1]
 
 
 @dataclass
-class Cell:
-    """`unit`: runs, blocks, or None where nothing can be tested, and `why`. `tested` are the rows that `units` has
-    columns for. `runs`: how many have the load on either side. `one_after_another`: all of one side were measured
-    before all of the other.
+class ComparedCell:
+    """One load on both sides. `unit`: runs, blocks, or None where nothing can be tested, and `why`. `tested` are the
+    rows that `units` has columns for. `runs`: how many have the load on either side. `one_after_another`: all of one
+    side were measured before all of the other.
     """
 
     load: Load
-    rows: list[Row]
+    rows: list[ComparedMetric]
     unit: UnitKind | None = None
     why: str = ""
     counts: tuple[int, int] | None = None
@@ -158,7 +162,7 @@ class Cell:
     paired: bool = False
     one_after_another: bool = False
     units: Units | None = None
-    tested: list[Row] = field(default_factory=list)
+    tested: list[ComparedMetric] = field(default_factory=list)
 
     @property
     def printed(self) -> CellResult:
@@ -171,7 +175,7 @@ class Cell:
 
 
 class MetricRow(msgspec.Struct, kw_only=True, frozen=True):
-    """One metric of one cell, as in Row; seconds, per second, dollars or joules."""
+    """One metric of one cell, as in ComparedMetric; seconds, per second, dollars or joules."""
 
     name: str = msgspec.field(name="metric")
     a: float | None
@@ -191,7 +195,7 @@ class MetricRow(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class UnitCounts(msgspec.Struct, frozen=True):
-    """What the tests permute, and how many on either side; kind None: nothing was tested."""
+    """Counts the units that the tests permute on either side; kind None: nothing was tested."""
 
     kind: UnitKind | None
     a: int | None
@@ -209,7 +213,7 @@ class CellResult(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A thing that is not the same on both sides, as runs state it; several values of a side in a list."""
+    """A fact that differs between the sides, as runs tell it; several values of a side in a list."""
 
     what: str
     a: object
@@ -217,7 +221,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class SideResult(msgspec.Struct, frozen=True):
-    """The run folders of a side, and what they are called together."""
+    """The run folders of a side, and their common name."""
 
     runs: list[str]
     label: str
@@ -240,7 +244,7 @@ class PricesResult(msgspec.Struct, frozen=True):
 
 
 class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
-    """Whether a bound of --fail-on is met, and at which loads; `missing`: no load has the metric on both sides.
+    """Tells if a bound of --fail-on is met, and at which loads; `missing`: no load has the metric on both sides.
 
     untested        of these, where point values alone say so
     not_shown       exceeded by what may be chance
@@ -278,3 +282,11 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True):
     prices: PricesResult | UnsetType = UNSET
     findings: list[Finding]
     fail_on: list[BoundResult] | UnsetType = UNSET
+
+
+def name_loads(loads: Sequence[Load]) -> str:
+    """Write loads as `concurrency 2, 8, 32; rate 4`, or `none`."""
+    values: dict[str, list[str]] = {}
+    for load in loads:
+        values.setdefault(load.kind, []).append(f"{load.value:g}")
+    return "; ".join(f"{kind} {', '.join(each)}" for kind, each in values.items()) or "none"

@@ -1,4 +1,4 @@
-"""What differs between two sides before any number is looked at."""
+"""Lists the differences in the setup of two sides, before any number is looked at."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse.compare.result import Difference
-from loadstone.analyse.compare.sides import Place, Run, load_key
-from loadstone.analyse.run_facts import mapping
+from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key
 from loadstone.core import run_folder
 from loadstone.core.plan import Load
 from loadstone.core.provenance import Provenance
@@ -25,24 +24,25 @@ _CONFIG = "model config"
 WORKLOAD = (
     "mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens", "prefix_groups", _ANSWERS,
 )  # fmt: skip
-"""What makes two sides answer different questions."""
+"""Differences with which two sides answer different questions."""
 _IN_FACTS = {"": ("kind", "name", "mode", "prefix_tokens", "prefix_groups"), "input": ("mean",), "output": ("mean",)}
-"""What facts say of a workload; "": of itself, else of a part of it."""
+"""Parts of a workload that the facts contain; "": of itself, else of a part of it."""
 
 
-def _fact(name: str) -> Callable[[Run], Any]:
-    def value(run: Run) -> Any:
+def _fact(name: str) -> Callable[[ComparedRun], Any]:
+    def value(run: ComparedRun) -> Any:
         fact = getattr(run.facts, name)
         return round(fact, 1) if isinstance(fact, float) else fact
 
     return value
 
 
-def _client(run: Run) -> Any:
-    return _without_unset({name: run.info.settings.get(name) for name in ("sampling", "structured", "route")})
+def _client(run: ComparedRun) -> Any:
+    names = ("sampling", "structured", "route")
+    return _without_unset({name: getattr(run.info.settings, name) or None for name in names})
 
 
-_COMPARED: dict[str, Callable[[Run], Any]] = {
+_COMPARED: dict[str, Callable[[ComparedRun], Any]] = {
     **{name: _fact(name) for name in _FACTS},
     _HARDWARE: lambda run: msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None,
     _CONFIG: lambda run: msgspec.json.decode(run.facts.own_model)["config"] if run.facts.own_model else None,
@@ -51,13 +51,13 @@ _COMPARED: dict[str, Callable[[Run], Any]] = {
     "endpoint": lambda run: run.info.target.endpoint if run.info.target else None,
     _ANSWERS: lambda run: run.info.target.choices if run.info.target else 1,
     "seed": lambda run: run.info.seed if run.has_plan else None,
-    "label": lambda run: run.info.settings.get("label"),
-    "engine arguments": lambda run: mapping(run.info.settings.get("deployment")).get("arguments") or None,
+    "label": lambda run: run.info.settings.label or None,
+    "engine arguments": lambda run: run.info.settings.deployment.get("arguments") or None,
     "client": _client,
     "client host": lambda run: run.info.host.cpu,
     "loadstone": lambda run: run.info.loadstone,
 }
-"""What is compared of two runs, in the order in which it is shown."""
+"""Facts of two runs that are compared, in the order in which they are shown."""
 
 
 MADE_WITH: dict[str, Callable[[Provenance], Any]] = {
@@ -69,11 +69,11 @@ MADE_WITH: dict[str, Callable[[Provenance], Any]] = {
     "driver": lambda made: made.driver,
     "git commit": lambda made: made.git and f"{made.git.commit[:12]}{', changed' if made.git.changed else ''}",
 }
-"""What a run was made with, as far as it is known."""
+"""The programs that a run was made with, as far as they are known."""
 
 
-def differences(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
-    """Everything that is not the same on both sides."""
+def differences(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Difference]:
+    """List everything that is not the same on both sides."""
     rows: list[Difference] = []
     for what, value in _COMPARED.items():
         sides = [_distinct([value(run) for run in runs]) for runs in (a, b)]
@@ -84,19 +84,19 @@ def differences(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
     return rows + _plan(a, b, rows)
 
 
-def _made_with(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
-    """What engines were started with, where both sides know it."""
+def _made_with(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Difference]:
+    """Compare the programs and flags of the engines, where both sides know them."""
     rows = []
     for what, value in MADE_WITH.items():
-        sides = [_distinct([value(Provenance.read(run.info)) for run in runs]) for runs in (a, b)]
+        sides = [_distinct([value(run.info.settings.provenance) for run in runs]) for runs in (a, b)]
         if all(None not in values for values in sides):
             rows += _row(what, sides, only_differing=True)
     return rows
 
 
-def _workload(a: Sequence[Run], b: Sequence[Run]) -> list[Difference]:
-    """What both sides say of their workload, besides the facts of it, and say differently."""
-    workloads = [[mapping(run.info.settings.get("workload")) for run in runs] for runs in (a, b)]
+def _workload(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Difference]:
+    """Compare other fields of the workload that both sides tell."""
+    workloads = [[run.info.settings.workload for run in runs] for runs in (a, b)]
     names = dict.fromkeys(name for side in workloads for each in side for name in each if name not in _IN_FACTS[""])
     rows = []
     for name in names:
@@ -112,8 +112,8 @@ def _beside_facts(name: str, value: Any) -> Any:
     return {key: each for key, each in value.items() if key not in _IN_FACTS.get(name, ())}
 
 
-def _plan(a: Sequence[Run], b: Sequence[Run], rows: Sequence[Difference]) -> list[Difference]:
-    """How loads ended differently; and what else makes plans differ, where `rows` do not say it yet."""
+def _plan(a: Sequence[ComparedRun], b: Sequence[ComparedRun], rows: Sequence[Difference]) -> list[Difference]:
+    """Compare how loads ended; and other reasons for different plans, where `rows` give none yet."""
     runs, loads = [*a, *b], common_loads(a, b)
     ends = [_distinct([_ends(run, loads) for run in side]) for side in (a, b)]
     more = _row("ends after", ends) if all(each != [[]] for each in ends) else []
@@ -129,23 +129,23 @@ def _plan(a: Sequence[Run], b: Sequence[Run], rows: Sequence[Difference]) -> lis
     return _row("plan", [_distinct([run.info.plan_id for run in side]) for side in (a, b)])
 
 
-def flags_known(runs: Sequence[Run]) -> bool:
-    """Whether of each run it is known how its engine was started."""
-    return all(run.simulated or Provenance.read(run.info).commands for run in runs)
+def flags_known(runs: Sequence[ComparedRun]) -> bool:
+    """Tell if it is known of each run how its engine was started."""
+    return all(run.simulated or run.info.settings.provenance.commands for run in runs)
 
 
-def common_loads(a: Sequence[Run], b: Sequence[Run]) -> set[Load]:
-    """Keys of the loads that are on both sides."""
+def common_loads(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> set[Load]:
+    """Collect the keys of the loads that are on both sides."""
     on_a, on_b = ({load_key(cell.load) for run in side for cell in run.summary.cells} for side in (a, b))
     return on_a & on_b
 
 
-def _common(run: Run, loads: set[Load]) -> list[Place]:
+def _common(run: ComparedRun, loads: set[Load]) -> list[RunCell]:
     return [place for place in run.places if load_key(place.cell.load) in loads]
 
 
-def _ends(run: Run, loads: set[Load]) -> list[str]:
-    """After how long, or how many requests, each of these loads ended; once where all are alike."""
+def _ends(run: ComparedRun, loads: set[Load]) -> list[str]:
+    """List after how long, or how many requests, each of these loads ended; once where all are alike."""
     ends = []
     for place in _common(run, loads):
         cell, seconds = place.cell, None
@@ -160,15 +160,15 @@ def _ends(run: Run, loads: set[Load]) -> list[str]:
     return list(dict.fromkeys(ends))
 
 
-def _warmups(run: Run, loads: set[Load]) -> list[int]:
-    """Requests before the measured ones of each of these loads; once where all are alike."""
+def _warmups(run: ComparedRun, loads: set[Load]) -> list[int]:
+    """Count the requests before the measured ones of each of these loads; once where all are alike."""
     plan = run_folder.read_plan(run.folder)
     numbers = (place.number for place in _common(run, loads))
     return list(dict.fromkeys(plan.warmup_count(number) for number in numbers if number is not None))
 
 
 def _row(what: str, sides: list[list[Any]], *, only_differing: bool = False) -> list[Difference]:
-    """Distinct values of either side, as a row; none where they are the same."""
+    """Make a row of the distinct values of either side; none where they are the same."""
     if sides[0] == sides[1]:
         return []
     if only_differing:
@@ -178,7 +178,7 @@ def _row(what: str, sides: list[list[Any]], *, only_differing: bool = False) -> 
 
 
 def _only_differing(a: list[Any], b: list[Any]) -> list[list[Any]]:
-    """Of two things described what the descriptions say differently."""
+    """Keep the fields in which two descriptions differ."""
     if not (len(a) == len(b) == 1 and isinstance(a[0], dict) and isinstance(b[0], dict)):
         return [a, b]
     keys = [key for key in {**a[0], **b[0]} if a[0].get(key) != b[0].get(key)]
@@ -186,13 +186,13 @@ def _only_differing(a: list[Any], b: list[Any]) -> list[list[Any]]:
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    """Each once, in a fixed order."""
+    """Keep each value once, in a fixed order."""
     distinct = {msgspec.json.encode(value, order="sorted"): value for value in values}
     return [distinct[key] for key in sorted(distinct)]
 
 
 def _without_unset(value: Any) -> Any:
-    """Without what says nothing, so that one who leaves a setting out and one who leaves it unset are the same."""
+    """Remove empty settings, so that one left out and one left unset are the same."""
     if not isinstance(value, dict):
         return value
     pruned = {name: _without_unset(each) for name, each in value.items()}

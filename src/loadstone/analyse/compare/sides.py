@@ -1,4 +1,4 @@
-"""What is compared: the runs of either side, none twice, and of each cell its requests, as arrays."""
+"""Opens the two sides of a comparison: the runs of either, none twice, and of each cell its requests, as arrays."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LENGTHS = tuple(name for name in Plan.COLUMNS if name not in ("cell", "prompt"))
-"""Columns of a plan that say what each request asks, but for its text."""
+"""Columns of a plan that define each request, without its text."""
 
 
-class Run(StoredRun, kw_only=True, dict=True):
+class ComparedRun(StoredRun, kw_only=True, dict=True):
     """A run that is compared, and what it costs per hour if that is known."""
 
     dollars: float | None = None
@@ -39,17 +39,17 @@ class Run(StoredRun, kw_only=True, dict=True):
 
     @property
     def has_plan(self) -> bool:
-        """Imported runs have none of their own."""
+        """True for all but imported runs."""
         return self.info.source != "imported"
 
     @property
-    def places(self) -> list[Place]:
-        return [Place(self, position) for position in range(len(self.summary.cells))]
+    def places(self) -> list[RunCell]:
+        return [RunCell(self, position) for position in range(len(self.summary.cells))]
 
     @cached_property
     def numbers(self) -> dict[int, int]:
-        """Position in the summary's cells to the cell's number in the records: cells of which nothing was sent are
-        left out of a summary.
+        """Map the position in the summary's cells to the cell's number in the records: a summary leaves out cells of
+        which nothing was sent.
         """
         left = {number: (cell.load.kind, cell.load.value) for number, cell in enumerate(self.info.cells)}
         numbers = {}
@@ -61,10 +61,10 @@ class Run(StoredRun, kw_only=True, dict=True):
         return numbers
 
 
-class Place(NamedTuple):
+class RunCell(NamedTuple):
     """A cell of a run: its position in the run's summary."""
 
-    run: Run
+    run: ComparedRun
     position: int
 
     @property
@@ -78,23 +78,23 @@ class Place(NamedTuple):
 
 
 def load_key(load: Load) -> Load:
-    """Cells with equal keys are of the same load, however long it lasted."""
+    """Make a key that is equal for cells of the same load, however long it lasted."""
     return msgspec.structs.replace(load, duration_s=None)
 
 
 # --- from what a user names to runs ---------------------------------------------------------------------------------
 
 
-def open_run(folder: Path, prices: Prices) -> Run:
-    """Raises InputError where it cannot be read or holds nothing."""
+def open_run(folder: Path, prices: Prices) -> ComparedRun:
+    """Open a run for a comparison. Raises InputError where it cannot be read or holds nothing."""
     run = read_run(folder)
     if not run.summary.cells or not run.info.cells:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to compare")
-    return Run(**msgspec.structs.asdict(run), dollars=dollars_per_hour(run.facts, prices))
+    return ComparedRun(**msgspec.structs.asdict(run), dollars=dollars_per_hour(run.facts, prices))
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The run folder itself, or those in it. Raises InputError where it holds none."""
+    """List the run folder itself, or those in it. Raises InputError where it holds none."""
     if (path / "run.json").exists() or not path.is_dir():
         return [path]
     files = list(path.glob("*/run.json")) or path.glob("*/*/run.json")
@@ -105,7 +105,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def refuse_twice(sides: Sequence[Sequence[Path]]) -> None:
-    """Raises InputError where a run is named twice, however it is spelled."""
+    """Refuse a run that is named twice, however it is spelled. Raises InputError."""
     named: dict[tuple[int, int], tuple[str, Path]] = {}
     for side, folders in zip("AB", sides, strict=True):
         for folder in folders:
@@ -126,7 +126,7 @@ def refuse_twice(sides: Sequence[Sequence[Path]]) -> None:
 
 
 @dataclass
-class Requests:
+class RequestTimes:
     """The completed measured requests of one cell, in the order of their sends; seconds, NaN where missing.
 
     index      their numbers within the cell, for pairing
@@ -156,8 +156,8 @@ class Requests:
         """Output tokens/s in `count` equal stretches of the steady window; None without one."""
         return block_rates(self.curve, self.window_s, count) if self.curve is not None and self.window_s else None
 
-    def pick(self, chosen: NDArray[np.intp]) -> Requests:
-        """Those of row numbers in their order; of the same window."""
+    def pick(self, chosen: NDArray[np.intp]) -> RequestTimes:
+        """Take the requests of these row numbers in their order; of the same window."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in _PER_REQUEST})
 
 
@@ -165,8 +165,8 @@ _PER_REQUEST = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
 """The arrays of Requests that have an entry for each."""
 
 
-def requests_of(place: Place, *, intended: bool, with_tokens: bool) -> Requests:
-    """The requests of a cell of a run that has records; `intended`: times count from then, not from the send."""
+def requests_of(place: RunCell, *, intended: bool, with_tokens: bool) -> RequestTimes:
+    """Read the requests of a cell of a run that has records; `intended`: times count from then, not from the send."""
     folder, number = place.run.folder, place.run.numbers[place.position]
     imported = imported_run.of_cell(place.run.info, number)
     relative = imported is not None and imported.relative_times
@@ -185,7 +185,7 @@ def requests_of(place: Place, *, intended: bool, with_tokens: bool) -> Requests:
             curve, window_s = np.sum(curves, axis=0), last_s - start_s
     index = columns.pop("index").astype(np.int64)
     failed = _failed(folder, number)
-    return Requests(index=index, curve=curve, window_s=window_s, span_s=span_s, failed=failed, **columns)
+    return RequestTimes(index=index, curve=curve, window_s=window_s, span_s=span_s, failed=failed, **columns)
 
 
 def _failed(folder: Path, number: int) -> Floats:
@@ -218,8 +218,9 @@ def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:
 # --- which requests are the same on both sides ----------------------------------------------------------------------
 
 
-def shared_requests(a: Place, b: Place) -> int | None:
-    """Numbers below which the requests of a cell are the same on both sides; None: all, the plans are one; 0: none.
+def shared_requests(a: RunCell, b: RunCell) -> int | None:
+    """Return the number below which the requests of a cell are the same on both sides; None: all, the plans are one;
+    0: none.
 
     Lengths, texts and pauses follow from the seed in a sequence that a longer run goes on with: of runs that end by
     time, or by different counts, the first requests are the same.
@@ -248,7 +249,7 @@ def shared_requests(a: Place, b: Place) -> int | None:
 
 
 def _texts(plan: Plan, rows: NDArray[np.intp]) -> list[object]:
-    """What each row asks that is no number: its text, or which shared blocks it is made of."""
+    """Describe each row's request beyond its numbers: by its text, or by the shared blocks it is made of."""
     if plan.blocks is not None:
         return [plan.blocks.take_row(row).tobytes() for row in rows]
     return [plan.prompts[at] if at >= 0 else None for at in plan.prompt[rows]]

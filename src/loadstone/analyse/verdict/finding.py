@@ -1,4 +1,4 @@
-"""What a verdict is made of: findings, and the rule behind each."""
+"""Makes findings from their rows in findings.toml, and a verdict of findings."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from loadstone.core.summary import Finding, Severity, Verdict
 
 
 def judge(findings: list[Finding]) -> Verdict:
-    """The verdict on a cell with these findings."""
+    """Make the verdict on a cell with these findings."""
     order = ("error", "warning", "info")
     ranked = sorted(findings, key=lambda finding: order.index(finding.severity))
     return Verdict(all(finding.severity == "info" for finding in ranked), ranked)
 
 
 class Origin(NamedTuple):
-    """Where a cell's records come from, and what an imported file leaves out of them.
+    """Tells where a cell's records come from, and what an imported file leaves out of them.
 
     common_clock  False: each request's times count from its own send
     every_event   False: of a stream only the first and the last event are known
@@ -34,7 +34,7 @@ class Origin(NamedTuple):
     cut_at_end: bool = False
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FindingRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A row of findings.toml, which says what its fields mean."""
 
     severity: Severity
@@ -44,7 +44,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     every_event: bool = False
 
     def holds(self, origin: Origin) -> bool:
-        """Whether records of this origin can show the finding."""
+        """Tell if records of this origin can show the finding."""
         return (
             origin.source in self.sources
             and (origin.common_clock or self.relative_times)
@@ -52,25 +52,27 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def rule(name: str) -> Rule:
-    """The row of findings.toml of a `kind`, or of a `kind.case` where a kind has several severities or remedies."""
-    return _rules()[name]
+def finding_row(name: str) -> FindingRow:
+    """Look up the row of findings.toml of a `kind`, or of a `kind.case` where a kind has several severities or
+    remedies.
+    """
+    return _rows()[name]
 
 
 @functools.cache
-def _rules() -> dict[str, Rule]:
+def _rows() -> dict[str, FindingRow]:
     table = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
     by_name = {}
     for kind, fields in table.items():
         common = {name: value for name, value in fields.items() if not isinstance(value, dict)}
-        by_name[kind] = msgspec.convert(common, Rule)
+        by_name[kind] = msgspec.convert(common, FindingRow)
         for case, own in fields.items():
             if isinstance(own, dict):
-                by_name[f"{kind}.{case}"] = msgspec.convert(common | own, Rule)
+                by_name[f"{kind}.{case}"] = msgspec.convert(common | own, FindingRow)
     return by_name
 
 
 def finding(name: str, evidence: str, **values: object) -> Finding:
-    """A finding of the row `name` of findings.toml; `values`: what its remedy has in braces."""
-    row = rule(name)
+    """Make a finding of the row `name` of findings.toml; `values` fill the braces of its remedy."""
+    row = finding_row(name)
     return Finding(name.partition(".")[0], row.severity, evidence, row.remedy.format(**values))

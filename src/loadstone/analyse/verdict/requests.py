@@ -1,4 +1,4 @@
-"""What the rules look at: a cell, and its requests as arrays, one entry each, in the order of the records."""
+"""Holds what the rules judge: a cell, and its requests as arrays, one entry each, in the order of the records."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.metrics import CellMetrics
+from loadstone.analyse.metrics import CellNumbers
 from loadstone.analyse.verdict.finding import Origin
 from loadstone.core import arrays
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, Clock, Target
+from loadstone.core.statistics import Distribution
 from loadstone.core.summary import GpuFigures, ReplicaPart, ServerFigures
 
 if TYPE_CHECKING:
@@ -33,15 +34,15 @@ _NUMBERS = (
     "worker", "reused_connection", "receive_lag_s",
 )  # fmt: skip
 SCALARS = ("request_id", "phase", *_TEXTS, *_NUMBERS)
-"""The columns of the records that the rules look at, beside their events."""
+"""Columns of the records that the rules read; their events come on top."""
 
 _PATTERN_EVENTS = 3
-"""Gaps from which the pattern of a request's arrivals is its own."""
+"""The fewest gaps whose pattern tells one request from another."""
 
 
 @dataclass(frozen=True, eq=False)
 class EventFigures:
-    """Of each request's stream events; NaN and 0 where there are none.
+    """Figures of each request's stream events; NaN and 0 where there are none.
 
     first_s   first, second_s second and last_s last arrival of output
     events    stream events with output
@@ -61,7 +62,7 @@ class EventFigures:
 
     @classmethod
     def empty(cls, count: int) -> EventFigures:
-        """Of so many requests without events."""
+        """Make the figures of so many requests without events."""
         first_s, second_s, last_s = np.full((3, count), np.nan)
         events, together, read_events, read_tokens = np.zeros((4, count), np.int64)
         return cls(first_s, second_s, last_s, events, together, read_events, read_tokens, np.zeros(count, np.uint64))
@@ -99,22 +100,22 @@ class RequestTable(EventFigures):
 
     @property
     def due_s(self) -> Floats:
-        """Intended times; of imported requests, whose are not known, when they were sent."""
+        """Intended times; the sends of imported requests, whose intended times are not known."""
         return np.where(np.isnan(self.intended_s), self.sent_s, self.intended_s)
 
     def pick(self, chosen: NDArray[Any]) -> RequestTable:
-        """Those of a mask, or of row numbers in their order."""
+        """Take the rows of a mask, or of row numbers in their order."""
         at: Any = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         if chosen.dtype == np.bool_ and len(at) and np.ptp(at) == len(at) - 1:
             at = slice(at[0], at[-1] + 1)  # not copied: a table of a million requests has some 150 MB
         return RequestTable(**{each.name: getattr(self, each.name)[at] for each in fields(self)})
 
 
-class Events:
-    """What the rules know of the requests' events, from records that come a batch at a time, whole."""
+class EventReader:
+    """Collects figures of the requests' events from records that come a batch at a time, whole."""
 
     def __init__(self, *, live: bool = True) -> None:
-        """`live`: also `pattern` and what reads brought, which say something of live servers only."""
+        """`live`: collect `pattern` and the events of reads too, which tell something of live servers only."""
         self._live = live
         self._batches = [EventFigures.empty(0)]
 
@@ -122,13 +123,13 @@ class Events:
         self._batches.append(_event_figures(batch, self._live))
 
     def figures(self) -> EventFigures:
-        """Of all batches."""
+        """Join the figures of all batches."""
         names = [each.name for each in fields(EventFigures)]
         return EventFigures(*(np.concatenate([getattr(each, name) for each in self._batches]) for name in names))
 
 
-def request_table(scalars: pa.Table, events: Events) -> RequestTable:
-    """`scalars`: one cell's records, columns SCALARS. `events`: of the same records in the same order.
+def request_table(scalars: pa.Table, events: EventReader) -> RequestTable:
+    """Join one cell's records (`scalars`, columns SCALARS) with the figures of the same records' events.
 
     Raises InputError where a request_id does not end in a number.
     """
@@ -200,10 +201,10 @@ def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cell:
+class JudgedCell:
     """One cell of a run, as its rules see it.
 
-    metrics      its numbers
+    numbers      its numbers and distributions
     requests     its requests, warm-up too
     plan, number the run's plan, and which of its cells this is
     info         when it ran, and what answered
@@ -213,7 +214,7 @@ class Cell:
     server, gpus what servers and GPUs reported while it ran
     """
 
-    metrics: CellMetrics
+    numbers: CellNumbers
     requests: RequestTable
     plan: Plan
     number: int
@@ -229,6 +230,22 @@ class Cell:
     @property
     def load(self) -> Load:
         return self.plan.cells[self.number]
+
+    @property
+    def ttft(self) -> Distribution | None:
+        return self.numbers.samples["ttft_s"]
+
+    @property
+    def tpot(self) -> Distribution | None:
+        return self.numbers.samples["tpot_s"]
+
+    @property
+    def itl(self) -> Distribution | None:
+        return self.numbers.samples["itl_s"]
+
+    @property
+    def e2e(self) -> Distribution | None:
+        return self.numbers.samples["e2e_s"]
 
     @property
     def streams(self) -> bool:
@@ -249,7 +266,7 @@ class Cell:
         return self.measured.pick(self.measured.completed)
 
     def plan_rows(self, requests: RequestTable) -> Integers:
-        """The plan's row of each request; laps of a cell that runs by time repeat the measured rows.
+        """Find the plan's row of each request; laps of a cell that runs by time repeat the measured rows.
 
         Raises InputError where the plan has none for them.
         """
@@ -264,11 +281,10 @@ class Cell:
         return rows.start + np.where(index < len(rows), index, warm + (index - warm) % lap)
 
 
-def under_way(requests: RequestTable, at_s: Floats, *, since: Floats | None = None) -> Integers:
-    """Requests begun (sent, or `since`) at or before each moment and not ended by it."""
-    begun_s = requests.sent_s if since is None else since
-    known = ~np.isnan(begun_s)
+def count_under_way(requests: RequestTable, at_s: Floats) -> Integers:
+    """Count the requests sent at or before each moment and not ended by it."""
+    known = ~np.isnan(requests.sent_s)
     ends_s = np.where(np.isnan(requests.end_s), np.inf, requests.end_s)
-    begun = np.searchsorted(np.sort(begun_s[known]), at_s, side="right")
+    begun = np.searchsorted(np.sort(requests.sent_s[known]), at_s, side="right")
     ended = np.searchsorted(np.sort(ends_s[known]), at_s, side="right")
     return np.asarray(begun - ended, np.int64)

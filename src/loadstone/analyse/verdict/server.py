@@ -1,5 +1,4 @@
-"""What the servers of a cell report in their /metrics and the GPUs of themselves, in words that all engines share,
-and what that means.
+"""Reads what servers report in their /metrics and GPUs of themselves, and judges it. All engines share these names:
 
     running, waiting   gauges, requests
     kv_usage           gauge, share of the KV cache in use
@@ -7,7 +6,7 @@ and what that means.
     prefix_hits        counter, prompt tokens taken from a prefix cache
     prefix_queries     counter, prompt tokens looked for in it
 
-`engines/server_metrics.py` has the engines' own names, which is also what `measure/engines/observe.py` always keeps.
+`engines/server_metrics.py` has the engines' own names; `measure/engines/observe.py` always keeps these.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import numpy as np
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding
-from loadstone.analyse.verdict.requests import Cell, Floats
+from loadstone.analyse.verdict.requests import Floats, JudgedCell
 from loadstone.core import gpu_metrics
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.nvml import reasons_in
@@ -33,85 +32,69 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "engine_rank", "pid"})
-"""Labels of processes that work on the same requests: what they report is one thing several times."""
+"""Labels of processes that work on the same requests: each of them reports the same thing."""
 SANE = 1e18
-"""Values from here on, and what is no number, are no engine's: they are left out."""
+"""Values from here on, and those that are not numbers, are left out: no engine reports them."""
 
 
 # --- findings -------------------------------------------------------------------------------------------------------
 
 
-def engines_in_turns(cell: Cell) -> Finding | None:
-    if cell.server is None or not cell.server.in_turns:
-        return None
-    of = f" at {cell.server.in_turns} of the addresses" if cell.server.in_turns > 1 else ""
-    return finding(
-        "engines_in_turns", f"several engines answered /metrics in turn{of}: a router spreads the requests"
-    )
+def engine(cell: JudgedCell) -> Iterator[Finding]:
+    """Tell what servers reported of themselves: restarts, engines behind a router, late writes, preemptions."""
+    server, tpot = cell.server, cell.tpot
+    if server is None:
+        return
+    if times := server.restarts:
+        yield finding(
+            "engine_restarted",
+            f"an engine restarted {times} time{'s' * (times > 1)} during the cell: its start time moved, or its "
+            "counters fell back",
+        )
+    if server.in_turns:
+        several = f" at {server.in_turns} of the addresses" if server.in_turns > 1 else ""
+        yield finding(
+            "engines_in_turns", f"several engines answered /metrics in turn{several}: a router spreads the requests"
+        )
+    late_s = server.write_late_s
+    shown_s = max(thresholds.SERVER_LATE_S, thresholds.SPOILT_SHARE * tpot.p50) if tpot is not None else 0.0
+    if late_s is not None and tpot is not None and late_s >= shown_s:
+        yield finding(
+            "server_writes_late",
+            f"the server wrote its tokens {show_seconds(late_s)} after they were due, on average (TPOT p50 "
+            f"{show_seconds(tpot.p50)})",
+        )
+    if server.preemptions:
+        used = f", with up to {server.kv_usage.max:.0%} of its KV cache in use" if server.kv_usage is not None else ""
+        yield finding("preemptions", f"the engine preempted requests {server.preemptions:.0f} times{used}")
 
 
-def engine_restarted(cell: Cell) -> Finding | None:
-    if cell.server is None or not cell.server.restarts:
-        return None
-    times = cell.server.restarts
-    return finding(
-        "engine_restarted",
-        f"an engine restarted {times} time{'s' * (times > 1)} during the cell: its start time moved, or its counters "
-        "fell back",
-    )
+def gpu(cell: JudgedCell) -> Iterator[Finding]:
+    """Tell what held the GPUs' clocks down, and if they were read too seldom to know their energy.
 
-
-def preemptions(cell: Cell) -> Finding | None:
-    server = cell.server
-    if server is None or not server.preemptions:
-        return None
-    used = f", with up to {server.kv_usage.max:.0%} of its KV cache in use" if server.kv_usage is not None else ""
-    return finding("preemptions", f"the engine preempted requests {server.preemptions:.0f} times{used}")
-
-
-def server_writes_late(cell: Cell) -> Finding | None:
-    """Report how late a server of known times wrote, from a tenth of a gap on."""
-    late_s = cell.server.write_late_s if cell.server is not None else None
-    gap = cell.metrics.tpot_s
-    if late_s is None or gap is None or late_s < max(thresholds.SERVER_LATE_S, thresholds.SPOILT_SHARE * gap.p50):
-        return None
-    return finding(
-        "server_writes_late",
-        f"the server wrote its tokens {show_seconds(late_s)} after they were due, on average (TPOT p50 "
-        f"{show_seconds(gap.p50)})",
-    )
-
-
-def gpu_read_seldom(cell: Cell) -> Finding | None:
-    """Why no energy is reported, where an exporter collects too seldom for it."""
-    gpus = cell.gpus
-    if gpus is None or gpus.new_every_s is None or gpus.energy_j is not None:
-        return None
-    return finding(
-        "gpu_read_seldom",
-        f"the GPUs' power readings changed only about every {gpus.new_every_s:.0f} s: too seldom to compute the "
-        "energy of this load",
-    )
-
-
-def gpu_throttled(cell: Cell) -> Finding | None:
-    """A warning for heat and failing supplies; for the power cap alone an info."""
+    Heat and failing supplies are a warning; the power cap alone is an info.
+    """
     gpus = cell.gpus
     if gpus is None:
-        return None
+        return
     shares = {name: share for name, share in gpus.throttled.items() if name in thresholds.HELD_DOWN}
     worst = max(shares.values(), default=0.0)
     faulty = worst >= thresholds.HELD_DOWN_SHARE and round(worst * gpus.samples) >= thresholds.LEAST_HELD_DOWN
     if not faulty:
         shares = {"power_cap": gpus.throttled.get("power_cap", 0.0)}
-        if shares["power_cap"] < thresholds.CAPPED_SHARE:
-            return None
-    reasons = ", ".join(f"{name.replace('_', ' ')} in {share:.0%}" for name, share in shares.items())
-    clock = "" if gpus.sm_clock_min_mhz is None else f"; SM clock down to {gpus.sm_clock_min_mhz:.0f} MHz"
-    return finding(
-        "gpu_throttled" if faulty else "gpu_throttled.power_cap",
-        f"GPU clocks were held down: {reasons} of {gpus.samples} readings{clock}",
-    )
+    if faulty or shares["power_cap"] >= thresholds.CAPPED_SHARE:
+        reasons = ", ".join(f"{name.replace('_', ' ')} in {share:.0%}" for name, share in shares.items())
+        clock = "" if gpus.sm_clock_min_mhz is None else f"; SM clock down to {gpus.sm_clock_min_mhz:.0f} MHz"
+        yield finding(
+            "gpu_throttled" if faulty else "gpu_throttled.power_cap",
+            f"GPU clocks were held down: {reasons} of {gpus.samples} readings{clock}",
+        )
+    if gpus.new_every_s is not None and gpus.energy_j is None:
+        yield finding(
+            "gpu_read_seldom",
+            f"the GPUs' power readings changed only about every {gpus.new_every_s:.0f} s: too seldom to compute the "
+            "energy of this load",
+        )
 
 
 # --- GPUs -----------------------------------------------------------------------------------------------------------
@@ -120,7 +103,7 @@ _STATES = ("power_w", "sm_clock_mhz", "memory_used_bytes", "busy_share", "clock_
 
 
 def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures | None:
-    """None where none of the readings, within the cell, is of a GPU's state."""
+    """Compute a cell's figures of all GPUs; None where no reading within it is of a GPU's state."""
     inside = {name: series for name in _STATES if (series := readings.select(name, start_s, end_s))}
     if not inside:
         return None
@@ -154,26 +137,27 @@ def gpu_figures(readings: Readings, start_s: float, end_s: float) -> GpuFigures 
 
 
 def _new_every_s(series: gpu_metrics.Series) -> float:
-    """0 where at least every second reading was a new one."""
+    """Seconds between new readings; 0 where at least every second one was new."""
     return float(np.ptp(series.time_s)) / series.new if len(series.value) > 2 * series.new else 0.0
 
 
 # --- servers --------------------------------------------------------------------------------------------------------
 
 
-class Series(NamedTuple):
-    """At least one value."""
+class MetricSeries(NamedTuple):
+    """The values of one metric with one set of labels: at least one, in the order of their times."""
 
     time_s: Floats
     value: Floats
 
 
-Families = dict[str, dict[str, Series]]
+Families = dict[str, dict[str, MetricSeries]]
 """The series of one server by name, then by labels."""
 
 
 def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFigures | None:
-    """`samples` as run_folder.read_server gives them. None where none were taken near the cell.
+    """Compute a cell's figures of all servers, from the samples of run_folder.read_server(); None where none were
+    taken near the cell.
 
     Counters run from the last sample before the cell to the first one after it: what happened in between is in them,
     and of what neighbouring cells did as little as the samples allow.
@@ -183,61 +167,61 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
     # Scrapes come about every second, and one may fail: look a little beyond both ends.
     near = pc.and_(pc.greater(samples["time_s"], start_s - 5.0), pc.less(samples["time_s"], end_s + 5.0))
     near = pc.and_(near, pc.greater_equal(samples["replica"], 0))  # below: GPUs
-    whole = _families(samples.filter(pc.and_(near, pc.less(pc.abs(samples["value"]), SANE))))
+    whole = _collect_series(samples.filter(pc.and_(near, pc.less(pc.abs(samples["value"]), SANE))))
     if not whole:
         return None
     all_s = np.concatenate(
         [each.time_s for by in whole.values() for series in by.values() for each in series.values()]
     )
     at_s = np.unique(all_s[(all_s >= start_s) & (all_s <= end_s)])
-    in_turns = _in_turns(samples) & whole.keys()
+    in_turns = _find_routers(samples) & whole.keys()
     servers: list[Families] = [
         {
-            name: {labels: _between(each, start_s, end_s) for labels, each in series.items()}
+            name: {labels: _cut(each, start_s, end_s) for labels, each in series.items()}
             for name, series in families.items()
         }
         for replica, families in whole.items()
         if replica not in in_turns
     ]
-    late_s, writes = (_added(servers, COUNTERS[name]) for name in ("late_s", "writes"))
+    late_s, writes = (_sum_gains(servers, COUNTERS[name]) for name in ("late_s", "writes"))
     return ServerFigures(
         samples=len(at_s),
-        restarts=sum(map(_restarts, servers)),
+        restarts=sum(map(_count_restarts, servers)),
         in_turns=len(in_turns),
-        running=_level(servers, GAUGES["running"], at_s),
-        waiting=_level(servers, GAUGES["waiting"], at_s),
-        kv_usage=_level(servers, GAUGES["kv_usage"], at_s, mean=True),
-        preemptions=_added(servers, COUNTERS["preemptions"]),
-        prefix_hits=_added(servers, COUNTERS["prefix_hits"]),
-        prefix_queries=_added(servers, COUNTERS["prefix_queries"]),
+        running=_read_level(servers, GAUGES["running"], at_s),
+        waiting=_read_level(servers, GAUGES["waiting"], at_s),
+        kv_usage=_read_level(servers, GAUGES["kv_usage"], at_s, mean=True),
+        preemptions=_sum_gains(servers, COUNTERS["preemptions"]),
+        prefix_hits=_sum_gains(servers, COUNTERS["prefix_hits"]),
+        prefix_queries=_sum_gains(servers, COUNTERS["prefix_queries"]),
         write_late_s=late_s / writes if late_s is not None and writes else None,
     )
 
 
-def _families(samples: pa.Table) -> dict[int, Families]:
-    """The series of each server."""
+def _collect_series(samples: pa.Table) -> dict[int, Families]:
+    """Collect the series of each server."""
     columns = ("replica", "name", "labels")
     # On one thread, which keeps the samples of a series in their order.
     series = samples.group_by(columns, use_threads=False).aggregate([("time_s", "list"), ("value", "list")])
     by_server: dict[int, Families] = defaultdict(lambda: defaultdict(dict))
     keys = zip(*(series[column].to_pylist() for column in columns), strict=True)
     for (replica, name, labels), time_s, value in zip(keys, series["time_s_list"], series["value_list"], strict=True):
-        by_server[replica][name][labels] = Series(time_s.values.to_numpy(), value.values.to_numpy())
+        by_server[replica][name][labels] = MetricSeries(time_s.values.to_numpy(), value.values.to_numpy())
     return by_server
 
 
-def _between(series: Series, start_s: float, end_s: float) -> Series:
-    """From the last value before to the first one after."""
+def _cut(series: MetricSeries, start_s: float, end_s: float) -> MetricSeries:
+    """Cut a series to the cell: from the last value before it to the first one after."""
     first = max(0, int(np.searchsorted(series.time_s, start_s, side="right")) - 1)
     last = int(np.searchsorted(series.time_s, end_s, side="left")) + 1
-    return Series(series.time_s[first:last], series.value[first:last])
+    return MetricSeries(series.time_s[first:last], series.value[first:last])
 
 
-def _merged(families: Families, wanted: str) -> list[list[Series]]:
-    """The series of `name` or `name{label=value}`, those of several ranks of one engine put together."""
+def _find_series(families: Families, wanted: str) -> list[list[MetricSeries]]:
+    """Find the series of `name` or `name{label=value}`, those of several ranks of one engine put together."""
     name, _, condition = wanted.partition("{")
     key, _, value = condition.rstrip("}").partition("=")
-    groups: dict[tuple[tuple[str, str], ...], list[Series]] = defaultdict(list)
+    groups: dict[tuple[tuple[str, str], ...], list[MetricSeries]] = defaultdict(list)
     for text, series in families.get(name, {}).items():
         labels = _labels(text)
         if key and labels.get(key) != value:
@@ -253,11 +237,11 @@ def _labels(text: str) -> dict[str, str]:
         return {}
 
 
-def _level(servers: list[Families], names: tuple[str, ...], at_s: Floats, *, mean: bool = False) -> Level | None:
-    """A gauge at each of the moments: its newest value then, or its first one."""
+def _read_level(servers: list[Families], names: tuple[str, ...], at_s: Floats, *, mean: bool = False) -> Level | None:
+    """Read a gauge at each of the moments: its newest value then, or its first one."""
     levels = []
     for families in servers:
-        groups = next(filter(None, (_merged(families, name) for name in names)), [])
+        groups = next(filter(None, (_find_series(families, name) for name in names)), [])
         for ranks in groups:
             newest = [each.value[np.searchsorted(each.time_s, at_s, side="right").clip(1) - 1] for each in ranks]
             levels.append(np.max(newest, axis=0))
@@ -267,12 +251,12 @@ def _level(servers: list[Families], names: tuple[str, ...], at_s: Floats, *, mea
     return Level(float(total.mean()), float(total.max()))
 
 
-def _added(servers: list[Families], names: tuple[str, ...]) -> float | None:
-    """What a counter gained, all servers together. One that fell began anew at 0."""
+def _sum_gains(servers: list[Families], names: tuple[str, ...]) -> float | None:
+    """Sum what a counter gained on all servers. One that fell began anew at 0."""
     gains = []
     for families in servers:
         for name in names:
-            parts = [_merged(families, part) for part in name.split("+")]
+            parts = [_find_series(families, part) for part in name.split("+")]
             if all(parts):
                 gains.append(sum(max(_gain(each.value) for each in ranks) for groups in parts for ranks in groups))
                 break
@@ -284,24 +268,24 @@ def _gain(values: Floats) -> float:
     return float(np.where(steps < 0, values[1:], steps).sum())
 
 
-def _in_turns(samples: pa.Table) -> set[int]:
-    """Servers behind whose address several engines answer in turn, as behind a router: a start time goes back, or
-    counters that fell together regain in one step what they had lost. An engine that began anew does neither.
+def _find_routers(samples: pa.Table) -> set[int]:
+    """Find servers behind whose address several engines answer in turn, as behind a router: a start time goes back,
+    or counters that fell together regain in one step what they had lost. An engine that began anew does neither.
     """
     import pyarrow.compute as pc
 
     counted = pc.or_(pc.equal(samples["name"], START_TIME), pc.ends_with(samples["name"], "_total"))
-    by_server = _families(samples.filter(pc.and_(counted, pc.less(samples["value"], SANE))))
+    by_server = _collect_series(samples.filter(pc.and_(counted, pc.less(samples["value"], SANE))))
     return {replica for replica, families in by_server.items() if _take_turns(families)}
 
 
 def _take_turns(families: Families) -> bool:
     if started := families.get(START_TIME):
         return any(bool((np.diff(each.value) < -thresholds.START_MOVED_S).any()) for each in started.values())
-    return any(_regained(families, fell_s) for fell_s in _fell_together(families))
+    return any(_regains(families, fell_s) for fell_s in _common_falls(families))
 
 
-def _regained(families: Families, fell_s: float) -> bool:
+def _regains(families: Families, fell_s: float) -> bool:
     fell = again = 0
     for time_s, values in _counters(families):
         at = int(np.searchsorted(time_s, fell_s))
@@ -313,14 +297,14 @@ def _regained(families: Families, fell_s: float) -> bool:
     return again > 0 and again >= thresholds.FELL_SHARE * fell
 
 
-def _counters(families: Families) -> Iterator[Series]:
+def _counters(families: Families) -> Iterator[MetricSeries]:
     for name, series in families.items():
         if name.endswith("_total"):
             yield from series.values()
 
 
-def _fell_together(families: Families) -> list[float]:
-    """Moments at which counters fell, of those above 0 so many as do where an engine begins anew."""
+def _common_falls(families: Families) -> list[float]:
+    """Find the moments at which as many counters fell, of those above 0, as do where an engine begins anew."""
     above: dict[float, int] = defaultdict(int)
     fell: dict[float, int] = defaultdict(int)
     for time_s, values in _counters(families):
@@ -330,8 +314,10 @@ def _fell_together(families: Families) -> list[float]:
     return sorted(at for at, count in fell.items() if count > 0 and count >= thresholds.FELL_SHARE * above[at])
 
 
-def _restarts(families: Families) -> int:
-    """Times that a process began anew, by its start time where it reports it, else by counters that fell together."""
+def _count_restarts(families: Families) -> int:
+    """Count how often a process began anew, by its start time where it reports it, else by counters that fell
+    together.
+    """
     if started := families.get(START_TIME):
         return max(int((np.diff(each.value) > thresholds.START_MOVED_S).sum()) for each in started.values())
-    return len(_fell_together(families))
+    return len(_common_falls(families))

@@ -1,10 +1,10 @@
-"""Do the numbers describe a state of the server, or a moment on its way to another? And are they enough?
+"""Rules on the state of the server: do the numbers describe one, or a moment on its way to another? Are they enough?
 
 Trends are looked for in blocks: the requests in the order they were due, cut into BLOCKS of equal count, each block
 known by its median. Medians of blocks are robust against outliers, and neighbouring requests, which share their fate
 in a queue, count as one. Kendall's τ of the blocks says how steadily they rise, the first against the last three how
 far: a trend needs both. For ten blocks in random order |τ| ≥ 0.75 has a probability of 0.001 (Kendall 1938).
-Blocks that are as good as equal tell of no direction (τ_b, 1945): what rises and then stays has risen.
+Blocks that are as good as equal tell of no direction (τ_b, 1945): values that rise and then stay have risen.
 A sudden change is looked for as such, in the gap that parts the blocks; a warm-up, which is shorter than some of
 them, in the first requests against all others.
 """
@@ -12,16 +12,18 @@ them, in the first requests against all others.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding
-from loadstone.analyse.verdict.requests import Cell, Floats, RequestTable
+from loadstone.analyse.verdict.requests import Floats, JudgedCell, RequestTable
 from loadstone.analyse.verdict.thresholds import BLOCKS, ENDS
 from loadstone.core import arrays
 from loadstone.core.pace import Unended
+from loadstone.core.statistics import Distribution
 from loadstone.core.statistics.dependence import Dependence, spread_between_places
 from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
@@ -30,16 +32,16 @@ _LEAST_REQUESTS = BLOCKS * thresholds.BLOCK_REQUESTS
 _LEAST_CLOSED = BLOCKS * thresholds.CLOSED_BLOCK_REQUESTS
 
 
-def few_samples(cell: Cell) -> Finding | None:
-    """Requests that do not bound a p99 from above."""
-    values = cell.metrics.ttft_s or cell.metrics.e2e_s
+def few_samples(cell: JudgedCell) -> Iterator[Finding]:
+    """Find a p99 that the requests do not bound from above."""
+    values = cell.ttft or cell.e2e
     if values is None:
-        return None
+        return
     low, high = values.ci95["p99"]
     if high is not None:
-        return None
+        return
     at_least = f"; it is at least {show_seconds(low)}" if low is not None else ""
-    return finding(
+    yield finding(
         "few_samples.dependent" if values.n >= thresholds.P99_REQUESTS else "few_samples",
         f"{values.n} requests do not bound the p99 from above{at_least}",
         requests=thresholds.P99_REQUESTS,
@@ -55,12 +57,12 @@ class Change(NamedTuple):
 
 
 def _medians(values: Floats) -> Floats:
-    """Of the blocks of `values`, which are in the order they were due, without NaN."""
+    """Compute the median of each block of `values`, which are in the order they were due, without NaN."""
     return np.array([np.median(block) for block in np.array_split(values, BLOCKS)])
 
 
 def trend(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
-    """Where the blocks rise or fall steadily: the medians of the first and the last ENDS of them."""
+    """Find a steady rise or fall of the blocks: the medians of the first and the last ENDS of them."""
     if len(values) < least:
         return None
     medians = _medians(values)
@@ -73,7 +75,7 @@ def trend(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
 
 
 def step(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
-    """Where the blocks are of two kinds, one after the other: the medians of both.
+    """Find blocks of two kinds, one after the other: the medians of both.
 
     There are ENDS of each at least, further apart than those of a kind are from one another. The block within which
     it happens may be of neither.
@@ -91,9 +93,9 @@ def step(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
 
 
 def start(values: Floats) -> Change | None:
-    """Where the first requests are of another kind than all later ones: three quarters of them are slower than nine
-    tenths of those. The mean of the first, the median of the others. What slows down some requests all the time slows
-    down more than a tenth of them, or not so many of the first.
+    """Find first requests that are slower than all later ones, three quarters of them than nine tenths of those: the
+    mean of the first, the median of the others. A cause that lasts slows down more than a tenth of all, or not so
+    many of the first.
     """
     for share in thresholds.STARTS:
         first, after = np.split(values, [round(share * len(values))])
@@ -104,31 +106,34 @@ def start(values: Floats) -> Change | None:
     return None
 
 
-def no_steady_state(cell: Cell) -> Finding | None:
-    """The gravest of what is wrong where the server is not in one state."""
-    return falls_behind(cell) or not_stationary(cell)
+def no_steady_state(cell: JudgedCell) -> Iterator[Finding]:
+    """Find the gravest reason why the server is not in one state, and loops that do not tell if it keeps up."""
+    gravest = _behind(cell) or _not_stationary(cell)
+    if gravest is not None:
+        yield gravest
+    yield from _unknown_pace(cell)
 
 
-def falls_behind(cell: Cell) -> Finding | None:
-    """In an open loop: the server does not keep up (core.pace)."""
-    pace, load = cell.metrics.pace, cell.load
+def _behind(cell: JudgedCell) -> Finding | None:
+    """Find a server that does not keep up with an open loop (core.pace)."""
+    pace, load = cell.numbers.pace, cell.load
     if pace is None or pace.why is None:
         return None
-    why, of = pace.why, ""
+    why, server = pace.why, ""
     if pace.replica is not None:
         urls = cell.target.urls if cell.target is not None else []
-        of = f"{urls[pace.replica] if pace.replica < len(urls) else f'server {pace.replica}'}: "
+        server = f"{urls[pace.replica] if pace.replica < len(urls) else f'server {pace.replica}'}: "
     if isinstance(why, Unended):
         first, last = why.under_way
         return finding(
             "queue_grows",
-            f"{of}requests took longer and longer up to the last: in the second half of the sends, from "
+            f"{server}requests took longer and longer up to the last: in the second half of the sends, from "
             f"{show_seconds(why.from_s)} to {show_seconds(why.span_s)}, {why.ended} ended, {why.would} would have if "
             f"each had taken as long as before, and requests under way went from {first} to {last}",
         )
     lacked = "had not ended" if why.answers else "had no first token"
     evidence = (
-        f"{of}at the last send, {show_seconds(why.span_s)} after the first, {why.waiting} of {why.sent} requests "
+        f"{server}at the last send, {show_seconds(why.span_s)} after the first, {why.waiting} of {why.sent} requests "
         f"{lacked}, one of them since {show_seconds(why.age_s)}, though it takes {show_seconds(why.own_s)} where the "
         f"server is not behind; it had last caught up {show_seconds(why.since_s)} after the first send"
     )
@@ -139,11 +144,10 @@ def falls_behind(cell: Cell) -> Finding | None:
     return finding("overload", evidence)
 
 
-def pace_unknown(cell: Cell) -> Finding | None:
-    """In an open loop: its requests do not tell whether the server keeps up."""
-    pace, e2e = cell.metrics.pace, cell.metrics.e2e_s
+def _unknown_pace(cell: JudgedCell) -> Iterator[Finding]:
+    pace, e2e = cell.numbers.pace, cell.e2e
     if pace is None or pace.keeps_up is not None or e2e is None:
-        return None
+        return
     if pace.growth is not None:
         evidence = (
             f"each request took {pace.growth[0]:.0%} ± {pace.growth[1]:.0%} longer per second that it was due later"
@@ -153,14 +157,14 @@ def pace_unknown(cell: Cell) -> Finding | None:
         evidence = (
             f"{e2e.n} requests in {show_seconds(span_s)}, each of which took {show_seconds(e2e.mean)} on average"
         )
-    return finding("pace_unknown", f"{evidence}: too little to tell whether the server keeps up")
+    yield finding("pace_unknown", f"{evidence}: too little to tell whether the server keeps up")
 
 
-def not_stationary(cell: Cell) -> Finding | None:
-    """TTFT or TPOT (E2E, without streaming) rises or falls through the cell, or at one moment of it, though nothing
-    that was requested did.
+def _not_stationary(cell: JudgedCell) -> Finding | None:
+    """Find a TTFT or TPOT (E2E, without streaming) that rises or falls through the cell, or at one moment of it,
+    though the lengths that were requested did not.
     """
-    e2e, load, plan = cell.metrics.e2e_s, cell.load, cell.plan
+    e2e, load, plan = cell.e2e, cell.load, cell.plan
     if e2e is None or load.is_burst or load.profile or load.process == "trace" or plan.has_sessions:
         return None
     done = _in_order(cell.completed)
@@ -206,67 +210,68 @@ def _from_to(change: Change) -> str:
     return f"from {show_seconds(change.before)} to {show_seconds(change.after)}"
 
 
-def wide_interval(cell: Cell) -> Finding | None:
-    """A mean or throughput whose interval is wider than it. A warning where it is the throughput of a closed loop,
-    whose load follows its answers: latencies of a queue below saturation may vary so.
+def intervals(cell: JudgedCell) -> Iterator[Finding]:
+    """Find means and throughputs that are known badly, or to an extent that nobody can tell."""
+    latencies = {
+        name: one for name, one in (("TTFT", cell.ttft), ("TPOT", cell.tpot), ("E2E", cell.e2e)) if one is not None
+    }
+    yield from _wide_intervals(cell, latencies)
+    # Slow stretches that last about as long as the cell: nobody can tell how many more there would be.
+    done = cell.completed
+    known = Dependence.of(done.sent_s, done.last_s, places=cell.load.slots)
+    unknown = [name for name, one in latencies.items() if one.ci95["mean"] == [None, None]]
+    if unknown and known.most_blocks and known.places:
+        yield finding(
+            "interval_unknown",
+            f"slow or fast stretches last about as long as the cell: its {len(done)} requests do not tell how far "
+            f"{', '.join(unknown)} may be off",
+        )
+
+
+def _wide_intervals(cell: JudgedCell, latencies: Mapping[str, Distribution]) -> Iterator[Finding]:
+    """Find a mean or throughput whose interval is wider than it. A warning where it is the throughput of a closed
+    loop, whose load follows its answers: latencies of a queue below saturation may vary so.
     """
-    metrics, wide = cell.metrics, []
+    wide, steady = [], cell.numbers.metrics.steady
     if len(cell.completed) < thresholds.WIDE_REQUESTS:
-        return None
-    named = {"TTFT": metrics.ttft_s, "TPOT": metrics.tpot_s, "E2E": metrics.e2e_s}
-    each = [
-        (f"mean {name}", one.mean, one.ci95["mean"], show_seconds) for name, one in named.items() if one is not None
-    ]
-    if metrics.steady is not None and cell.load.is_closed:
-        rate, bounds = metrics.steady.output_tokens_per_s, metrics.steady.ci95["output_tokens_per_s"]
-        each.append(("output tokens/s", rate, bounds, "{:.4g}".format))
+        return
+    each = [(f"mean {name}", one.mean, one.ci95["mean"], show_seconds) for name, one in latencies.items()]
+    if steady is not None and cell.load.is_closed:
+        bounds = steady.ci95["output_tokens_per_s"]
+        each.append(("output tokens/s", steady.output_tokens_per_s, bounds, "{:.4g}".format))
     for name, value, (low, high), show in each:
         if low is not None and high is not None and high - low > value:
             wide.append(f"{name} {show(value)} ({show(low)} to {show(high)})")
-    if not wide:
-        return None
-    evidence = f"95 % intervals are wider than their values: {', '.join(wide)}"
-    return finding("wide_interval.throughput" if wide[-1].startswith("output") else "wide_interval", evidence)
+    if wide:
+        yield finding(
+            "wide_interval.throughput" if wide[-1].startswith("output") else "wide_interval",
+            f"95 % intervals are wider than their values: {', '.join(wide)}",
+        )
 
 
-def interval_unknown(cell: Cell) -> Finding | None:
-    """Slow stretches that last about as long as the cell, so that nobody can tell how many more there would be."""
-    done, metrics = cell.completed, cell.metrics
-    known = Dependence.of(done.sent_s, done.last_s, places=cell.load.slots)
-    named = {"TTFT": metrics.ttft_s, "TPOT": metrics.tpot_s, "E2E": metrics.e2e_s}
-    unknown = [name for name, one in named.items() if one is not None and one.ci95["mean"] == [None, None]]
-    if not unknown or not known.most_blocks or not known.places:
-        return None
-    return finding(
-        "interval_unknown",
-        f"slow or fast stretches last about as long as the cell: its {len(done)} requests do not tell how far "
-        f"{', '.join(unknown)} may be off",
-    )
-
-
-def phases_locked(cell: Cell) -> Finding | None:
-    """In a closed loop: requests that were sent together end together and are followed by such as are sent together,
-    so that who waits for whom stays as it came about (core.statistics.dependence).
+def phases_locked(cell: JudgedCell) -> Iterator[Finding]:
+    """Find slots of a closed loop that stay together: requests that were sent together end together, and so do their
+    successors, so that the same requests wait for each other all the time (core.statistics.dependence).
     """
-    sent, places = cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable")), cell.load.slots
+    sent, slots = cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable")), cell.load.slots
     unlike = cell.load.unit != "requests"
-    if unlike or spread_between_places(np.diff(sent.sent_s), places) < thresholds.LOCKED:
-        return None
+    if unlike or spread_between_places(np.diff(sent.sent_s), slots) < thresholds.LOCKED:
+        return
     ttft_s = sent.first_s - sent.sent_s
-    apart = cell.streams and spread_between_places(ttft_s, places) >= thresholds.LOCKED_APART
-    evidence = f"the gaps between sends repeat from one generation of the {places} slots to the next"
+    apart = cell.streams and spread_between_places(ttft_s, slots) >= thresholds.LOCKED_APART
+    evidence = f"the gaps between sends repeat from one generation of the {slots} slots to the next"
     if apart:
-        generations = ttft_s[: len(ttft_s) // places * places].reshape(-1, places)
+        generations = ttft_s[: len(ttft_s) // slots * slots].reshape(-1, slots)
         low, high = np.quantile(np.median(generations, axis=0), (0.1, 0.9))
         evidence += f", and the median TTFT of a slot is anywhere from {show_seconds(low)} to {show_seconds(high)}"
-    return finding(
+    yield finding(
         "phases_locked.ttft" if apart else "phases_locked",
         f"requests of equal length stay together in groups: {evidence}",
     )
 
 
 def _in_order(requests: RequestTable) -> RequestTable:
-    """By when they were due; those that were, and have arrivals."""
+    """Sort requests by when they were due, without those that have no such time or no arrivals."""
     due_s = requests.due_s
     order = np.argsort(due_s, kind="stable")
     known = ~np.isnan(due_s) & ~np.isnan(requests.first_s)

@@ -1,4 +1,4 @@
-"""Every threshold of the verdict with its reason, by the findings that it decides.
+"""Holds every threshold of the verdict with its reason, by the findings that it decides.
 
 A threshold lies where a deviation begins to show in the numbers, not where it begins to exist. Severities, remedies
 and the runs for which a finding holds are in findings.toml.
@@ -7,8 +7,9 @@ and the runs for which a finding holds are in findings.toml.
 # --- Which of a cell's numbers an error of the client spoils: sends_late, client_read_late --------------------------
 
 SPOILT_SHARE = 0.1
-"""An error over the metric that it is in, from which the metric is spoilt: a tenth is what repeated runs of one setup
-differ by, and no difference below it is claimed from one run."""
+"""The share of a metric from which an error in it spoils it: repeated runs of one setup differ by a tenth, and no
+difference below it is claimed from one run.
+"""
 
 # --- request_errors -------------------------------------------------------------------------------------------------
 
@@ -19,10 +20,12 @@ CAUSES = {
     503: "the server was full, or a proxy found no engine ready",
     504: "a proxy timed out waiting for the engine",
 }
-"""What the HTTP status of most refusals tells of the cause."""
+"""The cause that the HTTP status of most refusals tells."""
 CUT_SPREAD = 0.1
 CUT_S = 0.5
-"""Silence before connections were cut: as long each time (middle half over median), it was somebody's time limit."""
+"""The spread of silences before connections were cut (middle half over median) and the least silence: if all are as
+long, it was somebody's time limit.
+"""
 
 # --- engine_restarted, engines_in_turns -----------------------------------------------------------------------------
 
@@ -52,15 +55,16 @@ no one value; of fewer it says that they are few."""
 
 ENDS_LATE_SHARE = 0.05
 ENDS_LATE_S = 0.01
-"""Time between the last output and the end of an answer, over that from its sending to its end, means, and seconds:
-so much of a closed loop's places is held by answers that are complete."""
+"""Time between the last output and the end of an answer, as a share of the time from its sending to its end, means,
+and in seconds: complete answers hold so much of a closed loop's slots.
+"""
 
 # --- sends_late -----------------------------------------------------------------------------------------------------
 
 LATE_FLOOR_S = 0.002
 """A send that is no later than this is as punctual as a process gets that has just been woken."""
 MISSING_SHARE = 0.05
-"""Of a closed loop, the mean lag of sends over the mean E2E: the part of the load that was not there."""
+"""The mean lag of a closed loop's sends over the mean E2E: the part of the load that was missing."""
 
 # --- cap_held_back --------------------------------------------------------------------------------------------------
 
@@ -70,8 +74,9 @@ CAP_REQUESTS = 0.01
 """A wait for a slot of a capped open loop, beyond this share of the median E2E and so many seconds; of so many of the
 requests, and at least two."""
 WAITED_SHARE = 0.1
-"""Requests that waited for a place, from which a capped open loop is a closed one for the most part that matters:
-its tail."""
+"""Requests that waited for a slot, from which a capped open loop is a closed one in the part that matters most: its
+tail.
+"""
 
 # --- rate_not_reached, rate_by_chance -------------------------------------------------------------------------------
 
@@ -121,11 +126,12 @@ LENGTHS_RATIO = 1.1
 # --- phases_locked --------------------------------------------------------------------------------------------------
 
 LOCKED = 0.8
-"""Standard deviation of the mean gaps between sends, of a closed loop's places over their generations, as a share of
+"""Standard deviation of the mean gaps between sends of a closed loop's slots over their generations, as a share of
 the mean gap, from which requests are sent in groups that stay: 1 where all are in pairs. In 50 simulated loops of
-equal lengths it was up to 0.74 or from 0.84 on, in 50 of spread lengths 0 (docs/measuring.md)."""
+equal lengths it was up to 0.74 or from 0.84 on, in 50 of spread lengths 0 (docs/measuring.md).
+"""
 LOCKED_APART = 0.2
-"""The same of TTFT, from which its percentiles depend on how many places are in which group."""
+"""The same of TTFT, from which its percentiles depend on how many slots are in which group."""
 
 # --- beyond_hardware ------------------------------------------------------------------------------------------------
 
@@ -138,11 +144,11 @@ HELD_DOWN = {"hardware_slowdown", "thermal", "hardware_thermal", "power_brake"}
 """Reasons for low clocks that are the machine's trouble. The power cap is none: under heavy products it is a GPU's
 ordinary state, for at full clocks they draw more than it may."""
 HELD_DOWN_SHARE = 0.02
-"""Of the readings: at one a second, one in a cell of a minute; heat comes and goes slowly."""
+"""Share of the readings: at one a second, one in a cell of a minute; heat comes and goes slowly."""
 LEAST_HELD_DOWN = 2
 """Readings: a single one may be a spike."""
 CAPPED_SHARE = 0.1
-"""Of the readings, where the power cap alone held the clocks down."""
+"""Share of the readings in which the power cap alone held the clocks down."""
 
 # --- client_saturated -----------------------------------------------------------------------------------------------
 
@@ -157,18 +163,18 @@ TOGETHER_SHARE = 0.1
 """Events that share a read with the one before, as a share of all that follow another, from which percentiles of ITL
 are those of reads."""
 READ_LATE_SHARE = 0.5
-"""And from which the median gap is one that was not measured."""
+"""Share of such events from which the median gap was not measured."""
 LONG_WAITS = 0.01
-"""Requests, as a share and at least two, whose wait was as long as the p99 of ITL."""
+"""Share of the requests, two at least, that waited as long as the p99 of ITL."""
 UNMEASURED_GAP = 0.1
 """Median ITL over median TPOT, of another tool's run, below which half of the gaps are none of an engine's steps."""
 
 # --- tpot_understated, ttft_overstated, arrivals_bunched ------------------------------------------------------------
 
 UNDERSTATED = 1.1
-"""Times that TPOT is too small, median of the answers, for the tokens that came with the first."""
+"""The factor by which TPOT is too small, median of the answers, for the tokens that came with the first."""
 OVERSTATED = 0.1
-"""Share of TTFT, median of the answers, for which the first event waited for those that it came with."""
+"""Share of TTFT, median of the answers, during which the first event waited for those that it came with."""
 BUNCHED_S = 1e-5
 """Time per output token, median, below which tokens were not streamed: well below any engine's step."""
 STARVED_SHARE = 0.1
@@ -179,34 +185,41 @@ STARVED_SHARE = 0.1
 COLLECTED_REQUESTS = 20
 COLLECTED_OTHERS = 3
 COLLECTED_LENGTH = 0.1
-"""Requests, of which so many have an answer that is this share longer or shorter than its prompt lets expect: what
-fewer show may be chance, or their place in the burst that begins a loop."""
+"""The fewest requests, and the fewest of them whose answer is this share longer or shorter than its prompt lets
+expect: fewer may do so by chance, or by their position in the burst that begins a loop.
+"""
 COLLECTED_FIT = 0.9
 """Share of the variance of TTFT, at equal prompt length, that the length of the answer explains: nothing that begins
 to answer knows how long it will be."""
 COLLECTED_SHARE = (0.5, 1.05)
-"""Of the mean TTFT, the part that grows with the answer. A queue that grows while a loop fills gives more than it."""
+"""The part of the mean TTFT that grows with the answer, least and most. A queue that grows while a loop fills gives
+more.
+"""
 COLLECTED_SPREAD = 0.5
-"""From the p10 to the p90 of TPOT, over its median: an engine's pace follows who else is served."""
+"""The distance from the p10 to the p90 of TPOT, over its median: an engine's pace follows the number of others that
+it serves.
+"""
 
 # --- first_event_early ----------------------------------------------------------------------------------------------
 
 EARLY_EVENTS = 8
-"""Of an answer, from which the later ones have a pace."""
+"""The fewest events of an answer whose later ones have a pace."""
 EARLY_GAPS = 3.0
-"""The first gap over the pace of the later ones, from which it is none of them."""
+"""The ratio of the first gap to the pace of the later ones from which it is none of them."""
 EARLY_SHARE = 0.75
-"""Of the answers: where prompts of others are computed between the first two tokens it is half of them."""
+"""Share of the answers: where prompts of others are computed between the first two tokens it is half of them."""
 
 # --- requests_resent, connections_not_kept --------------------------------------------------------------------------
 
 RESENT_SHARE = 0.01
 RESENT_REQUESTS = 5
-"""Requests sent a second time, from which on both they are more than the race of a server's keep-alive time."""
+"""Share and number of requests sent a second time, above which they are more than the race of a server's keep-alive
+time.
+"""
 CHURN_SHARE = 0.5
-"""Requests on fresh connections, beyond the first for each place, from which connections are not kept."""
+"""Share of requests on fresh connections, beyond the first of each slot, from which connections are not kept."""
 CHURN_REQUESTS = 10
-"""Requests beyond the first for each place, below which they tell nothing."""
+"""The fewest requests beyond the first of each slot that tell anything."""
 CHURN_COST = 0.05
 """Time to connect over E2E, medians, from which that is no small matter."""
 CHURN_FLOOR_S = 0.005
@@ -215,28 +228,30 @@ CHURN_FLOOR_S = 0.005
 # --- input_length, output_length, empty_answers ---------------------------------------------------------------------
 
 LENGTH_SHARE = 0.01
-"""Requests whose input or output is not as long as asked, from which the workload is another one."""
+"""Share of requests whose input or output is not as long as asked, from which the workload is another one."""
 EMPTY_SHARE = 0.01
-"""Answers without any output, though complete: as for lengths."""
+"""Share of answers without any output, though complete: as for lengths."""
 EMPTY_REQUESTED_TOKENS = 8
 ONE_TOKEN_SHARE = 0.5
-"""Answers of one token where EMPTY_REQUESTED_TOKENS or more were allowed, from which there is no decoding to measure.
-Some are natural: a yes, a no."""
+"""Share of answers of one token where EMPTY_REQUESTED_TOKENS or more were allowed, from which there is no decoding to
+measure. Some are natural: a yes, a no.
+"""
 
 # --- answers_identical, answers_repeated ----------------------------------------------------------------------------
 
 SAME_REQUESTS = 20
-"""Answers from which it is worth looking whether they are the same."""
+"""The fewest answers that are compared."""
 SAME_SHARE = 0.5
-"""Answers whose gaps are equal to the microsecond, from which they are none of an engine's: no two requests agree in
-several gaps by chance."""
+"""Share of answers whose gaps are equal to the microsecond, from which no engine made them: no two requests agree in
+several gaps by chance.
+"""
 SAME_TEXTS_SHARE = 0.1
-"""Different prompts that got a text which another had got: few answers of an engine agree in eight tokens."""
+"""Share of different prompts that got the text of another: few answers of an engine agree in eight tokens."""
 
 # --- no_usage, tokens_not_streamed, several_tokens_an_event, fewer_tokens_than_events -------------------------------
 
 NO_USAGE_SHARE = 0.01
-"""Answers without usage, from which percentiles mix two ways of counting."""
+"""Share of answers without usage, from which percentiles mix two ways of counting."""
 COALESCED_TOKENS = 1.05
 """Tokens per output event from which events are no tokens; events per token, from which tokens are miscounted."""
 UNSEEN_TOKENS = 64
@@ -247,6 +262,6 @@ UNSEEN_TOKENS = 64
 CACHED_SHARE = 0.01
 """Cached tokens beyond the plan's promise, as a share of input tokens, from which a run is flattered."""
 REPEATED_SHARE = 0.01
-"""Prompts of a file asked once more, from which they are worth a word."""
+"""Share of a file's prompts that are sent again, from which a finding tells it."""
 SYSTEM_TOKENS = 16
-"""What a chat template may add for a system message, which is shared too."""
+"""The tokens that a chat template may add for a system message, which is shared too."""

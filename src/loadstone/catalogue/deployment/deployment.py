@@ -120,7 +120,7 @@ class Deployment(msgspec.Struct, frozen=True):
         return dict(self.arguments).get(name)
 
     def to_settings(self) -> dict[str, Any]:
-        """Return what a run keeps of it: RunInfo.settings["deployment"], see analyse/run_facts.py."""
+        """Return what a run keeps of it: RunInfo.settings.deployment, see analyse/run_facts.py."""
         return {
             # Of a model and hardware of the user's own, whose files may be gone when the run is read, all there was.
             "model": {"name": self.model.name, **self.model.given} if self.model.given else self.model.name,

@@ -10,12 +10,14 @@ import secrets
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.files import decode_json, read_bytes
 from loadstone.core.record import RunInfo
+from loadstone.core.settings import read_settings
 
 RUN_SCHEMA = 1
 MOST_INFO_BYTES = 64 << 20
@@ -105,9 +107,14 @@ def read_info(folder: Path) -> RunInfo:
     """
     path = folder / "run.json"
     content = read_bytes(path, MOST_INFO_BYTES, f"{folder} is not a run folder; give one under runs/")
-    info = decode_json(
-        content, RunInfo, f"{path}: not a run this version of Loadstone can read", "move it away, or measure it again"
-    )
+    complaint, remedy = f"{path}: not a run this version of Loadstone can read", "move it away, or measure it again"
+    try:
+        info = decode_json(content, RunInfo, complaint, remedy)
+    except InputError:
+        # A setting that another program wrote shall not hide the run.
+        papers = decode_json(content, dict[str, Any], complaint, remedy)
+        papers["settings"] = read_settings(papers.get("settings"))
+        info = decode_json(msgspec.json.encode(papers), RunInfo, complaint, remedy)
     if info.schema != RUN_SCHEMA:
         raise InputError(f"{path}: run of schema {info.schema}, and this version of Loadstone reads {RUN_SCHEMA}")
     return info

@@ -5,22 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
-from loadstone.core.errors import InputError
-from loadstone.core.files import read_json
 from loadstone.core.record import RunInfo
-from loadstone.core.run_folder.folder import MOST_INFO_BYTES, write_info
+from loadstone.core.run_folder.folder import write_info
 
 _MARKED_BYTES = 1 << 20
-
-
-class _Marked(msgspec.Struct):
-    """The part of run.json that is read here."""
-
-    marks: dict[str, str] = {}
 
 
 def seal(folder: Path, info: RunInfo) -> None:
@@ -31,12 +22,9 @@ def seal(folder: Path, info: RunInfo) -> None:
     write_info(folder, info)
 
 
-def find_changed(folder: Path) -> list[str]:
-    """List the files that are not as they were written; none where no digest was kept."""
-    known: dict[str, str] = {}
-    with contextlib.suppress(InputError):
-        known = read_json(folder / "run.json", _Marked, MOST_INFO_BYTES, "a run", "measure it again").marks
-    return [name for name, mark in _digest_files(folder).items() if known.get(name, mark) != mark] if known else []
+def find_changed(folder: Path, marks: Mapping[str, str]) -> list[str]:
+    """List the files that are not as they were written; none without `marks`, those of run.json."""
+    return [name for name, mark in _digest_files(folder).items() if marks.get(name, mark) != mark] if marks else []
 
 
 def _digest_files(folder: Path) -> dict[str, str]:

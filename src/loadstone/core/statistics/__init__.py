@@ -1,4 +1,4 @@
-"""Describing a sample: its moments, its percentiles, and how far each can be trusted.
+"""Describes a sample: its moments, its percentiles, and how far each can be trusted.
 
 `dependence` has the one rule by which requests that depend on one another are counted, in blocks and as the places
 of a closed loop; summaries, reports and comparisons take their intervals from it. docs/statistics.md says how often

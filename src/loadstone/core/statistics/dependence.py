@@ -1,4 +1,5 @@
-"""How far the requests of a cell depend on one another, and what that makes of means, shares and throughputs.
+"""Measures how far the requests of a cell depend on one another, and the errors of means, shares and throughputs that
+follow.
 
 Requests that share engine steps are not independent: they are taken in blocks, long enough to be nearly so. A block
 has at least a generation of requests, in the order of their sends: as many as were under way at a time, Σ E2E over
@@ -34,8 +35,9 @@ MOST_BLOCKS = 40
 JOIN_AT = 0.3
 """Correlation of neighbours, the largest of any metric, from which blocks are joined."""
 UNSETTLED = 0.8
-"""What is taken for it at least where joining ends at LEAST_BLOCKS before it is below JOIN_AT: a queue near
-saturation, whose memory is longer than the cell."""
+"""The correlation that is assumed at least where joining ends at LEAST_BLOCKS before it is below JOIN_AT: a queue
+near saturation, whose memory is longer than the cell.
+"""
 STRETCH_SIGMAS = 2.5
 STRETCH_AFTER = 0.05
 """Correlation of a request with the next, in standard deviations of none, and with one a block later, from which both
@@ -43,7 +45,7 @@ were in one slow stretch: who shares engine steps goes with the next as well, an
 LEAST_STRETCHES = 4.0
 """A closed loop that is worth fewer independent blocks says nothing about how far stretches move its mean."""
 TINY = 1e-9
-"""Share of a value that is no difference."""
+"""A share of a value: a smaller difference counts as none."""
 RESOLUTION = 1e-3
 """A smaller difference is none: the median of published repeats of one setup differ by three times as much in TPOT,
 and by 26 times as much in TTFT (docs/statistics.md)."""
@@ -51,20 +53,21 @@ CURVE = 4096
 """Stretches of a steady window in which tokens are counted; blocks of time are made of them."""
 _LEAST_PLACES = 4
 _Z99 = 2.326348
-"""Places of a loop that are alike are taken for apart once in a hundred times."""
+"""The 99 % point: slots of a loop that are alike are taken for different once in a hundred times."""
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
 
 
 def block_count(requests: int, under_way: float) -> int:
-    """How many blocks so many requests make, with `under_way` of them at a time; 0 where these are too few."""
+    """Count the blocks that so many requests make, with `under_way` of them at a time; 0 where these are too few."""
     count = int(requests / max(1.0, under_way))
     return 0 if count < LEAST_BLOCKS else min(count, MOST_BLOCKS)
 
 
 def block_means(values: Floats, blocks: int) -> Floats:
-    """The mean of each of so many blocks of values in their order, without NaN ones; NaN for a block of nothing else.
+    """Compute the mean of each of so many blocks of values in their order, without NaN ones; NaN for a block of
+    nothing else.
 
     Sizes of blocks differ by one at most.
     """
@@ -78,7 +81,8 @@ def block_means(values: Floats, blocks: int) -> Floats:
 
 
 def window_curve(at_s: Floats, tokens: Floats, window: tuple[float, float]) -> Floats:
-    """Tokens that came in each of CURVE stretches of a window (start, end in seconds), both its ends included.
+    """Count the tokens that came in each of CURVE stretches of a window (start, end in seconds), both its ends
+    included.
 
     `at_s`, `tokens`: of each event when it came and what it brought.
     """
@@ -91,15 +95,15 @@ def window_curve(at_s: Floats, tokens: Floats, window: tuple[float, float]) -> F
 
 
 def block_rates(curve: Floats, window_s: float, blocks: int) -> Floats:
-    """Things per second in `blocks` equal parts of a window, from what came in each of its stretches."""
+    """Compute the rate in `blocks` equal parts of a window, from the counts of its stretches."""
     reached = np.concatenate([[0.0], np.cumsum(curve)])
     at = np.linspace(0, len(curve), blocks + 1)
     return np.asarray(np.diff(np.interp(at, np.arange(len(reached)), reached)) * blocks / window_s)
 
 
 def above(values: Floats, quantile: float, near: float = TINY) -> Floats:
-    """1 where a value is above `quantile`, 0 below, ½ where it equals it, to a share `near`: block means of these
-    make the test of a quantile.
+    """Mark values above `quantile` with 1, below with 0, and with ½ where they equal it, to a share `near`: block
+    means of these make the test of a quantile.
 
     What differs by a billionth is equal: a simulator's sums differ in their last digits, and drift.
     """
@@ -108,7 +112,8 @@ def above(values: Floats, quantile: float, near: float = TINY) -> Floats:
 
 
 def correlation(rows: Floats) -> Floats:
-    """Lag-1 autocorrelation of each column of block means (blocks × metrics), what their number hides added, ≥ 0.
+    """Compute the lag-1 autocorrelation of each column of block means (blocks × metrics), corrected for their number,
+    ≥ 0.
 
     r₁ = Σ(x_k − x̄)(x_{k+1} − x̄)/Σ(x_k − x̄)²; of k independent blocks it is −1/k on average (Kendall 1954).
     """
@@ -120,13 +125,13 @@ def correlation(rows: Floats) -> Floats:
 
 
 def inflation(rho: float) -> float:
-    """By how much a standard error grows where neighbouring blocks go together."""
+    """Return the factor by which a standard error grows where neighbouring blocks are correlated."""
     return math.sqrt((1 + rho) / (1 - rho))
 
 
 def settle(most: int, correlations: Callable[[int], Floats]) -> tuple[int, Floats]:
-    """How many blocks to take, `most` or fewer; and what is to be taken for the correlation between neighbours that
-    is left for each metric, which is more where the blocks could not be made to part.
+    """Choose the number of blocks, `most` or fewer, and the correlation between neighbours to assume for each metric,
+    which is larger where the blocks stay correlated.
 
     `correlations` gives it, one value for each metric, for a number of blocks.
     """
@@ -139,7 +144,7 @@ def settle(most: int, correlations: Callable[[int], Floats]) -> tuple[int, Float
 
 
 def student(freedom: float) -> float:
-    """The two-sided t, 95 %, for 5 degrees of freedom or more, to 0.001 (Abramowitz and Stegun 26.7.5).
+    """Return the two-sided t, 95 %, for 5 degrees of freedom or more, to 0.001 (Abramowitz and Stegun 26.7.5).
 
     (scipy has it for any number, at a fifth of a second of processor time for its import, in every run.)
     """
@@ -158,7 +163,7 @@ def student(freedom: float) -> float:
 
 
 def variance_between_places(values: Floats, places: int) -> float:
-    """What places that are apart add to the variance of the mean of these values, of requests in the order of their
+    """Compute the variance that differing slots add to the mean of these values, of requests in the order of their
     sends.
 
     0 where there are few places, where values are missing, and where places differ by no more than chance (F test)
@@ -172,13 +177,13 @@ def variance_between_places(values: Floats, places: int) -> float:
 
 
 def spread_between_places(values: Floats, places: int) -> float:
-    """The standard deviation between places, over the mean of all values; 0 where their variance is."""
+    """Compute the standard deviation between slots, over the mean of all values; 0 where their variance is."""
     means, apart = _places(values, places)
     return math.sqrt(apart) / float(means.mean()) if apart else 0.0
 
 
 def _places(values: Floats, places: int) -> tuple[Floats, float]:
-    """The mean of each place, and the variance between places that is not that of their generations."""
+    """Compute the mean of each slot, and the variance between slots that is not that of their generations."""
     generations = len(values) // places if places else 0
     if places < _LEAST_PLACES or generations < LEAST_BLOCKS or np.isnan(values).any():
         return np.empty(0), 0.0
@@ -192,7 +197,8 @@ def _places(values: Floats, places: int) -> tuple[Floats, float]:
 
 
 def _fisher(above: int, below: int) -> float:
-    """What F exceeds once in a hundred times, to 0.2 % from 3 and 20 degrees of freedom on (Paulson 1942).
+    """Return the value that F exceeds once in a hundred times, to 0.2 % from 3 and 20 degrees of freedom on (Paulson
+    1942).
 
     (scipy has it, at a fifth of a second of processor time for its import, in every run.)
     """
@@ -206,7 +212,7 @@ def _fisher(above: int, below: int) -> float:
 
 @dataclass(frozen=True)
 class Dependence:
-    """How the requests of a cell depend on one another.
+    """Tells how the requests of a cell depend on one another.
 
     order       by their sends
     most_blocks that they make, 0 where too few
@@ -224,7 +230,7 @@ class Dependence:
 
     @classmethod
     def of(cls, sent_s: Floats, end_s: Floats, span_s: float | None = None, places: int = 0) -> Dependence:
-        """Of requests that ended well, by when each was sent and had its last output.
+        """Measure the dependence of requests that ended well, by when each was sent and had its last output.
 
         `span_s`: how long they took together, where their times have no common clock.
         """
@@ -240,10 +246,10 @@ class Dependence:
         return replace(known, e2e_independent=known.independent(took_s))
 
     def independent(self, values: Floats) -> float:
-        """How many independent blocks values of a closed loop's requests are worth, where slow or fast stretches
-        outlast a block, be it in E2E alone; infinite where none is seen. Blocks with a correlation φ are worth
-        (1 − φ)/(1 + φ) as many. φ is the correlation of requests a block apart, over that of neighbours, which is
-        below 1 by what each has of its own; with what so few blocks hide of it added (Kendall 1954).
+        """Return the number of independent blocks that values of a closed loop's requests are worth, where slow or
+        fast stretches outlast a block, be it in E2E alone; infinite where none is seen. Blocks with a correlation φ
+        are worth (1 − φ)/(1 + φ) as many. φ is the correlation of requests a block apart, over that of neighbours,
+        which is below 1 by the noise of each; with the bias of so few blocks added (Kendall 1954).
         """
         blocks, in_order = self.most_blocks, values[self.order]
         if not self.places or blocks < LEAST_BLOCKS or np.isnan(in_order).any():
@@ -262,20 +268,21 @@ class Dependence:
         return min(self.e2e_independent, blocks * (1 - phi) / (1 + phi))
 
     def between_places(self, values: Floats) -> float:
-        """What places that are apart add to the variance of the mean of values of these requests."""
+        """Compute the variance that differing slots add to the mean of values of these requests."""
         return variance_between_places(values[self.order], self.places)
 
     def error_of_mean(
         self, values: Floats, between_places: float = 0.0, independent: float = math.inf
     ) -> tuple[float, float] | None:
-        """(standard error of the mean, degrees of freedom) of values of these requests, NaN where missing; None where
-        they are too few generations, or a block of them has no value. `independent`: how many blocks they are worth.
+        """Compute (standard error of the mean, degrees of freedom) of values of these requests, NaN where missing;
+        None where they are too few generations, or a block of them has no value. `independent`: how many blocks they
+        are worth.
         """
         in_order = values[self.order]
         return self._error(lambda count: block_means(in_order, count), between_places, independent)
 
     def rate_bounds(self, curve: Floats, window_s: float) -> list[float | None]:
-        """95 % bounds of a throughput, from what came in each of the evenly long stretches of its window.
+        """Compute the 95 % bounds of a throughput, from the counts of the evenly long stretches of its window.
 
         A side is None where there are too few generations. In a closed loop of places that are always taken a
         throughput varies as the mean E2E does; in an open one below saturation as the arrivals do.
@@ -287,14 +294,15 @@ class Dependence:
         if known is None:
             return [None, None]
         error, freedom = known
-        reach = student(freedom) * error
-        return [max(0.0, rate - reach), rate + reach]
+        margin = student(freedom) * error
+        return [max(0.0, rate - margin), rate + margin]
 
     def _error(
         self, sample: Callable[[int], Floats], between_places: float, independent: float
     ) -> tuple[float, float] | None:
-        """With what slow stretches make of it, and what places add, of which only they tell: as many degrees of
-        freedom as there are places."""
+        """Compute the error with the parts that slow stretches and differing slots add, of which slots alone tell: as
+        many degrees of freedom as there are slots.
+        """
         known = error_of_blocks(self.most_blocks, sample)
         if known is None or independent < LEAST_STRETCHES:
             return None
@@ -309,7 +317,7 @@ class Dependence:
 
 
 def error_of_blocks(most: int, sample: Callable[[int], Floats]) -> tuple[float, float] | None:
-    """(standard error of the mean of blocks, degrees of freedom). `sample`: values of so many blocks."""
+    """Compute (standard error of the mean of blocks, degrees of freedom). `sample`: values of so many blocks."""
     if most < LEAST_BLOCKS:
         return None
     sample = functools.cache(sample)

@@ -1,4 +1,4 @@
-"""A sample in a dozen numbers, each percentile and the mean with the bounds within which they are known."""
+"""Describes a sample in a dozen numbers, each percentile and the mean with its confidence bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", "std", "min", "max", *PERCENTILES)
 Z80, Z95 = 1.281552, 1.959964
 BLOCK = 1 << 18
-"""Values that are worked on at a time."""
+"""The number of values that are processed at a time."""
 
 
 class Distribution(msgspec.Struct, kw_only=True, frozen=True):
@@ -42,7 +42,7 @@ class Distribution(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def distribution(values: Floats, dependence: Dependence | None = None) -> Distribution | None:
-    """The distribution of `values` (one axis, NaN where missing), or None where there are none.
+    """Compute the distribution of `values` (one axis, NaN where missing), or None where there are none.
 
     `dependence`: of the requests that these are values of, one each; requests that were under way together depend on
     one another, and the bounds are wider by what that makes of their number. Both sides of all bounds are None where
@@ -63,20 +63,20 @@ def distribution(values: Floats, dependence: Dependence | None = None) -> Distri
     std = _std(ordered, mean)
     points = {name: _interpolate(ordered, q) for name, q in PERCENTILES.items()}
     if dependence is None:
-        reach, worth = mean_reach(std, n), dict.fromkeys(PERCENTILES, n)
+        margin, worth = mean_margin(std, n), dict.fromkeys(PERCENTILES, n)
     else:
         between_places = dependence.between_places(values)
         independent = dependence.independent(values)
         known = dependence.error_of_mean(values, between_places, independent)
-        reach = student(known[1]) * known[0] if known is not None else math.inf
+        margin = student(known[1]) * known[0] if known is not None else math.inf
         least = max(1.0, between_places * n / std**2) if between_places else 1.0
         worth = {
             name: _worth(above(values, points[name]), q, n, dependence, independent, least)
             for name, q in PERCENTILES.items()
         }
     bounds: dict[str, list[float | None]] = {"mean": [None, None]}
-    if math.isfinite(reach):
-        bounds["mean"] = [max(0.0, mean - reach) if ordered[0] >= 0 else mean - reach, mean + reach]
+    if math.isfinite(margin):
+        bounds["mean"] = [max(0.0, mean - margin) if ordered[0] >= 0 else mean - margin, mean + margin]
     for name, q in PERCENTILES.items():
         ranks = ranks_among(percentile_bounds(worth[name], q), n, worth[name])
         bounds[name] = [None if rank is None else float(ordered[rank - 1]) for rank in ranks]
@@ -85,14 +85,15 @@ def distribution(values: Floats, dependence: Dependence | None = None) -> Distri
     )
 
 
-def mean_reach(std: float, n: int) -> float:
-    """How far the 95 % interval of a mean goes, of n independent values; infinite where they are too few."""
+def mean_margin(std: float, n: int) -> float:
+    """Return the margin of the 95 % interval of a mean of n independent values; infinite where they are too few."""
     return student(n - 1.0) * std / math.sqrt(n - 1) if n >= LEAST_BLOCKS else math.inf
 
 
 def _worth(higher: Floats, q: float, n: int, dependence: Dependence, independent: float, least: float) -> int:
-    """How many independent values would tell the q-quantile as well as these n do, of which `higher` are above it; 0
-    where nobody can say."""
+    """Return the number of independent values that would tell the q-quantile as well as these n do, of which `higher`
+    are above it; 0 where nobody can say.
+    """
     known = dependence.error_of_mean(higher, independent=independent)
     if known is None:
         return 0
@@ -102,14 +103,15 @@ def _worth(higher: Floats, q: float, n: int, dependence: Dependence, independent
 
 
 def ranks_among(ranks: tuple[int | None, int | None], n: int, worth: int) -> tuple[int | None, int | None]:
-    """Ranks of bounds among n values, of those among the `worth` values that they are worth: each of these stands for
-    n/worth neighbours, and the outermost of them is taken."""
+    """Convert ranks of bounds among the `worth` independent values to ranks among n: each of these stands for n/worth
+    neighbours, and the outermost of them is taken.
+    """
     low, high = ranks
     return (None if low is None else (low - 1) * n // worth + 1, None if high is None else -(-high * n // worth))
 
 
 def percentile(sorted_values: Floats, q: float) -> float | None:
-    """The q-quantile (0 ≤ q ≤ 1) of ascending values, or None where there are none.
+    """Compute the q-quantile (0 ≤ q ≤ 1) of ascending values, or None where there are none.
 
     Linear interpolation between the two nearest order statistics, Hyndman and Fan's type 7, numpy's "linear":
     with h = (n − 1)·q counted from 0, x⌊h⌋ + (h − ⌊h⌋)·(x⌊h⌋₊₁ − x⌊h⌋). vLLM, SGLang and numpy print this one.
@@ -118,7 +120,7 @@ def percentile(sorted_values: Floats, q: float) -> float | None:
 
 
 def percentile_bounds(n: int, q: float, confidence: float = 0.95) -> tuple[int | None, int | None]:
-    """Ranks l < u, from 1, with P(X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎) ≥ confidence, for n independent values.
+    """Find ranks l < u, from 1, with P(X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎) ≥ confidence, for n independent values.
 
     Free of any assumption on their distribution.
     The number of values below the quantile is Binomial(n, q), so with a tail of (1 − confidence)/2 on each side
@@ -138,14 +140,14 @@ def percentile_bounds(n: int, q: float, confidence: float = 0.95) -> tuple[int |
 
 
 def _binomial(n: int, q: float) -> tuple[int, Floats]:
-    """P(Bin(n, q) = k) for k = first, first + 1, …, as far as that is not next to nothing, for 0 < q < 1.
+    """Compute P(Bin(n, q) = k) for k = first, first + 1, …, as far as it is not negligible, for 0 < q < 1.
 
     By the ratio of neighbours, from the mode; twelve standard deviations either way leave out less than 1e-30.
     (scipy.special has it too, at a fifth of a second of processor time for its import, in every run.)
     """
-    reach = math.ceil(12 * math.sqrt(n * q * (1 - q))) + 12
+    margin = math.ceil(12 * math.sqrt(n * q * (1 - q))) + 12
     mode = min(n, math.floor((n + 1) * q))
-    first, last = max(0, mode - reach), min(n, mode + reach)
+    first, last = max(0, mode - margin), min(n, mode + margin)
     k = np.arange(first, last, dtype=np.float64)
     log_mass = np.concatenate([[0.0], np.cumsum(np.log((n - k) / (k + 1)) + math.log(q / (1 - q)))])
     at_mode = (

@@ -1,4 +1,4 @@
-"""Does an open loop keep up? By how much longer requests take for each second that they are due later.
+"""Measures if an open loop keeps up: by how much longer requests take for each second that they are due later.
 
 Where requests leave at a rate μ and come at λ, each that is due a second later leaves λ/μ seconds later: it takes
 λ/μ − 1 longer. So λ/(1 + growth) is the rate at which they leave, and a growth of 0 that at which they come.
@@ -13,14 +13,14 @@ import numpy as np
 from loadstone.core.statistics.dependence import LEAST_BLOCKS, Floats, student
 
 SURE = 0.02
-"""Growth from which, at 95 %, a loop does not keep up. Less of it is the ups and downs of a queue."""
+"""The growth from which, at 95 %, a loop does not keep up. A smaller one is the ups and downs of a queue."""
 _GENERATIONS = 3.0
-"""Mean E2E that the sends last at least. A shorter cell ends before as many leave as come."""
+"""The least length of the sends, in mean E2E. A shorter cell ends before as many leave as come."""
 _BLOCKS = 10
 
 
 def growth(due_s: Floats, end_s: Floats) -> tuple[float, float] | None:
-    """(seconds longer per second, 95 % reach of that), from the middle of the sends to the last of them.
+    """Compute (seconds longer per second, its 95 % margin), from the middle of the sends to the last of them.
 
     `due_s`, `end_s`: of all requests, in any order. They are taken to leave in the order in which they are due: so
     the n-th to leave tells how far behind the server is, whoever it is. What leaves after the last send is left out,

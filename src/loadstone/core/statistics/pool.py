@@ -1,4 +1,4 @@
-"""A distribution of values that come a part at a time: the gaps between all tokens of a cell."""
+"""Describes values that come a part at a time: the gaps between all tokens of a cell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pool:
         self._sum = self._squares = 0.0
 
     def add(self, values: NDArray[np.float32]) -> None:
-        """More values, one axis, no NaN."""
+        """Add values, one axis, no NaN."""
         start = 0
         while start < len(values):
             count = min(len(values) - start, BLOCK - self._filled)
@@ -39,7 +39,7 @@ class Pool:
                 self._close()
 
     def _close(self) -> None:
-        """The open block is complete."""
+        """Count the open block."""
         block = self._open[: self._filled]
         if not self._filled:
             return
@@ -55,7 +55,9 @@ class Pool:
         self._filled = 0
 
     def distribution(self) -> Distribution | None:
-        """Without bounds, which hold for independent values only. None where there are no values."""
+        """Compute the distribution, without bounds, which hold for independent values only. None where there are no
+        values.
+        """
         self._close()
         n = int(self._counts.sum())
         if not n:
@@ -95,7 +97,9 @@ class Pool:
 
 
 def _halves(values: NDArray[np.float32]) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-    """Upper and lower half of a key that orders floats: of negative ones all bits flipped, of others the sign's."""
+    """Split a key that orders floats into its upper and lower half: of negative ones all bits flipped, of others the
+    sign's.
+    """
     halves = values.view(np.uint16)
     first = 0 if sys.byteorder == "little" else 1
     lower, upper = halves[first::2], halves[1 - first :: 2].copy()
@@ -104,6 +108,6 @@ def _halves(values: NDArray[np.float32]) -> tuple[NDArray[np.uint16], NDArray[np
 
 
 def _value(upper: int, lower: int) -> float:
-    """The float that has this key."""
+    """Return the float that has this key."""
     key = upper << 16 | lower
     return float(np.uint32(key ^ (0x80000000 if key >> 31 else 0xFFFFFFFF)).view(np.float32))

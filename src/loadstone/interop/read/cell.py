@@ -64,7 +64,7 @@ class ResultCell:
     load         None: the file does not state it
     url          of the server, where the file tells it
     identity     what the tool calls this one measurement, in all files that tell of it
-    deployment   as RunInfo.settings["deployment"], see analyse/run_facts.py
+    deployment   as RunInfo.settings.deployment, see analyse/run_facts.py
     workload     as Plan.workload; {} where nothing is stated
     label        what the user calls the setup
     requests     `sent`, `ok` (completed, as the tool counts), `error`, `short`, …

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from loadstone.analyse import verdict
 from loadstone.analyse.run_facts import run_facts
@@ -19,6 +20,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.host import Host
 from loadstone.core.plan import PHASES, Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
+from loadstone.core.settings import ImportedFrom, RunSettings
 from loadstone.core.statistics import PERCENTILES
 from loadstone.core.summary import Bounds, CellSummary, Latency, Metrics, Requests
 from loadstone.core.version import __version__
@@ -137,17 +139,17 @@ def write(cells: list[ResultCell], out: Path, command: list[str]) -> Path:
         plan_id=plan.plan_id,
         seed=0,
         salt=None,
-        settings={
-            "deployment": first.deployment,
-            "workload": first.workload,
-            **({} if first.label is None else {"label": first.label}),
-            **({} if first.prefix_cache is None else {"prefix_cache": first.prefix_cache}),
-            "import": {
-                "tool": first.tool,
-                "files": sorted({cell.file for cell in cells}),
-                "cells": [_describe_cell(cell) for cell in cells],
-            },
-        },
+        settings=RunSettings(
+            deployment=first.deployment,
+            workload=first.workload,
+            label=UNSET if first.label is None else first.label,
+            prefix_cache=first.prefix_cache,
+            imported=ImportedFrom(
+                tool=first.tool,
+                files=sorted({cell.file for cell in cells}),
+                cells=[_describe_cell(cell) for cell in cells],
+            ),
+        ),
         cells=[CellInfo(load=_require_load(cell)) for cell in cells],
     )
     facts = run_facts(info)

@@ -117,7 +117,7 @@ def _make_vllm_head(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str
         "date": _write_date(info),
         "endpoint_type": info.target.endpoint if info.target else None,
         "backend": info.target.endpoint if info.target else None,
-        "label": info.settings.get("label") or info.run_id,
+        "label": info.settings.label or info.run_id,
         "model_id": facts.model,
         "tokenizer_id": facts.model,
         "num_prompts": len(detail["errors"]),

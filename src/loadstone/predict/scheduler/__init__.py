@@ -1,4 +1,4 @@
-"""What an engine's scheduler does: queues, paged KV blocks, chunked prefill, preemption, prefix cache. No clock."""
+"""An engine's scheduler: queues, paged KV blocks, chunked prefill, preemption, prefix cache. No clock."""
 
 from loadstone.predict.scheduler.policy import EnginePolicy, Speculative, policy_of
 from loadstone.predict.scheduler.running import Sequence

@@ -22,7 +22,7 @@ class PrefixCache:
         )  # key to blocks: several where they are of no one's use
 
     def match(self, keys: Sequence[Hashable]) -> int:
-        """How many keys from the first on are there."""
+        """Count the keys from the first on that are there."""
         users, idle = self._users, self._idle
         for count, key in enumerate(keys):
             if key not in users and key not in idle:
@@ -30,7 +30,7 @@ class PrefixCache:
         return len(keys)
 
     def unused(self, keys: Iterable[Hashable]) -> int:
-        """How many of `keys` nobody uses now: blocks that taking them brings into use."""
+        """Count those of `keys` that nobody uses now: blocks that taking them brings into use."""
         users = self._users
         return sum(key not in users for key in keys)
 
@@ -48,8 +48,8 @@ class PrefixCache:
                     self.idle_blocks -= 1
         return fresh
 
-    def left_of(self, owner: Hashable) -> int:
-        """How many of its own blocks, from the first on, are still there: of one that gave them back for a while."""
+    def own_blocks_left(self, owner: Hashable) -> int:
+        """Count its own blocks, from the first on, that are still there: of one that gave them back for a while."""
         return self._idle.get(owner, 0)
 
     def take_own(self, owner: Hashable) -> None:

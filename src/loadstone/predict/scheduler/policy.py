@@ -1,5 +1,5 @@
-"""How an engine schedules, as numbers and names, which the scheduler takes as they are; and how that of a deployment
-does by default, in its release: limits from its sizing, habits from its engine's rules.
+"""The policy of an engine's scheduler, as numbers and names; and that of a deployment by default, in its release:
+limits from its sizing, habits from its engine's rules.
 
 What the engines do by default, from their own code and documents:
 
@@ -80,7 +80,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                              many steps; 0: they do not wait
     gather_tokens            of one step
     pipeline                 batches under way at once, each on its way through the stages of a pipeline; they share
-                             the cache, the queue and the places
+                             the cache, the queue and the slots
     batch_seqs               requests that run in one of them; None: as many as in all
     """
 
@@ -140,17 +140,28 @@ runs of DeepSeek with multi-token prediction is met within 11 % (research/calibr
 overrides it."""
 
 
+def _speculation(deployment: Deployment, acceptance: float, most_tokens: int) -> Speculative | None:
+    drafts = deployment.argument("num_speculative_tokens")
+    if drafts is None or drafts == "0":
+        return None
+    if not drafts.isdigit():
+        raise InputError(f"num_speculative_tokens={drafts}: not a number of tokens; write e.g. 3")
+    if int(drafts) >= most_tokens:
+        raise InputError(f"num_speculative_tokens={drafts}: a step has room for {most_tokens} tokens; write e.g. 3")
+    return Speculative(int(drafts), acceptance)
+
+
 def policy_of(
     deployment: Deployment, *, acceptance: float | None = None, lengths: NDArray[np.int64] | None = None
 ) -> EnginePolicy:
-    """The policy of one scheduler of a deployment. Raises InputError where the model does not fit.
+    """Return the policy of one scheduler of a deployment. Raises InputError where the model does not fit.
 
     `lengths`: tokens of the requests to come, prompts and answers: a cache of windows or states is as large as it is
     for requests of their mean, and holds the longest. None: as it is for the longest there may be.
 
-    Of a pipeline, whose stages work on `pp` batches at a time: of all of these, which share cache, queue and places;
-    SGLang gives each a pp-th of the places (pp_max_micro_batch_size), TensorRT-LLM all that max_batch_size says. vLLM
-    before 0.8 had an engine for each (virtual engines), and it is the policy of one: a pp-th of cache and places.
+    Of a pipeline, whose stages work on `pp` batches at a time: of all of these, which share cache, queue and slots;
+    SGLang gives each a pp-th of the slots (pp_max_micro_batch_size), TensorRT-LLM all that max_batch_size says. vLLM
+    before 0.8 had an engine for each (virtual engines), and it is the policy of one: a pp-th of cache and slots.
 
     For contrast with what engines do, `batching=static` lets a batch in when the one before has ended, and with
     `kv_cache=reserved` each request takes room for the longest that there may be.
@@ -165,15 +176,7 @@ def policy_of(
     rules = rules_of(deployment)
     pipeline = rules.batches_under_way
     share = deployment.pp // pipeline
-    drafts = deployment.argument("num_speculative_tokens")
-    speculative = None
-    if drafts is not None and drafts != "0":
-        if not drafts.isdigit():
-            raise InputError(f"num_speculative_tokens={drafts}: not a number of tokens; write e.g. 3")
-        speculative = Speculative(int(drafts), acceptance)
-        if int(drafts) >= limits.max_batched_tokens:
-            room = f"a step has room for {limits.max_batched_tokens} tokens"
-            raise InputError(f"num_speculative_tokens={drafts}: {room}; write e.g. 3")
+    speculative = _speculation(deployment, acceptance, limits.max_batched_tokens)
     caching = switched(deployment, "prefix_caching")
     habits = rules.scheduling(limits.max_batched_tokens)
     budget = habits.budget_tokens or limits.max_batched_tokens

@@ -1,4 +1,4 @@
-"""What runs in a scheduler: who decodes and which step ends each, and the blocks of the KV cache that they hold.
+"""The account of what runs in a scheduler: who decodes, which step ends each, and the KV blocks that they hold.
 
 Here is only the account of it; scheduler.py decides. It is the base of the scheduler and no part of it, because every
 look from one object into another would cost in loops that run a million times.
@@ -55,7 +55,7 @@ class Sequence:
 
 
 def gains(speculative: Speculative, seed: int, row: int, written: int, left: int) -> list[int]:
-    """How many of `left` tokens are written after each step, for a request that has written some already."""
+    """Draw how many of `left` tokens are written after each step, for a request that has written some already."""
     luck = np.random.default_rng([seed, row, written]).random((left, speculative.draft_tokens))
     # A guess counts where all before it did; each step writes one token besides.
     gained = 1 + np.cumprod(luck < speculative.acceptance, axis=1).sum(axis=1)
@@ -223,7 +223,7 @@ class Running:
         """Tokens of a running sequence that are in the KV cache."""
         if not sequence.end_tick:
             return sequence.computed
-        # One that ended but keeps its place in a static batch grows no more.
+        # One that ended but keeps its slot in a static batch grows no more.
         return sequence.base + min(self.tick, sequence.end_tick) * sequence.growth
 
     def _blocks_of(self, sequence: Sequence) -> int:

@@ -1,5 +1,5 @@
-"""What an engine's scheduler does between two steps. It never reads a clock: whoever drives it says when a step is
-over, and how many steps went by where nothing but decode happened.
+"""The decisions of an engine's scheduler between two steps. It never reads a clock: whoever drives it says when a
+step is over, and how many steps went by where nothing but decode happened.
 
     scheduler.add(sequence)         a request arrives
     steps = scheduler.schedule()    decide the next step: `chunks` of prompts, and whether the decodes take part;
@@ -9,7 +9,7 @@ over, and how many steps went by where nothing but decode happened.
 What it decides: whose prompts a step computes, who is let in, who gives way where blocks run short. The account of
 what runs, and of its blocks, is in running.py.
 
-A pipeline has as many schedulers as stages, with one queue, one cache and one set of places (`Batch`). vLLM V1,
+A pipeline has as many schedulers as stages, with one queue, one cache and one set of slots (`Batch`). vLLM V1,
 SGLang and TensorRT-LLM have one pool of blocks and one queue, and a batch under way for each stage. What decodes
 stays with its batch, for it cannot be in two at once. Of a prompt in chunks the next one goes with the next batch,
 while the one before is still on its way. (vLLM: EngineCore.step_with_batch_queue; SGLang: event_loop_pp and its
@@ -43,7 +43,8 @@ class Scheduler(Running):
     """
 
     def __init__(self, policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> None:
-        """`shared`: some requests ask for the same blocks (they have keys); `seed` is of speculation's luck."""
+        """Make an idle scheduler. `shared`: some requests ask for the same blocks (they have keys); `seed` is of
+        speculation's luck."""
         super().__init__(policy, shared=shared, seed=seed)
         self.waiting: deque[Sequence] = deque()
         self.begun: list[Sequence] = []
@@ -65,7 +66,7 @@ class Scheduler(Running):
         self._gather = policy.gather_steps
         self._since: int | None = None  # the tick from which prompts have waited for company
         self._resume = False  # a preemption kept those waiting out of this step, and only of this one
-        self._padding: list[Sequence] = []  # of a static batch: those that ended, whose places stay taken
+        self._padding: list[Sequence] = []  # of a static batch: those that ended, whose slots stay taken
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -76,14 +77,14 @@ class Scheduler(Running):
 
     @property
     def has_prompts(self) -> bool:
-        """Whether prompts could be computed in the next step, as far as places go."""
+        """Prompts could be computed in the next step, as far as slots go."""
         if self._prefilling:
             return True
         return len(self.waiting) > self._unseen and len(self.running) < self._max_seqs
 
     @property
     def open(self) -> bool:
-        """Whether one more that arrives might get into the very next step, or be looked for before others end."""
+        """One more that arrives might get into the very next step, or be looked for before others end."""
         if self._poll:
             return True
         if self._static:
@@ -127,7 +128,7 @@ class Scheduler(Running):
             if self._tight and self.decodes:
                 self._make_room()
             if self._gather:
-                gathering = self._gathering()
+                gathering = self._steps_to_gather()
             if (self.waiting or self._prefilling) and not hold and not gathering:
                 self._fill(self._budget - self.decodes * self._decode_tokens)
             self.decoding = self.decodes > 0
@@ -146,22 +147,22 @@ class Scheduler(Running):
             return 1
         if not self.decoding:
             return 0
-        steps = self._quiet()
+        steps = self._steps_unchanged()
         return min(steps, gathering) if gathering else steps
 
-    def _gathering(self) -> int:
-        """For how many more decode steps at most those waiting wait for company; 0: they do not.
+    def _steps_to_gather(self) -> int:
+        """Count the decode steps for which those waiting wait for company, at most; 0: they do not.
 
         While the first does not fit into the cache no step counts: TensorRT-LLM counts those in which a prompt that
         could be computed is held back (`_apply_batch_waiting`).
         """
-        places = self._max_seqs - len(self.running)
-        if self.decodes and self.waiting and places > 0 and not self._prefilling:
+        free_slots = self._max_seqs - len(self.running)
+        if self.decodes and self.waiting and free_slots > 0 and not self._prefilling:
             if self._cache is not None:
                 self._look_up(self.waiting[0])
             if self._has_room(self.waiting[0]):
                 tokens = self.decodes * self._decode_tokens
-                tokens += sum(sequence.target for sequence in islice(self.waiting, places))
+                tokens += sum(sequence.target for sequence in islice(self.waiting, free_slots))
                 if self._since is None:
                     self._since = self.tick
                 left = self._gather - (self.tick - self._since)
@@ -170,8 +171,8 @@ class Scheduler(Running):
         self._since = None
         return 0
 
-    def _quiet(self) -> int:
-        """How many steps in a row the decodes of this one go on unchanged, if nothing arrives."""
+    def _steps_unchanged(self) -> int:
+        """Count the steps in a row in which the decodes of this one go on unchanged, if nothing arrives."""
         steps = self._next_end - self.tick
         if self._unseen:
             steps = min(steps, self._until_look())
@@ -183,7 +184,7 @@ class Scheduler(Running):
             return 1
         free = self._blocks - self._used
         phases, block, tick = self._phases, self._block, self.tick
-        first = self._who_may_come_to_fit(steps, free)
+        first = self._find_fitting(steps, free)
         if first is None and self.decodes * (steps // block + 1) <= free:
             return steps
         for step in range(steps):
@@ -195,7 +196,7 @@ class Scheduler(Running):
                 return step
         return steps
 
-    def _who_may_come_to_fit(self, steps: int, free: int) -> Sequence | None:
+    def _find_fitting(self, steps: int, free: int) -> Sequence | None:
         """The first of those waiting, where it may be let in within so many decode steps though nobody ends.
 
         What is left free for the running shrinks with every token that they write; their blocks grow one by one.
@@ -252,7 +253,7 @@ class Scheduler(Running):
         return ended
 
     def _clear_static(self) -> None:
-        """All of a static batch have ended: now its places are free."""
+        """Free the slots of a static batch: all of it have ended."""
         for sequence in self._padding:
             self._stop_decoding(sequence)
             self._leave(sequence)
@@ -312,18 +313,19 @@ class Scheduler(Running):
                 self._prefilling.append(sequence)
 
     def _look_up(self, sequence: Sequence) -> None:
-        """What the prefix cache has of a prompt: its first full blocks, but for the last token, which is computed."""
+        """Find what the prefix cache has of a prompt: its first full blocks, but for the last token, which is
+        computed."""
         cache = self._cache
         assert cache is not None  # noqa: S101
         most = (sequence.target - 1) // self._block
         keys = sequence.keys[:most]
         hits = cache.match(keys) if keys else 0
         if sequence.preempted and hits == len(keys):
-            hits = min(most, hits + cache.left_of(sequence))
+            hits = min(most, hits + cache.own_blocks_left(sequence))
         sequence.computed = hits * self._block
 
     def _let_in(self, sequence: Sequence, new: int) -> bool:
-        """Whether it may run; if so, its blocks are taken."""
+        """Tell whether it may run; if so, its blocks are taken."""
         if not self._has_room(sequence):
             return False
         if self._tight:
@@ -392,8 +394,8 @@ class Scheduler(Running):
         return sequence
 
 
-class Pool:
-    """What the batches share."""
+class PipelinePool:
+    """The queue and the cache that the batches of a pipeline share."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -404,7 +406,7 @@ class Pool:
         self.used_blocks = 0
 
 
-def _of_pool(name: str) -> Any:
+def _pool_field(name: str) -> Any:
     """A field of a batch that is its pool's."""
     return property(lambda batch: getattr(batch._pool, name), lambda batch, value: setattr(batch._pool, name, value))
 
@@ -412,7 +414,7 @@ def _of_pool(name: str) -> Any:
 class Batch(Scheduler):
     """One batch under way: a scheduler for what runs in it."""
 
-    def __init__(self, pool: Pool, policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> None:
+    def __init__(self, pool: PipelinePool, policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> None:
         self._pool = pool
         self._taken = 0  # blocks, for the step under way
         super().__init__(policy, shared=shared, seed=seed)
@@ -422,9 +424,9 @@ class Batch(Scheduler):
 
     # What the account of one scheduler keeps in fields.
 
-    _most = _of_pool("most_blocks")
-    _used = _of_pool("used_blocks")
-    _cache = _of_pool("cache")
+    _most = _pool_field("most_blocks")
+    _used = _pool_field("used_blocks")
+    _cache = _pool_field("cache")
 
     @property
     def _tight(self) -> bool:
@@ -485,5 +487,5 @@ def batches_of(policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> 
     """The schedulers of one engine of this policy: one, or as many as batches are under way in its pipeline."""
     if policy.pipeline == 1:
         return [Scheduler(policy, shared=shared, seed=seed)]
-    pool = Pool()
+    pool = PipelinePool()
     return [Batch(pool, policy, shared=shared, seed=seed) for _ in range(policy.pipeline)]

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import gc
-import heapq
 from dataclasses import replace
 
 from loadstone.core.plan import Plan
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Sequence
-from loadstone.predict.simulator.client import NEVER, CellRequests, Client
+from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedClient
 from loadstone.predict.simulator.content import Contents, shares
-from loadstone.predict.simulator.engine import taker
+from loadstone.predict.simulator.engine import choose_replica
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import Unit, complete, engines_of, next_s_of
-from loadstone.predict.simulator.run import CellRun, Look, Seen
+from loadstone.predict.simulator.run import CellRun, Look, LookBuffer
 
 _LEAD_S = 0.1
 """Between a burst's warm-up and the burst."""
@@ -33,7 +32,7 @@ def run_cell(
 ) -> CellRun:
     """Simulate one cell from rest. Raises InputError where a request would never fit into the KV cache.
 
-    `quick`: by the short way (fast.py) where that gives the same.
+    `quick`: by the faster loop (fast.py) where that gives the same.
     """
     model, policy = fleet.model, fleet.policy
     requests = CellRequests(plan, cell, model.request_s, model.request_token_s)
@@ -49,15 +48,15 @@ def run_cell(
     gc.disable()  # nothing here makes cycles, and the collector would look at a million rows again and again
     try:
         if quick and applies(plan, cell, policy, fleet.replicas, contents is not None):
-            seen = Seen()
-            if run_fast(run, plan.cells[cell], policy, model, seen.look if look is not None else None):
+            buffer = LookBuffer()
+            if run_fast(run, plan.cells[cell], policy, model, buffer.look if look is not None else None):
                 if look is not None:
-                    seen.show(look)
+                    buffer.show(look)
                 return run
             return run_cell(plan, cell, fleet, start_s, grace_s, look, quick=False)
         at_s = start_s
         for first, last in plan.steps(cell):
-            client = Client(requests, plan.cells[cell], first, last, at_s)
+            client = SimulatedClient(requests, plan.cells[cell], first, last, at_s)
             _run_step(run, client, units, contents, plan.cells[cell].duration_s, grace_s, look)
             run.issue_end_s = client.issue_end_s
             at_s = run.over_s + _LEAD_S
@@ -69,17 +68,15 @@ def run_cell(
 
 def _run_step(
     run: CellRun,
-    client: Client,
+    client: SimulatedClient,
     units: list[Unit],
     contents: Contents | None,
     duration_s: float | None,
     grace_s: float,
     look: Look | None,
 ) -> None:
-    requests = run.requests
-    stream_s, count = run.stream_s, requests.count
-    arrivals, pop, answered = client.arrivals, heapq.heappop, client.ended
-    input_tokens, output_tokens = requests.input_tokens, requests.output_tokens
+    stream_s = run.stream_s
+    arrivals, pop, answered = client.arrivals, client.pop, client.ended
     end_s, cached_tokens = run.end_s, run.cached_tokens
     only = units[0] if len(units) == 1 else None
     unit = units[0]
@@ -108,15 +105,7 @@ def _run_step(
             timer_s = client.timer_s
         elif arrival_s <= next_s and arrivals:
             now_s, index = pop(arrivals)
-            row = index
-            if index >= count:
-                row = requests.row(index)
-                if index >= len(end_s):
-                    begun_s = now_s if client.measure_start_s is None else client.measure_start_s
-                    run.grow((now_s - begun_s) / duration_s if duration_s else 0.0)
-            sequence = Sequence(index, input_tokens[row], output_tokens[row])
-            if contents is not None:
-                sequence.keys = contents.keys(index)
+            sequence = _arrive(run, client, contents, index, now_s, duration_s)
             if only is None:
                 turn += 1
                 unit = route(units, turn, how)
@@ -136,6 +125,28 @@ def _run_step(
     run.over_s = over_s
 
 
+def _arrive(
+    run: CellRun,
+    client: SimulatedClient,
+    contents: Contents | None,
+    index: int,
+    now_s: float,
+    duration_s: float | None,
+) -> Sequence:
+    """Make what the scheduler sees of request `index`, which reaches it at `now_s`."""
+    requests = run.requests
+    row = index
+    if index >= requests.count:
+        row = requests.row(index)
+        if index >= len(run.end_s):
+            begun_s = now_s if client.measure_start_s is None else client.measure_start_s
+            run.grow((now_s - begun_s) / duration_s if duration_s else 0.0)
+    sequence = Sequence(index, requests.input_tokens[row], requests.output_tokens[row])
+    if contents is not None:
+        sequence.keys = contents.keys(index)
+    return sequence
+
+
 def route(units: list[Unit], turn: int, how: Route) -> Unit:
-    """Who takes the `turn`-th request."""
-    return units[taker([unit.load for unit in units], turn, how)]
+    """Choose who takes the `turn`-th request."""
+    return units[choose_replica([unit.load for unit in units], turn, how)]

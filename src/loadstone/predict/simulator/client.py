@@ -1,14 +1,16 @@
 """The client of a simulated run: what a cell asks for, sent by the rules of the real client (measure/client/).
 
 What follows from an answer is sent a moment after it (TURNAROUND_S), with a spread. The spread matters: without it
-all places of a closed loop stay in lock-step with the engine's steps, and miss steps that a real client meets.
+all slots of a closed loop stay in lock-step with the engine's steps, and miss steps that a real client meets.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
 
 from loadstone.core.plan import Load, Plan
 from loadstone.workload.arrivals import level
@@ -61,7 +63,7 @@ class CellRequests:
         return index if index < count else self.warm + (index - self.warm) % (count - self.warm)
 
     def turn_follows(self, index: int) -> bool:
-        """Whether the next request is a later turn of the same session."""
+        """Tell whether the next request is a later turn of the same session."""
         if not self.cyclic and index + 1 >= self.count:
             return False
         return self.turn[self.row(index + 1)] > 0
@@ -99,63 +101,81 @@ _PROFILE_S = 0.01
 """How often a ramp of concurrency is looked at, as the real client does."""
 
 
-class Client:
+class SimulatedClient:
     """One step of a cell: requests `first` to before `last` by index; `last` None: round and round.
 
-    `arrivals` is a heap of (s when it reaches the scheduler, index). `act()` wants to be called at `timer_s`,
-    `ended(index, s)` where an answer ends at the client.
+    `arrivals` has (s when it reaches the scheduler, index), the earliest first; `pop(arrivals)` takes that. `act()`
+    wants to be called at `timer_s`, `ended(index, s)` where an answer ends at the client.
     """
 
     def __init__(self, requests: CellRequests, load: Load, first: int, last: int | None, start_s: float) -> None:
-        self.arrivals: list[tuple[float, int]] = []
+        self._heap: list[tuple[float, int]] = []
+        self.arrivals: list[tuple[float, int]] | deque[tuple[float, int]] = self._heap
+        self.pop: Callable[[Any], tuple[float, int]] = heappop
         self.timer_s = NEVER
-        self.issue_end_s = start_s
         self.measure_start_s: float | None = None
         self._requests = requests
         self._load = load
         self._start_s = self._now_s = start_s
         self._closed = load.is_closed
         self._cap = load.max_concurrency or (1 << 62)
-        self._places = self._active = 0
+        self._taken = self._active = 0  # slots of a closed loop; requests under way
         self._ending: list[tuple[float, int]] = []  # answers that end at the client: when, index
         self._later: list[tuple[float, int]] = []  # later turns: due, index
-        self._next = first
+        self._first = self._next = first
         self._last = (1 << 62) if last is None else last
         self._sessions = any(turn >= 0 for turn in requests.turn)
         # The commonest cases: the end of an answer starts the next request, or nothing.
         plain = not self._sessions and load.duration_s is None
-        self._simple = self._closed and plain and not load.profile
-        self._ends_ignored = not self._closed and plain and load.max_concurrency is None
+        self.ended: Callable[[int, float], None] = self._note_end
+        if plain and not self._closed and load.max_concurrency is None:
+            self.ended = _ignore_end
+            self._send_all()
+            return
+        if plain and self._closed and not load.profile:
+            self.ended = self._start_next
         self._act(start_s)
 
-    def ended(self, index: int, at_s: float) -> None:
-        """An answer will end at the client at `at_s`, which may lie ahead of the engine's time."""
-        if self._simple:
-            following = self._next
-            if following < self._last:
-                self._next = following + 1
-                requests = self._requests
-                sent_s = at_s + requests.turnaround_s[following]
-                requests.intended_s_of[following] = at_s
-                requests.sent_s_of[following] = sent_s
-                self.issue_end_s = max(self.issue_end_s, sent_s)
-                heapq.heappush(self.arrivals, (sent_s + requests.request_s[following], following))
-            return
-        if not self._ends_ignored:
-            heapq.heappush(self._ending, (at_s, index))
-            self.timer_s = min(self.timer_s, at_s)
+    @property
+    def issue_end_s(self) -> float:
+        """The last sending so far; at first the step's beginning."""
+        sent_s = self._requests.sent_s_of[self._first : self._last]
+        return max((each for each in sent_s if each == each), default=self._start_s)  # noqa: PLR0124  (NaN: not sent)
+
+    def _send_all(self) -> None:
+        """Send everything at its own time, whatever is answered."""
+        requests, here = self._requests, range(self._next, self._last)
+        times_s = [self._start_s + requests.intended_s[index] for index in here]
+        requests.intended_s_of[here.start : here.stop] = requests.sent_s_of[here.start : here.stop] = times_s
+        ways = zip(times_s, requests.request_s[here.start : here.stop], here, strict=True)
+        self.arrivals = deque(sorted((sent_s + request_s, index) for sent_s, request_s, index in ways))
+        self.pop = deque.popleft
+
+    def _start_next(self, _: int, at_s: float) -> None:
+        """Send the next request of a closed loop, where an answer ends at the client at `at_s`."""
+        following = self._next
+        if following < self._last:
+            self._next = following + 1
+            requests = self._requests
+            sent_s = requests.sent_s_of[following] = at_s + requests.turnaround_s[following]
+            requests.intended_s_of[following] = at_s
+            heappush(self._heap, (sent_s + requests.request_s[following], following))
+
+    def _note_end(self, index: int, at_s: float) -> None:
+        heappush(self._ending, (at_s, index))
+        self.timer_s = min(self.timer_s, at_s)
 
     def act(self) -> None:
         """It is `timer_s` now."""
         now_s = self.timer_s
         while self._ending and self._ending[0][0] <= now_s:
-            _, index = heapq.heappop(self._ending)
+            _, index = heappop(self._ending)
             self._active -= 1
-            if self._sessions and self._requests.turn_follows(index) and not self._over(now_s):
+            if self._sessions and self._requests.turn_follows(index) and not self._is_over(now_s):
                 think_s = self._requests.think_s[self._requests.row(index + 1)]
-                heapq.heappush(self._later, (now_s + think_s, index + 1))
+                heappush(self._later, (now_s + think_s, index + 1))
             else:
-                self._places -= 1
+                self._taken -= 1
         self._act(now_s)
 
     def _act(self, now_s: float) -> None:
@@ -163,19 +183,19 @@ class Client:
         self._now_s = now_s
         later = self._later
         cyclic = self._requests.cyclic
-        if cyclic and self._over(now_s):
+        if cyclic and self._is_over(now_s):
             later.clear()  # sessions that pause have no further turn
         while self._active < self._cap:
             if later and later[0][0] <= now_s:
-                due_s, index = heapq.heappop(later)
+                due_s, index = heappop(later)
                 self._send(index, due_s, now_s, at_once=False)
                 continue
-            starter_s = self._starter_s()
+            starter_s = self._next_start_s()
             if starter_s > now_s:
                 break
             index = self._next
             self._next += 1
-            self._places += 1
+            self._taken += 1
             self._send(index, now_s if self._closed else starter_s, now_s, at_once=not self._closed)
         ending_s = self._ending[0][0] if self._ending else NEVER
         if self._active >= self._cap:
@@ -183,11 +203,11 @@ class Client:
         else:
             later_s = later[0][0] if later else NEVER
             if later and cyclic:
-                later_s = min(later_s, self._up_s())  # nobody waits for pauses that end after that
-            self.timer_s = min(ending_s, later_s, self._starter_s())
+                later_s = min(later_s, self._time_up_s())  # nobody waits for pauses that end after that
+            self.timer_s = min(ending_s, later_s, self._next_start_s())
 
-    def _starter_s(self) -> float:
-        """When the next request that begins something may be sent; of sessions those are the first turns."""
+    def _next_start_s(self) -> float:
+        """Find when the next request that begins something may be sent; of sessions those are the first turns."""
         requests = self._requests
         while self._next < self._last and self._sessions and requests.turn[requests.row(self._next)] > 0:
             self._next += 1
@@ -195,14 +215,14 @@ class Client:
             return NEVER
         if not self._closed:
             return self._start_s + requests.intended_s[self._next]
-        if self._over(self._now_s):
+        if self._is_over(self._now_s):
             return NEVER
-        if self._places < self._slots():
+        if self._taken < self._slot_count():
             return self._now_s
         return self._now_s + _PROFILE_S if self._load.profile else NEVER
 
-    def _slots(self) -> int:
-        """Places of a closed loop at this moment."""
+    def _slot_count(self) -> int:
+        """Count the slots of a closed loop at this moment."""
         load = self._load
         if not load.profile:
             return int(load.value)
@@ -210,16 +230,16 @@ class Client:
             return max(1, math.ceil(load.profile[0][0]))
         return int(level(load.profile, self._now_s - self.measure_start_s))
 
-    def _up_s(self) -> float:
-        """When the cell's time is up."""
+    def _time_up_s(self) -> float:
+        """Find when the cell's time is up."""
         start_s, duration_s = self.measure_start_s, self._load.duration_s
         return NEVER if duration_s is None or start_s is None else start_s + duration_s
 
-    def _over(self, now_s: float) -> bool:
-        return now_s >= self._up_s()
+    def _is_over(self, now_s: float) -> bool:
+        return now_s >= self._time_up_s()
 
     def _send(self, index: int, intended_s: float, now_s: float, *, at_once: bool) -> None:
-        """`at_once`: the clock says when, and the client was ready, unless it is late already."""
+        """Send a request. `at_once`: the clock says when, and the client was ready, unless it is late already."""
         requests = self._requests
         if index >= len(requests.sent_s_of):
             more = [math.nan] * requests.count
@@ -230,7 +250,10 @@ class Client:
         requests.intended_s_of[index] = intended_s
         requests.sent_s_of[index] = sent_s
         self._active += 1
-        self.issue_end_s = max(self.issue_end_s, sent_s)
         if self.measure_start_s is None and row >= requests.warm:
             self.measure_start_s = sent_s
-        heapq.heappush(self.arrivals, (sent_s + requests.request_s[row], index))
+        heappush(self._heap, (sent_s + requests.request_s[row], index))
+
+
+def _ignore_end(_index: int, _at_s: float) -> None:
+    """Nothing follows from an answer's end."""

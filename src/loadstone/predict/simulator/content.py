@@ -1,7 +1,7 @@
-"""What prompts have in common, block by block: the keys that a prefix cache finds them by.
+"""The keys by which a prefix cache finds the blocks that prompts have in common.
 
 A key stands for a block's content and all before it. It is made of segments (a group's prefix, a trace's block, what
-a session said): a number for the path of segments up to the one that the block ends in, and the block's place.
+a session said): a number for the path of segments up to the one that the block ends in, and the block's number.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PLACE_BITS = 24
 
 
 def shares(plan: Plan, cell: int) -> bool:
-    """Whether any requests of a cell ask for the same tokens."""
+    """Tell whether any requests of a cell ask for the same tokens."""
     rows = plan.rows(cell)
     here = slice(rows.start, rows.stop)
     texts = plan.prompt[here]
@@ -29,7 +29,7 @@ def shares(plan: Plan, cell: int) -> bool:
 
 
 class Contents:
-    """Keys of the requests of a cell, `block_tokens` to a block. The warm-up shares nothing but prefixes."""
+    """The keys of a cell's requests, `block_tokens` to a block. The warm-up shares nothing but prefixes."""
 
     def __init__(self, plan: Plan, cell: int, requests: CellRequests, block_tokens: int) -> None:
         self._plan = plan
@@ -39,7 +39,7 @@ class Contents:
         self._paths: dict[Hashable, int] = {}
 
     def keys(self, index: int) -> list[int]:
-        """Of the full blocks, from the first on, that another request may ask for too."""
+        """Return keys of the full blocks, from the first on, that another request may ask for too."""
         keys: list[int] = []
         path = 0
         end = 0
@@ -55,7 +55,7 @@ class Contents:
         return keys
 
     def _segments(self, index: int) -> Iterator[tuple[Hashable, int]]:
-        """(name, tokens) from the first token on, as far as they are not one request's own."""
+        """List (name, tokens) from the first token on, as far as they are not one request's own."""
         requests, plan = self._requests, self._plan
         row = requests.row(index)
         at = self._start + row
@@ -83,7 +83,7 @@ class Contents:
             yield ("text", int(plan.prompt[at])), tokens
 
     def _own(self, index: int) -> int:
-        """Prompt tokens of a turn that no turn before it had."""
+        """Count the prompt tokens of a turn that no turn before it had."""
         requests = self._requests
         row = requests.row(index)
         if requests.turn[row] <= 0:

@@ -40,26 +40,50 @@ class StepTimes(Protocol):
     def step_s(
         self, decodes: int, decode_context_tokens: float, chunks: Chunks, met_tokens: int | None = None, /
     ) -> float:
-        """One step: `decodes` sequences that read so many KV tokens together, and (new, cached) tokens of prompts.
+        """Time one step: `decodes` sequences that read so many KV tokens together, and (new, cached) tokens of
+        prompts.
 
         `met_tokens`: what the ranks of a group bring to its experts, on average; None: as many as this one.
         """
         ...
 
     def decode_line(self, decodes: int, /) -> tuple[float, float]:
-        """A step of decodes alone whose windows are full: seconds, and seconds more per KV token that they read
+        """Time a step of decodes alone whose windows are full: seconds, and seconds more per KV token that they read
         together."""
         ...
 
 
+class DecodeTimes:
+    """Seconds of stretches of steps in which nothing but decode happens, by the module's formula."""
+
+    def __init__(self, model: StepTimes) -> None:
+        self._line = model.decode_line
+        self._window_tokens, self._window_s = model.window_tokens, model.window_s
+        self._lines: dict[int, tuple[float, float]] = {}
+
+    def stretch(self, decodes: int, context_tokens: float, growth: float, steps: int) -> tuple[float, float, int]:
+        """Return a and b of the formula, and how many of at most `steps` it holds for."""
+        line = self._lines.get(decodes)
+        if line is None:
+            line = self._lines[decodes] = self._line(decodes)
+        base, slope = line
+        a, b = base + slope * context_tokens, slope * growth
+        if self._window_s and (lacking := decodes * self._window_tokens - context_tokens) > 0:
+            # Until they are full, each step reads more of the windows too.
+            a -= self._window_s * lacking
+            b += self._window_s * growth
+            steps = min(steps, math.ceil(lacking / growth))
+        return a, b, steps
+
+
 class Clock:
-    """When each decode step of a replica ended, kept by stretches: first tick, t0, a, b of the module's formula."""
+    """The end of each decode step of a replica, kept by stretches: first tick, t0, a, b of the module's formula."""
 
     def __init__(self) -> None:
         self.stretches: list[tuple[int, float, float, float]] = []
 
     def times(self, last_tick: int) -> NDArray[np.float64]:
-        """End of each decode step, f8 seconds, by the tick that it makes; entry 0 is before the first."""
+        """Return the end of each decode step, f8 seconds, by the tick that it makes; entry 0 is before the first."""
         import numpy as np
 
         ticks, *seconds = np.array(self.stretches, np.float64).reshape(-1, 4).T
@@ -69,8 +93,8 @@ class Clock:
         return np.concatenate([[np.nan], start + step * j + more * (j * (j - 1) / 2)])
 
 
-class Journal:
-    """What replicas note of each request, by index.
+class RequestLog:
+    """The notes of replicas on each request, by index.
 
     first_s     end of the step that wrote the first token
     first_tick  of its replica, after that step
@@ -99,9 +123,15 @@ class Replica:
     """
 
     def __init__(
-        self, scheduler: Scheduler, model: StepTimes, journal: Journal | None, number: int = 0, at_once: int = 1 << 30
+        self,
+        scheduler: Scheduler,
+        model: StepTimes,
+        journal: RequestLog | None,
+        number: int = 0,
+        at_once: int = 1 << 30,
     ) -> None:
-        """`journal` None: nothing is noted, nor the steps' clock. `at_once`: the most steps walked over at once."""
+        """Make an idle replica. `journal` None: nothing is noted, nor the steps' clock. `at_once`: the most steps
+        walked over at once."""
         self.scheduler = scheduler
         policy = scheduler.policy
         self.clock = Clock()
@@ -113,19 +143,17 @@ class Replica:
         self._journal = journal
         self._draft_tokens = policy.speculative.draft_tokens if policy.speculative is not None else 0
         self._step_s = model.step_s
-        self._decode_line = model.decode_line
-        self._window_tokens, self._window_s = model.window_tokens, model.window_s
-        self._lines: dict[int, tuple[float, float]] = {}
+        self._stretch = DecodeTimes(model).stretch
         self._a = self._b = 0.0
 
     @property
     def load(self) -> int:
-        """Requests here; those that wait count four times, as for vLLM's data-parallel router."""
+        """Count requests here; those that wait count four times, as for vLLM's data-parallel router."""
         return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
 
     @property
     def ending(self) -> list[Replica]:
-        """Whose step is the next to end."""
+        """The replicas whose step is the next to end."""
         return [self]
 
     @property
@@ -178,13 +206,14 @@ class Replica:
 
     @property
     def tokens(self) -> int:
-        """That pass through the model in the step that was scheduled."""
+        """Count the tokens that pass through the model in the step that was scheduled."""
         scheduler = self.scheduler
         decodes = scheduler.decodes if scheduler.decoding else 0
         return decodes * (1 + self._draft_tokens) + sum(new for _, new, _ in scheduler.chunks)
 
     def timed(self, steps: int, met_tokens: int | None = None) -> tuple[float, float, int]:
-        """As `plan`, of what was scheduled; `met_tokens` as step_s has them, for a group with prompts in its step."""
+        """Time what was scheduled, as `plan` does; `met_tokens` as step_s has them, for a group with prompts in its
+        step."""
         scheduler = self.scheduler
         decodes = scheduler.decodes if scheduler.decoding else 0
         if scheduler.chunks or (met_tokens is not None and decodes):
@@ -192,21 +221,11 @@ class Replica:
             return self._step_s(decodes, scheduler.context_tokens if decodes else 0, chunks, met_tokens), 0.0, 1
         if not decodes:
             return 0.0, 0.0, 0
-        line = self._lines.get(decodes)
-        if line is None:
-            line = self._lines[decodes] = self._decode_line(decodes)
-        base, slope = line
-        context_tokens, growth = scheduler.context_tokens, scheduler.growth
-        a, b = base + slope * context_tokens, slope * growth
-        if self._window_s and (lacking := decodes * self._window_tokens - context_tokens) > 0:
-            # Until they are full, each step reads more of the windows too.
-            a -= self._window_s * lacking
-            b += self._window_s * growth
-            steps = min(steps, math.ceil(lacking / growth))
+        a, b, steps = self._stretch(decodes, scheduler.context_tokens, scheduler.growth, steps)
         return a, b, min(steps, self._at_once)
 
     def begin(self, a: float, b: float, steps: int) -> None:
-        """The step, or the stretch, is under way."""
+        """Put the step, or the stretch, under way."""
         now_s = self.now_s
         self._a, self._b, self.steps = a, b, steps
         self.next_s = now_s + a * steps + b * (steps * (steps - 1) / 2)
@@ -219,21 +238,21 @@ class Replica:
         if steps < self.steps:
             self.steps, self.next_s = steps, end_s
 
-    def over(self, at_s: float) -> int:
-        """Steps of the stretch under way that are over at `at_s`, which lies before its end."""
+    def steps_over(self, at_s: float) -> int:
+        """Count the steps of the stretch under way that are over at `at_s`, which lies before its end."""
         if self.steps == 1 or self.next_s == NEVER or not self.scheduler.decoding:
             return 0
         return steps_over(self.now_s, self._a, self._b, self.steps, at_s)
 
 
 def steps_over(start_s: float, a: float, b: float, most: int, at_s: float) -> int:
-    """Steps of a stretch of at most so many that are over at `at_s`."""
+    """Count the steps that are over at `at_s`, of a stretch of at most so many."""
     steps, end_s = step_at(start_s, a, b, most, at_s)
     return steps if end_s <= at_s else steps - 1
 
 
 def step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple[int, float]:
-    """The first step of a stretch that does not end before `at_s`, the last of `most` at the latest; and its end."""
+    """Find the first step of a stretch that does not end before `at_s`, or the last of `most`; and its end."""
     if b > 0:
         # From a·j + b·j(j − 1)/2 = elapsed; what rounding makes of it is set right below.
         half = a - b / 2
@@ -248,15 +267,15 @@ def step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple
     return steps, end_s
 
 
-def taker(loads: list[int], turn: int, how: Route) -> int:
-    """Which of those with these loads takes the `turn`-th request: the next in turn, or the least busy."""
+def choose_replica(loads: list[int], turn: int, how: Route) -> int:
+    """Choose which of those with these loads takes the `turn`-th request: the next in turn, or the least busy."""
     count = len(loads)
     if how == "round-robin":
         return turn % count
     return min(range(count), key=lambda at: (loads[at], (at - turn) % count))
 
 
-class Group:
+class LockstepGroup:
     """Replicas that go in step, because they share a model's experts: each step takes as long as its slowest needs.
 
     To its driver it is one Replica. Where the policy says so (hold_steps), prompts wait for those of other members.
@@ -283,7 +302,7 @@ class Group:
         members = self.members
         self._turn += 1
         how = members[0].scheduler.policy.route
-        member = members[taker([each.load for each in members], self._turn, how)]
+        member = members[choose_replica([each.load for each in members], self._turn, how)]
         may_enter = member.scheduler.open
         member.scheduler.add(sequence)
         if self.next_s == NEVER:
@@ -312,7 +331,8 @@ class Group:
             self.begin(*self.plan())
 
     def _longest_wait(self) -> int:
-        """For how many steps at most those with prompts wait for those without; 0: they do not, or there are none."""
+        """Return for how many steps at most those with prompts wait for those without; 0: they do not, or none has
+        any."""
         if not self._hold_steps:
             return 0
         schedulers = [member.scheduler for member in self.members]
@@ -327,7 +347,7 @@ class Group:
         return left
 
     def plan(self) -> tuple[float, float, int]:
-        """The next step of all, as Replica.plan()."""
+        """Schedule the next step of all, as Replica.plan() does."""
         most = self._longest_wait()
         steps_of = [member.scheduler.schedule(most > 0) for member in self.members]
         met = None

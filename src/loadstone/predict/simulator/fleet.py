@@ -23,7 +23,7 @@ _LEAST_BLOCK = 16
 
 @dataclass(frozen=True)
 class Fleet:
-    """What is simulated: `replicas` engines behind one address.
+    """The deployment that is simulated: `replicas` engines behind one address.
 
     in_step  they share a model's experts: every step of all takes as long as the slowest of them needs
     """
@@ -37,8 +37,8 @@ class Fleet:
 def fleet_of(
     deployment: Deployment, *, acceptance: float | None = None, profile: str | None = None, offline: bool = False
 ) -> Fleet:
-    """The engines of a deployment, and their time; by the user's `profile`, None: the one that is shipped for it.
-    `offline`: as their own interfaces answer batches, without server and client."""
+    """Make the engines of a deployment, and the times of their steps; by the user's `profile`, None: the one that is
+    shipped for it. `offline`: as their own interfaces answer batches, without server and client."""
     policy = policy_of(deployment, acceptance=acceptance)
     model = StepModel(
         deployment,
@@ -50,8 +50,8 @@ def fleet_of(
 
 
 def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -> Fleet:
-    """As many engines of this policy as the deployment has: one for each replica, of vLLM before 0.8 also for each
-    batch in its pipeline (see policy_of())."""
+    """Make as many engines of this policy as the deployment has: one for each replica, of vLLM before 0.8 also for
+    each batch in its pipeline (see policy_of())."""
     if told := encoder((deployment.model.given or {}).get("config") or {}):
         raise InputError(
             f"{deployment.model.name}: is an encoder ({told}), which writes no text: nothing to simulate"
@@ -61,7 +61,8 @@ def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -
 
 
 def sharing(policy: EnginePolicy) -> EnginePolicy:
-    """The policy where requests share blocks: blocks of 16 tokens at least, so that there are not too many keys."""
+    """Return the policy where requests share blocks: blocks of 16 tokens at least, so that there are not too many
+    keys."""
     if policy.block_tokens >= _LEAST_BLOCK:
         return policy
     blocks = -(-policy.kv_tokens // _LEAST_BLOCK)  # what fits as single tokens has to fit here
@@ -69,7 +70,7 @@ def sharing(policy: EnginePolicy) -> EnginePolicy:
 
 
 def longest_request(deployment: Deployment, policy: EnginePolicy) -> tuple[int, str]:
-    """Tokens, prompt and answer together, that one request may have at most; and what it is that ends there."""
+    """Return the tokens, prompt and answer together, that one request may have at most; and what ends there."""
     limit, longest = rules_of(deployment).context_limit, max_context(deployment)
     if policy.longest_tokens < longest:
         virtual = deployment.pp // policy.pipeline

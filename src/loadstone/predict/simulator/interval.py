@@ -1,4 +1,4 @@
-"""How far off may the numbers be? A part of the same cell, with coefficients drawn from the profile's uncertainty.
+"""Intervals of a simulated cell: a part of it, with coefficients drawn from the profile's uncertainty.
 
 For each draw the ratio of a figure (a median, a percentile that is bounded, a throughput) to that with the best
 coefficients; to the logarithm of the ratio is added the spread that remained when the profile was fitted (`residual`:
@@ -15,36 +15,33 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from loadstone.core import arrays
-from loadstone.core.pace import Pace, pace_of
 from loadstone.core.plan import Load, Plan
 from loadstone.core.statistics.distribution import PERCENTILES
 from loadstone.core.summary import latency_field
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet
+from loadstone.predict.simulator.latencies import Floats, answered_rows, latencies_s, simulated_pace
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.step_time.profile import Quantity
 
 LOW, HIGH = 0.1, 0.9
 _LEAST_REQUESTS = 300
 _ROUNDS = 4
-"""Requests of the part, for each place of a closed loop."""
+"""Requests of the part, for each slot of a closed loop."""
 _MOST_REQUESTS = 4096
 _MEDIANS = ("ttft_s", "ttft_intended_s", "tpot_s", "itl_s", "e2e_s", "e2e_intended_s")
 _RESIDUAL: dict[str, Quantity] = {"ttft_s": "ttft", "ttft_intended_s": "ttft", "tpot_s": "tpot", "itl_s": "tpot"}
 _SHARES = (np.arange(25) + 0.5) / 25
 _POINTS = np.array([NormalDist().inv_cdf(share) for share in _SHARES])
 _RATE = "output_tokens_per_s"
-Floats = NDArray[np.float64]
 
 Interval = tuple[float, float]
 
 
-class Off(NamedTuple):
-    """How far the figures of a cell may be off.
+class CellIntervals(NamedTuple):
+    """The 80 % intervals of a cell's figures.
 
     intervals  by metric, what its p50 is multiplied by for the low and the high end of the 80 % interval
     factors    by bound of the SLO, equally likely factors of the figure that is bounded, ascending
@@ -61,8 +58,8 @@ def intervals(
     draws: Sequence[StepTimes],
     residual: Mapping[Quantity, float],
     slo: Collection[str] = (),
-) -> Off:
-    """`slo`: names of bounds, as `ttft` or `tpot_p99`."""
+) -> CellIntervals:
+    """Simulate the beginning of a cell at each draw. `slo`: names of bounds, as `ttft` or `tpot_p99`."""
     part = beginning(plan, cell)
     runs = [run_cell(part, 0, replace(fleet, model=model), grace_s=0.0) for model in (fleet.model, *draws)]
     best, *drawn = (_figures(run, part.cells[0], slo) for run in runs)
@@ -70,7 +67,7 @@ def intervals(
         name: np.log([each[name] / value for each in drawn if each.get(name, 0) > 0 and value > 0] or [1.0])
         for name, value in best.items()
     }
-    leaving, *drawn_leaving = (_leaving(run, part.cells[0]) for run in runs)
+    leaving, *drawn_leaving = (_share_leaving(run, part.cells[0]) for run in runs)
     keeps_up = leaving == 1
     if keeps_up:
         # No more leaves than comes; where a draw's queue is too long to tell, what came out in all that time tells.
@@ -78,25 +75,28 @@ def intervals(
             min(1.0, each[_RATE] / best[_RATE]) if share is None else share
             for each, share in zip(drawn, drawn_leaving, strict=True)
         ] or [1.0])  # fmt: skip
-    off = Off({}, {})
+    cell_intervals = CellIntervals({}, {})
     for name, by_draw in ratios.items():
         # ITL is a step and so is TPOT; nothing more is known of the one than of the other.
-        remains = _remains(name, best, ratios, residual)
+        remains = _residual_spread(name, best, ratios, residual)
         if keeps_up and name == _RATE and not by_draw.any():
             remains = 0.0
         logs = by_draw[:, None] + remains * _POINTS[None, :]
         if name in slo:
-            off.factors[name] = np.exp(np.quantile(logs, _SHARES)).tolist()
+            cell_intervals.factors[name] = np.exp(np.quantile(logs, _SHARES)).tolist()
             continue
         low, high = np.exp(np.quantile(logs, (LOW, HIGH)))
-        off.intervals[name] = (min(1.0, float(low)), 1.0 if keeps_up and name == _RATE else max(1.0, float(high)))
-    return off
+        cell_intervals.intervals[name] = (
+            min(1.0, float(low)),
+            1.0 if keeps_up and name == _RATE else max(1.0, float(high)),
+        )
+    return cell_intervals
 
 
-def _remains(
+def _residual_spread(
     name: str, best: Mapping[str, float], ratios: Mapping[str, Floats], residual: Mapping[Quantity, float]
 ) -> float:
-    """What of ln(measured/predicted) of a metric the coefficients do not explain.
+    """Return the part of the spread of ln(measured/predicted) of a metric that the coefficients do not explain.
 
     E2E is TTFT and then tokens: the two spreads, each by its share of the time, as if independent. Throughput follows
     E2E as far as it does in the draws: one for one in a closed loop, not at all in an open one below saturation.
@@ -104,7 +104,7 @@ def _remains(
     if name == _RATE:
         e2e = float(ratios["e2e_s"].std())
         follows = min(1.0, float(ratios[name].std()) / e2e) if e2e > 0 else 1.0
-        return follows * _remains("e2e_s", best, ratios, residual)
+        return follows * _residual_spread("e2e_s", best, ratios, residual)
     if name not in _MEDIANS:
         name = f"{name.partition('_')[0]}_s"  # a bounded percentile: as what it is one of
     if not name.startswith("e2e"):
@@ -114,72 +114,33 @@ def _remains(
 
 
 def _figures(run: CellRun, load: Load, slo: Collection[str]) -> dict[str, float]:
-    """Of measured requests that ended: p50 of each latency, output tokens per second, and by bound the figure that it
-    bounds: a percentile, or of a bound on every request the slowest.
-    """
-    done = ended(run)
-    figures = {name: float(np.median(values)) for name in _MEDIANS if len(values := done.latencies[name])}
-    if len(done.end_s) and (length_s := float(done.end_s.max() - done.sent_s.min())) > 0:
-        figures[_RATE] = float(done.output_tokens.sum()) / length_s
+    """Return of measured requests that ended the p50 of each latency, output tokens per second, and by bound the
+    figure that it bounds: a percentile, or of a bound on every request the slowest."""
+    rows = answered_rows(run)
+    latencies = latencies_s(rows)
+    figures = {name: float(np.median(values)) for name in _MEDIANS if len(values := latencies[name])}
+    if len(rows) and (length_s := float(rows["end"].max() - rows["sent"].min())) > 0:
+        figures[_RATE] = float(rows["tokens"].sum()) / length_s
     for name in slo:
         base, _, percentile = name.partition("_")
-        values = done.latencies[latency_field(base, load)]
+        values = latencies[latency_field(base, load)]
         if len(values):
             figures[name] = float(np.quantile(values, PERCENTILES[percentile] if percentile else 1.0))
     return figures
 
 
-class Ended(NamedTuple):
-    """Of measured requests that ended: by metric their latencies (of one token there is no TPOT), and their times."""
-
-    latencies: dict[str, Floats]
-    due_s: Floats
-    sent_s: Floats
-    end_s: Floats
-    output_tokens: NDArray[np.int64]
-
-
-def ended(run: CellRun) -> Ended:
-    requests = run.requests
-    count = requests.count
-    first = np.array(run.journal.first_s[:count]) + run.stream_s
-    end = np.array(run.end_s[:count]) + run.stream_s
-    sent, intended = np.array(requests.sent_s_of[:count]), np.array(requests.intended_s_of[:count])
-    output = np.array(requests.output_tokens)
-    done = ~np.isnan(end) & (np.arange(count) >= requests.warm)
-    several = done & (output > 1)
-    tpot = (end - first)[several] / (output[several] - 1)
-    latencies = {
-        "ttft_s": (first - sent)[done], "ttft_intended_s": (first - intended)[done], "tpot_s": tpot, "itl_s": tpot,
-        "e2e_s": (end - sent)[done], "e2e_intended_s": (end - intended)[done],
-    }  # fmt: skip
-    return Ended(latencies, intended[done], sent[done], end[done], output[done])
-
-
-def _leaving(run: CellRun, load: Load) -> float | None:
-    """Of requests that come at a steady rate, the share that leaves in the same time; None where it is unknown."""
+def _share_leaving(run: CellRun, load: Load) -> float | None:
+    """Return the share of requests at a steady rate that leaves in the same time; None where it is unknown."""
     if not load.steady:
         return None
-    pace = pace_in(run, load)
+    pace = simulated_pace(run, load)
     if pace.growth is None:
         return None
     return 1.0 if pace.keeps_up else 1 / (1 + max(0.0, pace.growth[0]))
 
 
-def pace_in(run: CellRun, load: Load) -> Pace:
-    """Whether the simulated deployment keeps up with an open loop."""
-    requests = run.requests
-    rows = np.zeros(requests.count, arrays.ROW)
-    rows["measured"] = np.arange(requests.count) >= requests.warm
-    rows["first"] = np.array(run.journal.first_s[: requests.count]) + run.stream_s
-    rows["last"] = rows["end"] = np.array(run.end_s[: requests.count]) + run.stream_s
-    rows["sent"], rows["intended"] = requests.sent_s_of[: requests.count], requests.intended_s_of[: requests.count]
-    rows["tokens"] = requests.output_tokens
-    return pace_of(load, rows)
-
-
 def answer_s(run: CellRun) -> float:
-    """About how long a request takes under the load, but for a queue before it, which grows as long as an overload
+    """Estimate how long a request takes under the load, but for a queue before it, which grows as long as an overload
     does: the least TTFT, and the median time from the first token to the last. Seconds.
     """
     count = run.requests.count
@@ -189,7 +150,7 @@ def answer_s(run: CellRun) -> float:
 
 
 def beginning(plan: Plan, cell: int) -> Plan:
-    """A plan of one cell: the warm-up of that one and its first requests, as many as settle it."""
+    """Cut a plan of one cell: the warm-up of that one and its first requests, as many as settle it."""
     load = plan.cells[cell]
     rows = plan.rows(cell)
     wanted = _LEAST_REQUESTS

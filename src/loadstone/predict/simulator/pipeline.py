@@ -15,19 +15,19 @@ from collections import deque
 from operator import attrgetter
 
 from loadstone.predict.scheduler import Sequence, batches_of
-from loadstone.predict.simulator.engine import NEVER, Group, Journal, Replica, taker
+from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, choose_replica
 from loadstone.predict.simulator.fleet import Fleet
 
 
 class Pipeline:
     """To its driver it is one Replica.
 
-    slots  a Replica for each batch under way; or a Group of them, one for each of the ranks that go in step
+    slots  a Replica for each batch under way; or a LockstepGroup of them, one for each of the ranks that go in step
     """
 
-    def __init__(self, slots: list[Replica] | list[Group]) -> None:
-        self._slots: list[Replica | Group] = [*slots]
-        self._under_way: deque[Replica | Group] = deque()  # in the order in which they end
+    def __init__(self, slots: list[Replica] | list[LockstepGroup]) -> None:
+        self._slots: list[Replica | LockstepGroup] = [*slots]
+        self._under_way: deque[Replica | LockstepGroup] = deque()  # in the order in which they end
         self._stages_s = [0.0] * len(slots)  # when each stage has done all that was scheduled
         self._ended = self._slots[0]
         self._alone = False  # one batch walks over several steps, while nothing else is there
@@ -44,14 +44,14 @@ class Pipeline:
         return sum(self._loads())
 
     def _loads(self) -> list[int]:
-        """As Replica.load, of each rank: its batches have one queue."""
+        """Return Replica.load of each rank: its batches have one queue."""
         ranks = zip(*map(_members, self._slots), strict=True)
         return [rank[0].load + sum(len(each.scheduler.running) for each in rank[1:]) for rank in ranks]
 
     def add(self, sequence: Sequence, at_s: float) -> None:
         ranks = _members(self._slots[0])
         self._turn += 1
-        rank = taker(self._loads(), self._turn, ranks[0].scheduler.policy.route)
+        rank = choose_replica(self._loads(), self._turn, ranks[0].scheduler.policy.route)
         ranks[rank].scheduler.add(sequence)
         if not self._under_way:
             self.now_s = at_s
@@ -86,12 +86,12 @@ class Pipeline:
                 self._alone = True
                 slot.begin(a, b, steps)
             else:
-                slot.begin(self._through(a) - self.now_s, 0.0, 1)
+                slot.begin(self._leaves_at_s(a) - self.now_s, 0.0, 1)
             self._under_way.append(slot)
         self.next_s = self._under_way[0].next_s if self._under_way else NEVER
 
-    def _through(self, step_s: float) -> float:
-        """When a batch of so long a step, entering now, leaves the last stage."""
+    def _leaves_at_s(self, step_s: float) -> float:
+        """Return when a batch of so long a step, entering now, leaves the last stage."""
         at_s = self.now_s
         stages_s = self._stages_s
         each_s = step_s / len(stages_s)
@@ -100,32 +100,32 @@ class Pipeline:
         return at_s
 
 
-def _members(slot: Replica | Group) -> list[Replica]:
-    return slot.members if isinstance(slot, Group) else [slot]
+def _members(slot: Replica | LockstepGroup) -> list[Replica]:
+    return slot.members if isinstance(slot, LockstepGroup) else [slot]
 
 
-def _has_work(slot: Replica | Group) -> bool:
-    """Whether something runs in it, or prompts wait that might go with it."""
+def _has_work(slot: Replica | LockstepGroup) -> bool:
+    """Tell whether something runs in it, or prompts wait that might go with it."""
     return any(member.scheduler.running or member.scheduler.has_prompts for member in _members(slot))
 
 
-Unit = Replica | Group | Pipeline
+Unit = Replica | LockstepGroup | Pipeline
 
 
 next_s_of = attrgetter("next_s")
 
 
 def complete(unit: Unit) -> list[Sequence]:
-    """Go to the unit's `next_s`: who ended there; and the next step is under way."""
+    """Go to the unit's `next_s`, and begin what comes next; returns who ended there."""
     ended = unit.finish()
     unit.go_on()
     return ended
 
 
 def engines_of(
-    fleet: Fleet, journal: Journal | None, *, shared: bool, seed: int = 0, at_once: int = 1 << 30
+    fleet: Fleet, journal: RequestLog | None, *, shared: bool, seed: int = 0, at_once: int = 1 << 30
 ) -> tuple[list[Replica], list[Unit]]:
-    """The replicas of a fleet, the batches of one engine after another; and the units that a driver sees."""
+    """Make the replicas of a fleet, the batches of one engine after another; and the units that a driver sees."""
     policy, each = fleet.policy, fleet.policy.pipeline
     schedulers = [
         scheduler for _ in range(fleet.replicas) for scheduler in batches_of(policy, shared=shared, seed=seed)
@@ -136,7 +136,7 @@ def engines_of(
     ]
     in_step = fleet.in_step and fleet.replicas > 1
     if each == 1:
-        return replicas, [Group(replicas)] if in_step else [*replicas]
+        return replicas, [LockstepGroup(replicas)] if in_step else [*replicas]
     if in_step:
-        return replicas, [Pipeline([Group(replicas[batch::each]) for batch in range(each)])]
+        return replicas, [Pipeline([LockstepGroup(replicas[batch::each]) for batch in range(each)])]
     return replicas, [Pipeline(replicas[first : first + each]) for first in range(0, len(replicas), each)]

@@ -1,4 +1,4 @@
-"""What a simulated cell leaves behind, what can be seen of it on the way, and what its engines say of themselves.
+"""The record that a simulated cell leaves behind, its state on the way, and what its engines report.
 
 The latter has vLLM's names, as measure/engines/observe.py keeps it of real ones.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import Scheduler
 from loadstone.predict.simulator.client import CellRequests
-from loadstone.predict.simulator.engine import NEVER, Journal, Replica
+from loadstone.predict.simulator.engine import NEVER, Replica, RequestLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,8 +47,8 @@ Look = Callable[[float, Sequence[State]], float]
 """Called with a moment and each engine's state then; returns the moment it wants to see next."""
 
 
-class Seen:
-    """Keeps what there is to look at until it is sure that it happened."""
+class LookBuffer:
+    """Keeps states until it is sure that they happened."""
 
     def __init__(self) -> None:
         self._kept: list[tuple[float, Sequence[State]]] = []
@@ -62,7 +62,7 @@ class Seen:
         return at_s + self._every_s
 
     def show(self, look: Look) -> None:
-        """Have it seen, as often as `look` asks for."""
+        """Show the states to `look`, as often as it asks for."""
         next_s = -math.inf
         for at_s, states in self._kept:
             if at_s >= next_s:
@@ -70,7 +70,7 @@ class Seen:
 
 
 class CellRun:
-    """What happened in a cell, by index; NaN where something did not happen.
+    """The events of a cell, by index; NaN where something did not happen.
 
     end_s    end of the step that wrote the last token; the client has it `stream_s` later
     stop_s   when all that was still under way was cancelled; NEVER where nothing was
@@ -84,7 +84,7 @@ class CellRun:
         self.stream_s = stream_s
         self.stop_s = NEVER
         self.paused: dict[int, int] = {}
-        self.journal = Journal(requests.count)
+        self.journal = RequestLog(requests.count)
         self.replicas: list[Replica] = []
         self.end_s: list[float] = [math.nan] * requests.count
         self.cached_tokens: list[int] = [0] * requests.count
@@ -116,20 +116,20 @@ class CellRun:
         }
 
     def states(self, at_s: float | None = None) -> list[State]:
-        """The engines as they stand at `at_s`, before the end of what is under way; None: at its beginning."""
+        """Return the engines as they stand at `at_s`, before the end of what is under way; None: at its beginning."""
         return states_of(self.replicas, at_s)
 
 
 def states_of(replicas: Sequence[Replica], at_s: float | None = None) -> list[State]:
-    """A state for each engine, whose batches under way follow one another in `replicas`."""
+    """Return a state for each engine, whose batches under way follow one another in `replicas`."""
     each = replicas[0].scheduler.policy.pipeline
     return [_state(replicas[at : at + each], at_s) for at in range(0, len(replicas), each)]
 
 
 def _state(replicas: Sequence[Replica], at_s: float | None) -> State:
-    """Queue and blocks are those of all batches together."""
+    """Return the state of one engine: queue and blocks are those of all batches together."""
     batches = [replica.scheduler for replica in replicas]
-    over = [0 if at_s is None else replica.over(at_s) for replica in replicas]
+    over = [0 if at_s is None else replica.steps_over(at_s) for replica in replicas]
     grown = sum(batch.growth_blocks(steps) for batch, steps in zip(batches, over, strict=True) if steps)
     return State(
         running=sum(len(batch.running) for batch in batches),
@@ -153,7 +153,7 @@ def _written(scheduler: Scheduler, over: int) -> int:
 
 
 def _written_before(scheduler: Scheduler) -> int:
-    """By those that were preempted and wait, in front of all others, to go on."""
+    """Count what those wrote that were preempted and wait, in front of all others, to go on."""
     return sum(each.emitted for each in takewhile(lambda each: each.preempted, scheduler.waiting))
 
 
@@ -209,7 +209,7 @@ class Counters:
             self._every_s *= 2
 
     def table(self) -> pa.Table:
-        """As store.server_schema()."""
+        """Return the samples as server_schema() has them."""
         import pyarrow as pa
 
         from loadstone.core.run_folder import server_schema

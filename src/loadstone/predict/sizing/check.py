@@ -1,4 +1,5 @@
-"""What cannot be: parallelism that does not divide the model, contexts beyond its limit; with what would work."""
+"""Contradictions of a deployment: parallelism that does not divide the model, contexts beyond its limit; with what
+would work."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def beyond_context(deployment: Deployment, context_tokens: int | None) -> str | 
 
 
 def _published(deployment: Deployment) -> Iterator[str]:
-    """What stands against the checkpoint that is published in the precision of `MODEL:weights`."""
+    """List what stands against the checkpoint that is published in the precision of `MODEL:weights`."""
     model, dtype = deployment.model, deployment.weights_dtype
     checkpoint = None if dtype == model.weights_dtype else published_in(model, dtype)
     if checkpoint is not None:
@@ -108,7 +109,7 @@ def _tp_ways(model: Model) -> list[int]:
 
 
 def _uncut(run: Layers, tp: int) -> Iterator[str]:
-    """What `tp` ranks cannot share evenly. KV heads and groups may also be copied, each to as many ranks."""
+    """List what `tp` ranks cannot share evenly. KV heads and groups may also be copied, each to as many ranks."""
     attention, mlp = run.attention, run.mlp
     if attention is not None and attention.heads % tp:
         yield f"{attention.heads} attention heads"

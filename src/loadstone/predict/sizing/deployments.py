@@ -44,19 +44,19 @@ def deployments(options: SizeOptions) -> Iterator[Deployment]:
     if not models:
         raise InputError("MODEL: none given; write e.g. llama-3.1-70b, or llama-3.1-70b@8xh200")
     for model in models:
-        yield from _whole(model, options) if "@" in model else _combined(model, options)
+        yield from _read_deployment(model, options) if "@" in model else _combine(model, options)
 
 
-def _whole(model: str, options: SizeOptions) -> Iterator[Deployment]:
+def _read_deployment(model: str, options: SizeOptions) -> Iterator[Deployment]:
     for flag in _OF_A_DEPLOYMENT:
         if getattr(options, flag):
             raise InputError(f"--{flag.replace('_', '-')}: {model!r} is a whole deployment; leave one of them out")
     name, where, rest = split_deployment(model)
     for engine in options.engine or (None,):
-        yield _parsed(f"{name}@{where}", [*([rest] if rest else []), *_engine(options, engine)])
+        yield _parse(f"{name}@{where}", [*([rest] if rest else []), *_engine(options, engine)])
 
 
-def _combined(model: str, options: SizeOptions) -> Iterator[Deployment]:
+def _combine(model: str, options: SizeOptions) -> Iterator[Deployment]:
     if (counted := _COUNTED.fullmatch(model)) is not None and counted[2][0].isalpha():
         raise InputError(f"MODEL: {model!r} is GPUs and no model; write e.g. llama-3.1-70b@{model}")
     for gpu in options.gpu:
@@ -81,7 +81,7 @@ def _combined(model: str, options: SizeOptions) -> Iterator[Deployment]:
             parts += ["attention-dp"] if options.attention_dp else []
             parts += [f"kv={kv}"] if kv else []
             name = f"{model}:{weights}" if weights else model
-            yield _parsed(f"{name}@{count}x{gpu}", [*parts, *_engine(options, engine)])
+            yield _parse(f"{name}@{count}x{gpu}", [*parts, *_engine(options, engine)])
     if none_yet:
         raise InputError("--gpus: no count is tp · pp · dp for any of those given; leave one of --tp, --pp, --dp out")
 
@@ -102,7 +102,7 @@ def _engine(options: SizeOptions, engine: str | None) -> list[str]:
     return parts
 
 
-def _parsed(where: str, options: Sequence[str]) -> Deployment:
+def _parse(where: str, options: Sequence[str]) -> Deployment:
     return parse_deployment(f"{where}/{','.join(options)}" if options else where)
 
 

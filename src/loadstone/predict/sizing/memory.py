@@ -39,12 +39,12 @@ class Memory(msgspec.Struct, frozen=True):
 
     @property
     def has_room(self) -> bool:
-        """Whether anything is left for a cache. A rank that keeps nothing but states, in a pool, needs nothing."""
+        """Something is left for a cache. A rank that keeps nothing but states, in a pool, needs nothing."""
         return not _lacks(self.budget, self.cache)
 
     @property
     def grows_evenly(self) -> bool:
-        """Whether each token of a request takes as much as any other, and nothing else does."""
+        """Each token of a request takes as much as any other, and nothing else does."""
         states = any(layer.state_bytes for rank, _, _ in self.stages for layer in rank.cache)
         return not states and all(group.kind == "full" for _, _, cache in self.stages for group in cache.groups)
 
@@ -85,9 +85,8 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 def memory_of(deployment: Deployment, context_tokens: int | None = None) -> Memory:
-    """`context_tokens` matters to old vLLM alone, whose steps took whole prompts. Raises InputError: an engine
-    without rules, an argument that is no number.
-    """
+    """Divide the memory of each stage. `context_tokens` matters to old vLLM alone, whose steps took whole prompts.
+    Raises InputError: an engine without rules, an argument that is no number."""
     if deployment.engine not in ENGINES:
         raise InputError(f"engine {deployment.engine!r} has no sizing rules here; write one of {', '.join(ENGINES)}")
     rules = rules_of(deployment)
@@ -124,7 +123,8 @@ def max_context(deployment: Deployment, requests: int = 1) -> int:
 
 
 def reserved_tokens(deployment: Deployment) -> int | None:
-    """What each request takes room for where the cache is not paged: the longest that is held at all; else None."""
+    """Return the tokens that each request takes room for where the cache is not paged: the longest that is held at
+    all; else None."""
     return max_context(deployment) if deployment.argument("kv_cache") == "reserved" else None
 
 
@@ -151,7 +151,8 @@ def _tokens(deployment: Deployment, memory: Memory) -> int:
 
 
 def engine_limits(deployment: Deployment, context_tokens: int | None = None) -> EngineLimits:
-    """What a scheduler of this deployment works under. Raises InputError where it does not fit, and says why.
+    """Return the limits that a scheduler of this deployment works under. Raises InputError where it does not fit, and
+    says why.
 
     A cache of windows or states holds more tokens of long requests than of short ones: it is that of requests of
     `context_tokens`; None: of the longest there may be.
@@ -200,14 +201,16 @@ def no_room(
 
 
 def can_hold(deployment: Deployment, context_tokens: int, requests: int) -> bool:
-    """Whether such a deployment can be, and holds `requests` of `context_tokens` at once, over all its replicas."""
+    """Tell whether such a deployment can be, and holds `requests` of `context_tokens` at once, over all its
+    replicas."""
     if contradictions(deployment, context_tokens):
         return False
     return memory_of(deployment, context_tokens).holds(context_tokens, -(-requests // deployment.dp))
 
 
 def more_gpus(deployment: Deployment, context_tokens: int, requests: int, times: float = 1.0) -> str | None:
-    """How many GPUs, at least so many `times` as many, hold `requests` of `context_tokens`: `4 GPUs would (tp4)`."""
+    """Name the GPUs, at least so many `times` as many, that hold `requests` of `context_tokens`: `4 GPUs would
+    (tp4)`."""
     found = _enough(deployment, context_tokens, requests, times)
     return None if found is None else f"{found.gpus} GPUs would ({_cut(found)})"
 

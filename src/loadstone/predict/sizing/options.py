@@ -22,7 +22,7 @@ _EXAMPLES = {
 
 
 def _several(value: object) -> Iterable[object]:
-    """What stands for several: a list, a range, a column of pandas; all else is one."""
+    """Take apart what stands for several: a list, a range, a column of pandas; all else is one."""
     one = isinstance(value, str | os.PathLike | Mapping) or getattr(value, "shape", None) == ()
     return value if isinstance(value, Iterable) and not one else (value,)
 
@@ -85,8 +85,8 @@ def tokens(value: object, name: str) -> tuple[int, ...]:
 @list_in_docstring
 @dataclasses.dataclass(kw_only=True)
 class SizeOptions(Flags):
-    """What to size: each of `models` with all combinations of what the other options list. Models that are whole
-    deployments (with an `@`) take engine, context and batch alone. Combinations of parallelism that make no
+    """The deployments to size: each of `models` with all combinations of what the other options list. Models that are
+    whole deployments (with an `@`) take engine, context and batch alone. Combinations of parallelism that make no
     deployment are left out, unless none is left. The options of `loadstone size`:"""
 
     models: Sequence[str] = flag(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -45,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                              the longest (kv_cache=reserved), that or none
     max_concurrent_requests  of context_tokens, held and run at once, over all replicas
     kv_capacity_tokens       that the KV caches of all replicas hold, of requests of context_tokens
-    why                      what stands against it and what would work, or what else binds; empty: nothing
+    why                      what stands against it and what would work, or what else limits it; empty: nothing
     assumed                  what the model's config left open and was assumed, and fields not understood; a draft
                              that is not counted
     """
@@ -103,11 +104,6 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
     held = 0 if wrong or not memory.has_room else memory.whole_requests(taken)
     seqs = max_seqs(deployment, memory) if memory.has_room else 0
     ways = deployment.tp * dp
-    kv_dtype = rules.kv_dtype
-    per_token = model.kv_bytes_per_token(kv_dtype)
-    per_token += sum(run.count * run.kv_bytes_per_token(kv_dtype) for run in rules.draft_layers)
-    if deployment.draft is not None:
-        per_token += deployment.draft.model.kv_bytes_per_token(kv_dtype)
     kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
     budgets = [budget for _, budget, _ in memory.stages]
     room = ways * sum(one.kv_bytes + one.state_bytes for one in budgets)
@@ -124,54 +120,65 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         kv_dtype=deployment.kv_dtype,
         engine=deployment.engine,
         engine_version=deployment.engine_version,
-        weights_bytes=_whole(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
-        kv_bytes_per_token=_whole(per_token, above=math.inf),
-        kv_replication=_whole(kv_replication(model, deployment.tp, kv_dtype), above=math.inf),
+        weights_bytes=_as_integer(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
+        kv_bytes_per_token=_as_integer(_kv_bytes_per_token(deployment), above=math.inf),
+        kv_replication=_as_integer(kv_replication(model, deployment.tp, rules.kv_dtype), above=math.inf),
         context_tokens=context,
         batch=batch,
-        kv_bytes=_whole(kv_bytes),
-        activation_bytes=_whole(
+        kv_bytes=_as_integer(kv_bytes),
+        activation_bytes=_as_integer(
             ways * sum(one.activation_bytes + one.runtime_bytes + one.graphs_bytes for one in budgets)
         ),
-        reserve_bytes=_whole(ways * sum(one.outside_bytes for one in budgets)),
-        free_bytes=_whole(room - kv_bytes),
-        usable_bytes=_whole(deployment.gpu.usable_bytes * deployment.gpus),
+        reserve_bytes=_as_integer(ways * sum(one.outside_bytes for one in budgets)),
+        free_bytes=_as_integer(room - kv_bytes),
+        usable_bytes=_as_integer(deployment.gpu.usable_bytes * deployment.gpus),
         fits=fits,
         max_context_tokens=longest,
         max_concurrent_requests=dp * int(min(seqs, held)),
         kv_capacity_tokens=dp * capacity,
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
-        why=_why(deployment, memory, wrong, fits, taken, batch, longest, seqs),
+        why=_why(deployment, memory, _Request(taken, batch, longest, seqs), fits, wrong),
         assumed="; ".join(
             [*model.assumed, *_draft_assumed(deployment), *not_simulated(deployment.engine, deployment.arguments)]
         ),
     )
 
 
-def _whole(value: float, above: float = 1e6) -> float:
-    """As an integer where it is one, or beyond `above`."""
+def _kv_bytes_per_token(deployment: Deployment) -> float:
+    rules = rules_of(deployment)
+    kv_dtype = rules.kv_dtype
+    total = deployment.model.kv_bytes_per_token(kv_dtype)
+    total += sum(run.count * run.kv_bytes_per_token(kv_dtype) for run in rules.draft_layers)
+    if deployment.draft is not None:
+        total += deployment.draft.model.kv_bytes_per_token(kv_dtype)
+    return total
+
+
+def _as_integer(value: float, above: float = 1e6) -> float:
+    """Return an integer where it is one, or beyond `above`."""
     return round(value) if float(value).is_integer() or abs(value) > above else value
 
 
 def _draft_assumed(deployment: Deployment) -> Iterator[str]:
-    """What the draft's config left open, or that nothing is counted of what guesses."""
+    """List what the draft's config left open, or say that nothing is counted of what guesses."""
     if deployment.draft is not None:
         yield from (f"draft {deployment.draft.model.name}: {each}" for each in deployment.draft.model.assumed)
     elif is_speculative(deployment) and not deployment.model.draft_layers:
         yield "no memory of a draft is counted: none is named (draft=MODEL), and the checkpoint has none of its own"
 
 
-def _why(
-    deployment: Deployment,
-    memory: Memory,
-    wrong: list[str],
-    fits: bool,
-    context: int,
-    batch: int,
-    longest: int,
-    seqs: int,
-) -> str:
+class _Request(NamedTuple):
+    """The tokens and the number of requests asked for, and the most tokens and requests that there can be."""
+
+    context: int
+    batch: int
+    longest: int
+    seqs: int
+
+
+def _why(deployment: Deployment, memory: Memory, request: _Request, fits: bool, wrong: list[str]) -> str:
+    context, batch, longest, seqs = request
     if wrong:
         if wrong == [beyond_context(deployment, context)] and memory.has_room:
             held = int(min(memory.whole_requests(context), seqs)) * deployment.dp
@@ -203,7 +210,8 @@ def _why(
 
 
 def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
-    """The widest precision of weights in which the same GPUs hold it; None where none of those looked at will do."""
+    """Find the widest precision of weights in which the same GPUs hold it; None where none of those looked at will
+    do."""
     four = "nvfp4" if "fp4" in deployment.gpu.flops_per_s else "int4"
     now = deployment.weights_dtype
     for dtype in (name for name in ("fp8", four) if now not in FORMATS or FORMATS[name].bytes < FORMATS[now].bytes):
@@ -214,7 +222,7 @@ def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
 
 
 def _larger_caches(deployment: Deployment, context: int, batch: int) -> list[str]:
-    """What would make the room for KV larger, or a token smaller."""
+    """List what would make the room for KV larger, or a token smaller."""
     if arguments := rules_of(deployment).cache_arguments(context, batch):
         texts = {name: str(value) for name, value in arguments}
         others = tuple(each for each in deployment.arguments if each[0] not in texts)

@@ -1,5 +1,5 @@
-"""How GPUs differ: which ones share coefficients, and how boards, caches and links differ from those that the
-coefficients were fitted on, which are data centres' GPUs with NVLink and 16-bit caches for the most part.
+"""Differences between GPUs: which ones share coefficients, and how boards, caches and links differ from those that
+the coefficients were fitted on, which are data centres' GPUs with NVLink and 16-bit caches for the most part.
 
 The latter is by kernel tables, for the points of the fit tell little or nothing of it: those of PyPI's
 aiconfigurator-core 0.12 (Apache-2.0), of vLLM, SGLang and TensorRT-LLM. `benchmarks/reaches.py` prints what each
@@ -35,12 +35,12 @@ def architecture_of(gpu: Gpu) -> str:
 
 
 def is_amd(architecture: str) -> bool:
-    """Whether its kernels, collectives and launches are AMD's libraries'."""
+    """Tell whether its kernels, collectives and launches are AMD's libraries'."""
     return architecture.startswith("cdna")
 
 
 def kind_of(model: Model) -> str:
-    """What its layers are, as engines had to learn them one after the other."""
+    """Name the kind of its layers, as engines had to learn them one after the other."""
     if any(isinstance(run.attention, LatentAttention | CompressedAttention) for run in model.layers):
         return "latent-attention"
     return "mixture-of-experts" if model.has_experts else "dense"
@@ -51,20 +51,21 @@ def shapes_of(model: Model) -> str:
     return f"{model.hidden} x {model.layer_count} x {model.vocab}"
 
 
-class Reach(NamedTuple):
-    """Of products on 16-, 8- and 4-bit numbers (the classes of coefficients `gemm_compute_…`, `gemm_memory_…`)."""
+class BoardEfficiency(NamedTuple):
+    """The shares that a board reaches of what the fitted ones do, in products on 16-, 8- and 4-bit numbers (the
+    classes of coefficients `gemm_compute_…`, `gemm_memory_…`)."""
 
     compute: tuple[float, float, float]
     memory: tuple[float, float, float]
 
 
-_AS_FITTED = Reach((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
-_L40S = Reach((0.77, 0.75, 0.75), (0.95, 0.95, 0.95))
+_AS_FITTED = BoardEfficiency((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
+_L40S = BoardEfficiency((0.77, 0.75, 0.75), (0.95, 0.95, 0.95))
 """350 W do not hold the clock that its data sheet counts with."""
 _BOARDS = {
     "l40s": _L40S,
     "rtx-6000-ada": _L40S,  # the same chip and data sheet, at 300 W
-    "rtx-pro-6000": Reach((1.07, 1.22, 1.63), (0.96, 0.99, 1.13)),
+    "rtx-pro-6000": BoardEfficiency((1.07, 1.22, 1.63), (0.96, 0.99, 1.13)),
 }
 _FLOORS = {"ada pcie": 0.75, "blackwell pcie": 0.75}
 """A product's floor there, of the 4 µs in data centres: 2 to 5 µs in 16 bits on RTX PRO 6000, 0 to 5 on L40S, by
@@ -78,7 +79,7 @@ _WIDENED = frozenset({"hopper", "hopper pcie", "blackwell"})
 
 
 class Ring(NamedTuple):
-    """Of collectives within a node, beside their coefficients: seconds on top of the floor, share of the link."""
+    """The collectives of a node, beside their coefficients: seconds on top of the floor, share of the link."""
 
     floor_s: float
     link: float
@@ -97,22 +98,23 @@ _ONE_LINK = Ring(0.0, 1.6)
 MI300X: ROCm blog, RCCL and xGMI, March 2025), where NVLink's coefficient is 0.47. Points have four GPUs or eight."""
 
 
-def reach_of(gpu: Gpu) -> Reach:
+def board_efficiency(gpu: Gpu) -> BoardEfficiency:
     return _BOARDS.get(gpu.name, _AS_FITTED)
 
 
 def floor_of(gpu: Gpu) -> float:
-    """The floor of one product, of the coefficient `product_s`."""
+    """Return the floor of one product, of the coefficient `product_s`."""
     return _FLOORS.get(architecture_of(gpu), 1.0)
 
 
 def widened(gpu: Gpu, rules: EngineRules | type[EngineRules]) -> float:
-    """What products on widened weights reach, of those on 16-bit ones."""
+    """Return the share of their rate on 16-bit weights that products on widened ones reach."""
     return _MARLIN.get(gpu.name.partition("-")[0], 1.0) if rules.marlin else 1.0
 
 
 def widening_of(gpu: Gpu, rules: EngineRules | type[EngineRules]) -> float:
-    """16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0 where no table tells it apart from reading.
+    """Return the 16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0 where no table tells it apart from
+    reading.
 
     With it and the time of the bandwidth the tables of attention are met: whatever the heads, vLLM reads FP8 at 2.4
     and 2.65 TB/s on H100 and H200 (2.9 and 3.9 in 16 bits), SGLang at 1.9 and 2.2 (2.9 and 4.0), and on B200 at 5.4

@@ -1,4 +1,4 @@
-"""What an engine's kernel for experts was measured at: a floor, and shares of the peaks.
+"""Measurements of engines' kernels for experts: a floor, and shares of the peaks.
 
     seconds = floor_s + touched·weights/(memory·bandwidth) + pairs·FLOPs/(compute·peak)
                       + pairs·activations/(moving·bandwidth)
@@ -46,48 +46,48 @@ class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def expert_kernel(engine: str, architecture: str, dtype: str) -> ExpertKernel:
-    """The kernel for experts with weights of a type of the catalogue (`bf16`, `fp8`, `nvfp4`, `mxfp4`, `int4` …), or
-    PER_TENSOR."""
+    """Return the kernel for experts with weights of a type of the catalogue (`bf16`, `fp8`, `nvfp4`, `mxfp4`, `int4`
+    …), or PER_TENSOR."""
     dtype = _ALIKE.get(dtype, dtype)
-    kin = [each for each in expert_kernels() if architecture.startswith(each.architecture)]
-    nearest = max((each.architecture for each in kin), key=len, default="")
-    here = [each for each in kin if each.architecture == nearest]
+    related = [each for each in expert_kernels() if architecture.startswith(each.architecture)]
+    nearest = max((each.architecture for each in related), key=len, default="")
+    here = [each for each in related if each.architecture == nearest]
     for kind in (dtype, _WIDENING):
         if near := [each for each in here if each.dtype == kind]:
             exact = [each for each in near if each.engine == engine]
             if kind == PER_TENSOR and not exact:
-                return _beside_16_bits(engine, architecture, near)
+                return _scale_16_bits(engine, architecture, near)
             return exact[0] if exact else mean_of(engine, architecture, dtype, near)
     if dtype == PER_TENSOR:
-        return _beside_16_bits(engine, architecture, [each for each in expert_kernels() if each.dtype == dtype])
+        return _scale_16_bits(engine, architecture, [each for each in expert_kernels() if each.dtype == dtype])
     known = [each for each in expert_kernels() if each.dtype == dtype] or list(expert_kernels())
     return mean_of(engine, architecture, dtype, known)
 
 
-def _beside_16_bits(engine: str, architecture: str, kernels: Sequence[ExpertKernel]) -> ExpertKernel:
-    """Of an engine whose per-tensor kernel no table has: its own of 16 bits, which launches and deals out tokens
-    alike, times how much the others' differ from theirs."""
+def _scale_16_bits(engine: str, architecture: str, kernels: Sequence[ExpertKernel]) -> ExpertKernel:
+    """Estimate the per-tensor kernel of an engine where no table has it: its own of 16 bits, which launches and deals
+    out tokens alike, times how much the others' differ from theirs."""
     plain = [expert_kernel(each.engine, each.architecture, "bf16") for each in kernels]
     own, theirs = expert_kernel(engine, architecture, "bf16"), mean_of(engine, architecture, PER_TENSOR, kernels)
-    beside = mean_of(engine, architecture, "bf16", plain)
+    others = mean_of(engine, architecture, "bf16", plain)
     names = ("floor_s", "compute", "memory", "moving")
     return ExpertKernel(
         engine, architecture, PER_TENSOR,
-        *(getattr(own, name) * getattr(theirs, name) / getattr(beside, name) for name in names),
+        *(getattr(own, name) * getattr(theirs, name) / getattr(others, name) for name in names),
     )  # fmt: skip
 
 
 @cache
 def expert_kernels() -> tuple[ExpertKernel, ...]:
-    """All that were measured."""
+    """Return all that were measured."""
     content = (resources.files("loadstone.predict.step_time") / "expert_kernels.json").read_bytes()
     return msgspec.json.decode(content, type=tuple[ExpertKernel, ...])
 
 
 def mean_of(engine: str, architecture: str, dtype: str, kernels: Sequence[ExpertKernel]) -> ExpertKernel:
-    """The geometric mean of others, for a kernel that has no measurements."""
+    """Return the geometric mean of others, for a kernel that has no measurements."""
 
-    def of(name: str) -> float:
+    def mean(name: str) -> float:
         return math.exp(sum(math.log(getattr(each, name)) for each in kernels) / len(kernels))
 
-    return ExpertKernel(engine, architecture, dtype, of("floor_s"), of("compute"), of("memory"), of("moving"))
+    return ExpertKernel(engine, architecture, dtype, mean("floor_s"), mean("compute"), mean("memory"), mean("moving"))

@@ -7,8 +7,8 @@
     where no CUDA graph holds the step, the host launches each kernel: ‖ kernels, launch_s·their number ‖
 
     product     ‖ n·FLOPs/(eC·peak), (weights + n·activations)/(eM·bandwidth) ‖
-    experts     floor + pairs·FLOPs/(eC·reach·peak) + touched·weights/(eM·reach·bandwidth) +
-                pairs·activations/(reach·bandwidth), the floor and the reaches as measured of the engine's kernel
+    experts     floor + pairs·FLOPs/(eC·share·peak) + touched·weights/(eM·share·bandwidth) +
+                pairs·activations/(share·bandwidth), the floor and the shares as measured of the engine's kernel
                 (expert_kernels.py); tokens T of all schedulers; touched = E/ep·(1 − (1 + a/s)^−s),
                 a = −T·ln(1 − k/E), where experts are asked for at gamma-distributed rates of shape s (s → ∞:
                 uniform routing, 1 − ((E − k)/E)^T). All ranks wait for the fullest: by z(ep) standard deviations it
@@ -28,13 +28,18 @@ NCCL's tests; exponents and shapes of the floors are ours, judged on the points 
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.predict.step_time.coefficients import INDEX, Array
 from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work
+
+Seconds = TypeVar("Seconds", float, Array)
+"""Of one deployment, or of several at once."""
 
 _GEMM_COMPUTE = np.array([INDEX["gemm_compute_bf16"], INDEX["gemm_compute_fp8"], INDEX["gemm_compute_fp4"]])
 _GEMM_MEMORY = np.array([INDEX["gemm_memory_bf16"], INDEX["gemm_memory_fp8"], INDEX["gemm_memory_fp4"]])
@@ -47,7 +52,8 @@ _FLOORS = {
 
 
 def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
-    """Everything that depends on the number of tokens alone: products, experts, collectives, floors of layers."""
+    """Return the seconds that depend on the number of tokens alone: products, experts, collectives, layers'
+    floors."""
     row = work.row
     each = np.zeros(len(row))
     met = tokens[row] * np.maximum(work.group, 1.0)
@@ -59,8 +65,8 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
     at = np.flatnonzero(work.kind == EXPERTS)
     if len(at):
         mine = row[at]
-        compute = values[mine, INDEX["expert_compute"]] * work.reach_compute[at] * work.peak[at]
-        memory = values[mine, INDEX["expert_memory"]] * work.reach_memory[at] * work.hbm[mine]
+        compute = values[mine, INDEX["expert_compute"]] * work.efficiency_compute[at] * work.peak[at]
+        memory = values[mine, INDEX["expert_memory"]] * work.efficiency_memory[at] * work.hbm[mine]
         ep, experts, per_token = work.ep[at], work.experts[at], work.per_token[at]
         shape, local, fullest = values[mine, INDEX["routing_shape"]], experts / ep, work.fullest[at]
         mean = met[at] * per_token / ep
@@ -73,14 +79,14 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
             work.floor[at]
             + pairs * work.flops[at] / compute
             + touched * work.weights[at] / memory
-            + moved * work.activations[at] / (work.reach_moving[at] * work.hbm[mine])
+            + moved * work.activations[at] / (work.efficiency_moving[at] * work.hbm[mine])
         )
 
     at = np.flatnonzero(work.kind == COLLECTIVE)
     if len(at):
         mine = row[at]
         floor = values[mine, INDEX["collective_s"]] * (0.5 + np.log2(work.ranks[at]) / 6)
-        link = values[mine, INDEX["collective_link"]] * work.reach_memory[at] * work.link[at]
+        link = values[mine, INDEX["collective_link"]] * work.efficiency_memory[at] * work.link[at]
         each[at] = floor + work.floor[at] + met[at] * work.message[at] / link
 
     total: Array = np.bincount(row, each * work.count, minlength=len(work.hbm)).astype(np.float64)
@@ -90,14 +96,14 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
 
 
 def met_part(work: Work) -> Work:
-    """Of the work behind body_seconds what is done on the tokens of all ranks of an attention-DP group together:
+    """Keep of the work behind body_seconds what is done on the tokens of all ranks of an attention-DP group together:
     experts and collectives. Zero without such a group."""
     none = dict.fromkeys(_FLOORS, np.zeros_like(work.layers))
     return replace(work, count=np.where(work.group > 1, work.count, 0.0), **none)  # type: ignore[arg-type]
 
 
 def head_seconds(work: Work, values: Array, sequences: Array) -> Array:
-    """Logits and sampling for so many sequences."""
+    """Return the seconds of logits and sampling for so many sequences."""
     at = np.flatnonzero(work.kind == HEAD)
     compute, memory = _rates(work, values, at)
     rows = sequences[work.row[at]]
@@ -123,34 +129,98 @@ def pair_seconds(work: Work, values: Array) -> tuple[Array, Array]:
     return work.pair_flops / products, work.window_pair_flops / products
 
 
-def waiting_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:
-    """What the hosts of a step's stages take that its kernels do not hide: (s, s per sequence of the step, s more
-    where it holds prompt tokens)."""
-    step, sequence, prompts = (
-        work.stages * values[:, INDEX[name]] for name in ("step_s", "sequence_s", "prefill_step_s")
-    )
-    return step, sequence, prompts
-
-
 def launch_seconds(work: Work, values: Array) -> Array:
-    """What launching the kernels one by one takes."""
+    """Return the seconds that launching the kernels one by one takes."""
     return work.launches * values[:, INDEX["launch_s"]]
 
 
-def both(first: Array, second: Array) -> Array:
-    total: Array = np.cbrt(first**3 + second**3)
-    return total
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Seconds of a step but for those of its tokens: numbers of one deployment, or arrays over several.
+
+    context, window      decode attention per context token, and per context token within windows
+    state                per sequence whose state is read and written
+    pair, window_pair    attention of prompts, per pair of a new and an earlier token, and the same within windows
+    launch               launching the kernels of a step one by one
+    step, sequence       host time of a step that its kernels do not hide, and more for each sequence
+    prompts              more of it where the step holds prompt tokens
+    """
+
+    context: Any
+    window: Any
+    state: Any
+    pair: Any
+    window_pair: Any
+    launch: Any
+    step: Any
+    sequence: Any
+    prompts: Any
 
 
-def pairs_of(new: Array, cached: Array, window: Array) -> tuple[Array, Array]:
-    """Pairs of a new token and those it attends to: all earlier ones, and at most `window` of them."""
+def step_terms(work: Work, values: Array) -> Terms:
+    """Return the terms of each of d deployments."""
+    step, sequence, prompts = (
+        work.stages * values[:, INDEX[name]] for name in ("step_s", "sequence_s", "prefill_step_s")
+    )
+    return Terms(
+        *context_seconds(work, values),
+        *pair_seconds(work, values),
+        launch_seconds(work, values),
+        step,
+        sequence,
+        prompts,
+    )
+
+
+def attention_seconds(
+    terms: Terms,
+    context_tokens: Seconds,
+    window_tokens: Seconds,
+    states: Seconds,
+    pairs: Seconds,
+    window_pairs: Seconds,
+) -> Seconds:
+    """Return the seconds of one pass over so many context tokens of decodes, and pairs of prompts."""
+    seconds: Seconds = (
+        terms.context * context_tokens
+        + terms.window * window_tokens
+        + terms.state * states
+        + terms.pair * pairs
+        + terms.window_pair * window_pairs
+    )
+    return seconds
+
+
+def step_seconds(terms: Terms, kernels: Seconds, sequences: Seconds, *, prompts: bool) -> Seconds:
+    """Return the seconds of a step: its kernels, and what the hosts of its stages add."""
+    seconds: Seconds = kernels + terms.step
+    if prompts:
+        seconds += terms.prompts
+    seconds += sequences * terms.sequence
+    return seconds
+
+
+def both(first: Seconds, second: Seconds) -> Seconds:
+    """Return the norm ‖first, second‖ of two times that overlap imperfectly."""
+    total = first**3 + second**3
+    return math.pow(total, 1 / 3) if isinstance(total, float) else np.cbrt(total)
+
+
+def attended_pairs(new: Seconds, cached: Seconds) -> Seconds:
+    """Count the pairs of a new token of a prompt and those before it."""
+    return new * (cached + new / 2)
+
+
+def window_pairs(new: Seconds, cached: Seconds, window: Seconds) -> Seconds:
+    """Count the same where each token attends to at most `window` of them."""
     # Token i of the chunk sees min(cached + i, window).
-    rising = np.clip(window - cached, 0.0, new)
-    return new * (cached + new / 2), rising * (cached + rising / 2) + (new - rising) * window
+    beyond = window - cached
+    rising = min(max(beyond, 0.0), new) if isinstance(beyond, float) else np.clip(beyond, 0.0, new)
+    return attended_pairs(rising, cached) + (new - rising) * window
 
 
 def _rates(work: Work, values: Array, at: NDArray[np.int64]) -> tuple[Array, Array]:
     """FLOP/s and bytes/s that products reach, per operator."""
     row = work.row[at]
-    compute = values[row, _GEMM_COMPUTE[work.compute[at]]] * work.reach_compute[at] * work.peak[at]
-    return compute, values[row, _GEMM_MEMORY[work.memory[at]]] * work.reach_memory[at] * work.hbm[row]
+    compute = values[row, _GEMM_COMPUTE[work.compute[at]]] * work.efficiency_compute[at] * work.peak[at]
+    return compute, values[row, _GEMM_MEMORY[work.memory[at]]] * work.efficiency_memory[at] * work.hbm[row]

@@ -50,8 +50,9 @@ ELSEWHERE: dict[Quantity, float] = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.
 benchmarks/public_points.csv lie inside, where nothing is suspect in them (docs/accuracy.md)."""
 
 
-class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a profile was fitted on; `kinds`: how many of its rows are of which kind of model (boards.kind_of)."""
+class FitProvenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The points that a profile was fitted on; `kinds`: how many of its rows are of which kind of model
+    (boards.kind_of)."""
 
     script: str
     date: str
@@ -77,7 +78,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logarithms: tuple[float, ...]
     covariance: tuple[tuple[float, ...], ...]
     residual: dict[Quantity, float]
-    provenance: Provenance
+    provenance: FitProvenance
     held_out: dict[str, tuple[float, ...]] = {}
     families: dict[str, str] = {}
     family_shares: dict[str, tuple[float, ...]] = {}
@@ -88,7 +89,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return np.exp(self.held_out.get(without or "", self.logarithms))
 
     def draws(self, n: int, seed: int) -> list[Array]:
-        """`n` vectors of coefficients from the log-normal that the fit left."""
+        """Draw `n` vectors of coefficients from the log-normal that the fit left."""
         rng = np.random.default_rng(seed)
         spread, axes = np.linalg.eigh(np.array(self.covariance))
         steps = rng.standard_normal((n, len(spread))) * np.sqrt(np.maximum(spread, 0.0))
@@ -96,7 +97,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def prior_profile(name: str = "prior") -> Profile:
-    """What is believed before any measurement."""
+    """Return what is believed before any measurement."""
     return Profile(
         name=name,
         engine="*",
@@ -106,12 +107,12 @@ def prior_profile(name: str = "prior") -> Profile:
         logarithms=tuple(PRIOR.tolist()),
         covariance=tuple(map(tuple, np.diag(SPREAD**2).tolist())),
         residual={"ttft": 0.5, "tpot": 0.3, "throughput": 0.3},
-        provenance=Provenance("predict/step_time/coefficients.py", "", 0, {}, "priors only"),
+        provenance=FitProvenance("predict/step_time/coefficients.py", "", 0, {}, "priors only"),
     )
 
 
 def processor_profile() -> Profile:
-    """The same of an engine on a processor, which no GPU's measurements say anything of."""
+    """Return the same of an engine on a processor, which no GPU's measurements say anything of."""
     return msgspec.structs.replace(
         prior_profile(PROCESSOR),
         architecture=PROCESSOR,
@@ -122,13 +123,13 @@ def processor_profile() -> Profile:
 
 
 def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
-    """The user's profile in that file or of that name, else the shipped one for this engine and GPU, else the
+    """Return the user's profile in that file or of that name, else the shipped one for this engine and GPU, else the
     nearest: the same engine on any GPU, any engine on the same kind of GPU, any on any. A GPU of the user's own has
     the coefficients of its kind, and the uncertainty of a GPU that nobody has measured."""
     engine, era = deployment.engine, rules_of(deployment).era
     architecture = architecture_of(deployment.gpu)
     if name:
-        profile = load(_path_of(name))
+        profile = load(_find_file(name))
         if profile.architecture not in ("*", architecture):
             here = f"{deployment.gpu.name} is {architecture}"
             raise OtherArchitecture(
@@ -149,15 +150,15 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     own = ((engine, era, nearest), (engine, "*", nearest), (engine, era, "*"), (engine, "*", "*"))
     for key in (*own, ("*", "*", nearest), ("*", "*", "*")):
         if key in shipped:
-            chosen = _of_kind(shipped[key], kind_of(deployment.model), shipped)
-            chosen = _of_family(chosen, family_of(deployment.model), shipped)
-            return chosen if known and not deployment.gpu.given else _unmeasured(chosen, shipped)
+            chosen = _adapt_to_kind(shipped[key], kind_of(deployment.model), shipped)
+            chosen = _adapt_to_family(chosen, family_of(deployment.model), shipped)
+            return chosen if known and not deployment.gpu.given else _widen(chosen, shipped)
     return prior_profile()
 
 
 def unmeasured(deployment: Deployment, profile: Profile) -> str:
-    """Of what there is no measurement in `profile`, as profile_of() found it; "" where there are some, or where it
-    is the user's own."""
+    """Name what there is no measurement of in `profile`, as profile_of() found it; "" where there are some, or where
+    it is the user's own."""
     if is_own(profile):
         return ""
     architecture, shipped = architecture_of(deployment.gpu), shipped_profiles()
@@ -178,13 +179,13 @@ def unmeasured(deployment: Deployment, profile: Profile) -> str:
 
 
 def engine_measured(deployment: Deployment) -> bool:
-    """Whether its engine was measured on any GPU: llama.cpp was on none."""
+    """Tell whether its engine was measured on any GPU: llama.cpp was on none."""
     return any(engine == deployment.engine for engine, _, _ in shipped_profiles())
 
 
 def vendor_measured(deployment: Deployment) -> bool:
-    """Whether a present release of its engine was measured with its kind of model on its vendor's GPUs: on AMD's that
-    is known for each architecture."""
+    """Tell whether a present release of its engine was measured with its kind of model on its vendor's GPUs: on AMD's
+    that is known for each architecture."""
     if deployment.gpu.vendor in MEASURED_VENDORS:
         return True
     mine = deployment.engine, architecture_of(deployment.gpu)
@@ -197,7 +198,8 @@ def vendor_measured(deployment: Deployment) -> bool:
 
 
 def remaining(profile: Profile, source: str | None = None) -> dict[Quantity, float]:
-    """What remains of ln(measured/predicted), by quantity, for a point of that `source`; None: on a user's machine.
+    """Return what remains of ln(measured/predicted), by quantity, for a point of that `source`; None: on a user's
+    machine.
 
     No less than ELSEWHERE, but where the fit has seen the source, or the profile is the user's own.
     """
@@ -207,7 +209,7 @@ def remaining(profile: Profile, source: str | None = None) -> dict[Quantity, flo
 
 
 def spreads(profile: Profile, slopes: Array, quantity: Quantity, source: str | None = None) -> Array:
-    """Standard deviations of ln(measured/predicted) of a `quantity`, √(J·C·Jᵀ + s²) with s from remaining().
+    """Return standard deviations of ln(measured/predicted) of a `quantity`, √(J·C·Jᵀ + s²) with s from remaining().
 
     `slopes`: d ln(predicted)/d ln(coefficient), a row for each point. An 80 % interval is exp(±Z80·that), of scores
     and of what a calibration gains; that of a simulation has the same C and s, and draws in place of slopes.
@@ -222,20 +224,20 @@ def _sources() -> frozenset[str]:
 
 
 def is_own(profile: Profile) -> bool:
-    """Whether it was made of a user's own measurements."""
+    """Tell whether it was made of a user's own measurements."""
     return bool(profile.provenance.rows) and profile.name not in {each.name for each in shipped_profiles().values()}
 
 
 def family_of(model: Model, family: str = "") -> str:
-    """The family, of those in the shipped fit, that a point of this model belongs to: the one it is stated to, else
+    """Name the family of the shipped fit that a point of this model belongs to: the one it is declared to, else
     that of the models of its shapes; "" where the fit has seen none."""
     widest = shipped_profiles().get(("*", "*", "*"), prior_profile())
     return family if family in widest.held_out else widest.families.get(shapes_of(model), "")
 
 
-def _of_kind(profile: Profile, kind: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
-    """Of an old era whose only experts were those of models with latent attention, others have the experts of the
-    engine's releases together: what those took lay in kernels of their own."""
+def _adapt_to_kind(profile: Profile, kind: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+    """Return the profile for a kind of model. In an old era whose only experts were those of models with latent
+    attention, others have the experts of the engine's releases together: those had kernels of their own."""
     era = shipped.get((profile.engine, profile.era, "*"), profile)
     wide = shipped.get((profile.engine, "*", profile.architecture), profile)
     if kind != "mixture-of-experts" or profile.era not in OLD_ERAS or kind in era.provenance.kinds:
@@ -250,8 +252,8 @@ def _of_kind(profile: Profile, kind: str, shipped: dict[tuple[str, str, str], Pr
     )
 
 
-def _of_family(profile: Profile, family: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
-    """With what the fit has learned of a model's family; as it is, of a family that was in no fit."""
+def _adapt_to_family(profile: Profile, family: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+    """Add what the fit has learned of a model's family; nothing of a family that was in no fit."""
     widest = shipped.get(("*", "*", "*"))
     added = widest.family_shares.get(family) if widest is not None else None
     if added is None:
@@ -259,9 +261,9 @@ def _of_family(profile: Profile, family: str, shipped: dict[tuple[str, str, str]
     return msgspec.structs.replace(profile, logarithms=tuple((np.array(profile.logarithms) + added).tolist()))
 
 
-def _unmeasured(profile: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
-    """What was fitted without any of a kind's rows is as uncertain as a GPU with no rows at all, and at least as the
-    kind that it is taken for."""
+def _widen(profile: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+    """Widen a profile that was fitted without any of a kind's rows: it is as uncertain as a GPU with no rows at all,
+    and at least as the kind that it is taken for."""
     for key in ((profile.engine, profile.era, "*"), (profile.engine, "*", "*"), ("*", "*", "*")):
         if key in shipped:
             wide = shipped[key]
@@ -270,8 +272,9 @@ def _unmeasured(profile: Profile, shipped: dict[tuple[str, str, str], Profile]) 
     return profile
 
 
-def _path_of(name: str) -> Path:
-    """A file of that path, or of that name among the user's profiles. Raises InputError where there is neither."""
+def _find_file(name: str) -> Path:
+    """Find a file of that path, or of that name among the user's profiles. Raises InputError where there is
+    neither."""
     stored = user_folder() / f"{name}.json"
     for path in (Path(name), stored):
         if path.is_file():
@@ -282,9 +285,9 @@ def _path_of(name: str) -> Path:
 
 
 def load(path: Path) -> Profile:
-    """A profile file, checked. Raises InputError."""
+    """Read and check a profile file. Raises InputError."""
     profile = read_json(path, Profile, _MOST_BYTES, "a profile", "`loadstone calibrate` writes one")
-    return _in_order(profile, str(path))
+    return _check(profile, str(path))
 
 
 def save(profile: Profile, folder: Path) -> Path:
@@ -319,7 +322,7 @@ def shipped_profiles() -> dict[tuple[str, str, str], Profile]:
     return {(each.engine, each.era, each.architecture): each for each in profiles}
 
 
-def _in_order(profile: Profile, where: str) -> Profile:
+def _check(profile: Profile, where: str) -> Profile:
     if profile.names != NAMES:
         raise InputError(f"profile {where}: its coefficients are of another version; write it anew")
     size = len(NAMES)

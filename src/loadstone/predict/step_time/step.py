@@ -1,8 +1,7 @@
-"""How long one engine step takes, which is what the simulator asks; and of what a predicted time consists."""
+"""The seconds of one engine step, which is what the simulator asks for; and what a predicted time consists of."""
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,13 +13,16 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.engines import rules_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, INDEX, LIGHT, Array
 from loadstone.predict.step_time.formulas import (
+    Terms,
+    attended_pairs,
+    attention_seconds,
     body_seconds,
-    context_seconds,
+    both,
     head_seconds,
-    launch_seconds,
     met_part,
-    pair_seconds,
-    waiting_seconds,
+    step_seconds,
+    step_terms,
+    window_pairs,
 )
 from loadstone.predict.step_time.profile import Profile, profile_of
 from loadstone.predict.step_time.work import Work, ideal, repeat, work_of
@@ -60,8 +62,8 @@ class StepModel:
         drafter: StepModel | None = None,
         offline: bool = False,
     ) -> None:
-        """`drafter`: the time of the deployment's draft model, where it is not that of these values. `offline`: the
-        engine has batches from its own interface, without server and client."""
+        """Tabulate the times of a deployment. `drafter`: the time of the deployment's draft model, where it is not
+        that of these values. `offline`: the engine has batches from its own interface, without server and client."""
         self.deployment = deployment
         self._profile = profile
         self.draft_tokens = draft_tokens
@@ -85,6 +87,7 @@ class StepModel:
         body = body_seconds(many, values, _GRID)
         met = body_seconds(met_part(many), values, _GRID)
         self._own, self._met = (body - met).tolist(), met.tolist()
+        self._is_grouped = bool(met.any())
         self._head = head_seconds(many, values, _GRID).tolist()
         self._grid = _GRID.tolist()
         one = self.values[None, :]
@@ -93,15 +96,11 @@ class StepModel:
         verifying = replace(
             self.work, context_flops=rows * self.work.context_flops, window_flops=rows * self.work.window_flops
         )
-        full, windowed, state = (float(each[0]) for each in context_seconds(verifying, one))
-        self._context_s, self._window_s, self._state_s = full, windowed, state
+        arrays = step_terms(verifying, one)
+        self._terms = terms = Terms(*(float(getattr(arrays, each)[0]) for each in Terms.__slots__))
         self._window = float(self.work.window[0])
-        self.window_tokens, self.window_s = self._window, windowed
-        self._pair_s, self._window_pair_s = (float(each[0]) for each in pair_seconds(self.work, one))
-        self._launch_s = float(launch_seconds(self.work, one)[0])
-        self._step_s, self._sequence_s, self._prefill_step_s = (
-            float(each[0]) for each in waiting_seconds(self.work, one)
-        )
+        self.window_tokens = self._window
+        self.window_s: float = terms.window
         self.request_s, self.request_token_s, self.stream_s = (
             float(self.values[INDEX[name]]) for name in ("request_s", "request_token_s", "stream_s")
         )
@@ -110,8 +109,9 @@ class StepModel:
         self._draft = drafts / model.layer_count if self.draft_tokens else 0.0
         if (drafter := self._drafter) is not None:
             # Where steps with prompts alone run without graphs, its passes after the first still do.
-            self._launch_s += drafter._launch_s * (self.draft_tokens if self.eager else 1)
-            theirs = self.draft_tokens * drafter._window_s
+            launch = terms.launch + drafter._terms.launch * (self.draft_tokens if self.eager else 1)
+            self._terms = replace(terms, launch=launch)
+            theirs = self.draft_tokens * drafter._terms.window
             if self.window_s + theirs > 0:
                 read = self._window * self.window_s + drafter._window * theirs
                 self.window_s += theirs
@@ -125,29 +125,29 @@ class StepModel:
         return self._profile
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
-        """(base_s, s_per_context_token) of a step of `decodes` sequences: base + slope·Σ context tokens.
+        """Return (base_s, s_per_context_token) of a step of `decodes` sequences: base + slope·Σ context tokens.
 
         Layers that see a window are taken as full of it: where Σ context tokens are fewer than the windows of all
         together, it takes window_s less for each that they lack.
         """
         line = self._lines.get(decodes)
         if line is None:
-            base = self._tokens_s(decodes, 0, 0.0) + decodes * self._state_s
-            slope = self._context_s
+            terms = self._terms
+            base, slope = self._tokens_s(decodes, 0, 0.0) + decodes * terms.state, terms.context
             if (drafter := self._drafter) is not None:
-                base += self.draft_tokens * decodes * drafter._state_s
-                slope += self.draft_tokens * drafter._context_s
+                base += self.draft_tokens * decodes * drafter._terms.state
+                slope += self.draft_tokens * drafter._terms.context
             if self.eager:
-                base = self._launched(base)
+                base = both(base, terms.launch)
             base += decodes * self.window_tokens * self.window_s
-            line = self._lines[decodes] = base + self._step_s + decodes * self._sequence_s, slope
+            line = self._lines[decodes] = step_seconds(terms, base, decodes, prompts=False), slope
         return line
 
     def step_s(
         self, decodes: int, decode_context_tokens: float, chunks: Chunks, met_tokens: int | None = None
     ) -> float:
-        """Seconds of one step: `decodes` sequences of so many context tokens in all, and chunks of prompts, each
-        (new tokens, tokens already cached).
+        """Return the seconds of one step: `decodes` sequences of so many context tokens in all, and chunks of
+        prompts, each (new tokens, tokens already cached).
 
         `met_tokens`: of an attention-DP group, how many tokens its ranks bring to the experts in this step, on
         average; None: as many as this one.
@@ -156,7 +156,9 @@ class StepModel:
             base, slope = self.decode_line(decodes)
             lacking = max(0.0, decodes * self.window_tokens - decode_context_tokens)
             return base + slope * decode_context_tokens - self.window_s * lacking
-        new_tokens = sum(new for new, _ in chunks)
+        new_tokens = 0
+        for new, _ in chunks:
+            new_tokens += new
         sequences = decodes + len(chunks)
         attention = self._attention_s(decodes, decode_context_tokens, chunks)
         if (drafter := self._drafter) is not None:
@@ -165,28 +167,18 @@ class StepModel:
             attention += (self.draft_tokens - 1) * later
         kernels = self._tokens_s(decodes, new_tokens, attention, len(chunks), met_tokens)
         if new_tokens + decodes * (1 + self.draft_tokens) > self.graph_tokens:
-            kernels = self._launched(kernels)
-        return kernels + self._step_s + self._prefill_step_s + sequences * self._sequence_s
+            kernels = both(kernels, self._terms.launch)
+        return step_seconds(self._terms, kernels, sequences, prompts=True)
 
     def _attention_s(self, decodes: int, decode_context_tokens: float, chunks: Chunks) -> float:
-        """Attention of one pass: what its decodes read, and the pairs in its prompts."""
-        pairs, window_pairs = 0.0, 0.0
+        """Return the seconds of attention in one pass: what its decodes read, and the pairs in its prompts."""
+        terms, pairs, within = self._terms, 0.0, 0.0
         for new, cached in chunks:
-            pairs += new * (cached + new / 2)
-            if self._window_pair_s:
-                rising = min(max(self._window - cached, 0.0), new)
-                window_pairs += rising * (cached + rising / 2) + (new - rising) * self._window
-        return (
-            self._context_s * decode_context_tokens
-            + self._window_s * min(decode_context_tokens, decodes * self._window)
-            + self._state_s * (decodes + len(chunks))
-            + self._pair_s * pairs
-            + self._window_pair_s * window_pairs
-        )
-
-    def _launched(self, kernels_s: float) -> float:
-        """formulas.both() of kernels and what launching them one by one takes, of plain numbers."""
-        return math.pow(kernels_s**3 + self._launch_s**3, 1 / 3)
+            pairs += attended_pairs(new, cached)
+            if terms.window_pair:
+                within += window_pairs(new, cached, self._window)
+        read = min(decode_context_tokens, decodes * self._window)
+        return attention_seconds(terms, decode_context_tokens, read, decodes + len(chunks), pairs, within)
 
     def _tokens_s(
         self, decodes: int, new_tokens: int, attention: float, chunks: int = 0, met_tokens: int | None = None
@@ -199,15 +191,18 @@ class StepModel:
             drafting = first + (self.draft_tokens - 1) * drafter._tokens_s(decodes + chunks, 0, 0.0)
         elif self.draft_tokens and decodes:
             # Each draft token is a pass through the draft layers and a head of its own.
-            body = self._at(self._own, decodes) + self._at(self._met, decodes)
-            each = self._draft * body + self._at(self._head, decodes)
+            each = self._draft * self._body_s(decodes, decodes) + self._interpolate(self._head, decodes)
             drafting = self.draft_tokens * each
         own = tokens + new_tokens
-        body = self._at(self._own, own) + self._at(self._met, own if met_tokens is None else met_tokens)
-        return body + self._at(self._head, tokens + chunks) + attention + drafting
+        body = self._body_s(own, own if met_tokens is None else met_tokens)
+        return body + self._interpolate(self._head, tokens + chunks) + attention + drafting
 
-    def _at(self, table: list[float], tokens: int) -> float:
-        """Linear between the points of the grid, and beyond its end."""
+    def _body_s(self, own_tokens: int, met_tokens: int) -> float:
+        own = self._interpolate(self._own, own_tokens)
+        return own + self._interpolate(self._met, met_tokens) if self._is_grouped else own
+
+    def _interpolate(self, table: list[float], tokens: int) -> float:
+        """Interpolate linearly between the points of the grid, and beyond its end."""
         if tokens <= 64:
             return table[max(0, tokens - 1)]
         above = min(bisect_right(self._grid, tokens), len(self._grid) - 1)
@@ -216,16 +211,16 @@ class StepModel:
         return table[above - 1] + (table[above] - table[above - 1]) * share
 
     def draws(self, n: int, seed: int) -> list[StepModel]:
-        """The same deployment with coefficients drawn from the profile's uncertainty."""
+        """Return the deployment with coefficients drawn from the profile's uncertainty."""
         return [self.at(values) for values in self.profile.draws(n, seed)]
 
     def at(self, values: Array) -> StepModel:
-        """The same deployment with other coefficients."""
+        """Return the deployment with other coefficients."""
         own, drafts, work = self._profile, self.draft_tokens, self.work
         return StepModel(self.deployment, own, draft_tokens=drafts, values=values, work=work, offline=self.offline)
 
     def light(self) -> StepModel:
-        """Speed of light: all efficiencies 1, all overheads 0."""
+        """Return the model at the speed of light: all efficiencies 1, all overheads 0."""
         work = ideal(self.work)
         drafter = self._drafter.light() if self._drafter is not None else None
         return StepModel(self.deployment, draft_tokens=self.draft_tokens, values=LIGHT, work=work, drafter=drafter)
@@ -260,7 +255,7 @@ _MOVE = 1e-3
 
 
 def first_token_s(model: StepModel, prompt_tokens: int, step_tokens: int) -> float:
-    """TTFT of one prompt in an idle engine whose steps take at most `step_tokens` of it."""
+    """Return the TTFT of one prompt in an idle engine whose steps take at most `step_tokens` of it."""
     seconds, cached = model.request_s + model.request_token_s * prompt_tokens + model.stream_s, 0
     while cached < prompt_tokens:
         new = min(prompt_tokens - cached, step_tokens)
@@ -269,13 +264,13 @@ def first_token_s(model: StepModel, prompt_tokens: int, step_tokens: int) -> flo
     return seconds
 
 
-class Part(NamedTuple):
+class TimePart(NamedTuple):
     name: str
     seconds: float
 
 
-def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> list[Part]:
-    """What `seconds` of a model is made of, largest first; they add up to it, parts of nothing left out.
+def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> list[TimePart]:
+    """Split `seconds` of a model into its parts, largest first; they add up to it, parts of nothing left out.
 
     A step's time grows in proportion where all its terms do (formulas.py), so it is Σ x·∂t/∂x over these terms x
     (Euler's theorem): by how much it grows, to first order, where a coefficient's term does. Terms that meet in a
@@ -288,6 +283,6 @@ def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> list[Pa
         signs = [1.0 if COEFFICIENTS[INDEX[each]].unit.startswith("s") else -1.0 for each in names]
         values = model.values.copy()
         values[[INDEX[each] for each in names]] *= np.exp(_MOVE * np.array(signs))
-        parts.append(Part(name, (seconds(model.at(values)) - total) / _MOVE))
-    parts.append(Part(REST, total - sum(part.seconds for part in parts)))
+        parts.append(TimePart(name, (seconds(model.at(values)) - total) / _MOVE))
+    parts.append(TimePart(REST, total - sum(part.seconds for part in parts)))
     return sorted((part for part in parts if part.seconds > 1e-3 * total), key=lambda part: -part.seconds)

@@ -1,7 +1,7 @@
-"""What one rank has to do in one engine step: products, reads and messages, counted from the model's shapes.
+"""The work of one rank in one engine step: products, reads and messages, counted from the model's shapes.
 
 A `Work` holds operators, one entry an operator, each belonging to a deployment (`row`); a deployment has its own
-arrays beside them. So the same formulas (`step.py`) serve one deployment over many batch sizes and, in a fit,
+arrays. So the same formulas (`formulas.py`) serve one deployment over many batch sizes and, in a fit,
 thousands of deployments at once.
 
 A rank's share follows the parallelism. With attention data-parallel, attention and its projections are whole on each
@@ -33,8 +33,8 @@ from loadstone.predict.step_time.boards import (
     ALIKE,
     Ring,
     architecture_of,
+    board_efficiency,
     floor_of,
-    reach_of,
     ring_of,
     widened,
     widening_of,
@@ -53,9 +53,10 @@ class Work:
     goes to), weights (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute
     and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so many standard deviations the fullest
     rank is above the mean), group (tokens of so many schedulers meet), ranks, link (bytes/s), message (bytes per
-    token); reach_compute and reach_memory (of experts, as their kernel was measured, of peak; of other products and
-    of a collective's link, beside the coefficients', reaches.py); floor (s, of experts and collectives); of experts:
-    reach_moving (of peak), all_pairs (0 or 1: it moves the activations of all ranks' pairs, not its own alone).
+    token); efficiency_compute and efficiency_memory (of experts, as their kernel was measured, of peak; of other
+    products and of a collective's link, times the coefficients', boards.py); floor (s, of experts and collectives);
+    of experts:
+    efficiency_moving (of peak), all_pairs (0 or 1: it moves the activations of all ranks' pairs, not its own alone).
     d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
     same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
     window_pair_flops (per pair of a new and an earlier token in a prompt), widening (of an FP8 cache: the time of so
@@ -83,9 +84,9 @@ class Work:
     link: Array
     message: Array
     floor: Array
-    reach_compute: Array
-    reach_memory: Array
-    reach_moving: Array
+    efficiency_compute: Array
+    efficiency_memory: Array
+    efficiency_moving: Array
 
     hbm: Array
     peak16: Array
@@ -115,7 +116,7 @@ _INTEGERS = {"row", "kind", "compute", "memory"}
 
 
 def stack(works: list[Work]) -> Work:
-    """Many works as one, the deployments numbered in order."""
+    """Join many works to one, the deployments numbered in order."""
     columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in _FIELDS}
     before = 0
     for work in works:
@@ -127,14 +128,14 @@ def stack(works: list[Work]) -> Work:
 
 
 def ideal(work: Work) -> Work:
-    """The same work with products, experts and caches at the speed of light, experts evenly spread."""
+    """Return the work with products, experts and caches at the speed of light, experts evenly spread."""
     ones, none = np.ones_like(work.floor), np.zeros_like(work.floor)
     even = replace(work, floor=none, fullest=none, all_pairs=none, widening=np.zeros_like(work.widening))
-    return replace(even, reach_compute=ones, reach_memory=ones, reach_moving=ones)
+    return replace(even, efficiency_compute=ones, efficiency_memory=ones, efficiency_moving=ones)
 
 
 def repeat(work: Work, count: int) -> Work:
-    """The same deployment so many times over: for evaluating it at several batch sizes at once."""
+    """Return the work of a deployment so many times over: for evaluating it at several batch sizes at once."""
     columns = {name: np.tile(getattr(work, name), count) for name in _FIELDS}
     columns["row"] += np.repeat(np.arange(count) * len(work.hbm), len(work.row))
     return Work(**columns)
@@ -164,7 +165,7 @@ LOGIT_BYTES = 12.0
 
 
 def work_of(deployment: Deployment) -> Work:
-    """The work of one rank of one scheduler (a data-parallel replica, or an attention rank) of `deployment`."""
+    """Count the work of one rank of one scheduler (a data-parallel replica, or an attention rank) of `deployment`."""
     return _Counter(deployment).work()
 
 
@@ -272,7 +273,7 @@ class _Counter:
                 activations=ACTIVATION_BYTES * (inputs + outputs),
                 group=group,
                 **self._precision(form),
-                **self._reaches(form),
+                **self._efficiencies(form),
             )
 
     def _experts(self, run: Layers, mlp: Experts, matrices: list[Matrix]) -> None:
@@ -297,9 +298,9 @@ class _Counter:
             all_pairs=self.ep > 1 and self.rules.all_pairs and architecture.split()[0] in _ALL_PAIRS,
             group=self.group,
             floor=kernel.floor_s,
-            reach_compute=kernel.compute,
-            reach_memory=kernel.memory,
-            reach_moving=kernel.moving,
+            efficiency_compute=kernel.compute,
+            efficiency_memory=kernel.memory,
+            efficiency_moving=kernel.moving,
             **self._precision(form),
         )
 
@@ -348,7 +349,7 @@ class _Counter:
             self._attend(count, attention.index_dim / ratio, flops, flops, None)
 
     def _state(self, state: LinearAttention, count: float) -> None:
-        """It is read and written once a step."""
+        """Count a state, which is read and written once a step."""
         each = state.state_bytes(self.rules.state_dtype)
         self.sums["state"] += count * 2 * each / min(self.tp, state.heads)
         self._small("linear_layers", count, _LINEAR_LAUNCHES[state.kind])
@@ -367,13 +368,13 @@ class _Counter:
     def _head(self) -> None:
         model = self.model
         form = FORMATS[model.dtype]
-        # Products beside the layers: of the embeddings of every layer, and between streams or widths.
-        beside = [
+        # Products outside the layers: of the embeddings of every layer, and between streams or widths.
+        extra = [
             msgspec.structs.replace(each, outputs=each.outputs * each.active)
             for each in model.extra
             if each.kind != "embedding"
         ]
-        self._products(Layers(1, None, None), beside, self.tp, 1, 1)
+        self._products(Layers(1, None, None), extra, self.tp, 1, 1)
         self._add(
             kind=HEAD,
             count=1.0,
@@ -382,7 +383,7 @@ class _Counter:
             activations=model.vocab * LOGIT_BYTES,
             group=1.0,
             **self._precision(form),
-            **self._reaches(form),
+            **self._efficiencies(form),
         )
 
     def _all_reduce(self, count: float, ranks: int, group: float) -> None:
@@ -410,7 +411,7 @@ class _Counter:
             group=group,
             peak=1.0,
             floor=ring.floor_s,
-            reach_memory=ring.link,
+            efficiency_memory=ring.link,
         )
 
     def _floor(self, count: float, form: Format) -> None:
@@ -419,7 +420,7 @@ class _Counter:
             self._small("quantised", count, 0)  # by the kernel before it: norm, attention, activation
 
     def _small(self, name: str, count: float, launches: int, floors: float = 1) -> None:
-        """What takes the floor `name` so many times over, and so many launches where no CUDA graph holds it."""
+        """Count the floor `name` so many times over, and so many launches where no CUDA graph holds it."""
         self.sums[name] += count * floors
         self.sums["launches"] += count * launches
 
@@ -427,7 +428,7 @@ class _Counter:
         self.rows.append(row)
 
     def _format(self, run: Layers, matrix: Matrix) -> Format:
-        """How a matrix is kept.
+        """Return the format that a matrix is kept in.
 
         Four-bit checkpoints of models with experts quantise the experts alone (NVFP4 of DeepSeek, Kimi, MiniMax and
         Qwen, MXFP4 of gpt-oss, INT4 of Kimi), dense ones every product but the head; for a checkpoint that is the
@@ -439,9 +440,8 @@ class _Counter:
         return self.model.format_of(run, matrix, dtype or None)
 
     def _precision(self, form: Format) -> dict[str, float]:
-        """Where the hardware has no products of a type, or fewer than of 16 bits (INT8 on B300), weights are widened
-        and multiplied in 16 bits.
-        """
+        """Return the peak and the efficiencies of products in a format. Where the hardware has none of a type, or
+        fewer than of 16 bits (INT8 on B300), weights are widened and multiplied in 16 bits."""
         name = "fp4" if form.dtype in ("nvfp4", "mxfp4") else form.dtype
         widened = self.gpu.peak_flops_per_s("bf16")
         native = self.gpu.flops_per_s.get(name, 0.0) >= widened
@@ -451,13 +451,16 @@ class _Counter:
             "memory": _class(form),
         }
 
-    def _reaches(self, form: Format) -> dict[str, float]:
-        reach, kind = reach_of(self.gpu), self._precision(form)
+    def _efficiencies(self, form: Format) -> dict[str, float]:
+        efficiency, kind = board_efficiency(self.gpu), self._precision(form)
         compute, memory = int(kind["compute"]), int(kind["memory"])
         apart = 1.0 if compute == memory else widened(self.gpu, self.rules)
-        return {"reach_compute": apart * reach.compute[compute], "reach_memory": reach.memory[memory]}
+        return {
+            "efficiency_compute": apart * efficiency.compute[compute],
+            "efficiency_memory": efficiency.memory[memory],
+        }
 
 
 def _class(form: Format) -> int:
-    """Which of the GEMM efficiencies: 16, 8 or 4 bits."""
+    """Return the number of its GEMM efficiency: 16, 8 or 4 bits."""
     return {16: 0, 32: 0, 8: 1}.get(form.bits, 2)

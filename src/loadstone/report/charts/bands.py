@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 from loadstone.core.units import show_number
-from loadstone.report.charts.lines import CROSSED, bounds, crossed, unit_of, warning
+from loadstone.report.charts.lines import CROSSED, bounds, cross_out, unit_of, warning
 from loadstone.report.charts.theme import (
     GREY,
     INK,
@@ -23,9 +23,9 @@ from loadstone.report.charts.theme import (
     wide,
 )
 from loadstone.report.data.frames import Frame, Measure, load_title
-from loadstone.report.data.points import Point
+from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import lengths_label
-from loadstone.report.data.wording import joined, requests_a
+from loadstone.report.data.wording import join, requests_a
 
 WIDE = 30
 """Times that the p99 must be above the median for a logarithmic axis."""
@@ -34,7 +34,7 @@ FAR = 10
 
 
 def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
-    """p50, p90 and p99 of one series over its loads, with the bounds of the p99."""
+    """Draw p50, p90 and p99 of one series over its loads, with the bounds of the p99."""
     unit, scale = unit_of(measure, frame.points)
     rows: list[Row] = []
     for point in frame.points:
@@ -72,7 +72,7 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     return figure(
         key,
         f"{measure.name}: median, p90, p99",
-        [frame.words, joined("line: median; dark: to p90; light: to p99", bar_text, sizes, by="; ")],
+        [frame.words, join("line: median; dark: to p90; light: to p99", bar_text, sizes, by="; ")],
         chart,
         section="run",
         summary=f"{measure.name} percentiles, {frame.words}: "
@@ -83,12 +83,13 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     )
 
 
-def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]]:
-    """(simulated, measured or imported) points of the same deployment under the same work, where both are there.
+def pair_predictions(points: Sequence[CellPoint]) -> list[tuple[list[CellPoint], list[CellPoint]]]:
+    """Return (simulated, measured or imported) points of the same deployment under the same work, where both are
+    there.
 
     Of several settings each is laid under what was measured with it, and where nobody said with which.
     """
-    groups: dict[Any, tuple[list[Point], list[Point]]] = defaultdict(lambda: ([], []))
+    groups: dict[Any, tuple[list[CellPoint], list[CellPoint]]] = defaultdict(lambda: ([], []))
     for point in points:
         key = (
             point.architecture or point.model, point.engine, point.gpu, point.gpus, point.parallel, point.kind,
@@ -105,8 +106,8 @@ def predictions(points: Sequence[Point]) -> list[tuple[list[Point], list[Point]]
     return pairs
 
 
-def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure | None:
-    """Measurements laid over the prediction with its interval, and over the roofline where it is known."""
+def draw_prediction(pair: tuple[list[CellPoint], list[CellPoint]], measure: Measure) -> Figure | None:
+    """Draw measurements laid over the prediction with its interval, and over the roofline where it is known."""
     simulated, measured = pair
     unit, scale = unit_of(measure, [*simulated, *measured])
     lines, dots = _rows(simulated, measure, scale), _rows(measured, measure, scale)
@@ -115,7 +116,7 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
     x = load_axis(load_title(simulated[0]), sorted({row["x"] for row in (*lines, *dots)}))
     title = f"{measure.name} ({unit})"
     light: list[Row] = [
-        {"x": point.load, "y": value * scale, "what": "speed of light"}
+        {"x": point.load, "y": value * scale, "what": "roofline"}
         for point in sorted(simulated, key=lambda each: each.load)
         if (value := {"tpot": point.roofline.tpot_s, "ttft": point.roofline.ttft_s}.get(measure.key)) is not None
     ]
@@ -125,7 +126,7 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
             row["low"] = min(each["y"] for each in (*lines, *dots)) / 2
     y_scale = alt.Scale(type="log", nice=False, padding=8) if log else alt.Scale()
     y, low = (alt.Y(f"{column}:Q", title=title, scale=y_scale) for column in ("y", "low"))
-    shown = {"simulated": GREY, "measured": INK} | ({"speed of light": GREY} if light else {})
+    shown = {"simulated": GREY, "measured": INK} | ({"roofline": GREY} if light else {})
     colour = colour_by("what", list(shown), list(shown.values()))
     dashes = alt.StrokeDash(
         "what:N", scale=alt.Scale(domain=list(shown), range=[[6, 3], [1, 0], [2, 3]]), legend=None
@@ -143,14 +144,14 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
         layers.append(bars.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     tooltip = tooltips(("run:N",), ("x:Q",), ("y:Q", title, ",.4~r"))
     marks = alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    layers += crossed(marks, dots, x, y)
+    layers += cross_out(marks, dots, x, y)
     if any("warned" in row for row in dots):
         explained.append(CROSSED)
     if light:
         layers.append(alt.Chart(data(light)).mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes))
     off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
     first = measured[0]
-    words = joined(first.model, first.engine, first.hardware, lengths_label(first), simulated[0].settings, by=" · ")
+    words = join(first.model, first.engine, first.hardware, lengths_label(first), simulated[0].settings, by=" · ")
     agreement = (
         f"measured / simulated: {_times(min(off))} to {_times(max(off))} over {len(off)} loads"
         if off
@@ -167,11 +168,11 @@ def predicted(pair: tuple[list[Point], list[Point]], measure: Measure) -> Figure
 
 
 def _times(ratio: float) -> str:
-    """`1.10`, `243`."""
+    """Write `1.10`, `243`."""
     return f"{ratio:.2f}" if ratio < 10 else show_number(ratio, 3)
 
 
-def _rows(points: Sequence[Point], measure: Measure, scale: float) -> list[Row]:
+def _rows(points: Sequence[CellPoint], measure: Measure, scale: float) -> list[Row]:
     return [
         {"x": point.load, "y": value * scale, "run": f"run {point.number}"}
         | {"what": "simulated" if point.source == "simulated" else "measured"}

@@ -10,13 +10,13 @@ import altair as alt
 
 from loadstone.analyse.compare.result import MetricRow
 from loadstone.core.units import show_number
-from loadstone.report.charts.lines import CROSSED, bounds, crossed, unit_of, warning
-from loadstone.report.charts.theme import GREY, INK, WIDTH, Figure, Row, data, figure, layered, tooltips
+from loadstone.report.charts.lines import CROSSED, bounds, cross_out, unit_of, warning
+from loadstone.report.charts.theme import GREY, INK, WIDTH, Figure, Row, data, figure, stack_layers, tooltips
 from loadstone.report.data.frames import Measure, load_label
-from loadstone.report.data.pairs import UNSETTLED, Fact, Ratio, heaviest, interval_words, left_out
-from loadstone.report.data.points import Point
-from loadstone.report.data.series import common, lengths_label, series_of
-from loadstone.report.data.wording import count, joined, requests_a
+from loadstone.report.data.pairs import UNSETTLED, Fact, Ratio, has_unsettled, heaviest, interval_words
+from loadstone.report.data.points import CellPoint
+from loadstone.report.data.series import lengths_label, list_common, series_of
+from loadstone.report.data.wording import count, join, requests_a
 
 ROWS = 24
 """Bars, or rows of a picture, beyond these are left to the table."""
@@ -27,33 +27,62 @@ _LANE = 11
 
 
 def side_by_side(
-    sets: Sequence[Sequence[Point]], measure: Measure, fact: Fact, what: str, *, none: str
+    sets: Sequence[Sequence[CellPoint]], measure: Measure, fact: Fact, what: str, *, none: str
 ) -> Figure | None:
-    """A group of bars for each set of switches(), a bar for each value of what was switched.
+    """Draw a group of bars for each set of switches(), a bar for each value of what was switched.
 
     `what`: that in words; `none`: what it is called where there is none of it.
     """
     every = [point for switched in sets for point in switched]
-    if not every:
-        return None
     unit, scale = unit_of(measure, every)
+    rows = _bar_rows(every, measure, fact, none, scale)
+    if not rows:
+        return None
+    lengths = {lengths_label(point) for point in every if point.prefix == ""}
+    one_load = len({(point.kind, point.load) for point in every}) == 1
+    return figure(
+        f"{fact}-{measure.key}",
+        f"{measure.name}: {what}",
+        [
+            join(
+                *list_common(every, without=(fact,)),
+                lengths.pop() if len(lengths) == 1 else "",
+                load_label(every[0]) if one_load else "",
+                by=" · ",
+            ),
+            measure.definition.format(since=every[0].since, window=every[0].window),
+            join(
+                requests_a("bar", (point.ok for point in every)),
+                "intervals are in the table",
+                "pale: the cell carries a warning" if any("warned" in row for row in rows) else "",
+                by="; ",
+            ),
+        ],
+        _bars(rows, f"{measure.name} ({unit})", none),
+        section=fact,
+        summary=f"{measure.name} in {unit}, {what}: "
+        + "; ".join(f"{row['set']} {row['value']} {show_number(row['y'], 4)}" for row in rows[:12]),
+    )
+
+
+def _bar_rows(every: Sequence[CellPoint], measure: Measure, fact: Fact, none: str, scale: float) -> list[Row]:
     names = [series.label for series in series_of(every, without=(fact,))]
     loads = {(point.kind, point.load) for point in every}
     rows: list[Row] = []
     for point, name in zip(every, names, strict=True):
         if (y := measure.of(point)) is not None:
-            named = joined(name, load_label(point) if len(loads) > 1 else "", by=" · ")
+            named = join(name, load_label(point) if len(loads) > 1 else "", by=" · ")
             value = getattr(point, fact) or none
-            said = f"{show_number(y * scale, 4)} {value}"
-            row = {"set": named, "value": value, "y": y * scale, "order": point.load, "n": point.ok, "said": said}
+            text = f"{show_number(y * scale, 4)} {value}"
+            row = {"set": named, "value": value, "y": y * scale, "order": point.load, "n": point.ok, "said": text}
             rows.append(row | warning(point))
-    rows = rows[: 2 * ROWS]
-    if not rows:
-        return None
+    return rows[: 2 * ROWS]
+
+
+def _bars(rows: Sequence[Row], title: str, none: str) -> dict[str, Any]:
     values = sorted({row["value"] for row in rows}, key=lambda value: (value != none, value))
     ordered = sorted(rows, key=lambda row: (row["set"].partition(" · ")[0], row["order"]))
     order = list(dict.fromkeys(row["set"] for row in ordered))
-    title = f"{measure.name} ({unit})"
     base = alt.Chart(data(rows)).encode(
         y=alt.Y("set:N", title=None, sort=order, axis=alt.Axis(labelLimit=300)),
         yOffset=alt.YOffset("value:N", sort=values),
@@ -70,35 +99,11 @@ def side_by_side(
         tooltip=tooltips(("set:N",), ("value:N",), ("y:Q", title, ",.4~r"), ("n:Q", "requests")),
     )
     texts = base.mark_text(align="left", dx=4, fontSize=12).encode(x=alt.X("y:Q"), text="said:N")
-    height = max(120, len(order) * (18 * len(values) + 12))
-    lengths = {lengths_label(point) for point in every if point.prefix == ""}
-    return figure(
-        f"{fact}-{measure.key}",
-        f"{measure.name}: {what}",
-        [
-            joined(
-                *common(every, without=(fact,)),
-                lengths.pop() if len(lengths) == 1 else "",
-                load_label(every[0]) if len(loads) == 1 else "",
-                by=" · ",
-            ),
-            measure.definition.format(since=every[0].since, window=every[0].window),
-            joined(
-                requests_a("bar", (point.ok for point in every)),
-                "intervals are in the table",
-                "pale: the cell carries a warning" if any("warned" in row for row in rows) else "",
-                by="; ",
-            ),
-        ],
-        layered([bars, texts], width=WIDTH - 60, height=height),
-        section=fact,
-        summary=f"{measure.name} in {unit}, {what}: "
-        + "; ".join(f"{row['set']} {row['value']} {show_number(row['y'], 4)}" for row in rows[:12]),
-    )
+    return stack_layers([bars, texts], width=WIDTH - 60, height=max(120, len(order) * (18 * len(values) + 12)))
 
 
 def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
-    """A picture for each pair of GPUs: a row for each model, number of GPUs and length; a mark for each measure."""
+    """Draw a picture for each pair of GPUs: a row for each model, number of GPUs and length, a mark per measure."""
     pairs: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
     for ratio in heaviest(ratios):
         pairs[ratio.over.gpu, ratio.under.gpu].append(ratio)
@@ -109,7 +114,7 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
         placed: list[tuple[Any, Row]] = []
         for ratio, name in zip(own, names, strict=True):
             point = ratio.over
-            row = joined(
+            row = join(
                 name if name != over else "",
                 load_label(point) if len(loads) > 1 else "",
                 f"{count(point.output_tokens)} out" if len(lengths) > 1 and point.output_tokens else "",
@@ -121,7 +126,7 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
         order = list(dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0])))
         shown = [row for _, row in placed if row["row"] in order[:ROWS]]
         beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
-        words = common([ratio.over for ratio in own], without=("gpu",))
+        words = list_common([ratio.over for ratio in own], without=("gpu",))
         words = [
             f"{ratio.over.gpus} GPU{'s' * (ratio.over.gpus != 1)} each" if part == ratio.over.hardware else part
             for part in words
@@ -134,12 +139,12 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
                     " · ".join(words),
                     f"Right of 1 {over} is better, whatever the measure: latencies are inverted" + beyond,
                     "At the highest load that both keep up with; model, engine, GPU count and lengths are the same",
-                    joined(
+                    join(
                         f"bars: {interval_words(own)}, and how much repeats differ"
                         if any("low" in row for row in shown)
                         else "no interval: too few generations of requests",
                         CROSSED if any("warned" in row for row in shown) else "",
-                        UNSETTLED if left_out(own) else "",
+                        UNSETTLED if has_unsettled(own) else "",
                         by="; ",
                     ),
                 ],
@@ -160,7 +165,7 @@ _CHANGED = {"output_tok_s": "output throughput", "total_tok_s": "total throughpu
 
 
 def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | None:
-    """B against A, a row for each load, a mark for each of the metrics that are asked for first; right of 1 B is
+    """Draw B against A, a row for each load, a mark for each of the metrics that are asked for first; right of 1 B is
     better. None where they have no ratio.
     """
     shown: list[Row] = []
@@ -193,8 +198,8 @@ def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | 
 
 
 def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, Any]:
-    """Ratios with their intervals around a line at 1, which is in the middle: as far to the right is as good as to
-    the left is bad.
+    """Draw ratios with their intervals around a line at 1, which is in the middle: as far to the right is as good
+    as to the left is bad.
     """
     measures = list(dict.fromkeys(row["measure"] for row in rows))
     values = [row[name] for row in rows for name in ("times", "low", "high") if row.get(name)]
@@ -221,6 +226,6 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
     layers = [
         even,
         known.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
-        *crossed(marks, rows, x, y, yOffset=lane),
+        *cross_out(marks, rows, x, y, yOffset=lane),
     ]
-    return layered(layers, width=WIDTH - 100, height=max(100, _LANE * len(measures) * len(order)))
+    return stack_layers(layers, width=WIDTH - 100, height=max(100, _LANE * len(measures) * len(order)))

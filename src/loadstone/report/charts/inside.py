@@ -24,7 +24,7 @@ from loadstone.report.charts.theme import (
     wide,
 )
 from loadstone.report.data.samples import TIME_BINS, Heat, RunSample, Track
-from loadstone.report.data.wording import count, joined, requests_a
+from loadstone.report.data.wording import count, join, requests_a
 
 _SHADES = (INK, INK, GREY, GREY)
 _STROKES = ([1, 0], [3, 3], [1, 0], [3, 3])
@@ -32,7 +32,7 @@ _STROKES = ([1, 0], [3, 3], [1, 0], [3, 3])
 
 
 def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: str) -> Figure | None:
-    """The share of requests below each latency, a line for each load."""
+    """Draw the share of requests below each latency, a line for each load."""
     cdfs = [cdf for cdf in sample.cdfs if cdf.metric == metric]
     if not cdfs:
         return None
@@ -77,12 +77,12 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
 
 
 def _pairs(many: int) -> list[list[float]]:
-    """A dash for each two lines, of which one is INK and one GREY."""
+    """Return a dash for each two lines, of which one is INK and one GREY."""
     return [list(DASHES[at // 2 % len(DASHES)]) for at in range(many)]
 
 
 def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
-    """The run's course: a panel for each kind of thing that was counted, all over the same seconds."""
+    """Draw the run's course: a panel for each kind of thing that was counted, all over the same seconds."""
     panels: dict[str, list[Track]] = {}
     for track in sample.tracks:
         panels.setdefault(track.panel, []).append(track)
@@ -121,7 +121,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
     return figure(
         key,
         "The run over time",
-        [name, joined("under way: sent, not ended", f"means over {TIME_BINS} intervals of the run", dotted, by="; ")],
+        [name, join("under way: sent, not ended", f"means over {TIME_BINS} intervals of the run", dotted, by="; ")],
         chart,
         section="run",
         summary=f"Timeline of {name}: "
@@ -130,7 +130,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
 
 
 def gaps(heat: Heat, name: str, *, key: str) -> Figure:
-    """ITL over the run: how many tokens came after which gap, when."""
+    """Draw ITL over the run: how many tokens came after which gap, when."""
     used = np.flatnonzero(heat.counts.sum(axis=0))
     low, high = int(used[0]), int(used[-1]) + 1
     total = int(heat.counts.sum())

@@ -24,18 +24,18 @@ from loadstone.report.charts.theme import (
     Row,
     data,
     figure,
-    layered,
     load_axis,
     seconds_unit,
+    stack_layers,
     tooltips,
     wide,
 )
-from loadstone.report.data.frames import E2E, PER_USER, Frame, Measure, bunched, knee, load_label
+from loadstone.report.data.frames import E2E, PER_USER, Frame, Measure, is_bunched, knee, load_label
 from loadstone.report.data.pairs import Effect
-from loadstone.report.data.points import Point
-from loadstone.report.data.series import Series
-from loadstone.report.data.statistic import REPEATS, Stat
-from loadstone.report.data.wording import joined, requests_a
+from loadstone.report.data.points import CellPoint
+from loadstone.report.data.series import ChartSeries
+from loadstone.report.data.statistic import REPEATS, Estimate
+from loadstone.report.data.wording import join, requests_a
 
 Direction = Literal["x", "y"]
 Look = TypeVar("Look")
@@ -64,39 +64,39 @@ _SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
 """Where a text may stand beside its point: its alignment, and the way there, right and down."""
 
 
-def named(point: Point, series: Series) -> Row:
-    """Whose it is; and that its cell carries a warning, where it does."""
+def row_facts(point: CellPoint, series: ChartSeries) -> Row:
+    """Make the facts of a row: its series, and a warning if its cell carries one."""
     hue = PALETTE[point.hue % len(PALETTE)]
     return {"label": series.label, "variant": series.variant, "who": point.who, "hue": hue} | warning(point)
 
 
-def warning(*points: Point) -> Row:
-    """That a cell carries one, where it does."""
+def warning(*points: CellPoint) -> Row:
+    """Mark a row whose cell carries a warning."""
     return {} if all(point.trusted for point in points) else {"warned": True}
 
 
-def bounds(known: Stat | Effect | None, scale: float = 1.0) -> dict[str, float]:
+def bounds(known: Estimate | Effect | None, scale: float = 1.0) -> dict[str, float]:
     if known is None or known.low is None or known.high is None:
         return {}
     return {"low": known.low * scale, "high": known.high * scale}
 
 
 def panels(layers: list[alt.Chart], rows: Sequence[Row]) -> list[alt.Chart] | dict[str, Any]:
-    """Of more lines than have their names beside them a small picture for each thing compared, all on the same axes.
+    """Draw a small picture for each thing compared, on the same axes, if lines are too many to be named beside them.
 
     `layers`: all of the same `rows`.
     """
     if directly(rows) or not len({row["label"] for row in rows}) > DIRECT or len({row["who"] for row in rows}) < 2:
         return layers
-    spec = layered(layers, width=WIDTH // 2 - 30, height=HEIGHT // 2 + 30)
+    spec = stack_layers(layers, width=WIDTH // 2 - 30, height=HEIGHT // 2 + 30)
     (name,) = {layer.pop("data")["name"] for layer in spec["layer"]}
     whole = {key: spec.pop(key) for key in ("$schema", "datasets")}
     by = {"field": "who", "type": "nominal", "title": None, "sort": list(dict.fromkeys(row["who"] for row in rows))}
     return whole | {"data": {"name": name}, "facet": by, "columns": 2, "spec": spec}
 
 
-def quantiles(known: Stat | None, scale: float) -> dict[str, float]:
-    """What a page can show in place of a median."""
+def quantiles(known: Estimate | None, scale: float) -> dict[str, float]:
+    """Give what a page can show in place of a median."""
     if known is None or known.which != "median" or known.p90 is None or known.p99 is None:
         return {}
     return {"p50": known.value * scale, "p90": known.p90 * scale, "p99": known.p99 * scale}
@@ -112,14 +112,14 @@ def lines(
     bars: Direction = "y",
     order: str = "",
 ) -> list[alt.Chart]:
-    """A line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
+    """Draw a line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
 
     known: as in looks(). order: the column that a line follows, where it is not x.
     """
     encode, base = looks(rows, known), alt.Chart(data(rows))
     along = {"order": alt.Order(f"{order}:Q")} if order else {}
     drawn = [base.mark_line().encode(x=x, y=y, **along, **encode("line"))]
-    drawn += crossed(base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point")), rows, x, y)
+    drawn += cross_out(base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point")), rows, x, y)
     drawn += names_beside(rows, known, y, order or "x")
     if not any("low" in row for row in rows):
         return drawn
@@ -135,8 +135,10 @@ def lines(
     return [bounded.encode(**ends, **encode("rule")), *drawn]
 
 
-def crossed(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more: Any) -> list[alt.Chart]:
-    """The marks; those of cells with a warning crossed out. `more`: channels that place the marks beside x and y."""
+def cross_out(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more: Any) -> list[alt.Chart]:
+    """Cross out the marks of cells with a warning. `more`: channels that place the marks beside x and
+    y.
+    """
     if not any("warned" in row for row in rows):
         return [marks]
     cross = alt.Chart(data(rows)).transform_filter("datum.warned").mark_text(text="×", fontSize=19)
@@ -144,8 +146,8 @@ def crossed(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more: A
 
 
 def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
-    """Encodings of a mark: the colour of whose it is in the whole report; dashes and shapes by the rest where several
-    share a colour, else shapes by colour. All are of one field, so that the legend is one.
+    """Return encodings of a mark: the colour of whose it is in the whole report; dashes and shapes by the rest where
+    several share a colour, else shapes by colour. All are of one field, so that the legend is one.
 
     `known`: variants of the whole report, see Frame.
     """
@@ -173,7 +175,7 @@ def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
 
 
 def _places(rows: Sequence[Row], known: Sequence[str]) -> tuple[dict[str, Row], bool, list[int]]:
-    """A row of each line, whether several share a colour, and the number of the shape, and dash, of each."""
+    """Return a row of each line, whether several share a colour, and the number of the shape, and dash, of each."""
     of = {row["label"]: row for row in rows}
     shared = len({row["hue"] for row in of.values()}) < len(of)
     order = sorted(dict.fromkeys((*known, *(row["variant"] for row in rows))), key=bool)
@@ -190,13 +192,13 @@ def _places(rows: Sequence[Row], known: Sequence[str]) -> tuple[dict[str, Row], 
 
 
 def directly(rows: Sequence[Row]) -> bool:
-    """Whether each line has its name beside its end, which is easier to read than a legend."""
+    """Tell whether each line has its name beside its end, which is easier to read than a legend."""
     names = {row["label"] for row in rows}
     return 1 < len(names) <= DIRECT and max(map(len, names)) <= LONGEST
 
 
 def names_beside(rows: Sequence[Row], known: Sequence[str], y: alt.Y, order: str) -> list[alt.Chart]:
-    """The name of each line right of the picture, at the height of its end, none over another."""
+    """Draw the name of each line right of the picture, at the height of its end, none over another."""
     if not directly(rows):
         return []
     last = {row["label"]: row for row in sorted(rows, key=lambda row: float(row[order]))}
@@ -220,7 +222,7 @@ def names_beside(rows: Sequence[Row], known: Sequence[str], y: alt.Y, order: str
 
 
 def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False, log: bool | None = None) -> alt.Scale:
-    """From 0 with some room above, or logarithmic, by `log` or where values span more than a factor of LOGARITHMIC.
+    """Make a scale from 0 with some room above; or logarithmic, by `log` or where values span over LOGARITHMIC times.
 
     `bars`: they lie along this axis, and their ends have to be seen too.
     """
@@ -229,7 +231,7 @@ def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False, lo
 
 
 def _ends(rows: Sequence[Row], column: Direction, bars: bool, log: bool | None = None) -> tuple[float, float]:
-    """Where the axis begins and ends: at 0 unless it is logarithmic."""
+    """Give the ends of the axis: it begins at 0 unless it is logarithmic."""
     values = [row[column] for row in rows]
     ends_of_bars = [row[end] for row in rows for end in ("low", "high") if bars and end in row]
     if not (wide(values, LOGARITHMIC) if log is None else log):
@@ -240,7 +242,7 @@ def _ends(rows: Sequence[Row], column: Direction, bars: bool, log: bool | None =
 
 
 def alike_scales(rows: Sequence[Row], bars: Direction) -> tuple[alt.Scale, alt.Scale]:
-    """Of x and y: both logarithmic where either needs to be, so that a power law is a line."""
+    """Make the scales of x and y: both logarithmic where either needs to be, so that a power law is a line."""
     log = all(min(row[column] for row in rows) > 0 for column in "xy") and any(
         wide([row[column] for row in rows], LOGARITHMIC) for column in "xy"
     )
@@ -248,23 +250,23 @@ def alike_scales(rows: Sequence[Row], bars: Direction) -> tuple[alt.Scale, alt.S
 
 
 def _domain(channel: alt.X | alt.Y) -> tuple[float, float]:
-    """Where its axis begins, 0 unless it is logarithmic, and ends."""
+    """Give the ends of a scale, the lower 0 unless it is logarithmic."""
     low, high = channel["scale"]["domain"]
     return low, high
 
 
 def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Loads, each written beside its point, on that side of it where it lies on nothing else."""
-    base = alt.Chart(data(_beside(rows, x, y))).encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
+    """Draw loads, each written beside its point, on that side of it where it lies on nothing else."""
+    base = alt.Chart(data(_place_names(rows, x, y))).encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
     return [
         base.transform_filter(f"datum.side == {n}").mark_text(align=align, dx=dx, dy=dy, fontSize=12)
         for n, (align, dx, dy) in enumerate(_SIDES)
     ]
 
 
-def _beside(rows: Sequence[Row], x_axis: alt.X, y_axis: alt.Y) -> list[Row]:
-    """The loads that can be written, heaviest first, each with its side: none lies on a line, a point or another; of
-    points that lie together under the same load one says it.
+def _place_names(rows: Sequence[Row], x_axis: alt.X, y_axis: alt.Y) -> list[Row]:
+    """Return the loads that can be written, heaviest first, each with its side: none lies on a line, a point or
+    another; of points that lie together under the same load one says it.
     """
     ends = {"x": _domain(x_axis), "y": _domain(y_axis)}
     at = {id(row): (_part(row["x"], *ends["x"]) * WIDTH, -_part(row["y"], *ends["y"]) * HEIGHT) for row in rows}
@@ -298,23 +300,23 @@ def _beside(rows: Sequence[Row], x_axis: alt.X, y_axis: alt.Y) -> list[Row]:
 
 
 def _part(value: float, low: float, high: float) -> float:
-    """Where a value stands on an axis with these ends, from 0 to 1."""
+    """Place a value on an axis with these ends, from 0 to 1."""
     return math.log(value / low) / math.log(high / low) if low else value / high if high else 0.0
 
 
 def against(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
-    """`measure` over the frame's axis, a line for each series; None where no point has it."""
+    """Draw `measure` over the frame's axis, a line for each series; None where no point has it."""
     unit, scale = unit_of(measure, frame.points)
     rows: list[Row] = []
     for point, series in frame.pairs:
         at, value = frame.x(point), measure.of(point)
         if at is not None and value is not None:
-            row = {"x": at, "y": value * scale} | named(point, series) | bounds(measure.stat(point), scale)
+            row = {"x": at, "y": value * scale} | row_facts(point, series) | bounds(measure.stat(point), scale)
             row |= quantiles(measure.stat(point), scale)
             rows.append(row | {"n": _n(measure, point), "is": load_label(point)})
     if not rows:
         return None
-    stat_name = _which(frame.points, measure)
+    stat_name = _choose(frame.points, measure)
     title = f"{measure.name}{stat_name} ({unit})"
     x = load_axis(frame.x_title, sorted({row["x"] for row in rows}))
     y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True))
@@ -330,18 +332,18 @@ def against(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
 
 
 def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: str, key: str) -> Figure | None:
-    """Throughput over latency: each line a series, from its lightest load to its heaviest, loads written beside."""
+    """Draw throughput over latency: each line a series, from its lightest load to its heaviest, with loads named."""
     unit, scale = unit_of(latency, frame.points)
     rows: list[Row] = []
     for point, series in frame.pairs:
         slow, much = latency.of(point), throughput.of(point)
         if slow is not None and much is not None:
-            row = {"x": slow * scale, "y": much, "load": point.load} | named(point, series)
+            row = {"x": slow * scale, "y": much, "load": point.load} | row_facts(point, series)
             rows.append(row | bounds(latency.stat(point), scale) | {"n": _n(latency, point)})
     if len(rows) < 2:
         return None
     title = f"{throughput.name} ({throughput.unit})"
-    x_title = f"{latency.name}{_which(frame.points, latency)} ({unit})"
+    x_title = f"{latency.name}{_choose(frame.points, latency)} ({unit})"
     x_scale, y_scale = alike_scales(rows, bars="x")
     x, y = alt.X("x:Q", title=x_title, scale=x_scale), alt.Y("y:Q", title=title, scale=y_scale)
     shown = ("x:Q", f"{latency.name} ({unit})", ",.4~r"), ("y:Q", title, ",.5~r"), ("n:Q", "requests")
@@ -372,8 +374,8 @@ _PACE = "Output tok/s per user (1 / median TPOT)"
 
 
 def _knees(frame: Frame, rows: Sequence[Row]) -> list[Row]:
-    """The rows at the knees of their series."""
-    of: dict[str, list[Point]] = defaultdict(list)
+    """Return the rows at the knees of their series."""
+    of: dict[str, list[CellPoint]] = defaultdict(list)
     for point, series in frame.pairs:
         if point.output_tokens_per_s:
             of[series.label].append(point)
@@ -382,8 +384,9 @@ def _knees(frame: Frame, rows: Sequence[Row]) -> list[Row]:
 
 
 def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure | None:
-    """What a pace per user costs: tokens per GPU, or dollars per million tokens, over tokens per second per user; a
-    line for each series through its loads, and a step through the points that none beats in both.
+    """Draw what a pace per user costs: tokens per GPU, or dollars per million, over tokens per second per user.
+
+    Each series has a line through its loads; a step goes through the points that none beats in both.
     """
     rows = _rows(frame, measure)
     if len(rows) < 2:
@@ -408,7 +411,7 @@ def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure |
             sample_words(frame.points, measure),
         ],
         [
-            *([_joined(best, x, y)] if several else []),
+            *([_join_points(best, x, y)] if several else []),
             *lines(rows, frame.variants, x, y, tooltip, order="load"),
             *loads_beside(rows, x, y),
         ],
@@ -422,8 +425,8 @@ def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure |
 
 
 def _candidates(frame: Frame) -> Frame:
-    """The points that a front is of: not what was predicted, where anything was measured; none with a warning, where
-    others are there.
+    """Return the points that a front is of: not what was predicted, where anything was measured; none with a warning,
+    where others are there.
     """
     measured = frame.only(lambda point, _: point.source != "simulated")
     measured = measured if measured.points else frame
@@ -442,14 +445,14 @@ def _aside(frame: Frame) -> str:
         if any(not point.trusted for point in rest) and all(point.trusted for point in candidates)
         else "",
     ]
-    words = joined(*aside, by=" and ")
+    words = join(*aside, by=" and ")
     return f", without {words}" if words else ""
 
 
 def _rows(frame: Frame, measure: Measure) -> list[Row]:
     return [
         {"x": pace, "y": value, "load": point.load}
-        | named(point, series)
+        | row_facts(point, series)
         | bounds(measure.stat(point), 1.0)
         | ({"total": point.dollars_total.value} if point.dollars_total is not None else {})
         for point, series in frame.pairs
@@ -458,7 +461,7 @@ def _rows(frame: Frame, measure: Measure) -> list[Row]:
 
 
 def _front(rows: Sequence[Row], better: Literal["higher", "lower"]) -> list[dict[str, Any]]:
-    """The points that none beats in both pace, x, and y; fastest first."""
+    """Return the points that none beats in both pace, x, and y; fastest first."""
     sign = 1 if better == "higher" else -1
     front: list[dict[str, Any]] = []
     for row in sorted(rows, key=lambda each: (-each["x"], -sign * each["y"])):
@@ -467,8 +470,8 @@ def _front(rows: Sequence[Row], better: Literal["higher", "lower"]) -> list[dict
     return front
 
 
-def _joined(front: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
-    """The front as a step."""
+def _join_points(front: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
+    """Draw the front as a step."""
     marks = alt.Chart(data(front)).mark_line(
         interpolate="step-before", color="#777777", strokeDash=[3, 3], strokeWidth=2
     )
@@ -477,49 +480,49 @@ def _joined(front: Sequence[Row], x: alt.X, y: alt.Y) -> alt.Chart:
 
 
 def _tooltips(frame: Frame, *more: tuple[str, ...]) -> list[alt.Tooltip]:
-    """What a point of a front tells of itself; `more`: of its height."""
+    """List what a point of a front tells of itself; `more`: of its height."""
     return tooltips(*WHOSE, ("load:Q", frame.x_title), ("x:Q", "tok/s per user", ",.4~r"), *more)
 
 
 def whose(frame: Frame, rows: Sequence[Row]) -> str:
-    """The frame's words, and of which series the rows are where no legend tells: where of several one is left."""
+    """Write the frame's words, and the rows' series where no legend names it, since only one is left."""
     series = dict.fromkeys(row["label"] for row in rows)
     parts = [*frame.words.split(" · "), *next(iter(series)).replace("not stated", "").split(" · ")]
-    return joined(*dict.fromkeys(parts), by=" · ") if len(series) == 1 else frame.words
+    return join(*dict.fromkeys(parts), by=" · ") if len(series) == 1 else frame.words
 
 
-def unit_of(measure: Measure, points: Sequence[Point]) -> tuple[str, float]:
-    """Milliseconds for latencies below two seconds."""
+def unit_of(measure: Measure, points: Sequence[CellPoint]) -> tuple[str, float]:
+    """Return milliseconds for latencies below two seconds."""
     if measure.unit != "s":
         return measure.unit, 1.0
     values = [value for point in points if (value := measure.of(point)) is not None]
     return seconds_unit(max(values, default=math.inf))
 
 
-def _n(measure: Measure, point: Point) -> int | None:
-    """Requests that a value is of: those of a pooled one are not its gaps."""
+def _n(measure: Measure, point: CellPoint) -> int | None:
+    """Return requests that a value is of: those of a pooled one are not its gaps."""
     stat = None if measure.pooled else measure.stat(point)
     return stat.n if stat is not None and stat.n is not None else point.ok
 
 
-def _which(points: Sequence[Point], measure: Measure) -> str:
+def _choose(points: Sequence[CellPoint], measure: Measure) -> str:
     kinds = {stat.which for point in points if (stat := measure.stat(point)) is not None and stat.which != "rate"}
     return f", {' or '.join(sorted(kinds, reverse=True))}" if kinds else ""
 
 
-def definition(points: Sequence[Point], measure: Measure) -> str:
+def definition(points: Sequence[CellPoint], measure: Measure) -> str:
     loop = "closed loop" if points[0].kind == "concurrency" else "open loop"
     since = " or ".join(sorted({point.since for point in points}))
     return measure.definition.format(since=f"{since} ({loop})", window=points[0].window)
 
 
-def sample_words(points: Sequence[Point], measure: Measure) -> str:
-    """How many requests a point is made of, and what its bar says."""
+def sample_words(points: Sequence[CellPoint], measure: Measure) -> str:
+    """Say how many requests a point is made of, and what its bar means."""
     stats = [stat for point in points if (stat := measure.stat(point)) is not None]
     sources = sorted({point.source for point in points})
     levels = sorted({stat.level for stat in stats if stat.level is not None})
     bare = [point for point in points if (stat := measure.stat(point)) is not None and stat.level is None]
-    why = joined(
+    why = join(
         "tokens of all requests are pooled" if measure.pooled and bare else "",
         "other tools' summaries have none" if not measure.pooled and any(point.sums for point in bare) else "",
         "too few generations of requests" if not measure.pooled and not all(point.sums for point in bare) else "",
@@ -533,8 +536,8 @@ def sample_words(points: Sequence[Point], measure: Measure) -> str:
         )
     else:
         bars = f"no interval: {why}"
-    left_out = sum(bunched(point, measure) for point in points)
-    return joined(
+    left_out = sum(is_bunched(point, measure) for point in points)
+    return join(
         requests_a("point", (_n(measure, p) for p in points)),
         bars,
         " and ".join(sources),
@@ -547,7 +550,7 @@ def sample_words(points: Sequence[Point], measure: Measure) -> str:
 
 
 def _spoken(rows: Sequence[Row], unit: str) -> str:
-    """The lines in words, for those who do not see them."""
+    """Return the lines in words, for those who do not see them."""
     lines = defaultdict(list)
     for row in rows:
         lines[row["label"]].append(row)

@@ -29,7 +29,7 @@ class Finalist(NamedTuple):
 
 
 def cost_figure(finalists: Sequence[Finalist], cost_unit: str) -> Figure:
-    """What is paid for how much certainty. The front: nothing is both cheaper and surer."""
+    """Draw what is paid for how much certainty. The front: nothing is both cheaper and surer."""
     rows = [
         {
             "plan": f"{each.replicas} × {each.name}", "deployment": each.short, "cost": each.cost,
@@ -71,7 +71,7 @@ def cost_figure(finalists: Sequence[Finalist], cost_unit: str) -> Figure:
 
 
 def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
-    """How near the tightest bound comes as a replica's load grows: its capacity is where it reaches 1."""
+    """Draw how near the tightest bound comes as a replica's load grows: its capacity is where it reaches 1."""
     chosen = finalists[:_MOST_CURVES]
     rows = [
         {"deployment": each.short, "plan": each.name, "load": load, "worst": worst}

@@ -1,4 +1,4 @@
-"""Which pictures a set of points asks for."""
+"""Choose the pictures that a set of points asks for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from loadstone.report.charts.bands import predicted, predictions
+from loadstone.report.charts.bands import draw_prediction, pair_predictions
 from loadstone.report.charts.bars import ratio_figures, side_by_side
 from loadstone.report.charts.lines import against, front, trade_off
 from loadstone.report.charts.theme import SHAPES, Figure
@@ -32,9 +32,9 @@ from loadstone.report.data.frames import (
     pace,
 )
 from loadstone.report.data.pairs import gpu_ratios, switches
-from loadstone.report.data.points import Point
-from loadstone.report.data.series import Series, hued
-from loadstone.report.data.wording import joined
+from loadstone.report.data.points import CellPoint
+from loadstone.report.data.series import ChartSeries, assign_hues
+from loadstone.report.data.wording import join
 
 MAX_FIGURES = 80
 MAX_LINES = 24
@@ -63,7 +63,7 @@ class _Wanted(NamedTuple):
 
     kind: str
     section: str
-    points: Sequence[Point]
+    points: Sequence[CellPoint]
     make: Callable[[], Figure | None]
 
 
@@ -71,11 +71,11 @@ HEROES = ("price-price", "throughput-pareto", "throughput-throughput-e2e", "offl
 """Kinds of pictures that show an answer, the first that can be drawn: what a pace per user costs, then gives."""
 
 
-def drawn(points: Sequence[Point], main: Frame | None = None) -> Drawn:
-    """The pictures of these points in the order of a report, at most MAX_FIGURES: of each kind in turn those of the
-    most cells, so that no kind is missing. `main`: the cells of the hero.
+def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Drawn:
+    """Return the pictures of these points in the order of a report, at most MAX_FIGURES: of each kind in turn those
+    of the most cells, so that no kind is missing. `main`: the cells of the hero.
     """
-    points = hued(points)
+    points = assign_hues(points)
     wanted = list(_all(points))
     lead, hero = _hero(points, wanted, main)
     chosen = _most_telling(wanted)
@@ -104,9 +104,9 @@ def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
 
 
 def _hero(
-    points: Sequence[Point], wanted: Sequence[_Wanted], main: Frame | None
+    points: Sequence[CellPoint], wanted: Sequence[_Wanted], main: Frame | None
 ) -> tuple[_Wanted | None, Figure | None]:
-    """The picture of the answer's cells, which then stands in no section; of setups with one load each a front."""
+    """Draw the picture of the answer's cells, which stands in no section; for setups with one load each, a front."""
     if main is None:
         return None, None
     places = {(point.number, point.cell) for point in main.points}
@@ -123,9 +123,9 @@ def _hero(
     return None, None
 
 
-def _all(points: Sequence[Point]) -> Iterator[_Wanted]:
-    """Every picture that these points may give; one that has too little in it is None when it is made."""
-    sweeps, by_length, by_model = _framed(points)
+def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
+    """Return every picture that these points may give; one that has too little in it is None when it is made."""
+    sweeps, by_length, by_model = _make_frames(points)
 
     def of(frame: Frame, kind: str, section: str, make: Callable[..., Figure | None], *given: Any) -> _Wanted:
         return _Wanted(f"{section}-{kind}", section, frame.points, partial(make, frame, *given))
@@ -167,9 +167,9 @@ def _all(points: Sequence[Point]) -> Iterator[_Wanted]:
         yield _Wanted("gpus", "gpus", points, partial(_as_is, picture))
     for frame in by_model:
         yield trade(frame, pace(frame.points), OUTPUT, "models", "models")
-    for pair in predictions(points):
+    for pair in pair_predictions(points):
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, BATCH_S):
-            make = partial(predicted, pair, measure)
+            make = partial(draw_prediction, pair, measure)
             yield _Wanted(f"predicted-{measure.key}", "predicted", pair[1], make)
 
 
@@ -177,8 +177,10 @@ def _as_is(figure: Figure) -> Figure:
     return figure
 
 
-def _framed(points: Sequence[Point]) -> list[list[Frame]]:
-    """All frames: sweeps, by length, by model. They know one another's variants, where there are several to tell."""
+def _make_frames(points: Sequence[CellPoint]) -> list[list[Frame]]:
+    """Return all frames: sweeps, by length, by model. They know one another's variants, where there are several to
+    tell.
+    """
     framed = [
         [_cut(frame) for frame in group]
         for group in (
@@ -193,27 +195,27 @@ def _framed(points: Sequence[Point]) -> list[list[Frame]]:
 
 
 def _widest(frame: Frame) -> Measure:
-    """Total tokens where every point has them: what offline results are given in."""
+    """Return total tokens where every point has them: what offline results are given in."""
     return TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
 
 
 def _full(frame: Frame) -> bool:
-    """Whether most series of the frame have more than one length."""
+    """Tell whether most series of the frame have more than one length."""
     xs = frame.xs
     return 2 * sum(len(each) > 1 for each in xs.values()) > len(xs)
 
 
 def _cut(frame: Frame) -> Frame:
-    weights: dict[Series, tuple[int, float]] = {}
+    weights: dict[ChartSeries, tuple[int, float]] = {}
     for point, series in frame.pairs:
         many, most = weights.get(series, (0, 0.0))
         weights[series] = many + 1, max(most, point.output_tokens_per_s or 0.0)
-    chosen: dict[Series, str] = {}
+    chosen: dict[ChartSeries, str] = {}
     for series in sorted(weights, key=weights.__getitem__, reverse=True):
         if len(chosen) < MAX_LINES and len({*chosen.values(), series.variant}) <= len(SHAPES):
             chosen[series] = series.variant
     if len(chosen) == len(weights):
         return frame
     cut = frame.only(lambda _, series: series in chosen)
-    words = joined(cut.words, f"{len(chosen)} of {len(weights)} series", by=" · ")
+    words = join(cut.words, f"{len(chosen)} of {len(weights)} series", by=" · ")
     return msgspec.structs.replace(cut, words=words)

@@ -20,8 +20,8 @@ _GIB = 1 << 30
 
 
 def memory_picture(rows: Sequence[Row]) -> Figure:
-    """One bar per row, in GiB per GPU (mean over a pipeline's stages), with a line where
-    the GPU ends; what lies beyond it does not fit. Raises InputError where there is nothing, or too much, to draw.
+    """Draw one bar per row, in GiB per GPU (mean over a pipeline's stages), with a line where the GPU ends; what lies
+    beyond it does not fit. Raises InputError where there is nothing, or too much, to draw.
     """
     import altair as alt
 
@@ -73,14 +73,14 @@ def memory_picture(rows: Sequence[Row]) -> Figure:
 
 
 def _parts(row: Row) -> dict[str, float]:
-    """GiB per GPU, none negative: what lacks shows as a bar that is too long."""
+    """Return GiB per GPU, none negative: what lacks shows as a bar that is too long."""
     gpus = row.gpus * _GIB
     sizes = (row.weights_bytes, row.activation_bytes, row.kv_bytes, row.free_bytes, row.reserve_bytes)
     return {part: max(0.0, value) / gpus for (part, _), value in zip(PARTS, sizes, strict=True)}
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """`llama-3.1-70b fp8 on 2×h100 tp2`, with more of what tells two apart where that is needed."""
+    """Write `llama-3.1-70b fp8 on 2×h100 tp2`, with more of what tells two apart where that is needed."""
     named = [f"{row.model.rpartition('/')[2]} {row.weights_dtype} on {row.machine}" for row in rows]
     for fact in ("tp", "pp", "dp", "ep", "engine", "kv_dtype", "context_tokens", "batch"):
         more = [f"{name} {_fact(fact, getattr(row, fact))}" for name, row in zip(named, rows, strict=True)]
@@ -96,8 +96,8 @@ def _fact(fact: str, value: str | int) -> str:
 
 
 def contexts_picture(rows: Sequence[Row]) -> Figure:
-    """The longest context of each model on each number of GPUs, whatever else differs, which the notes say. Raises
-    InputError where they are too many to read.
+    """Draw the longest context of each model on each number of GPUs, whatever else differs, which the notes say.
+    Raises InputError where they are too many to read.
     """
     import altair as alt
 
@@ -153,7 +153,7 @@ def contexts_picture(rows: Sequence[Row]) -> Figure:
 
 
 def _best_of(boxes: Collection[Sequence[Row]]) -> str:
-    """What differs among the rows of a box, of which it has the longest."""
+    """Say what differs among the rows of a box, which has the longest of them."""
     facts = {"engine": "engines", "weights_dtype": "precisions", "kv_dtype": "KV precisions", "batch": "batches"}
     facts |= dict.fromkeys(("tp", "pp", "dp", "ep"), "splits")
     differing = [

@@ -1,9 +1,9 @@
-"""What all pictures have: looks, data, axes, tooltips, and their files (SVG, PNG, HTML), made offline.
+"""Give all pictures the same looks, data, axes, tooltips, and their files (SVG, PNG, HTML), made offline.
 
 They are small with large letters, so that they can be read at a third of their size. A colour means one thing in all
-pictures of a report: what is compared (data/series.py, hued). The first three are of Okabe and Ito, Color Universal
-Design (2008); all have a contrast of at least 3 on white and on the dark page, are told apart by the colour-blind
-(tests/report/test_charts.py has the measure), and have a shape beside them.
+pictures of a report: what is compared (data/series.py, assign_hues). The first three are of Okabe and Ito, Color
+Universal Design (2008); all have a contrast of at least 3 on white and on the dark page, are told apart by the
+colour-blind (tests/report/test_charts.py has the measure), and have a shape beside them.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Figure(msgspec.Struct, kw_only=True):
 
 
 def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: str, summary: str) -> Figure:
-    """An Altair chart, or charts in layers, made a figure: title, notes and looks added."""
+    """Make a figure of an Altair chart, or of charts in layers: add title, notes and looks."""
     shown_notes = [note for note in notes if note]
     lines = [line for note in shown_notes for line in textwrap.wrap(note, _LINE_CHARS)]
-    spec = layered(chart) if isinstance(chart, list) else chart
+    spec = stack_layers(chart) if isinstance(chart, list) else chart
     if not isinstance(spec, dict):
         spec = spec.to_dict(validate=schemapi.DEBUG_MODE)
     spec["title"] = {"text": textwrap.wrap(title, 52) or "", "subtitle": lines}
@@ -70,8 +70,10 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
     return Figure(key=key, title=title, notes=shown_notes, summary=summary, section=section, spec=spec)
 
 
-def layered(charts: Sequence[alt.Chart], **more: Any) -> dict[str, Any]:
-    """The specification of charts over one another. Altair's own way copies all of them for each that is added."""
+def stack_layers(charts: Sequence[alt.Chart], **more: Any) -> dict[str, Any]:
+    """Return the specification of charts over one another. Altair's own way copies all of them for each that is
+    added.
+    """
     parts = [chart.to_dict(validate=schemapi.DEBUG_MODE) for chart in charts]
     datasets = {name: rows for part in parts for name, rows in part.pop("datasets", {}).items()}
     layers = [{name: value for name, value in part.items() if name not in ("$schema", "config")} for part in parts]
@@ -79,7 +81,7 @@ def layered(charts: Sequence[alt.Chart], **more: Any) -> dict[str, Any]:
 
 
 def tooltips(*columns: tuple[str, ...]) -> list[alt.Tooltip]:
-    """Of columns of the data, each with its title and number format where these are not its name and Vega's own."""
+    """Make tooltips of columns, each with its title and number format where these are not its name and Vega's own."""
 
     def tooltip(column: str, title: str = "", format: str = "") -> alt.Tooltip:
         return alt.Tooltip(column, title=title or alt.Undefined, format=format or alt.Undefined)
@@ -95,7 +97,7 @@ class _Rows(alt.InlineData):
 
 
 def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
-    """Rows with floats cut to five digits: a picture shows no more, and a report of 100 runs stays small."""
+    """Make data of rows, floats cut to five digits: a picture shows no more, and a report of 100 runs stays small."""
     rounded = [
         {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
         for row in rows
@@ -104,26 +106,26 @@ def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
 
 
 def wide(values: Sequence[float], times: float) -> bool:
-    """Whether they span more than a factor of `times`, so that a linear axis would press the small ones together."""
+    """Tell whether values span more than a factor of `times`, so that a linear axis would hide the small ones."""
     return min(values) > 0 and max(values) / min(values) > times
 
 
 def colour_by(
     column: str, names: Sequence[str], shades: Sequence[str] = PALETTE, *, least: int = 1, **options: Any
 ) -> alt.Color:
-    """A colour for each name, in their order. `options`: of its legend, which fewer names than `least` have not."""
+    """Give each name a colour, in their order. `options`: of its legend, which fewer names than `least` have not."""
     scale = alt.Scale(domain=names, range=[shades[at % len(shades)] for at in range(len(names))])
     legend = alt.Legend(title=None, **options) if len(names) >= least else None
     return alt.Color(f"{column}:N", scale=scale, legend=legend)
 
 
 def seconds_unit(longest_s: float) -> tuple[str, float]:
-    """Milliseconds for what is below two seconds; and how many of the unit a second has."""
+    """Return milliseconds for what is below two seconds; and how many of the unit a second has."""
     return ("ms", 1e3) if longest_s < 2 else ("s", 1.0)
 
 
 def load_axis(title: str, values: Sequence[float]) -> alt.X:
-    """Loads double from cell to cell: a log scale where they span a factor of four or more.
+    """Make an axis of loads, which double from cell to cell: a log scale where they span a factor of four or more.
 
     A tick for each load, in full: left to itself, Vega rounds 128 to 1.3e+2 beside 32 and 64.
     """
@@ -144,7 +146,7 @@ def to_svg(figure: Figure) -> str:
 
 
 def save_picture(picture: Figure, path: Path) -> None:
-    """As HTML, SVG or PNG, by the name's ending; the HTML needs no network. Raises InputError for any other."""
+    """Write HTML, SVG or PNG, by the name's ending; the HTML needs no network. Raises InputError for any other."""
     kind = path.suffix.lower()
     if kind == ".png":
         path.write_bytes(to_png(picture))

@@ -1,4 +1,4 @@
-"""Which points belong into one picture: those that differ by what is compared and by one thing more, the x axis."""
+"""Choose the points of one picture: they differ by what is compared and by one thing more, the x axis."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import msgspec
 from loadstone.analyse.verdict.thresholds import BUNCHED_S
 from loadstone.core.summary import QUEUE_GROWS
 from loadstone.core.units import show_load
-from loadstone.report.data.points import Point
-from loadstone.report.data.repeats import one_each
-from loadstone.report.data.series import Series, common, lengths_label, series_of
-from loadstone.report.data.statistic import Stat
-from loadstone.report.data.wording import count, joined
+from loadstone.report.data.points import CellPoint
+from loadstone.report.data.repeats import merge_repeats
+from loadstone.report.data.series import ChartSeries, lengths_label, list_common, series_of
+from loadstone.report.data.statistic import Estimate
+from loadstone.report.data.wording import count, join
 
 Axis = Literal["load", "output", "input"]
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """What a picture shows of a point, in SI units; `better` is the direction of improvement.
+    """Names what a picture shows of a point, in SI units; `better` is the direction of improvement.
 
     take    a figure with what is known of it, or a plain number; None where the point has none
     pooled  whether its statistics are of tokens, of all requests together
@@ -31,7 +31,7 @@ class Measure(msgspec.Struct, frozen=True):
     name: str
     unit: str
     definition: str
-    take: Callable[[Point], Stat | float | None]
+    take: Callable[[CellPoint], Estimate | float | None]
     better: Literal["lower", "higher"] = "lower"
     pooled: bool = False
 
@@ -40,37 +40,37 @@ class Measure(msgspec.Struct, frozen=True):
         """The name within a sentence: `output throughput`, but `TTFT`."""
         return self.name[0].lower() + self.name[1:] if self.name[1].islower() else self.name
 
-    def stat(self, point: Point) -> Stat | None:
+    def stat(self, point: CellPoint) -> Estimate | None:
         taken = self.take(point)
-        return taken if isinstance(taken, Stat) else None
+        return taken if isinstance(taken, Estimate) else None
 
-    def of(self, point: Point) -> float | None:
+    def of(self, point: CellPoint) -> float | None:
         taken = self.take(point)
-        return taken.value if isinstance(taken, Stat) else taken
+        return taken.value if isinstance(taken, Estimate) else taken
 
 
-def _streamed(stat: Stat | None) -> Stat | None:
-    """None where most tokens arrived together: no time between them was seen, and 0 is not the best of all."""
+def _drop_bunched(stat: Estimate | None) -> Estimate | None:
+    """Drop a time where most tokens arrived together: no time between them was seen, and 0 is not the best of all."""
     return stat if stat is not None and stat.value > BUNCHED_S else None
 
 
-def bunched(point: Point, measure: Measure) -> bool:
-    """Whether a time between tokens is left out because most of them arrived together."""
+def is_bunched(point: CellPoint, measure: Measure) -> bool:
+    """Tell whether a time between tokens is left out because most of them arrived together."""
     stat = {"tpot": point.tpot, "itl": point.itl, "user_tok_s": point.tpot}.get(measure.key)
     return stat is not None and measure.of(point) is None
 
 
-def unsettled(point: Point, measure: Measure) -> bool:
-    """Whether a latency has a wait in it that is as long as the cell lasted."""
+def is_unsettled(point: CellPoint, measure: Measure) -> bool:
+    """Tell whether a latency has a wait in it that is as long as the cell lasted."""
     return measure.key in ("ttft", "e2e") and not QUEUE_GROWS.isdisjoint(point.warnings)
 
 
 TTFT = Measure("ttft", "TTFT", "s", "TTFT = first token − {since}", lambda p: p.ttft)
 TPOT = Measure(
-    "tpot", "TPOT", "s", "TPOT = (last − first token) / (tokens − 1) of a request", lambda p: _streamed(p.tpot)
+    "tpot", "TPOT", "s", "TPOT = (last − first token) / (tokens − 1) of a request", lambda p: _drop_bunched(p.tpot)
 )
 ITL = Measure(
-    "itl", "ITL", "s", "ITL = time between neighbouring tokens, all requests pooled", lambda p: _streamed(p.itl),
+    "itl", "ITL", "s", "ITL = time between neighbouring tokens, all requests pooled", lambda p: _drop_bunched(p.itl),
     pooled=True,
 )  # fmt: skip
 E2E = Measure("e2e", "E2E latency", "s", "E2E = last token − {since}", lambda p: p.e2e)
@@ -84,7 +84,7 @@ TOTAL = Measure(
 )  # fmt: skip
 PER_USER = Measure(
     "user_tok_s", "Pace per user", "tok/s", "pace per user = 1 / TPOT: how fast one user receives tokens",
-    lambda p: p.tokens_per_s_per_user if _streamed(p.tpot) else None, better="higher",
+    lambda p: p.tokens_per_s_per_user if _drop_bunched(p.tpot) else None, better="higher",
 )  # fmt: skip
 PER_GPU = Measure(
     "gpu_tok_s", "Output throughput per GPU", "tok/s", "output tok/s / GPUs, {window}",
@@ -108,8 +108,8 @@ BATCH_S = Measure(
 )  # fmt: skip
 
 
-def pace(points: Iterable[Point]) -> Measure:
-    """The time between tokens that most of the points tell: TPOT, or ITL where more of them have that."""
+def pace(points: Iterable[CellPoint]) -> Measure:
+    """Choose the time between tokens that most points have: TPOT, or ITL where more of them have that."""
     points = list(points)
     return max((TPOT, ITL), key=lambda measure: sum(measure.of(point) is not None for point in points))
 
@@ -120,23 +120,23 @@ class Frame(msgspec.Struct, frozen=True):
     """
 
     axis: Axis
-    points: tuple[Point, ...]
-    series: tuple[Series, ...]
+    points: tuple[CellPoint, ...]
+    series: tuple[ChartSeries, ...]
     words: str
     variants: tuple[str, ...] = ()
 
-    def x(self, point: Point) -> float | None:
+    def x(self, point: CellPoint) -> float | None:
         return {"load": point.load, "output": point.near_output, "input": point.near_input}[self.axis]
 
     @property
-    def pairs(self) -> Iterator[tuple[Point, Series]]:
+    def pairs(self) -> Iterator[tuple[CellPoint, ChartSeries]]:
         """Each point with its series."""
         return zip(self.points, self.series, strict=True)
 
     @property
-    def xs(self) -> dict[Series, set[float | None]]:
-        """Where each series has points."""
-        result: dict[Series, set[float | None]] = defaultdict(set)
+    def xs(self) -> dict[ChartSeries, set[float | None]]:
+        """Lists the x values at which each series has points."""
+        result: dict[ChartSeries, set[float | None]] = defaultdict(set)
         for point, series in self.pairs:
             result[series].add(self.x(point))
         return result
@@ -147,12 +147,12 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def mode(self) -> Literal["online", "burst", "offline"]:
-        """How the requests came: of a burst all at once, as of an offline batch, but to a server."""
+        """Names how the requests came: those of a burst come at once, as in an offline batch, but to a server."""
         return "offline" if self.offline else "burst" if self.points[0].kind == "burst" else "online"
 
     @property
     def section(self) -> str:
-        """Where a report has what it shows."""
+        """Names the section of a report in which it is shown."""
         return self.axis if self.mode == "online" else "offline"
 
     @property
@@ -163,20 +163,21 @@ class Frame(msgspec.Struct, frozen=True):
     def axis_word(self) -> str:
         return load_word(self.points[0]) if self.axis == "load" else f"{self.axis} length"
 
-    def only(self, keep: Callable[[Point, Series], bool]) -> Frame:
+    def only(self, keep: Callable[[CellPoint, ChartSeries], bool]) -> Frame:
         chosen = [(p, s) for p, s in self.pairs if keep(p, s)]
         return msgspec.structs.replace(self, points=tuple(p for p, _ in chosen), series=tuple(s for _, s in chosen))
 
 
 def frames(
-    points: Sequence[Point], axis: Axis, *, by: Literal["setup", "model"] = "setup", single: bool = False
+    points: Sequence[CellPoint], axis: Axis, *, by: Literal["setup", "model"] = "setup", single: bool = False
 ) -> list[Frame]:
-    """All groups of points that are comparable but for their series and x, where at least one series has two x.
+    """Return all groups of points that are comparable but for their series and x, where at least one series has two
+    x.
 
     by setup: one model, whatever runs it. by model: one engine and hardware, whatever model it runs. `single`: also
     where several series have one x each: no line can be drawn of them, but they can be compared.
     """
-    groups: dict[Any, list[Point]] = defaultdict(list)
+    groups: dict[Any, list[CellPoint]] = defaultdict(list)
     for point in points:
         if axis == "output" and (point.near_output is None or (not point.offline and point.kind == "rate")):
             continue
@@ -196,11 +197,11 @@ def frames(
     return result
 
 
-def _frame(group: Sequence[Point], axis: Axis) -> Frame:
-    """Its words are the title's second half: model, lengths and loads that all points share."""
+def _frame(group: Sequence[CellPoint], axis: Axis) -> Frame:
+    """Make a frame; its words are the title's second half: model, lengths and loads that all points share."""
     first = group[0]
     lengths = {(point.near_input, point.near_output) for point in group}
-    words = common(group, without=("prefix",))
+    words = list_common(group, without=("prefix",))
     if len(lengths) == 1:
         words.append(lengths_label(first))
     elif axis == "output" and first.near_input:
@@ -210,7 +211,7 @@ def _frame(group: Sequence[Point], axis: Axis) -> Frame:
     loads = {point.load for point in group}
     if axis != "load" and len(loads) == 1:
         words.append(load_label(first))
-    line = joined(*words, first.prefix, first.work, by=" · ")
+    line = join(*words, first.prefix, first.work, by=" · ")
     return Frame(axis, tuple(group), tuple(series_of(group, without=("prefix",))), line)
 
 
@@ -223,29 +224,29 @@ _LOADS = {
 """What a kind of load is called, what it is counted in, and one of them."""
 
 
-def _load_words(point: Point) -> tuple[str, str, str]:
+def _load_words(point: CellPoint) -> tuple[str, str, str]:
     return _LOADS["batch" if point.offline and point.kind == "burst" else point.kind]
 
 
-def load_word(point: Point) -> str:
+def load_word(point: CellPoint) -> str:
     return _load_words(point)[0]
 
 
-def load_title(point: Point) -> str:
+def load_title(point: CellPoint) -> str:
     word, unit, _ = _load_words(point)
     return f"{word} ({unit})"
 
 
-def load_label(point: Point) -> str:
+def load_label(point: CellPoint) -> str:
     shown = show_load(point.load)
     return _load_words(point)[2].format(shown).replace("requests", "request" if point.load == 1 else "requests")
 
 
-def best_cells(points: Sequence[Point], names: Sequence[str], measure: Measure) -> dict[str, Point]:
-    """Of each name the cell that is best by a measure, the best of all first; none of which not all was measured."""
+def best_cells(points: Sequence[CellPoint], names: Sequence[str], measure: Measure) -> dict[str, CellPoint]:
+    """Find each name's best cell by a measure, the best of all first; cells with errors are left out."""
     sign = 1 if measure.better == "lower" else -1
-    best: dict[str, tuple[float, Point]] = {}
-    for name, point in one_each(points, names):
+    best: dict[str, tuple[float, CellPoint]] = {}
+    for name, point in merge_repeats(points, names):
         much = None if point.failed else measure.of(point)
         # Nobody is best with nothing: 0 tok/s is where every request failed.
         if much is not None and (much or sign > 0) and (name not in best or sign * much < best[name][0]):
@@ -253,9 +254,9 @@ def best_cells(points: Sequence[Point], names: Sequence[str], measure: Measure) 
     return {name: point for name, (_, point) in sorted(best.items(), key=lambda entry: entry[1][0])}
 
 
-def knee(points: Sequence[Point]) -> Point | None:
-    """The load of the most throughput for its latency (E2E): Kleinrock's power ("Power and deterministic rules of
-    thumb for probabilistic problems in computer communications", ICC 1979); None at an end of the sweep.
+def knee(points: Sequence[CellPoint]) -> CellPoint | None:
+    """Return the load of the most throughput for its latency (E2E): Kleinrock's power ("Power and deterministic rules
+    of thumb for probabilistic problems in computer communications", ICC 1979); None at an end of the sweep.
     """
     power = {
         at: (point.output_tokens_per_s or 0.0) / e2e for at, point in enumerate(points) if (e2e := E2E.of(point))

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import msgspec
 
 from loadstone.analyse.compare.ratio import Side, bounds, contrast
-from loadstone.report.data.frames import E2E, OUTPUT, TTFT, Measure, pace, unsettled
-from loadstone.report.data.points import Point, alike
+from loadstone.report.data.frames import E2E, OUTPUT, TTFT, Measure, is_unsettled, pace
+from loadstone.report.data.points import CellPoint, alike
 from loadstone.report.data.statistic import REPEATS
-from loadstone.report.data.wording import joined
+from loadstone.report.data.wording import join
 
 NEAR = 0.1
 """Lengths that differ by less are the same: a shared prefix is seldom cut to the token."""
@@ -28,35 +28,35 @@ _SPLIT = re.compile(r"(tp|pp|dp|ep|fleet of )(\d+)")
 Fact = Literal["prefix", "parallel", "context", "settings"]
 
 
-def switches(points: Sequence[Point], fact: Fact) -> list[list[Point]]:
-    """All sets of points that differ in `fact` alone, each of its values once, by their values.
+def switches(points: Sequence[CellPoint], fact: Fact) -> list[list[CellPoint]]:
+    """Return all sets of points that differ in `fact` alone, each of its values once, by their values.
 
     Of prefixes, input lengths that nearly are the same are taken to be.
     """
-    groups: dict[Any, list[Point]] = defaultdict(list)
+    groups: dict[Any, list[CellPoint]] = defaultdict(list)
     for point in points:
         groups[alike(point, fact, "near_input", "near_output")].append(point)
     result = []
     for group in groups.values():
-        for base in _of_like_lengths(group, fact != "prefix"):
+        for base in _group_by_length(group, fact != "prefix"):
             chosen = {getattr(point, fact): point for point in reversed(base)}
             if len(chosen) > 1:
                 result.append([chosen[value] for value in sorted(chosen)])
     return result
 
 
-def more_gpus(points: Sequence[Point]) -> list[tuple[Point, Point]]:
-    """(fewer, more): cells that differ in their number of GPUs alone and in what follows from it, one kind of split
-    that goes further; the next larger number of each kind.
+def more_gpus(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint]]:
+    """Return (fewer, more): cells that differ in their number of GPUs alone and in what follows from it, one kind of
+    split that goes further; the next larger number of each kind.
     """
-    groups: dict[Any, dict[tuple[int, str], Point]] = defaultdict(dict)
+    groups: dict[Any, dict[tuple[int, str], CellPoint]] = defaultdict(dict)
     for point in points:
         if point.gpus:
             groups[alike(point, "gpus", "parallel")].setdefault((point.gpus, point.parallel), point)
     result = []
     for group in groups.values():
         for (few, split), point in group.items():
-            larger: dict[str, tuple[int, Point]] = {}
+            larger: dict[str, tuple[int, CellPoint]] = {}
             for (many, other), more in sorted(group.items(), key=lambda entry: entry[0]):
                 kinds = _further(split, other)
                 if many > few and kinds is not None:
@@ -66,8 +66,8 @@ def more_gpus(points: Sequence[Point]) -> list[tuple[Point, Point]]:
 
 
 def _further(split: str, other: str) -> str | None:
-    """The kind of split in which `other` differs; "" where nothing is told of either, None where they differ in more.
-    Experts are dealt out as the rest is.
+    """Return the kind of split in which `other` differs; "" where nothing is told of either, None where they differ
+    in more. Experts are dealt out as the rest is.
     """
     splits, other_splits = (dict(_SPLIT.findall(text)) for text in (split, other))
     if bool(splits) != bool(other_splits):
@@ -78,8 +78,8 @@ def _further(split: str, other: str) -> str | None:
     return "".join(kinds) if len(kinds) < 2 else None
 
 
-def _of_like_lengths(group: Sequence[Point], exactly: bool) -> list[list[Point]]:
-    sets: list[list[Point]] = []
+def _group_by_length(group: Sequence[CellPoint], exactly: bool) -> list[list[CellPoint]]:
+    sets: list[list[CellPoint]] = []
     for point in group:
         for known in sets:
             if _near(known[0].input_tokens, point.input_tokens, exactly) and _near(
@@ -99,10 +99,10 @@ def _near(a: int | None, b: int | None, exactly: bool) -> bool:
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """How many times better `over` does than `under`: throughput divided, latency the other way round."""
+    """Says how many times better `over` does than `under`: throughput divided, latency the other way round."""
 
-    over: Point
-    under: Point
+    over: CellPoint
+    under: CellPoint
     measure: Measure
     times: float
 
@@ -113,11 +113,11 @@ class Ratio(msgspec.Struct, frozen=True):
         return result.inverse if result is not None and self.measure.better == "lower" else result
 
 
-def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
-    """All pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other; without
-    the ratios of queues that may have grown.
+def gpu_ratios(points: Sequence[CellPoint]) -> list[Ratio]:
+    """Return all pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other;
+    without the ratios of queues that may have grown.
     """
-    groups: dict[Any, dict[str, Point]] = defaultdict(dict)
+    groups: dict[Any, dict[str, CellPoint]] = defaultdict(dict)
     for point in points:
         if not point.gpu:
             continue
@@ -133,7 +133,7 @@ def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
             if sum_log < 0 or over not in group or under not in group or (sum_log == 0 and over > under):
                 continue
             for measure in (OUTPUT, TTFT, pace((group[over], group[under])), E2E):
-                if unsettled(group[over], measure) or unsettled(group[under], measure):
+                if is_unsettled(group[over], measure) or is_unsettled(group[under], measure):
                     continue
                 much, less = measure.of(group[over]), measure.of(group[under])
                 if much and less and much > 0 and less > 0:
@@ -142,26 +142,26 @@ def gpu_ratios(points: Sequence[Point]) -> list[Ratio]:
     return result
 
 
-def left_out(ratios: Iterable[Ratio]) -> bool:
-    """Whether some latencies of these pairs are not there: see unsettled()."""
-    return any(unsettled(point, TTFT) for ratio in ratios for point in (ratio.over, ratio.under))
+def has_unsettled(ratios: Iterable[Ratio]) -> bool:
+    """Tell whether some latencies of these pairs are left out: see is_unsettled()."""
+    return any(is_unsettled(point, TTFT) for ratio in ratios for point in (ratio.over, ratio.under))
 
 
 def heaviest(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """Of each sweep the highest load that both have, and of which no latency is left out if there is such a one."""
-    return _at_end(ratios, 1)
+    """Take each sweep's highest load that both have, if there is one without a latency left out."""
+    return _take_end(ratios, 1)
 
 
 def lightest(ratios: Sequence[Ratio]) -> list[Ratio]:
-    """The lowest such load."""
-    return _at_end(ratios, -1)
+    """Return the lowest such load."""
+    return _take_end(ratios, -1)
 
 
-def _at_end(ratios: Sequence[Ratio], sign: Literal[1, -1]) -> list[Ratio]:
+def _take_end(ratios: Sequence[Ratio], sign: Literal[1, -1]) -> list[Ratio]:
     tops: dict[Any, tuple[bool, float]] = {}
 
     def place(ratio: Ratio) -> tuple[bool, float]:
-        return not left_out([ratio]), sign * ratio.over.load
+        return not has_unsettled([ratio]), sign * ratio.over.load
 
     def sweep(ratio: Ratio) -> tuple[Any, ...]:
         return ratio.under.gpu, *alike(ratio.over, "load")
@@ -172,9 +172,9 @@ def _at_end(ratios: Sequence[Ratio], sign: Literal[1, -1]) -> list[Ratio]:
 
 
 def interval_words(ratios: Iterable[Ratio]) -> str:
-    """Where the intervals of these ratios come from."""
+    """Say where the intervals of these ratios come from."""
     predicted = {point.source == "simulated" for ratio in ratios for point in (ratio.over, ratio.under)}
-    return joined(
+    return join(
         "sampling where the spread is known" if False in predicted else "",
         "for predictions the model's own, 80 %" if True in predicted else "",
         by="; ",
@@ -223,19 +223,18 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 def _two(percent: float) -> str:
-    """Two digits, never 1.1e+02."""
+    """Return two digits, never 1.1e+02."""
     return f"{percent:.2g}" if percent < 99.5 else f"{percent:.0f}"
 
 
-def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
-    """a over b, with what a comparison of the two would say of it (comparison.contrast); None where a value is
-    missing or depends on how long the cell lasted, or not all of a cell was measured, or its requests were too few
-    generations to tell how sure it is.
+def effect(a: CellPoint, b: CellPoint, measure: Measure) -> Effect | None:
+    """Divide a by b, with the interval that a comparison has (ratio.contrast).
 
-    A comparison asks twice, whether sampling leaves 1 in the ratio and whether the performance model does: the
-    interval here is what either leaves open.
+    None where a value is missing, or depends on how long the cell lasted, where not all of a cell was measured, or
+    where its requests were too few generations to tell how sure it is. A comparison asks twice, whether sampling
+    leaves 1 in the ratio and whether the performance model does: the interval here is what either leaves open.
     """
-    if unsettled(a, measure) or unsettled(b, measure) or a.failed or b.failed:
+    if is_unsettled(a, measure) or is_unsettled(b, measure) or a.failed or b.failed:
         return None
     of_a, of_b = measure.of(a), measure.of(b)
     if not of_a or not of_b or of_a <= 0 or of_b <= 0:
@@ -254,11 +253,11 @@ def effect(a: Point, b: Point, measure: Measure) -> Effect | None:
     return Effect(of_a / of_b, *bounds(of_a / of_b, widest))
 
 
-def _side(point: Point, measure: Measure) -> Side:
-    """Of gaps between tokens it is that of TPOT: both are steps of the engine.
+def _side(point: CellPoint, measure: Measure) -> Side:
+    """Give one side's margins. Gaps between tokens have those of TPOT: both are steps of the engine.
 
-    Of a run of sums, whose requests are not there: by their spread, made larger; in a closed loop a throughput varies
-    as the mean E2E does (places over mean E2E).
+    In a run of sums, without requests, they follow from the spread, made larger; in a closed loop a throughput varies
+    as the mean E2E does (concurrency over mean E2E).
     """
     bases = (point.basis,)
     stat = point.tpot if measure.pooled and point.tpot is not None else measure.stat(point)

@@ -1,12 +1,13 @@
-"""One row for each cell of each run: what was deployed, what was asked, what came of it. Charts, tables and findings
-are made of these, and cannot tell a measured run from a simulated or an imported one but by `source`.
+"""Makes one row for each cell of each run: what was deployed, what was asked, what came of it. Charts, tables and
+findings are made of these, and tell a measured run from a simulated or an imported one by `source` alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,49 +18,50 @@ from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.plan import Load, LoadKind
 from loadstone.core.summary import CellSummary, Roofline, ServerFigures, Window
 from loadstone.core.units import show_seconds
-from loadstone.report.data.statistic import Stat, energy, latency, price, throughput, whole
-from loadstone.report.data.wording import clean, count, joined
+from loadstone.report.data.statistic import Estimate, energy, latency, price, round_count, throughput
+from loadstone.report.data.wording import clean, count, join
 
+_Value = TypeVar("_Value")
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _SHARED = "shared-prefix"
-"""In the name of SGLang's data set of that sort."""
+"""Part of the name of SGLang's data set of that sort."""
 LONG_RUN = "rate × mean tokens"
-"""Over what the throughput of an open loop is that keeps up."""
+"""The window of the throughput of an open loop that keeps up."""
 LENGTHS = 0.02
-"""Mean lengths of different runs that are so near to one another are of one workload."""
+"""The share within which mean lengths of different runs count as those of one workload."""
 
 
-class Point(msgspec.Struct, kw_only=True, frozen=True):
-    """A cell. Facts as in RunFacts, in words; numbers in SI units; None where nobody said.
+class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
+    """A cell, or repeats of one. Facts as in RunFacts, in words; numbers in SI units; None where nobody reported
+    them.
 
     number      of the run, from 1, in the order of the report
-    prefix      what prompts share, and whether a cache was off; work: what else was asked, but for lengths
-    how         what `load` alone does not tell of the load: a ramp, sessions; it is in `work` too
+    cells       the cells' numbers as their summaries have them: one cell, or all repeats
+    prefix      the tokens that prompts share, and whether a cache was off; work: other wishes, without lengths
+    how         a part of the load that `load` does not tell: a ramp, sessions; it is in `work` too
     parallel    how one server is split, and how many of them there were, if several
-    label       the user's name for the setup; it is in `settings` where nothing else tells setups apart (_labelled)
-    near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same (_grouped)
+    label       the user's name for the setup; it is in `settings` where nothing else tells setups apart (_add_labels)
+    near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same (_unify_lengths)
     ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more is told (`since`)
-    sums        whether there is nothing but another tool's figures, without the requests they are of
+    sums        True where only another tool's figures are known, without the requests they are of
     output, total  tok/s: of a rate that is kept up with, that of the long run (LONG_RUN); else over the
                 steady window if all of the runs shown have one, or over whole cells (`window`); those of bursts, and
                 of cells that were never steady, always over whole cells
-    slo         the bounds that were asked for; slo_met: whether every request and percentile meets its own; p_met:
-                how likely all of them are
-    attainment  share of the requests sent that are within the bounds; goodput_per_s: those, per second
+    requests_per_s  over the same window
+    slo         the bounds that were asked for
     dollars_per_hour  of all its GPUs, where prices are given and its own is known
     dollars_*   for a million tokens
-    j_output    joules for an output token, of all GPUs that were watched; power_w: what these drew, over the cell
-    architecture  the catalogue's name for the model, where the user stated it and the server has another
-    basis       of a prediction, what it rests on: see comparison.model
-    roofline    what the hardware allows, and how much of it was used
-    warnings    kinds of the findings for which it is not trusted; failed: one is an error: not all was measured
-    study       what a study calls its setup
-    who, hue    whose it is in all pictures of a report, and the number of that one's colour: see series.hued()
+    j_output    joules for an output token, of all GPUs that were watched
+    architecture  the catalogue's name for the model, where the user declared it and the server has another
+    basis       of a prediction, what it rests on: see ratio.basis()
+    study       a study's name for its setup
+    who, hue    its name in all pictures of a report, and the number of that name's colour: see series.assign_hues()
     """
 
     run: str
     number: int
     cell: int
+    cells: tuple[CellSummary, ...]
     source: str
     model: str
     engine: str
@@ -81,40 +83,89 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
     work: str
     kind: LoadKind
     load: float
-    ok: int | None
-    sent: int | None
-    trusted: bool
-    warnings: tuple[str, ...]
-    failed: bool
-    ttft: Stat | None
-    tpot: Stat | None
-    itl: Stat | None
-    e2e: Stat | None
+    ttft: Estimate | None
+    tpot: Estimate | None
+    itl: Estimate | None
+    e2e: Estimate | None
     requests_per_s: float | None
-    duration_s: float | None
     since: str
     window: str
     sums: bool
-    output: Stat | None
-    total: Stat | None
+    output: Estimate | None
+    total: Estimate | None
     dollars_per_hour: float | None
-    dollars_output: Stat | None
-    dollars_total: Stat | None
-    j_output: Stat | None
+    dollars_output: Estimate | None
+    dollars_total: Estimate | None
+    j_output: Estimate | None
     basis: Basis | None
-    power_w: float | None
-    roofline: Roofline
-    server: ServerFigures | None
     architecture: str
     how: str
     slo: str
-    slo_met: bool | None
-    p_met: float | None
-    attainment: float | None
-    goodput_per_s: float | None
     study: str = ""
     who: str = ""
     hue: int = 0
+
+    @property
+    def sent(self) -> int | None:
+        return reduce_known(sum, (round_count(cell.requests.sent) for cell in self.cells))
+
+    @property
+    def ok(self) -> int | None:
+        return reduce_known(sum, map(_count_completed, self.cells))
+
+    @property
+    def trusted(self) -> bool:
+        return all(cell.verdict.trusted for cell in self.cells)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Kinds of the findings for which it is not trusted."""
+        kinds = (kind for cell in self.cells for kind in cell.verdict.kinds("error", "warning"))
+        return tuple(dict.fromkeys(map(clean, kinds)))
+
+    @property
+    def failed(self) -> bool:
+        """Tell if a finding is an error: not all was measured."""
+        return any(cell.verdict.kinds("error") for cell in self.cells)
+
+    @property
+    def duration_s(self) -> float | None:
+        return reduce_known(median, (cell.duration_s for cell in self.cells))
+
+    @property
+    def power_w(self) -> float | None:
+        """The power that the GPUs drew over the cell."""
+        levels = (cell.gpu.power_w for cell in self.cells if cell.gpu is not None)
+        return reduce_known(median, (level.mean for level in levels if level is not None))
+
+    @property
+    def slo_met(self) -> bool | None:
+        """Tell if every request and percentile met its own bound, in each repeat."""
+        return reduce_known(min, (cell.slo_met for cell in self.cells))
+
+    @property
+    def p_met(self) -> float | None:
+        """The probability that it meets all bounds."""
+        return reduce_known(min, (cell.slo_probability for cell in self.cells))
+
+    @property
+    def attainment(self) -> float | None:
+        """The share of the requests sent that are within the bounds."""
+        return reduce_known(min, (cell.metrics.attainment for cell in self.cells))
+
+    @property
+    def goodput_per_s(self) -> float | None:
+        """Requests within the bounds, per second."""
+        return reduce_known(median, (cell.metrics.goodput_per_s for cell in self.cells))
+
+    @property
+    def roofline(self) -> Roofline:
+        """The time and the work that the hardware allows, and the share of it that was used."""
+        return self.cells[0].roofline or Roofline()
+
+    @property
+    def server(self) -> ServerFigures | None:
+        return self.cells[0].server
 
     @property
     def output_tokens_per_s(self) -> float | None:
@@ -134,8 +185,20 @@ class Point(msgspec.Struct, kw_only=True, frozen=True):
         return self.output_tokens_per_s / self.gpus if self.output_tokens_per_s is not None and self.gpus else None
 
 
-def points_of(runs: Sequence[StoredRun], prices: Prices | None = None) -> list[Point]:
-    """The points of all cells, in the order of the runs. `prices`: dollars per GPU and hour."""
+def reduce_known(reduce: Callable[[list[_Value]], _Value], values: Iterable[_Value | None]) -> _Value | None:
+    """Reduce the values that are known to one; None where none is."""
+    known = [value for value in values if value is not None]
+    return reduce(known) if known else None
+
+
+def _count_completed(cell: CellSummary) -> int | None:
+    """Count the requests that are ok or short; None where neither is told."""
+    counts = cell.requests
+    return None if counts.ok is None and counts.short is None else counts.completed
+
+
+def points_of(runs: Sequence[StoredRun], prices: Prices | None = None) -> list[CellPoint]:
+    """Make the points of all cells, in the order of the runs. `prices`: dollars per GPU and hour."""
     served = [c for run in runs if run.facts.mode != "offline" for c in run.summary.cells if not c.load.is_burst]
     lasting = [cell for cell in served if not cell.queue_grows]
     steady = bool(lasting) and all(cell.steady is not None for cell in lasting)
@@ -144,11 +207,11 @@ def points_of(runs: Sequence[StoredRun], prices: Prices | None = None) -> list[P
         for number, run in enumerate(runs, 1)
         for at, cell in enumerate(run.summary.cells)
     ]
-    return _labelled(_grouped(points))
+    return _add_labels(_unify_lengths(points))
 
 
-def _labelled(points: Sequence[Point]) -> list[Point]:
-    """The same points, with their labels among the settings where labels alone tell cells apart.
+def _add_labels(points: Sequence[CellPoint]) -> list[CellPoint]:
+    """Put labels among the settings of points where labels alone tell cells apart.
 
     Where other facts do, a label is but a name for them: runs labelled `plain` and `shared` that differ in their
     prefix are alike in all else.
@@ -160,15 +223,15 @@ def _labelled(points: Sequence[Point]) -> list[Point]:
     if len({point.label for point in points}) == 1:
         telling = {point.label for point in points}  # of all: it stands in titles
     return [
-        msgspec.structs.replace(point, settings=joined(point.label, point.settings))
+        msgspec.structs.replace(point, settings=join(point.label, point.settings))
         if point.label in telling
         else point
         for point in points
     ]
 
 
-def _grouped(points: Sequence[Point]) -> list[Point]:
-    """The same points, lengths that are nearly the same made the one that most cells have."""
+def _unify_lengths(points: Sequence[CellPoint]) -> list[CellPoint]:
+    """Give points of nearly the same length the length that most of them have."""
     inputs, outputs = (
         _representatives([length for point in points if (length := getattr(point, name)) is not None])
         for name in ("input_tokens", "output_tokens")
@@ -192,9 +255,8 @@ def _representatives(lengths: Sequence[int]) -> dict[int, int]:
     return chosen
 
 
-def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool, prices: Prices) -> Point:
-    kind, metrics, facts, counts = cell.load.kind, cell.metrics, run.facts, cell.requests
-    ok = None if counts.ok is None and counts.short is None else counts.completed
+def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool, prices: Prices) -> CellPoint:
+    kind, metrics, facts, ok = cell.load.kind, cell.metrics, run.facts, _count_completed(cell)
     window: Window = (cell.steady if steady and kind != "burst" else None) or metrics
     longer = cell.lasting(steady=window is not metrics)
     closed = kind == "concurrency"
@@ -204,11 +266,12 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
     total = throughput(metrics, longer, "total_tokens_per_s", kind)
     delivered = throughput(metrics, window, "output_tokens_per_s", kind)
     dollars = dollars_per_hour(facts, prices)
-    how = _how(run, cell.load)
-    return Point(
+    how = _describe_load(run, cell.load)
+    return CellPoint(
         run=clean(run.info.run_id),
         number=number,
         cell=at,
+        cells=(cell,),
         source=run.info.source,
         model=clean((facts.model or "unknown model").rstrip("/").rsplit("/", 1)[-1]),
         engine=clean(facts.engine or "unknown engine"),
@@ -216,29 +279,23 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         gpu=clean(facts.gpu or ""),
         gpus=facts.gpus,
         hardware=clean(f"{facts.gpus}×{facts.gpu}" if facts.gpu and facts.gpus else facts.gpu or ""),
-        parallel=clean(joined(_parallel(facts), _fleet(run), by=" ")),
+        parallel=clean(join(_parallel(facts), _fleet(run), by=" ")),
         precision=clean(_precision(facts)),
         context=_context(run),
         settings=clean((facts.settings or "").removeprefix(facts.named or "").removeprefix(", ")),
         label=clean(facts.named or ""),
         offline=facts.mode == "offline",
-        input_tokens=whole(facts.input_tokens),
-        output_tokens=whole(facts.output_tokens),
+        input_tokens=round_count(facts.input_tokens),
+        output_tokens=round_count(facts.output_tokens),
         prefix=_prefix(facts),
-        work=clean(joined(_work(facts, mapping(run.info.settings.get("workload"))), how, _chat(run))),
+        work=clean(join(_work(facts, run.info.settings.workload), how, _chat(run))),
         kind=kind,
         load=cell.load.value,
-        ok=ok,
-        sent=whole(counts.sent),
-        trusted=cell.verdict.trusted,
-        warnings=tuple(map(clean, cell.verdict.kinds("error", "warning"))),
-        failed=bool(cell.verdict.kinds("error")),
         ttft=ttft or latency(metrics.ttft_s, ok),
         tpot=latency(metrics.tpot_s, ok),
         itl=latency(metrics.itl_s, ok),
         e2e=e2e or latency(metrics.e2e_s, ok),
         requests_per_s=longer.requests_per_s,
-        duration_s=cell.duration_s,
         since="the intended time" if intended else "sending",
         window=LONG_RUN if longer is not window else "steady window" if window is not metrics else "whole cell",
         sums=not run.has_records,
@@ -249,16 +306,9 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         dollars_total=price(dollars, total),
         j_output=energy(window.j_per_output_token, delivered),
         basis=basis(run.info, facts, [kind, cell.load.value, how]),
-        power_w=cell.gpu.power_w.mean if cell.gpu is not None and cell.gpu.power_w is not None else None,
-        roofline=cell.roofline or Roofline(),
-        server=cell.server,
         architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
         how=how,
         slo=", ".join(f"{clean(name)} < {show_seconds(limit_s)}" for name, limit_s in run.info.slo.items()),
-        slo_met=cell.slo_met,
-        p_met=cell.slo_probability,
-        attainment=metrics.attainment,
-        goodput_per_s=metrics.goodput_per_s,
     )
 
 
@@ -268,8 +318,8 @@ FACTS = (
 )  # fmt: skip
 
 
-def alike(point: Point, *but: str) -> tuple[Any, ...]:
-    """Points with equal ones are equal in all that was deployed and asked, `but` for these."""
+def alike(point: CellPoint, *but: str) -> tuple[Any, ...]:
+    """Make a key that is equal for points with all the same facts, `but` for these."""
     return tuple(getattr(point, fact) for fact in FACTS if fact not in but)
 
 
@@ -283,39 +333,39 @@ def _fleet(run: StoredRun) -> str:
     return f"fleet of {servers}" if servers > 1 else ""
 
 
-def _how(run: StoredRun, load: Load) -> str:
-    """`sessions of 4 turns`, `ramp 5–40 req/s in 60 s`."""
-    sessions = mapping(mapping(run.info.settings.get("workload")).get("sessions"))
+def _describe_load(run: StoredRun, load: Load) -> str:
+    """Show sessions and ramps: `sessions of 4 turns`, `ramp 5–40 req/s in 60 s`."""
+    sessions = mapping(run.info.settings.workload.get("sessions"))
     turns = number(mapping(sessions.get("turns")).get("mean"))
     conversations = f"sessions of {turns:.3g} turns" if turns else "sessions"
     talks = bool(sessions) or load.unit == "sessions"  # imported loads may count requests of conversations
-    return joined(conversations if talks else "", f"ramp {load.label}" if load.profile else "")
+    return join(conversations if talks else "", f"ramp {load.label}" if load.profile else "")
 
 
 def _chat(run: StoredRun) -> str:
-    """Its template lengthens every prompt."""
+    """Name the chat endpoint, whose template lengthens every prompt."""
     return "chat" if run.info.target is not None and "chat" in run.info.target.endpoint else ""
 
 
 def _precision(facts: RunFacts) -> str:
     kv = f"KV {facts.kv_dtype}" if facts.kv_dtype and facts.kv_dtype != facts.weights_dtype else None
-    return joined(facts.weights_dtype, kv)
+    return join(facts.weights_dtype, kv)
 
 
 def _context(run: StoredRun) -> str:
-    """The longest context the engine was set up for."""
-    deployment = mapping(run.info.settings.get("deployment"))
-    stated = whole(number(deployment.get("max_model_tokens")))
+    """Show the longest context the engine was set up for."""
+    deployment = run.info.settings.deployment
+    stated = round_count(number(deployment.get("max_model_tokens")))
     tokens = stated or (run.info.target.max_model_tokens if run.info.target else None)
     return f"max {count(tokens)} tokens" if tokens else ""
 
 
 def _prefix(facts: RunFacts) -> str:
-    """Whether prompts share a prefix, and whether the engine's cache was on, where that is known."""
+    """Show the prefix that prompts share, and if the engine's cache was off, where that is known."""
     shared = f"{count(facts.prefix_tokens)} tokens shared" if facts.prefix_tokens else ""
     if not shared and _SHARED in (facts.workload or ""):
         shared = "a prefix shared"  # how much of it is not told
-    return joined(shared, "cache off" if facts.prefix_cache is False and shared else "")
+    return join(shared, "cache off" if facts.prefix_cache is False and shared else "")
 
 
 def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
@@ -323,8 +373,8 @@ def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
     spread = f"lengths from {ratio:.3g}·n to n" if ratio is not None and ratio < 1 else ""
     name = workload.get("name") or workload.get("file")
     if name and _SHARED in str(name):
-        name = None  # said of the prefix
+        name = None  # the prefix tells it
     name_of_data = str(name) if name else kind if kind not in ("synthetic", "random", workload.get("name")) else ""
     if not name and (sha256 := workload.get("sha256")):
         name_of_data = f"{name_of_data} {str(sha256)[:8]}"
-    return joined(spread, name_of_data)
+    return join(spread, name_of_data)

@@ -1,53 +1,45 @@
-"""Repeats of one cell made one point: medians over them, with the range in which they lie; and a study's cells so."""
+"""Merge repeats of a cell into one point: medians over the repeats, with the range from the least to the greatest."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median, stdev
 from typing import Any
 
 import msgspec
 
 from loadstone.analyse.compare.ratio import pooled, reach
-from loadstone.report.data.points import Point, alike
-from loadstone.report.data.statistic import REPEATS, Stat
+from loadstone.report.data.points import CellPoint, alike, reduce_known
+from loadstone.report.data.statistic import REPEATS, Estimate
 
 _STATS = ("ttft", "tpot", "itl", "e2e", "output", "total", "dollars_output", "dollars_total", "j_output")
-_MEDIANS = ("requests_per_s", "duration_s", "goodput_per_s", "power_w")
 
 
-def merged(points: Sequence[Point]) -> Point:
-    """The one point of these repeats: it met its bounds and is trusted where every repeat did and is. Simulations
-    repeat themselves, and the first stands for all.
+def merge(points: Sequence[CellPoint]) -> CellPoint:
+    """Merge repeats of a cell into one point.
+
+    It meets its bounds if every repeat does, and is trusted if every repeat is. Repeated simulations are the same, so
+    the first stands for all.
     """
     first, *others = points
     if not others or first.source == "simulated":
         return first
-    values: dict[str, Any] = {name: _stat([getattr(point, name) for point in points]) for name in _STATS}
-    values |= {name: _reduce_known(median, (getattr(point, name) for point in points)) for name in _MEDIANS}
-    values |= {
-        name: _reduce_known(min, (getattr(point, name) for point in points))
-        for name in ("slo_met", "p_met", "attainment")
-    }
-    values |= {name: _reduce_known(sum, (getattr(point, name) for point in points)) for name in ("ok", "sent")}
+    values: dict[str, Any] = {name: _merge_estimates([getattr(point, name) for point in points]) for name in _STATS}
     return msgspec.structs.replace(
         first,
         **values,
-        trusted=all(point.trusted for point in points),
-        failed=any(point.failed for point in points),
-        warnings=tuple(dict.fromkeys(kind for point in points for kind in point.warnings)),
+        requests_per_s=reduce_known(median, (point.requests_per_s for point in points)),
+        cells=tuple(cell for point in points for cell in point.cells),
     )
 
 
-def _reduce_known(reduce: Any, values: Iterable[Any]) -> Any:
-    known = [value for value in values if value is not None]
-    return reduce(known) if known else None
+def _merge_estimates(stats: Sequence[Estimate | None]) -> Estimate | None:
+    """Merge one number of several repeats: the median, and the range from the least to the greatest.
 
-
-def _stat(stats: Sequence[Stat | None]) -> Stat | None:
-    """`drawn`: how far the mean of the repeats may be off by what differs between them and within."""
+    `sampling_margin` is the 95 % margin of their mean, from the differences between repeats and within them.
+    """
     from scipy.special import stdtrit
 
     known = [stat for stat in stats if stat is not None]
@@ -55,40 +47,38 @@ def _stat(stats: Sequence[Stat | None]) -> Stat | None:
         return known[0] if known else None
     values = [stat.value for stat in known]
     low, high = min(values), max(values)
-    drawn = None
+    margin = None
     if low > 0:
         error = stdev(map(math.log, values)) / math.sqrt(len(values))
         between = float(stdtrit(len(values) - 1, 0.975)) * error
         within = pooled([own for stat in known if (own := reach(stat.value, stat.low, stat.high))] or [(0.0, 0.0)])
-        drawn = math.hypot(between, within[0]), math.hypot(between, within[1])
+        margin = math.hypot(between, within[0]), math.hypot(between, within[1])
     more = {
-        name: _reduce_known(median, (getattr(stat, name) for stat in known)) for name in ("mean", "std", "p90", "p99")
+        name: reduce_known(median, (getattr(stat, name) for stat in known)) for name in ("mean", "std", "p90", "p99")
     }
-    return Stat(
-        value=median(values), which=known[0].which, low=low, high=high, level=REPEATS, drawn=drawn,
-        n=_reduce_known(sum, (stat.n for stat in known)), **more,
+    return Estimate(
+        value=median(values), which=known[0].which, low=low, high=high, level=REPEATS, sampling_margin=margin,
+        n=reduce_known(sum, (stat.n for stat in known)), **more,
     )  # fmt: skip
 
 
-def one_each(points: Sequence[Point], names: Sequence[str]) -> list[tuple[str, Point]]:
-    """Each setup, by its name, with its cells: repeats of one are one."""
-    places: dict[tuple[Any, ...], list[Point]] = defaultdict(list)
+def merge_repeats(points: Sequence[CellPoint], names: Sequence[str]) -> list[tuple[str, CellPoint]]:
+    """List (name, point) of all cells of the setups `names`, repeats of a cell merged."""
+    repeats_of: dict[tuple[Any, ...], list[CellPoint]] = defaultdict(list)
     for name, point in zip(names, points, strict=True):
-        places[name, alike(point)].append(point)
-    return [(name, merged(repeats)) for (name, _), repeats in places.items()]
+        repeats_of[name, alike(point)].append(point)
+    return [(name, merge(repeats)) for (name, _), repeats in repeats_of.items()]
 
 
-def of_study(points: Sequence[Point], cells: Mapping[int, tuple[str, int]]) -> list[Point]:
-    """The points by the names that a study has for their setups. `cells`: of a run's number that name, and which of
-    the study's cells it is.
-    """
+def name_setups(points: Sequence[CellPoint], cells: Mapping[int, tuple[str, int]]) -> list[CellPoint]:
+    """Give points the study's names of their setups. `cells`: run number → (name, number of the study's cell)."""
     own = [point for point in points if point.number in cells]
     return [msgspec.structs.replace(point, study=cells[point.number][0]) for point in own]
 
 
-def study_cells(points: Sequence[Point], cells: Mapping[int, tuple[str, int]]) -> list[Point]:
-    """A point for each cell of a study, of its repeats; `cells` as in of_study()."""
-    places: dict[tuple[Any, ...], list[Point]] = defaultdict(list)
+def merge_cells(points: Sequence[CellPoint], cells: Mapping[int, tuple[str, int]]) -> list[CellPoint]:
+    """Merge the repeats of each cell of a study; `cells` as in name_setups()."""
+    repeats_of: dict[tuple[Any, ...], list[CellPoint]] = defaultdict(list)
     for point in points:
-        places[point.source, cells[point.number][1], point.kind, point.load].append(point)
-    return [merged(repeats) for repeats in places.values()]
+        repeats_of[point.source, cells[point.number][1], point.kind, point.load].append(point)
+    return [merge(repeats) for repeats in repeats_of.values()]

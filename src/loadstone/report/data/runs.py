@@ -10,7 +10,7 @@ from loadstone.core.errors import InputError
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[StoredRun], list[str]]:
-    """The runs in these folders, each a run or a folder of runs, by their start; and what could not be read.
+    """Return the runs in these folders, each a run or a folder of runs, by their start; and what could not be read.
 
     Raises InputError where a run that was named itself cannot be read, and where there is none at all.
     """

@@ -1,4 +1,4 @@
-"""From the records of a run to what pictures of it need: quantiles, counts over time. One pass, bounded memory.
+"""Reduce the records of a run to what pictures of it need: quantiles, counts over time. One pass, bounded memory.
 
 A million requests with a hundred million tokens become a few thousand numbers here; nothing later sees a record.
 """
@@ -32,7 +32,7 @@ MAX_CELLS = 7
 
 
 class Cdf(msgspec.Struct, frozen=True):
-    """Of a cell's n ok and short requests: the share levels[i] took values[i] s or less, straight lines between.
+    """A distribution of a cell's n ok and short requests: the share levels[i] took values[i] s or less.
 
     Of few requests every step is there, up at each one's value; of more than LEVELS has entries, their quantiles.
     """
@@ -56,7 +56,7 @@ class Track(msgspec.Struct, frozen=True):
 
 
 class Heat(msgspec.Struct, frozen=True):
-    """How many inter-token gaps fell into each box: counts[t, g], edges as given; gaps are over all requests."""
+    """Counts the inter-token gaps in each box: counts[t, g], edges as given; gaps are over all requests."""
 
     time_edges_s: Floats
     gap_edges_s: Floats
@@ -73,7 +73,7 @@ class RunSample(msgspec.Struct, frozen=True):
 
 
 def sample(run: StoredRun) -> RunSample | None:
-    """What the run's records show; None where none of its requests was sent.
+    """Reduce the run's records; None where none of its requests was sent.
 
     Raises InputError where they cannot be read, ValueError as arrays.events() does.
     """
@@ -95,7 +95,7 @@ def sample(run: StoredRun) -> RunSample | None:
             _count(events, heat, tokens, edges)
         requests.append(np.concatenate(parts))
     cdfs = [
-        result for number in _shown(len(requests)) for result in _cdfs(run.info.cells[number].load, requests[number])
+        result for number in _reduce(len(requests)) for result in _cdfs(run.info.cells[number].load, requests[number])
     ]
     streams = run.info.streams
     return RunSample(
@@ -107,7 +107,9 @@ def sample(run: StoredRun) -> RunSample | None:
 
 
 def _edges(run: StoredRun) -> Floats | None:
-    """TIME_BINS bins from the first send to the last end; None without a send. These columns cost little to read."""
+    """Return TIME_BINS bins from the first send to the last end; None without a send. These columns cost little to
+    read.
+    """
     columns = ("sent_s", "end_s")
     tables = [run_folder.read_columns(run.folder, columns, cell) for cell in range(len(run.info.cells))]
     sent, end = (np.concatenate([table[name].to_numpy() for table in tables] or [np.empty(0)]) for name in columns)
@@ -121,8 +123,8 @@ def _edges(run: StoredRun) -> Floats | None:
 
 
 def _count(events: arrays.Events, heat: Heat, tokens: NDArray[np.int64], edges: Floats) -> None:
-    """Adds the events to the heat map and to the tokens per time bin. A gap counts once for each token that ended it,
-    divided by them: ITL, as arrays.token_gaps() has it.
+    """Add the events to the heat map and to the tokens per time bin. A gap counts once for each token that
+    ended it, divided by them: ITL, as arrays.token_gaps() has it.
     """
     gained = np.maximum(arrays.count_gained(events), 0)
     tokens += np.bincount(_bin(events.arrival, edges), weights=gained, minlength=len(tokens)).astype(np.int64)
@@ -142,8 +144,8 @@ def _bin(times: Floats, edges: Floats) -> NDArray[np.int64]:
     return result
 
 
-def _shown(cells: int) -> list[int]:
-    """Cells whose distributions are drawn: all, or some spread evenly over the sweep, its ends among them."""
+def _reduce(cells: int) -> list[int]:
+    """Return cells whose distributions are drawn: all, or some spread evenly over the sweep, its ends among them."""
     return [int(at) for at in np.linspace(0, cells - 1, min(cells, MAX_CELLS)).round()]
 
 
@@ -175,12 +177,12 @@ def _spans(info: RunInfo, requests: list[NDArray[Any]]) -> list[tuple[str, float
 
 
 def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Iterable[Track]:
-    """Requests under way and those of them without a first token, tokens/s: each the mean over a bin."""
+    """Return requests under way and those of them without a first token, tokens/s: each the mean over a bin."""
     over = np.where(np.isnan(rows["end"]), rows["last"], rows["end"])
     width_s = float(edges[1] - edges[0])
 
     def up_to(times: Floats) -> Floats:
-        """How many of the times were past, as the mean over each bin: from its integral up to every edge."""
+        """Count the times that were past, as the mean over each bin: from its integral up to every edge."""
         known = np.sort(arrays.drop_missing(times))
         past = np.searchsorted(known, edges, side="right")
         integral = past * edges - np.concatenate([[0.0], np.cumsum(known)])[past]
@@ -196,7 +198,7 @@ def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Ite
 
 
 def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
-    """What the servers said: running, waiting, KV use; and power where something beside them told it."""
+    """Read what the servers reported: running, waiting, KV use; and power where something else reported it."""
     table = run_folder.read_server(run.folder)
     if table is None:
         return
@@ -220,7 +222,7 @@ def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
 def _series(
     panel: str, name: str, times: Floats, values: Floats, wanted: NDArray[np.bool_], edges: Floats
 ) -> Iterable[Track]:
-    """Sums over what was said at one time (ranks, GPUs), then means per bin, so that long runs stay small."""
+    """Return sums over what was said at one time (ranks, GPUs), then means per bin, so that long runs stay small."""
     if not wanted.any():
         return
     at, inverse = np.unique(times[wanted], return_inverse=True)

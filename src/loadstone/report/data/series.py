@@ -1,4 +1,4 @@
-"""What differs among points: the names, colours and dashes of the lines of a picture."""
+"""Name what differs among points: the names, colours and dashes of the lines of a picture."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from loadstone.report.data.points import Point
-from loadstone.report.data.wording import count, joined
+from loadstone.report.data.points import CellPoint
+from loadstone.report.data.wording import count, join
 
-SETUP: tuple[tuple[str, Callable[[Point], str]], ...] = (
+SETUP: tuple[tuple[str, Callable[[CellPoint], str]], ...] = (
     ("engine", lambda point: point.engine),
     ("gpu", lambda point: point.gpu),
     ("model", lambda point: point.model),
@@ -29,7 +29,7 @@ ALWAYS_TOLD = ("precision", "source")
 other says whether anything was measured."""
 
 
-class Series(msgspec.Struct, frozen=True):
+class ChartSeries(msgspec.Struct, frozen=True):
     """A line of a chart: `colour` is said by colour, `variant` by dashes and shapes; "" where there is one only.
 
     run  which of the repeats of a setup, where there are several
@@ -41,19 +41,20 @@ class Series(msgspec.Struct, frozen=True):
 
     @property
     def variant(self) -> str:
-        return joined(self.facts, self.run, by=" · ")
+        return join(self.facts, self.run, by=" · ")
 
     @property
     def setup(self) -> str:
-        return joined(self.colour, self.facts, by=" · ")
+        return join(self.colour, self.facts, by=" · ")
 
     @property
     def label(self) -> str:
-        return joined(self.setup, self.run, by=" · ")
+        return join(self.setup, self.run, by=" · ")
 
 
-def series_of(points: Sequence[Point], *, without: Collection[str] = ()) -> list[Series]:
-    """A series for each point, named by what differs among them; by their runs where nothing else tells them apart.
+def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[ChartSeries]:
+    """Return a series for each point, named by what differs among them; by their runs where nothing else tells them
+    apart.
 
     `without`: what the chart shows in another way, on an axis or as panels.
     """
@@ -61,7 +62,7 @@ def series_of(points: Sequence[Point], *, without: Collection[str] = ()) -> list
     if all(point.study for point in points):
         facts = [("study", lambda point: point.study), ("source", lambda point: point.source)]
     elsewhere = [of for name, of in SETUP if name in without]
-    telling: list[Callable[[Point], str]] = []
+    telling: list[Callable[[CellPoint], str]] = []
     known = 1
     for name, of in facts:
         # A fact that goes with others (the model, where each engine has its own) tells nothing more.
@@ -70,7 +71,7 @@ def series_of(points: Sequence[Point], *, without: Collection[str] = ()) -> list
             telling.append(of)
             known = distinct
     first, *rest = telling or [facts[0][1]]
-    keys = [(first(point) or "not stated", joined(*(of(point) for of in rest), by=" · ")) for point in points]
+    keys = [(first(point) or "not stated", join(*(of(point) for of in rest), by=" · ")) for point in points]
     # Two points of one series under the same load cannot be told apart: then the run is part of the name.
     places: dict[tuple[Any, ...], set[str]] = {}
     for key, point in zip(keys, points, strict=True):
@@ -97,16 +98,16 @@ def series_of(points: Sequence[Point], *, without: Collection[str] = ()) -> list
         # Of several setups, repeats are counted: a dash for each run of all would be more than anybody tells apart.
         return f"repeat {repeats[key].index(number) + 1}" if len(ambiguous) > 1 else f"run {number}"
 
-    return [Series(*key, which(key, point.number)) for key, point in zip(keys, points, strict=True)]
+    return [ChartSeries(*key, which(key, point.number)) for key, point in zip(keys, points, strict=True)]
 
 
 HUES = 8
 """Colours that can be told apart in one report."""
 
 
-def hued(points: Sequence[Point]) -> list[Point]:
-    """The points, each with whose it is in all pictures of a report, and the number of that one's colour: a setup has
-    one where there are HUES of them at most, else the first thing in which all differ.
+def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
+    """Return the points, each with whose it is in all pictures of a report, and the number of that one's colour: a
+    setup has one where there are HUES of them at most, else the first thing in which all differ.
     """
     series = series_of(points)
     for names in ([s.label for s in series], [s.setup for s in series], [s.colour for s in series]):
@@ -118,8 +119,8 @@ def hued(points: Sequence[Point]) -> list[Point]:
     ]
 
 
-def common(points: Sequence[Point], *, without: Collection[str] = ()) -> list[str]:
-    """What all points have in common and is known, in words: it stands in the title instead of the legend."""
+def list_common(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[str]:
+    """List in words what all points are known to have in common: it stands in the title instead of the legend."""
     shared = []
     for name, of in SETUP:
         values = {of(point) for point in points}
@@ -132,12 +133,12 @@ def common(points: Sequence[Point], *, without: Collection[str] = ()) -> list[st
     return [part for part in shared if part]
 
 
-def workload_label(point: Point) -> str:
-    """What was asked, but for the load: `3 200 in, 800 out, a prefix shared`."""
-    return joined(lengths_label(point), point.prefix, point.work)
+def workload_label(point: CellPoint) -> str:
+    """Name the workload: `3 200 in, 800 out, a prefix shared`."""
+    return join(lengths_label(point), point.prefix, point.work)
 
 
-def lengths_label(point: Point) -> str:
-    """`3 200 in, 800 out`."""
+def lengths_label(point: CellPoint) -> str:
+    """Name the lengths: `3 200 in, 800 out`."""
     tokens = (point.input_tokens, "in"), (point.output_tokens, "out")
     return ", ".join(f"{count(many)} {name}" for many, name in tokens if many is not None)

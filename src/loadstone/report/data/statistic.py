@@ -1,4 +1,4 @@
-"""A number of one cell as summaries have it, whoever wrote them, with its interval where there is one."""
+"""Make numbers of a cell with their intervals, from summaries of any tool."""
 
 from __future__ import annotations
 
@@ -20,18 +20,15 @@ REPEATS = "range of repeats"
 _MOST = 1e100
 
 
-class Stat(msgspec.Struct, kw_only=True, frozen=True):
-    """A latency of one cell in seconds, a throughput per second, dollars for a million tokens, or joules for one.
+class Estimate(msgspec.Struct, kw_only=True, frozen=True):
+    """A number of one cell with its interval: a latency in seconds, a throughput per second, dollars or joules.
 
-    value      the median, or the mean where nobody gave a median; of a rate there is one number a cell
-    which      which of these it is
-    low, high  of `value`; None where it is not known
-    level      what they are: a 95 % confidence interval, see statistics.Dependence; the 80 % one of a prediction;
-               the least and the greatest of repeats
-    drawn      of a prediction, or of repeats, how far the 95 % interval of what was drawn goes, on a log scale
-    off        of a prediction, how far the 80 % interval of the model's error goes, where `low` and `high` have what
-               was drawn in them too
-    p99_*      bounds of the p99, 95 %
+    value      the median, or the mean where no median is known; a rate is one number per cell (`which`)
+    low, high  the interval of `value`; None where it is not known
+    level      the kind of interval: 95 % confidence (statistics.Dependence), 80 % of a prediction, range of repeats
+    sampling_margin  for a prediction and for repeats, the 95 % margin of sampling, on a log scale
+    model_margin     for a prediction, the 80 % margin of the model, where `low` and `high` include sampling too
+    p99_*      95 % bounds of the p99
     """
 
     value: float
@@ -39,8 +36,8 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
     low: float | None = None
     high: float | None = None
     level: str | None = None
-    drawn: Reach | None = None
-    off: Reach | None = None
+    sampling_margin: Reach | None = None
+    model_margin: Reach | None = None
     n: int | None = None
     mean: float | None = None
     std: float | None = None
@@ -55,13 +52,13 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def sampling(self) -> Reach | None:
-        """How far off it may be by what was drawn, 95 %."""
-        return self.drawn if self.level in (PREDICTED, REPEATS) else self.reach
+        """The 95 % margin of sampling, on a log scale."""
+        return self.sampling_margin if self.level in (PREDICTED, REPEATS) else self.reach
 
     @property
     def model(self) -> Reach | None:
-        """How far off it may be because the performance model is, 80 %; None of what was measured."""
-        return (self.off or self.reach) if self.level == PREDICTED else None
+        """The 80 % margin of the performance model; None for what was measured."""
+        return (self.model_margin or self.reach) if self.level == PREDICTED else None
 
     @property
     def by_spread(self) -> float:
@@ -71,8 +68,8 @@ class Stat(msgspec.Struct, kw_only=True, frozen=True):
         return Z95 * self.std / math.sqrt(self.n) / self.mean
 
 
-def latency(values: Latency | None, ok: int | None) -> Stat | None:
-    """Out of a distribution of a summary; `ok`: requests, where it does not tell."""
+def latency(values: Latency | None, ok: int | None) -> Estimate | None:
+    """Read a latency of a summary's distribution; `ok`: the number of requests, where it has none."""
     if values is None:
         return None
     which: Literal["median", "mean"] = "median" if values.p50 is not None else "mean"
@@ -80,19 +77,19 @@ def latency(values: Latency | None, ok: int | None) -> Stat | None:
     if not _is_possible(value):
         return None
     low, high = values.bounds("p50" if which == "median" else "mean")
-    drawn = reach(value, low, high)
+    sampling_margin = reach(value, low, high)
     level = "95 %"
     if values.low is not None and values.high is not None:
         low, high, level = values.low, values.high, PREDICTED
     p99_low, p99_high = values.bounds("p99")
-    return Stat(
+    return Estimate(
         value=value,
         which=which,
         low=low,
         high=high,
         level=level if low is not None and high is not None else None,
-        drawn=drawn,
-        n=whole(values.n) or ok,
+        sampling_margin=sampling_margin,
+        n=round_count(values.n) or ok,
         mean=values.mean,
         std=values.std,
         p90=values.p90,
@@ -102,46 +99,49 @@ def latency(values: Latency | None, ok: int | None) -> Stat | None:
     )
 
 
-def throughput(metrics: Metrics, window: Window, name: RateName, kind: LoadKind) -> Stat | None:
-    """`name` of a cell with this kind of load, in the window that is shown. A prediction may be off by what the
-    performance model is, and by what was drawn, as if independent.
+def throughput(metrics: Metrics, window: Window, name: RateName, kind: LoadKind) -> Estimate | None:
+    """Read `name` of a cell with this kind of load, in the window that is shown. A prediction may be off by what the
+    performance model is, and by sampling, as if independent.
     """
     value: float | None = getattr(window, name)
     if not _is_possible(value):
         return None
     low, high = rate_interval(metrics, name, window)
-    drawn, off, level = reach(value, low, high), predicted_rate(metrics, kind), "95 %"
-    if off is not None:
-        below, above = map(math.hypot, off, (each * Z80 / Z95 for each in drawn or (0.0, 0.0)))
+    sampling, model, level = reach(value, low, high), predicted_rate(metrics, kind), "95 %"
+    if model is not None:
+        below, above = map(math.hypot, model, (each * Z80 / Z95 for each in sampling or (0.0, 0.0)))
         (low, high), level = bounds(value, (below, above)), PREDICTED
     known = low is not None and high is not None
-    return Stat(value=value, which="rate", low=low, high=high, level=level if known else None, drawn=drawn, off=off)
+    made = Estimate(value=value, which="rate", low=low, high=high, level=level if known else None)
+    return msgspec.structs.replace(made, sampling_margin=sampling, model_margin=model)
 
 
-def price(dollars: float | None, rate: Stat | None) -> Stat | None:
-    """Dollars for a million tokens of what costs `dollars` per hour: the more at the rate's low end."""
+def price(dollars: float | None, rate: Estimate | None) -> Estimate | None:
+    """Price a million tokens of what costs `dollars` per hour: the more at the rate's low end."""
     value = per_million(dollars, rate.value) if rate is not None else None
     return None if value is None or rate is None else _inverse(value, rate)
 
 
-def energy(joules: float | None, rate: Stat | None) -> Stat | None:
-    """Joules for an output token, as sure as the throughput is."""
+def energy(joules: float | None, rate: Estimate | None) -> Estimate | None:
+    """Make the joules per output token, with the certainty of the throughput."""
     return None if joules is None else _inverse(joules, rate)
 
 
-def _inverse(value: float, rate: Stat | None) -> Stat:
-    """What is the more the lower a throughput is, and as sure."""
+def _inverse(value: float, rate: Estimate | None) -> Estimate:
+    """Make an estimate of what grows as a throughput falls, with the same certainty."""
     if rate is None or rate.reach is None:
-        return Stat(value=value, which="rate")
+        return Estimate(value=value, which="rate")
     low, high = bounds(value, rate.reach[::-1])
-    drawn, off = rate.drawn and rate.drawn[::-1], rate.off and rate.off[::-1]
-    return Stat(value=value, which="rate", low=low, high=high, level=rate.level, drawn=drawn, off=off)
+    sampling, model = (margin and margin[::-1] for margin in (rate.sampling_margin, rate.model_margin))
+    return Estimate(
+        value=value, which="rate", low=low, high=high, level=rate.level, sampling_margin=sampling, model_margin=model
+    )
 
 
 def _is_possible(value: float | None) -> TypeGuard[float]:
-    """Files of others' making may have anything: below 0, or so far from 1 that ratios of it fail, it is left out."""
+    """Tell whether a number can be used: files of others may have some below 0, or so far from 1 that ratios fail."""
     return value is not None and (value == 0 or 1 / _MOST < value < _MOST)
 
 
-def whole(value: float | None) -> int | None:
+def round_count(value: float | None) -> int | None:
     return round(value) if value is not None and value > 0 else None

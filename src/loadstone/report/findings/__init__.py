@@ -8,38 +8,38 @@ from msgspec.structs import replace
 
 from loadstone.report.data.frames import Frame, frames
 from loadstone.report.data.pairs import Fact, gpu_ratios, more_gpus, switches
-from loadstone.report.data.points import Point
-from loadstone.report.findings.answer import Answer, answer, levels
+from loadstone.report.data.points import CellPoint
+from loadstone.report.findings.answer import Headline, answer, explain_intervals
 from loadstone.report.findings.bottleneck import bottlenecks
-from loadstone.report.findings.changes import by_length, gpu_against_gpu, scaled, switched
+from loadstone.report.findings.changes import find_scaling, find_switches, follow_length, gpu_against_gpu
 from loadstone.report.findings.leaders import cheapest, leaders, peaks
 from loadstone.report.findings.sentence import Sentence
 
-__all__ = ["Answer", "Sentence", "answer", "levels", "observations", "silent"]
+__all__ = ["Headline", "Sentence", "answer", "explain_intervals", "find_silent", "observations"]
 
 
-def observations(points: Sequence[Point]) -> list[Sentence]:
-    """All findings of these points, those about the most of them first within each kind; of simulated ones apart, and
-    only of those that are not silent(), marked as predictions.
+def observations(points: Sequence[CellPoint]) -> list[Sentence]:
+    """Return all findings of these points, those about the most of them first within each kind; of simulated ones
+    apart, and only of those that are not find_silent(), marked as predictions.
     """
-    quiet = {id(point) for point in silent(points)}
+    quiet = {id(point) for point in find_silent(points)}
     simulated = [point for point in points if point.source == "simulated" and id(point) not in quiet]
-    sentences = _observed([point for point in points if point.source != "simulated"])
-    sentences += [replace(each, predicted=True) for each in _observed(simulated)]
+    sentences = _observe([point for point in points if point.source != "simulated"])
+    sentences += [replace(each, predicted=True) for each in _observe(simulated)]
     return list({sentence.whole: sentence for sentence in sentences}.values())
 
 
-def silent(points: Sequence[Point]) -> list[Point]:
-    """Simulated points beside which others of the same model and workload stand: nothing is said of these."""
+def find_silent(points: Sequence[CellPoint]) -> list[CellPoint]:
+    """Return simulated points beside which others of the same model and workload stand: nothing is said of these."""
     known = {_question(point) for point in points if point.source != "simulated"}
     return [point for point in points if point.source == "simulated" and _question(point) in known]
 
 
-def _question(point: Point) -> tuple[object, ...]:
+def _question(point: CellPoint) -> tuple[object, ...]:
     return point.model, point.near_input, point.near_output, point.prefix, point.offline
 
 
-def _observed(real: Sequence[Point]) -> list[Sentence]:
+def _observe(real: Sequence[CellPoint]) -> list[Sentence]:
     sentences: list[Sentence] = []
     for frame in frames(real, "load", single=True):
         sentences += cheapest(frame)
@@ -55,17 +55,17 @@ def _observed(real: Sequence[Point]) -> list[Sentence]:
         if frame.offline:
             continue  # the sweeps over batches of each length have said it
         sentences += leaders(frame)
-        sentences += by_length(frame)
+        sentences += follow_length(frame)
     for frame in by_input:
-        sentences += by_length(frame)
+        sentences += follow_length(frame)
     facts: tuple[Fact, ...] = ("prefix", "parallel", "context", "settings")
     for fact in facts:
-        sentences += switched(switches(real, fact), fact)
-    return [*sentences, *scaled(more_gpus(real)), *gpu_against_gpu(gpu_ratios(real))]
+        sentences += find_switches(switches(real, fact), fact)
+    return [*sentences, *find_scaling(more_gpus(real)), *gpu_against_gpu(gpu_ratios(real))]
 
 
-def _alone(points: Sequence[Point], others: Sequence[Frame]) -> list[Frame]:
-    """Setups that were compared at one load and one length, which are in no other frame."""
+def _alone(points: Sequence[CellPoint], others: Sequence[Frame]) -> list[Frame]:
+    """Return setups that were compared at one load and one length, which are in no other frame."""
     seen = {id(point) for frame in others for point in frame.points}
     return [
         frame for frame in frames(points, "load", single=True) if not any(id(point) in seen for point in frame.points)

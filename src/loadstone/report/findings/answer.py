@@ -24,18 +24,18 @@ from loadstone.report.data.frames import (
     load_label,
 )
 from loadstone.report.data.pairs import effect
-from loadstone.report.data.points import Point
+from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import series_of
-from loadstone.report.data.wording import joined
+from loadstone.report.data.wording import join
 from loadstone.report.findings.bottleneck import capacity
 from loadstone.report.findings.leaders import contests
-from loadstone.report.findings.sentence import Sentence, doubt, setups, spans, value, warned, within_slo, work
+from loadstone.report.findings.sentence import Sentence, doubt, setups, spans, value, warn, within_slo, work
 
 MOST = 5
 """Sentences of an answer."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Headline(msgspec.Struct, frozen=True):
     """`context`: the model and workload that it is of; `predicted`: nothing of it was measured; `others`: workloads
     of the report beside this one; `frame`: the cells that it is of.
     """
@@ -47,28 +47,28 @@ class Answer(msgspec.Struct, frozen=True):
     frame: Frame
 
 
-def answer(points: Sequence[Point]) -> Answer | None:
-    """Of the workload with the most setups, then cells; measured before simulated ones; None without cells."""
+def answer(points: Sequence[CellPoint]) -> Headline | None:
+    """Answer for the workload with the most setups, then cells; measured ones first; None without cells."""
     measured = [point for point in points if point.source != "simulated"]
     groups = frames(measured or points, "load", single=True) or frames(measured or points, "load")
     groups += [frame for frame in frames(measured or points, "output", single=True) if not groups]
     if not groups:
         return None
     frame = max(groups, key=lambda each: (each.mode == "online", len(set(_names(each.points))), len(each.points)))
-    sentences = list(islice(_sentences(frame), MOST)) or list(_alone(frame))
-    return Answer(
+    sentences = list(islice(_sentences(frame), MOST)) or list(_describe_alone(frame))
+    return Headline(
         sentences, work(frame.points[0]), not measured, len({work(each.points[0]) for each in groups}) - 1, frame
     )
 
 
-def _names(points: Sequence[Point]) -> list[str]:
+def _names(points: Sequence[CellPoint]) -> list[str]:
     return [series.setup for series in series_of(points)]
 
 
 def _sentences(frame: Frame) -> Iterator[str]:
     points = frame.points
     if len(set(_names(points))) == 1:
-        yield from _alone(frame)
+        yield from _describe_alone(frame)
         return
     met, meets = within_slo(points)
     within = " within the SLO" if meets else ""
@@ -86,8 +86,8 @@ def _sentences(frame: Frame) -> Iterator[str]:
     yield from _best(lightest, TTFT, "Soonest first token, TTFT")
 
 
-def _alone(frame: Frame) -> Iterator[str]:
-    """One setup: what each of its runs carries; the rest is among the findings. Of several that nothing
+def _describe_alone(frame: Frame) -> Iterator[str]:
+    """Return one setup: what each of its runs carries; the rest is among the findings. Of several that nothing
     compares, what each carries.
     """
     lines, alone = defaultdict(list), len(set(_names(frame.points))) == 1
@@ -102,12 +102,12 @@ def _alone(frame: Frame) -> Iterator[str]:
             if first.output_tokens_per_s:
                 shown.insert(0, f"{show_number(first.output_tokens_per_s, 4)} output tok/s")
             text = f"at {load_label(first)}: {', '.join(shown) or 'nothing was timed'}"
-        text = joined(run, text, by=": ")
-        yield f"{text[0].upper() if alone else text[0]}{text[1:]}{warned(points)}."
+        text = join(run, text, by=": ")
+        yield f"{text[0].upper() if alone else text[0]}{text[1:]}{warn(points)}."
 
 
-def _best(points: Sequence[Point], measure: Measure, goal: str) -> Iterator[str]:
-    """Of each setup its best cell: who is ahead, and of whom it cannot be told."""
+def _best(points: Sequence[CellPoint], measure: Measure, goal: str) -> Iterator[str]:
+    """Say whose best cell is ahead, and of whom it cannot be told."""
     sign = 1 if measure.better == "lower" else -1
     ranked = list(best_cells(points, _names(points), measure).values())
     if len(ranked) < 2:
@@ -127,7 +127,7 @@ def _best(points: Sequence[Point], measure: Measure, goal: str) -> Iterator[str]
 
 
 def _crossover(frame: Frame) -> Iterator[str]:
-    """Who has the most throughput up to which load, where that changes."""
+    """Say who has the most throughput up to which load, where that changes."""
     _, wins = contests(frame, frame.points, OUTPUT, without=())
     held: list[tuple[str, list[float]]] = []
     for win in wins:
@@ -142,8 +142,8 @@ def _crossover(frame: Frame) -> Iterator[str]:
         yield f"By {frame.axis_word}, most throughput has {', then '.join(parts)}{near}."
 
 
-def levels(sentences: Sequence[Sentence], points: Sequence[Point]) -> str:
-    """What the brackets of these findings say, and at which level."""
+def explain_intervals(sentences: Sequence[Sentence], points: Sequence[CellPoint]) -> str:
+    """Say what the brackets of these findings mean, and at which level."""
     sources = {point.source for point in points}
     sums = any(point.sums for point in points)
     kinds = [

@@ -1,4 +1,4 @@
-"""What one sweep shows: its knee, its capacity, the load that its SLO allows, where it stops gaining, and which
+"""Say what one sweep shows: its knee, its capacity, the load that its SLO allows, where it stops gaining, and which
 resource it lacks there: KV room, slots, prefill compute, decode bandwidth, the host; unknown where nothing tells.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT, Frame, Measure, knee, load_label
-from loadstone.report.data.points import Point
-from loadstone.report.data.series import Series
-from loadstone.report.data.wording import joined, show_share
-from loadstone.report.findings.sentence import Sentence, doubt, setups, warned, work
+from loadstone.report.data.points import CellPoint
+from loadstone.report.data.series import ChartSeries
+from loadstone.report.data.wording import join, show_share
+from loadstone.report.findings.sentence import Sentence, doubt, setups, warn, work
 
 GAIN = 0.07
 """Throughput grows by less than load to this power, 5 % for twice the load: it has stopped growing …"""
@@ -29,7 +29,7 @@ FULL = 0.95
 WAITING = 0.1
 """Mean requests that wait, of those that run, from which something other than the first moments makes them wait."""
 HOST = 0.33
-"""Share of the speed of light below which the steps of the lightest load are bound by something else."""
+"""Share of the roofline below which the steps of the lightest load are bound by something else."""
 BOUND = 0.35
 """Share of the peak FLOP/s, or of twice it of the bandwidth, from which that is the resource: engines reach some 50 %
 of the one and 80 % of the other at best (docs/perfmodel.md).
@@ -40,22 +40,22 @@ FOLLOWS = 0.7
 
 
 def bottlenecks(frame: Frame) -> Iterable[Sentence]:
-    """Of each series of a sweep its knee, capacity and SLO; where it stops growing, and why; and its lightest load
-    beside the speed of light.
+    """Say for each series of a sweep its knee, capacity and SLO; where it stops growing, and why; and how near its
+    lightest load is to the roofline.
     """
     if frame.axis != "load":
         return
-    lines: dict[tuple[str, Series], list[Point]] = defaultdict(list)
+    lines: dict[tuple[str, ChartSeries], list[CellPoint]] = defaultdict(list)
     names = setups(frame.points, without=("parallel",))
     for name, (point, series) in zip(names, frame.pairs, strict=True):
-        lines[joined(name, point.parallel, series.run), series].append(point)
+        lines[join(name, point.parallel, series.run), series].append(point)
     for (name, _), points in lines.items():
         if points[0].engine == "timing server":
-            continue  # nothing bounds it but its law
+            continue  # nothing bounds it but its fixed times
         points.sort(key=lambda point: point.load)
         context = work(points[0])
         if len(points) > 1 and points[0].kind != "burst" and (shown := capacity(points)):
-            text = f"{name}: {shown}{warned(points)}."
+            text = f"{name}: {shown}{warn(points)}."
             yield Sentence(text=text, kind="capacity", about=frame.section, context=context)
         if points[0].kind == "rate":
             continue
@@ -67,12 +67,12 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
                 f"{name}: output throughput {'hardly grows beyond' if grows else 'stops growing at'} "
                 f"{load_label(before)} ({show_number(before.output_tokens_per_s, 4)} tok/s; "
                 f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g}), limited by "
-                f"{limit(before, after)}{warned(point for point in points if point.load >= before.load)}."
+                f"{limit(before, after)}{warn(point for point in points if point.load >= before.load)}."
             )
             yield Sentence(text=text, kind="bottleneck", about=frame.section, context=context)
         first = points[0]
         if first.roofline.tpot_s and first.tpot is not None:
-            text = f"{name}: {_against_light(first, first.roofline.tpot_s, first.tpot.value)}{doubt([first])}."
+            text = f"{name}: {_compare_roofline(first, first.roofline.tpot_s, first.tpot.value)}{doubt([first])}."
             yield Sentence(text=text, kind="light", about=frame.section, context=context)
         gains = [gain for _, _, gain in _gains(points)]
         if stop is None and len(gains) > 1 and min(gains) > FREE:
@@ -82,36 +82,36 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
                 f"({show_number(first.output_tokens_per_s, 4)} tok/s at {first.load:g} to "
                 f"{show_number(last.output_tokens_per_s, 4)} at {last.load:g}): steps take about as long with more "
                 "requests in them, so they are not bound by compute but by a fixed cost of each step: reading the "
-                f"weights (memory bandwidth), or host time{warned(points)}."
+                f"weights (memory bandwidth), or host time{warn(points)}."
             )
             yield Sentence(text=text, kind="bottleneck", about=frame.section, context=context)
 
 
-def capacity(points: Sequence[Point]) -> str:
-    """Of one series, lightest load first: the knee, the most throughput, and up to where every request meets its SLO
-    with the share that does beyond; "" where no throughput is known.
+def capacity(points: Sequence[CellPoint]) -> str:
+    """Say the knee of one series, its most throughput, and up to where every request meets its SLO, with the share
+    that does beyond; "" where no throughput is known. `points`: lightest load first.
     """
     known = [point for point in points if point.output_tokens_per_s and not point.failed]
     if len(known) < 2:
         return ""
     most = max(known, key=lambda point: point.output_tokens_per_s or 0.0)
     bend = knee(known)
-    return joined(
-        f"knee at {load_label(bend)} ({_at(bend)})" if bend is not None and bend is not most else "",
-        f"most throughput at {load_label(most)} ({_at(most)})",
-        _within(points),
+    return join(
+        f"knee at {load_label(bend)} ({_describe(bend)})" if bend is not None and bend is not most else "",
+        f"most throughput at {load_label(most)} ({_describe(most)})",
+        _describe_slo(points),
         by="; ",
     )
 
 
-def _at(point: Point) -> str:
+def _describe(point: CellPoint) -> str:
     e2e = E2E.of(point)
-    return joined(
+    return join(
         f"{show_number(point.output_tokens_per_s, 4)} output tok/s", f"E2E {show_seconds(e2e)}" if e2e else ""
     )
 
 
-def _within(points: Sequence[Point]) -> str:
+def _describe_slo(points: Sequence[CellPoint]) -> str:
     judged = [point for point in points if point.slo_met is not None]
     if not judged:
         return ""
@@ -124,13 +124,13 @@ def _within(points: Sequence[Point]) -> str:
     return f"{where}, not at {fails.load:g}{share}"
 
 
-def _gains(points: Sequence[Point]) -> list[tuple[Point, Point, float]]:
+def _gains(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint, float]]:
     steps = [(a, b) for a, b in itertools.pairwise(points) if a.load < b.load]
     return [(a, b, gain) for a, b in steps if (gain := _slope(a, b, OUTPUT)) is not None]
 
 
-def _stop(points: Sequence[Point]) -> tuple[Point, Point] | None:
-    """The last load whose throughput was worth it, and the next; a pause in growth is not its end."""
+def _stop(points: Sequence[CellPoint]) -> tuple[CellPoint, CellPoint] | None:
+    """Find the last load up to which throughput grew, and the next; a pause in growth is not its end."""
     for before, after, gain in _gains(points):
         level = REST * (before.output_tokens_per_s or 0.0)
         later = (point.output_tokens_per_s or 0.0 for point in points if point.load > before.load)
@@ -139,12 +139,12 @@ def _stop(points: Sequence[Point]) -> tuple[Point, Point] | None:
     return None
 
 
-def _against_light(point: Point, light_s: float, tpot_s: float) -> str:
-    """At the lightest load a decode step reads weights and does next to nothing else."""
+def _compare_roofline(point: CellPoint, light_s: float, tpot_s: float) -> str:
+    """Hold the lightest load against the roofline: there a decode step reads weights and does little else."""
     share = light_s / tpot_s
     comparison = (
         f"at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth allows "
-        f"{show_seconds(light_s)} ({100 * share:.0f} % of the speed of light)"
+        f"{show_seconds(light_s)} ({100 * share:.0f} % of the roofline)"
     )
     others_s = _prefills_s(point)
     if others_s is not None and light_s < HOST * (tpot_s - others_s):
@@ -157,8 +157,8 @@ def _against_light(point: Point, light_s: float, tpot_s: float) -> str:
     return comparison
 
 
-def _prefills_s(point: Point) -> float | None:
-    """The most by which the prompts of others can have lengthened TPOT: while one request gets its tokens, each of
+def _prefills_s(point: CellPoint) -> float | None:
+    """Bound by how much the prompts of others can have lengthened TPOT: while one request gets its tokens, each of
     the others under way begins once, and that takes a TTFT at most; None where it is not known.
     """
     if point.load <= 1:
@@ -168,9 +168,9 @@ def _prefills_s(point: Point) -> float | None:
     return (point.load - 1) * point.ttft.value / (point.output_tokens - 1)
 
 
-def limit(before: Point, after: Point) -> str:
-    """The resource that is lacking, and the evidence: the engine's metrics first, then the hardware's use; where only
-    latencies are there, what they leave open.
+def limit(before: CellPoint, after: CellPoint) -> str:
+    """Name the resource that is lacking, with the evidence: the engine's metrics first, then the hardware's use; if
+    only latencies are known, what they leave open.
     """
     server, light = after.server, after.roofline
     running = server.running.mean if server is not None and server.running is not None else None
@@ -208,8 +208,8 @@ def limit(before: Point, after: Point) -> str:
     return "an unknown resource: neither metrics nor latencies tell"
 
 
-def _slope(a: Point, b: Point, measure: Measure) -> float | None:
-    """d log(value) / d log(load)."""
+def _slope(a: CellPoint, b: CellPoint, measure: Measure) -> float | None:
+    """Return d log(value) / d log(load)."""
     of_a, of_b = measure.of(a), measure.of(b)
     if not of_a or not of_b or of_a < 0 or of_b < 0:
         return None

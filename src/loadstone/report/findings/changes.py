@@ -1,4 +1,4 @@
-"""What a change does: longer answers, a shared prefix, another split, another GPU."""
+"""Say what a change does: longer answers, a shared prefix, another split, another GPU."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from statistics import median
 
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TPOT, TTFT, Frame, Measure, load_label, load_word
 from loadstone.report.data.pairs import Effect, Fact, Ratio, effect
-from loadstone.report.data.points import Point, alike
+from loadstone.report.data.points import CellPoint, alike
 from loadstone.report.data.series import lengths_label
-from loadstone.report.data.wording import count, joined
-from loadstone.report.findings.sentence import Sentence, ranges, setups, spans, value, warned
+from loadstone.report.data.wording import count, join
+from loadstone.report.findings.sentence import Sentence, ranges, setups, spans, value, warn
 
 STABLE = 1.15
 """Largest over smallest value, up to which a measure is called steady: twice the repeats' spread of TTFT."""
 SUDDEN = 0.7
 """Share of a rise (in the log) that falls into one step, from which the step is named."""
-Pair = tuple[Point, Point]
+Pair = tuple[CellPoint, CellPoint]
 """What was, and what is compared with it."""
 
 
-def by_length(frame: Frame) -> Iterable[Sentence]:
-    """How TTFT and TPOT go as answers grow: steady, or rising, and where."""
-    lines: dict[str, list[Point]] = defaultdict(list)
+def follow_length(frame: Frame) -> Iterable[Sentence]:
+    """Say how TTFT and TPOT go as answers grow: steady, or rising, and where."""
+    lines: dict[str, list[CellPoint]] = defaultdict(list)
     for name, point in zip(setups(frame.points), frame.points, strict=True):
         lines[name].append(point)
     for measure in (TTFT, TPOT):
@@ -60,22 +60,20 @@ def by_length(frame: Frame) -> Iterable[Sentence]:
         parts = [f"steady for {', '.join(steady)}"] if steady else []
         span = f"from {count(int(ends[0]))} to {count(int(ends[-1]))} {frame.axis} tokens"
         first_of = frame.points[0]
-        workload = joined(first_of.model, first_of.prefix, first_of.work)
+        workload = join(first_of.model, first_of.prefix, first_of.work)
         text = f"{measure.name} at {load_label(first_of)} {span}: {'; '.join([*parts, *changing])}"
-        yield Sentence(text=f"{text}{warned(frame.points)}.", kind="trend", about=frame.axis, context=workload)
+        yield Sentence(text=f"{text}{warn(frame.points)}.", kind="trend", about=frame.axis, context=workload)
 
 
-def switched(sets: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]:
-    """What a switch of one fact changes, setup by setup and measure by measure, over the loads; only what is beyond
-    doubt.
-    """
+def find_switches(sets: Sequence[Sequence[CellPoint]], what: Fact) -> Iterable[Sentence]:
+    """Say what a switch of one fact changes beyond doubt, setup by setup and measure by measure, over the loads."""
     groups: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
     every = [point for switch in sets for point in switch]
     names = {id(point): name for point, name in zip(every, setups(every, without=(what,)), strict=True)}
     for base, *others in sets:
         for point in others:
             workload = _workload_label(base, "" if what == "prefix" else base.prefix)
-            named = f" ({point.label} instead of {base.label})" if _renamed(base, point, what) else ""
+            named = f" ({point.label} instead of {base.label})" if _is_renamed(base, point, what) else ""
             change = getattr(base, what), getattr(point, what), named
             groups[names[id(point)], workload, point.kind, *change].append((base, point))
     for (name, workload, _, before, after, named), pairs in groups.items():
@@ -86,13 +84,13 @@ def switched(sets: Sequence[Sequence[Point]], what: Fact) -> Iterable[Sentence]:
                 yield Sentence(text=text, kind="switch", about=what, context=workload)
 
 
-def _renamed(base: Point, point: Point, what: Fact) -> bool:
-    """Whether the user has another name for it, which may stand for more than what was switched."""
+def _is_renamed(base: CellPoint, point: CellPoint, what: Fact) -> bool:
+    """Tell whether the user has another name for it, which may stand for more than what was switched."""
     return what != "settings" and bool(base.label and point.label) and base.label != point.label
 
 
-def scaled(scalings: Sequence[Pair]) -> Iterable[Sentence]:
-    """What more GPUs give at the same loads, and how much of it each of them: see bars.more_gpus()."""
+def find_scaling(scalings: Sequence[Pair]) -> Iterable[Sentence]:
+    """Say what more GPUs give at the same loads, and how much of it each of them: see pairs.more_gpus()."""
     groups: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
     names = setups([point for pair in scalings for point in pair], without=("parallel",))
     for (few, many), name in zip(scalings, names[1::2], strict=True):
@@ -107,17 +105,17 @@ def scaled(scalings: Sequence[Pair]) -> Iterable[Sentence]:
             yield Sentence(text=text, kind="scale", about="load", context=workload)
 
 
-def _workload_label(point: Point, prefix: str) -> str:
-    return joined(point.model, lengths_label(point), prefix, point.work)
+def _workload_label(point: CellPoint, prefix: str) -> str:
+    return join(point.model, lengths_label(point), prefix, point.work)
 
 
 def _loads(pairs: Sequence[Pair]) -> str:
-    """`concurrency 1 to 64`."""
+    """Write `concurrency 1 to 64`."""
     return f"{load_word(pairs[0][0])} {spans(sorted({base.load for base, _ in pairs}))}"
 
 
 def _clauses(pairs: Sequence[Pair], measure: Measure) -> list[str]:
-    """At which loads `measure` is higher and at which lower, beyond doubt, and by how much."""
+    """Say at which loads `measure` is higher and at which lower, beyond doubt, and by how much."""
     effects: list[tuple[float, Effect]] = []
     for base, point in sorted(pairs, key=lambda pair: pair[0].load):
         change = effect(point, base, OUTPUT if measure is PER_GPU else measure)
@@ -137,12 +135,13 @@ def _clauses(pairs: Sequence[Pair], measure: Measure) -> list[str]:
 
 
 def _warned(pairs: Iterable[Pair]) -> str:
-    return warned([point for pair in pairs for point in pair])
+    return warn([point for pair in pairs for point in pair])
 
 
 def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
-    """Each pair of GPUs under each engine: geometric mean and range of the ratios, where they point one way, and most
-    of them beyond their intervals; of a measure of which that cannot be said, at which loads of a sweep one is ahead.
+    """Return each pair of GPUs under each engine: geometric mean and range of the ratios, where they point one way,
+    and most of them beyond their intervals; of a measure of which that cannot be said, at which loads of a sweep one
+    is ahead.
     """
     pairs: dict[tuple[str, str, str], list[Ratio]] = defaultdict(list)
     for ratio in ratios:
@@ -167,7 +166,7 @@ def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
             ]
             if clauses:
                 first = sweep[0].over
-                of = joined(first.precision, first.parallel, first.settings)
+                of = join(first.precision, first.parallel, first.settings)
                 head = f"{first.hardware} against {sweep[0].under.hardware} with {engine}{f' ({of})' if of else ''}"
                 text = f"{head}, at {_loads(_pairs(sweep))}: {'; '.join(clauses)}{_warned(_pairs(sweep))}."
                 context = _workload_label(first, first.prefix)
@@ -179,7 +178,7 @@ def _pairs(ratios: Iterable[Ratio]) -> list[Pair]:
 
 
 def _ratio(ratios: Sequence[Ratio], measure: Measure) -> str | None:
-    """In one direction, or in how many pairs in which; None of a single sweep that goes both ways: loads say more."""
+    """Say the one direction, or how many pairs go in which; None if a single sweep goes both ways."""
     own = [ratio for ratio in ratios if ratio.measure is measure]
     effects = [each for ratio in own if (each := effect(ratio.over, ratio.under, measure)) is not None and each.clear]
     if len(effects) <= len(own) / 2:

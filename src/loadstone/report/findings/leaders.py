@@ -1,4 +1,4 @@
-"""Who is ahead: of each measure, at each load or length, on the same hardware; the highest throughput of all; and,
+"""Say who is ahead: in each measure, at each load or length, on the same hardware; the highest throughput; and,
 where prices are given, who is cheapest, and whether that is sure.
 """
 
@@ -23,30 +23,30 @@ from loadstone.report.data.frames import (
     load_label,
 )
 from loadstone.report.data.pairs import Effect, effect
-from loadstone.report.data.points import Point
+from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import series_of
-from loadstone.report.data.statistic import Stat
-from loadstone.report.data.wording import joined, show_p
+from loadstone.report.data.statistic import Estimate
+from loadstone.report.data.wording import join, show_probability
 from loadstone.report.findings.sentence import (
     Sentence,
     doubt,
+    is_surely_met,
     ranges,
     setup,
     setups,
     spans,
-    surely_met,
     throughput,
     value,
-    warned,
+    warn,
     within_slo,
     work,
 )
 
 
 def leaders(frame: Frame) -> Iterable[Sentence]:
-    """For each hardware: who leads at which x. Contests that the data does not decide are left out."""
+    """Say for each hardware who leads at which x. Contests that the data does not decide are left out."""
     measures = (OUTPUT,) if frame.offline else (OUTPUT, TTFT, TPOT, E2E)
-    groups: dict[str, list[Point]] = defaultdict(list)
+    groups: dict[str, list[CellPoint]] = defaultdict(list)
     for point in frame.points:
         groups[point.hardware].append(point)
     if len(groups) > 1 and all(len(_names(group)) == 1 for group in groups.values()):
@@ -60,23 +60,23 @@ def leaders(frame: Frame) -> Iterable[Sentence]:
                 yield Sentence(text=f"{where}, {text}.", kind="leader", about=frame.section, context=workload)
 
 
-def _names(group: Sequence[Point]) -> set[str]:
+def _names(group: Sequence[CellPoint]) -> set[str]:
     return {series.setup for series in series_of(group, without=("gpu", "gpus"))}
 
 
 class Win(NamedTuple):
-    """At `x` `name` is ahead of `other` beyond the interval."""
+    """Says that `name` is ahead of `other` at `x`, beyond the interval."""
 
     x: float
     name: str
     effect: Effect
-    first: Point
+    first: CellPoint
     other: str
-    second: Point
+    second: CellPoint
 
 
-def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> tuple[str, str] | None:
-    """Who wins where, and of what model and workload that is."""
+def _contest(frame: Frame, group: Sequence[CellPoint], measure: Measure) -> tuple[str, str] | None:
+    """Say who wins where, and for which model and workload."""
     at, wins = contests(frame, group, measure)
     if not wins:
         return None
@@ -98,18 +98,16 @@ def _contest(frame: Frame, group: Sequence[Point], measure: Measure) -> tuple[st
     if left:
         clauses.append(f"the first two cannot be told apart at {ranges(left, xs)}")
     first = group[0]
-    workload = (
-        work(first) if frame.axis == "load" else joined(first.model, load_label(first), first.prefix, first.work)
-    )
+    workload = work(first) if frame.axis == "load" else join(first.model, load_label(first), first.prefix, first.work)
     contested = [point for win in wins for point in (win.first, win.second)]
-    return f"{'; '.join(clauses)}{warned(contested)}", workload
+    return f"{'; '.join(clauses)}{warn(contested)}", workload
 
 
 def contests(
-    frame: Frame, group: Sequence[Point], measure: Measure, without: Collection[str] = ("gpu", "gpus")
+    frame: Frame, group: Sequence[CellPoint], measure: Measure, without: Collection[str] = ("gpu", "gpus")
 ) -> tuple[list[float], list[Win]]:
-    """The x at which several setups compete, and who is ahead where, beyond the interval. `without`: facts in which
-    the group does not differ.
+    """Return the x at which several setups compete, and who is ahead where, beyond the interval. `without`: facts in
+    which the group does not differ.
     """
     sign = 1 if measure.better == "lower" else -1
     at = {x: each for x, each in sorted(entries(frame, group, measure, without).items()) if len(each) > 1}
@@ -123,12 +121,10 @@ def contests(
 
 
 def entries(
-    frame: Frame, group: Sequence[Point], measure: Measure, without: Collection[str] = ("gpu", "gpus")
-) -> dict[float, list[tuple[float, str, Point]]]:
-    """(value, name, point) of each setup at each x, where all was measured. Of repeats the one in the middle: they do
-    not compete.
-    """
-    by_x: dict[float, dict[str, list[tuple[float, Point]]]] = defaultdict(lambda: defaultdict(list))
+    frame: Frame, group: Sequence[CellPoint], measure: Measure, without: Collection[str] = ("gpu", "gpus")
+) -> dict[float, list[tuple[float, str, CellPoint]]]:
+    """List (value, name, point) of each setup at each x, where all was measured; of repeats the middle one."""
+    by_x: dict[float, dict[str, list[tuple[float, CellPoint]]]] = defaultdict(lambda: defaultdict(list))
     for point, series in zip(group, series_of(group, without=without), strict=True):
         x, y = frame.x(point), measure.of(point)
         if x is not None and y is not None and not point.failed:
@@ -144,7 +140,7 @@ def entries(
 
 
 def _sizes(own: Sequence[Win], measure: Measure, side: str) -> str:
-    """Effect and interval: of the one load, or of the smallest and the largest lead."""
+    """Return effect and interval: of the one load, or of the smallest and the largest lead."""
     ranked = sorted(own, key=lambda win: abs(win.effect.ratio - 1))
     least, most = ranked[0], ranked[-1]
     if least is most:
@@ -154,7 +150,9 @@ def _sizes(own: Sequence[Win], measure: Measure, side: str) -> str:
 
 
 def peaks(frame: Frame) -> Iterable[Sentence]:
-    """The highest throughput of a sweep, on all hardware and on each; by total tokens where all points have them."""
+    """Return the highest throughput of a sweep, on all hardware and on each; by total tokens where all points have
+    them.
+    """
     rank = TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
     met, meets = within_slo(frame.points)
     ranked = list(best_cells(met, setups(met), rank).values())
@@ -171,7 +169,7 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
         yield Sentence(text=_peak(head, entered, rank), kind="peak", about=frame.section, context=context)
 
 
-def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
+def _peak(head: str, ranked: Sequence[CellPoint], rank: Measure) -> str:
     first, second, *_ = ranked
     names = setups(ranked)
     gap = effect(first, second, rank)
@@ -181,9 +179,9 @@ def _peak(head: str, ranked: Sequence[Point], rank: Measure) -> str:
 
 
 def cheapest(frame: Frame) -> Iterable[Sentence]:
-    """Of the setups of one model and workload, each at the load at which its output tokens cost least and its bounds
-    are met: the cheapest, if it is so beyond the intervals of all others, if its bounds are surely met, and if none
-    that may meet them is cheaper; else which cannot be told apart, and how likely each qualifies.
+    """Name the cheapest setup of one model and workload, each at the load at which its output tokens cost least and
+    its bounds are met: if it is so beyond the intervals of all others, if its bounds are met with SURE or more, and
+    if none that may meet them is cheaper; else say which cannot be told apart, and how likely each qualifies.
     """
     priced = [point for point in frame.points if point.dollars_output is not None]
     met, meets = within_slo(priced)
@@ -193,7 +191,7 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
     if len(least) < 2:
         if meets and len(set(setups(frame.points))) > 1:
             only = [f"only {setup(point)}, at {load_label(point)}, {_price(point)}" for point in least]
-            text = f"{head}{joined(*only) or 'none'}{_maybe(frame, least)}."
+            text = f"{head}{join(*only) or 'none'}{_maybe(frame, least)}."
             yield Sentence(text=text, kind="price", about="price", context=context)
         return
     first, second, *_ = least
@@ -223,9 +221,9 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
     yield Sentence(text=text, kind="price", about="price", context=context)
 
 
-def _least(frame: Frame, points: Sequence[Point]) -> list[Point]:
-    """Of each setup the cell in which its output tokens cost least; the cheapest first."""
-    least: dict[str, Point] = {}
+def _least(frame: Frame, points: Sequence[CellPoint]) -> list[CellPoint]:
+    """Find each setup's cell in which output tokens cost least; the cheapest first."""
+    least: dict[str, CellPoint] = {}
     for at in entries(frame, points, DOLLARS, without=()).values():
         for price, name, point in at:
             if name not in least or price < (DOLLARS.of(least[name]) or 0.0):
@@ -233,46 +231,47 @@ def _least(frame: Frame, points: Sequence[Point]) -> list[Point]:
     return sorted(least.values(), key=lambda point: DOLLARS.of(point) or 0.0)
 
 
-def _maybe(frame: Frame, least: Sequence[Point]) -> str:
-    """What is unsure about the ranking: whether the first meets its bounds, which is the first that surely does, and
-    which cheaper cell may meet them after all.
+def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
+    """Say what is unsure about the ranking: whether the first meets its bounds, which is the first that does with
+    SURE or more, and which cheaper cell may meet them after all.
     """
     alternatives = []
-    if least and not surely_met(least[0]):
+    if least and not is_surely_met(least[0]):
         first = least[0]
         alternatives.append(
-            f"{setup(first)} at {load_label(first)} meets its bounds with {show_p(first.p_met or 0.0)}"
+            f"{setup(first)} at {load_label(first)} meets its bounds with probability "
+            f"{show_probability(first.p_met or 0.0)}"
         )
-        surely = _least(frame, [point for point in frame.points if point.slo_met and surely_met(point)])
+        likely = _least(frame, [point for point in frame.points if point.slo_met and is_surely_met(point)])
         alternatives += [
-            f"the cheapest that surely does is {setup(point)} at {load_label(point)} "
+            f"the cheapest that does with {100 * SURE:.0f} % or more is {setup(point)} at {load_label(point)} "
             f"({_dollars(point.dollars_output)})"
-            for point in surely[:1]
-        ] or ["none surely does"]
+            for point in likely[:1]
+        ] or [f"none does with {100 * SURE:.0f} % or more"]
     top = DOLLARS.of(least[0]) if least else None
     others = [point for point in frame.points if point.slo_met is False and (point.p_met or 0.0) >= 1 - SURE]
     for point in _least(frame, others):
         if top is None or (DOLLARS.of(point) or 0.0) < top:
             alternatives.append(
                 f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars_output)}) would be cheaper, and may "
-                f"meet them after all ({show_p(point.p_met or 0.0)})"
+                f"meet them after all (probability {show_probability(point.p_met or 0.0)})"
             )
             break
     return "".join(f"; {each}" for each in alternatives)
 
 
-def _price(point: Point) -> str:
-    """`$0.432 (0.41–0.45) a million, or $0.0533 with input counted, 41.2 tok/s per user`."""
+def _price(point: CellPoint) -> str:
+    """Write `$0.432 (0.41–0.45) a million, or $0.0533 with input counted, 41.2 tok/s per user`."""
     cost, pace = point.dollars_output, point.tokens_per_s_per_user
     sure = (
         f" ({show_number(cost.low)}–{show_number(cost.high)})" if cost is not None and cost.reach is not None else ""
     )
-    return joined(
+    return join(
         f"{_dollars(cost)}{sure} a million",
         f"or {_dollars(point.dollars_total)} with input counted" if point.dollars_total is not None else "",
         f"{show_number(pace)} tok/s per user" if pace is not None else "",
     )
 
 
-def _dollars(stat: Stat | None) -> str:
+def _dollars(stat: Estimate | None) -> str:
     return f"${show_number(stat.value)}" if stat is not None else "-"

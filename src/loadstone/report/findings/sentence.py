@@ -1,4 +1,4 @@
-"""What a finding in words is made of."""
+"""Build findings in words: their parts, and the doubts that they state."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 from loadstone.analyse.slo import SURE
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.data.frames import Measure
-from loadstone.report.data.points import Point, alike
+from loadstone.report.data.points import CellPoint, alike
 from loadstone.report.data.series import series_of, workload_label
-from loadstone.report.data.wording import joined
+from loadstone.report.data.wording import join
 
 
 class Sentence(msgspec.Struct, kw_only=True, frozen=True):
@@ -29,18 +29,18 @@ class Sentence(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def whole(self) -> str:
-        """As it can be read alone."""
-        return joined("Predicted" if self.predicted else "", self.context, self.text, by=": ")
+        """The sentence as it can be read alone."""
+        return join("Predicted" if self.predicted else "", self.context, self.text, by=": ")
 
 
-def setup(point: Point) -> str:
-    """`vLLM on 8×H200`, or what a study calls it."""
-    return point.study or joined(point.engine, point.hardware, by=" on ")
+def setup(point: CellPoint) -> str:
+    """Write `vLLM on 8×H200`, or what a study calls it."""
+    return point.study or join(point.engine, point.hardware, by=" on ")
 
 
-def setups(points: Sequence[Point], *, without: Collection[str] = ()) -> list[str]:
-    """`vLLM on 8×H200`, the precision where they differ in it, and what else tells them apart where that does not:
-    `vLLM on 8×H200, fp8`, `vLLM on 8×H200, fp8, tp4`. `without`: what the sentence says in another place.
+def setups(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[str]:
+    """Write `vLLM on 8×H200`, the precision where they differ in it, and what else tells them apart where that does
+    not: `vLLM on 8×H200, fp8`, `vLLM on 8×H200, fp8, tp4`. `without`: what the sentence says in another place.
     """
     names = [setup(point) for point in points]
     if all(point.study for point in points):
@@ -57,8 +57,8 @@ def setups(points: Sequence[Point], *, without: Collection[str] = ()) -> list[st
     return [f"{name}, {rest}" if times[name] > 1 else name for name, rest in zip(names, more, strict=True)]
 
 
-def throughput(point: Point) -> str:
-    """Always both, where both are known: nobody can take output for total tokens then."""
+def throughput(point: CellPoint) -> str:
+    """Write both, where both are known: nobody can take output for total tokens then."""
     output, total = point.output_tokens_per_s, point.total_tokens_per_s
     if total is not None and output is not None:
         return f"{show_number(total, 4)} tok/s of input and output ({show_number(output, 4)} of output)"
@@ -67,20 +67,20 @@ def throughput(point: Point) -> str:
     return f"{show_number(total, 4)} tok/s of input and output"
 
 
-def value(point: Point, measure: Measure) -> str:
+def value(point: CellPoint, measure: Measure) -> str:
     much = measure.of(point)
     return show_seconds(much) if measure.unit == "s" else f"{show_number(much, 4)} {measure.unit}"
 
 
 def spans(values: Sequence[float]) -> str:
-    """`4 to 64`, `128`, `4 and 16`."""
+    """Write `4 to 64`, `128`, `4 and 16`."""
     if len(values) == 1:
         return f"{values[0]:g}"
     return f"{values[0]:g} {'to' if len(values) > 2 else 'and'} {values[-1]:g}"
 
 
 def ranges(xs: Sequence[float], every: Sequence[float]) -> str:
-    """Neighbours of the sweep joined: `4 to 64 and 256`, `4, 8 and 32 to 128`."""
+    """Join neighbours of the sweep: `4 to 64 and 256`, `4, 8 and 32 to 128`."""
     runs: list[list[float]] = []
     for x in xs:
         if runs and every.index(x) == every.index(runs[-1][-1]) + 1:
@@ -91,52 +91,52 @@ def ranges(xs: Sequence[float], every: Sequence[float]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
-def work(point: Point) -> str:
-    """`DeepSeek-R1, 3 200 in, 800 out`."""
-    return joined(point.model, workload_label(point))
+def work(point: CellPoint) -> str:
+    """Write `DeepSeek-R1, 3 200 in, 800 out`."""
+    return join(point.model, workload_label(point))
 
 
-def within_slo(points: Sequence[Point]) -> tuple[list[Point], str]:
-    """Those that meet the bounds that were asked for, all where none were; and how many of how many do, in words."""
+def within_slo(points: Sequence[CellPoint]) -> tuple[list[CellPoint], str]:
+    """Take the points that meet the bounds asked for (all, if none were), and say how many of how many do."""
     if all(point.slo_met is None for point in points):
         return list(points), ""
     missed = {(point.study, alike(point)) for point in points if point.slo_met is False}  # by one repeat, or more
     met = [point for point in points if point.slo_met and (point.study, alike(point)) not in missed]
     asked_for = " or ".join(dict.fromkeys(point.slo for point in points if point.slo))
-    unsure = sum(not surely_met(point) for point in met)
-    maybe = f", {unsure} of them not surely" if unsure else ""
+    unsure = sum(not is_surely_met(point) for point in met)
+    maybe = f", {unsure} of them with a probability below {100 * SURE:.0f} %" if unsure else ""
     return met, f"of the {len(met)} of {len(points)} cells that meet {asked_for}{maybe}"
 
 
-def surely_met(point: Point) -> bool:
-    """Whether a cell that meets its bounds does so with slo.SURE or more; as it seems where nobody can say."""
+def is_surely_met(point: CellPoint) -> bool:
+    """Tell whether a cell meets its bounds with a probability of slo.SURE or more; True if none is known."""
     return point.p_met is None or point.p_met >= SURE
 
 
-def doubt(points: Sequence[Point]) -> str:
-    """What has to be said where some of the cells that a sentence rests on are not trusted."""
+def doubt(points: Sequence[CellPoint]) -> str:
+    """Say that some of the cells that a sentence rests on are not trusted."""
     doubtful = sum(not point.trusted for point in points)
     if doubtful == len(points) == 1:
-        return f"; this cell carries a warning{_unmeasured(points)}"
+        return f"; this cell carries a warning{_name_unmeasured(points)}"
     if doubtful == len(points) == 2:
-        return f"; both of these cells carry a warning{_unmeasured(points)}"
+        return f"; both of these cells carry a warning{_name_unmeasured(points)}"
     verb = "carries" if doubtful == 1 else "carry"
-    return f"; {doubtful} of these {len(points)} cells {verb} a warning{_unmeasured(points)}" if doubtful else ""
+    return f"; {doubtful} of these {len(points)} cells {verb} a warning{_name_unmeasured(points)}" if doubtful else ""
 
 
-def _unmeasured(points: Iterable[Point]) -> str:
-    """On whose vendor's GPUs nothing was measured: what is predicted of them comes from data sheets."""
+def _name_unmeasured(points: Iterable[CellPoint]) -> str:
+    """Name GPUs of whose vendor nothing was measured: what is predicted of them comes from data sheets."""
     gpus = dict.fromkeys(point.gpu for point in points if "unmeasured" in point.warnings)
     return (
         f" ({' and '.join(gpus)}: from the data sheet, without a measurement of that vendor's GPUs)" if gpus else ""
     )
 
 
-def warned(points: Iterable[Point]) -> str:
-    """The same of a sentence that rests on many."""
+def warn(points: Iterable[CellPoint]) -> str:
+    """Say that some of many cells are not trusted."""
     points = list(points)
     return (
         ""
         if all(point.trusted for point in points)
-        else f"; some of these cells carry a warning{_unmeasured(points)}"
+        else f"; some of these cells carry a warning{_name_unmeasured(points)}"
     )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
-from loadstone.core.text import escape_formula
-from loadstone.report.data.points import LATENCIES, Point
+from loadstone.report.data.points import LATENCIES, CellPoint
 from loadstone.report.pages.document import Report
+from loadstone.report.table import to_csv
 
 _FACTS = (
     "run", "cell", "source", "engine", "version", "model", "gpu", "gpus", "parallel", "precision", "context",
@@ -39,18 +36,13 @@ _PRICES = {
 
 
 def sheet(report: Report) -> str:
-    """CSV with a head. `value` is the median, or the mean where `which` says so; low, high: its interval."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    """Write CSV with a head. `value` is the median, or the mean where `which` says so; low, high: its interval."""
     columns = _COLUMNS | (_PRICES if report.prices else {})
-    writer.writerow(columns)
-    for point in report.points:
-        writer.writerow(escape_formula(_value(point, path)) for path in columns.values())
-    return out.getvalue()
+    return to_csv(columns, ([_value(point, path) for path in columns.values()] for point in report.points))
 
 
-def _value(point: Point, path: str) -> object:
-    """None where there is none on the way."""
+def _value(point: CellPoint, path: str) -> object:
+    """Follow a path of names; None where one is missing."""
     value: object = point
     for name in path.split("."):
         value = getattr(value, name, None)

@@ -10,26 +10,24 @@ import msgspec
 
 from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, without_price
-from loadstone.analyse.run_facts import mapping
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
 from loadstone.report.charts.bands import spread
 from loadstone.report.charts.inside import cumulative, gaps, timeline
-from loadstone.report.charts.select import Drawn
-from loadstone.report.charts.select import drawn as pictures_of
+from loadstone.report.charts.select import Drawn, draw_pictures
 from loadstone.report.charts.theme import Figure
 from loadstone.report.data.frames import E2E, TPOT, TTFT, Frame
-from loadstone.report.data.points import Point, points_of
-from loadstone.report.data.repeats import of_study, study_cells
+from loadstone.report.data.points import CellPoint, points_of
+from loadstone.report.data.repeats import merge_cells, name_setups
 from loadstone.report.data.samples import sample
-from loadstone.report.data.series import Series, workload_label
-from loadstone.report.data.statistic import Stat
-from loadstone.report.data.wording import clean, joined
-from loadstone.report.findings import Answer, Sentence, answer, levels, observations, silent
+from loadstone.report.data.series import ChartSeries, workload_label
+from loadstone.report.data.statistic import Estimate
+from loadstone.report.data.wording import clean, join
+from loadstone.report.findings import Headline, Sentence, answer, explain_intervals, find_silent, observations
 from loadstone.report.pages import tables
-from loadstone.report.pages.study import StudyPart, by_cell, cells_of
-from loadstone.report.pages.tables import Table
+from loadstone.report.pages.study import StudyPart, map_cells, table_cells
+from loadstone.report.table import Table
 
 SECTIONS = {
     "throughput": "Throughput against latency",
@@ -55,11 +53,11 @@ INSIDE_RUNS = 12
 
 
 class RunPart(msgspec.Struct, kw_only=True):
-    """What a report says of one run alone. `facts`: (name, value) pairs of its environment."""
+    """Holds what a report says of one run alone. `facts`: (name, value) pairs of its environment."""
 
     number: int
     title: str
-    table: tables.Table
+    table: Table
     figures: list[Figure]
     facts: list[tuple[str, str]]
     repeat: str
@@ -77,16 +75,16 @@ class Report(msgspec.Struct, kw_only=True):
     runs: int
     trusted: tuple[int, int]
     stated: int
-    overview: tables.Table
-    verdicts: tables.Table
-    answer: Answer | None
+    overview: Table
+    verdicts: Table
+    answer: Headline | None
     sentences: list[Sentence]
-    scores: tables.Table
-    tables: list[tables.Table]
+    scores: Table
+    tables: list[Table]
     pictures: Drawn
     parts: list[RunPart]
     passed_over: list[str]
-    points: list[Point]
+    points: list[CellPoint]
     prices: dict[str, float] = msgspec.field(default_factory=dict)
     unpriced: str | None = None
     study: StudyPart | None = None
@@ -109,19 +107,19 @@ class Report(msgspec.Struct, kw_only=True):
         """The findings, those of one model and workload together, in the order of the first of each."""
         groups: dict[str, list[Sentence]] = {}
         for sentence in self.sentences:
-            where = joined(sentence.context, "predicted" if sentence.predicted else "", by="; ")
+            where = join(sentence.context, "predicted" if sentence.predicted else "", by="; ")
             groups.setdefault(where, []).append(sentence)
         return list(groups.items())
 
     @property
     def size(self) -> str:
-        """How much the report is of."""
+        """The number of runs and cells, in words."""
         cells = self.trusted[1]
         return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
 
     @property
     def tone(self) -> str:
-        """How the verdict looks on a page."""
+        """The style of the verdict on a page."""
         trusted, cells = self.trusted
         return "bad" if trusted < cells or not cells or self.passed_over else "told" if self.stated else "good"
 
@@ -139,26 +137,26 @@ class Report(msgspec.Struct, kw_only=True):
         if not cells:
             return "Nothing was measured."
         if cells == 1:
-            conclusion = "is as stated by another tool, without contradictions" if self.stated else "can be trusted"
+            conclusion = "is as reported by another tool, without contradictions" if self.stated else "can be trusted"
             return f"The only cell {'carries a warning' if warned else conclusion}."
         if warned:
-            others = f"; {self.stated} {'is' if self.stated == 1 else 'are'} as stated by another tool"
+            others = f"; {self.stated} {'is' if self.stated == 1 else 'are'} as reported by another tool"
             verb = "carry" if warned > 1 else "carries"
             return f"{warned} of {cells} cells {verb} a warning{others if self.stated else ''}."
         every = "Both" if cells == 2 else f"All {cells}"
         if not ours:
-            return f"{every} cells are as stated by another tool, without contradictions."
+            return f"{every} cells are as reported by another tool, without contradictions."
         if self.stated:
-            return f"{ours} of {cells} cells can be trusted; the others are as stated by another tool."
+            return f"{ours} of {cells} cells can be trusted; the others are as reported by another tool."
         return f"{every} cells can be trusted."
 
     @property
     def remarks(self) -> list[str]:
-        """What has to be known to read the findings, a sentence or two each."""
+        """Sentences that have to be known to read the findings."""
         remarks = []
         if self.sentences:
-            remarks.append(levels(self.sentences, self.points))
-        if silent(self.points):
+            remarks.append(explain_intervals(self.sentences, self.points))
+        if find_silent(self.points):
             remarks.append(_SILENCE)
         if self.prices:
             prices = ", ".join(f"{clean(gpu.upper(), 40)} ${dollars:.2f}" for gpu, dollars in self.prices.items())
@@ -186,13 +184,13 @@ class Report(msgspec.Struct, kw_only=True):
         return {"prices": prices | {"without_price": self.unpriced}}
 
     def sections(self) -> list[tuple[str, str, list[Figure]]]:
-        """(key, title, figures) of the sections that have any."""
+        """Return (key, title, figures) of the sections that have any."""
         figures = self.pictures.figures
         every = [(key, title, [f for f in figures if f.section == key]) for key, title in SECTIONS.items()]
         return [section for section in every if section[2]]
 
 
-def _price(stat: Stat | None) -> dict[str, object] | None:
+def _price(stat: Estimate | None) -> dict[str, object] | None:
     """`interval`: what low and high are."""
     if stat is None:
         return None
@@ -208,9 +206,9 @@ def build(
     prices: Prices | None = None,
     study: StudyPart | None = None,
 ) -> Report:
-    """The report of these runs. `drawn`: with its figures, which take most of the time. `inside`: also those of their
-    records, of what only single requests show. `prices`: of GPUs, for what tokens cost. `study`: they are of it:
-    each of its cells is one in the findings, the figures and the table of the best.
+    """Build the report of these runs. `drawn`: with its figures, which take most of the time. `inside`: also those
+    of their records, of what only single requests show. `prices`: of GPUs, for what tokens cost. `study`: they are of
+    it: each of its cells is one in the findings, the figures and the table of the best.
     """
     from altair.utils.schemapi import debug_mode
 
@@ -225,12 +223,12 @@ def _build(
     points = points_of(runs, prices)
     cells = points
     if study is not None:
-        where = cells_of(study, runs)
-        points = of_study(points, where)
-        cells = study_cells(points, where)
+        where = map_cells(study, runs)
+        points = name_setups(points, where)
+        cells = merge_cells(points, where)
     named = [(f"run {number}", run.facts) for number, run in enumerate(runs, 1)]
     unpriced = without_price(named, prices) if prices else None
-    own: dict[int, list[Point]] = {}
+    own: dict[int, list[CellPoint]] = {}
     for point in points:
         own.setdefault(point.number, []).append(point)
     parts = [
@@ -241,7 +239,7 @@ def _build(
     main = answered.frame if answered is not None else None
     title = _title(points, len(runs))
     if study is not None:
-        title, study.table = f"{study.name}: {title}", by_cell(study, runs, points)
+        title, study.table = f"{study.name}: {title}", table_cells(study, runs, points)
     return Report(
         title=title,
         runs=len(runs),
@@ -253,7 +251,7 @@ def _build(
         sentences=observations(cells),
         scores=tables.scores(main.points if main is not None else ()),
         tables=[*tables.ratios(cells), tables.cells(points, run=len(runs) > 1), *tables.stated_otherwise(runs)],
-        pictures=pictures_of(cells, main) if drawn else Drawn(None, [], {}),
+        pictures=draw_pictures(cells, main) if drawn else Drawn(None, [], {}),
         parts=parts,
         passed_over=[clean(text, 300) for text in passed_over],
         points=points,
@@ -263,24 +261,24 @@ def _build(
     )
 
 
-def _title(points: Sequence[Point], runs: int) -> str:
+def _title(points: Sequence[CellPoint], runs: int) -> str:
     def few(fact: str, noun: str) -> str:
         names = list(dict.fromkeys(name for point in points if (name := getattr(point, fact))))
         return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun}"
 
-    known = joined(few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · ")
+    known = join(few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · ")
     return known or f"{runs} run{'s' * (runs != 1)}"
 
 
-def _part(number: int, run: StoredRun, points: Sequence[Point], drawn: bool, inside: bool) -> RunPart:
+def _part(number: int, run: StoredRun, points: Sequence[CellPoint], drawn: bool, inside: bool) -> RunPart:
     name = clean(run.facts.label, 120)
     words = workload_label(points[0]) if points else ""
     notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
     made: list[Figure | None] = []
     key = f"run-{number}"
     if drawn and len({point.load for point in points}) > 1:
-        lines = tuple(Series(name, "") for _ in points)
-        frame = Frame("load", tuple(points), lines, joined(name, words, by=" · "))
+        lines = tuple(ChartSeries(name, "") for _ in points)
+        frame = Frame("load", tuple(points), lines, join(name, words, by=" · "))
         made += [spread(frame, measure, key=f"{key}-spread-{measure.key}") for measure in (TTFT, TPOT, E2E)]
     if not drawn and number > INSIDE_RUNS:
         notes.append(f"Not drawn: single runs are, up to the {INSIDE_RUNS}th. A report on this one alone shows it.")
@@ -295,7 +293,7 @@ def _part(number: int, run: StoredRun, points: Sequence[Point], drawn: bool, ins
         notes.append("A summary without records: no distributions, no timeline.")
     return RunPart(
         number=number,
-        title=joined(f"Run {number}: {name}", words, by=" · "),
+        title=join(f"Run {number}: {name}", words, by=" · "),
         table=tables.cells(points, key=f"{key}-cells", title="Cells", run=False),
         figures=[figure for figure in made if figure is not None],
         facts=_environment(run),
@@ -305,11 +303,11 @@ def _part(number: int, run: StoredRun, points: Sequence[Point], drawn: bool, ins
 
 
 def _any_cell(run: StoredRun, what: str) -> bool:
-    """Whether the import said that of any cell; see imported_run.of_cell()."""
+    """Tell whether the import said that of any cell; see imported_run.of_cell()."""
     return any(getattr(imported_run.of_cell(run.info, cell), what, None) for cell in range(len(run.info.cells)))
 
 
-def _inside(run: StoredRun, name: str, key: str, points: Sequence[Point]) -> list[Figure | None]:
+def _inside(run: StoredRun, name: str, key: str, points: Sequence[CellPoint]) -> list[Figure | None]:
     seen = sample(run)
     if seen is None:
         return []
@@ -328,9 +326,9 @@ def _inside(run: StoredRun, name: str, key: str, points: Sequence[Point]) -> lis
 
 
 def _environment(run: StoredRun) -> list[tuple[str, str]]:
-    """The environment: what one needs to know, or to have, to repeat it."""
+    """Return the environment: what one needs to know, or to have, to repeat it."""
     info, facts, settings = run.info, run.facts, run.info.settings
-    target, cache = info.target, settings.get("prefix_cache")
+    target, cache = info.target, settings.prefix_cache
     kv = f"KV {facts.kv_dtype}" if facts.kv_dtype else None
     known: list[tuple[str, Any]] = [
         ("run", info.run_id),
@@ -339,14 +337,14 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
         ("started" if info.source != "imported" or _any_cell(run, "created") else "imported", info.created),
         ("files", ", ".join(_files(run))),
         ("deployment", facts.label),
-        ("stated by the user", facts.stated),
+        ("declared by the user", facts.stated),
         ("endpoint", target.endpoint if target else None),
         ("longest context", f"{target.max_model_tokens} tokens" if target and target.max_model_tokens else None),
-        ("precision", joined(facts.weights_dtype, kv)),
+        ("precision", join(facts.weights_dtype, kv)),
         ("plan", f"{info.plan_id}, seed {info.seed}" if info.plan_id else None),
         ("salt", info.salt),
         ("prefix cache", cache if isinstance(cache, str) else None),
-        ("sampling", _flat(settings.get("sampling"))),
+        ("sampling", _flat(settings.sampling)),
         ("tool", facts.tool),
         ("client", _flat({name: getattr(info.host, name) for name in ("cpu", "cores", "system", "python")})),
         ("clock", info.clock),
@@ -356,8 +354,8 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
 
 
 def _files(run: StoredRun) -> list[str]:
-    files = mapping(run.info.settings.get("import")).get("files")
-    return [str(file) for file in files] if isinstance(files, list) else []
+    imported = run.info.settings.imported
+    return imported.files if imported is not None else []
 
 
 def _flat(value: Any) -> str | None:
@@ -368,7 +366,7 @@ def _flat(value: Any) -> str | None:
 
 
 def _repeat(run: StoredRun) -> str:
-    """The command that does it again: the same plan, and the same prompts where it was measured."""
+    """Write the command that does it again: the same plan, and the same prompts where it was measured."""
     if run.info.source == "imported":
         return shlex.join(run.info.command) if run.info.command else ""
     return clean(shlex.join(str(word) for word in run.info.command), 600)

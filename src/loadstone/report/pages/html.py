@@ -29,19 +29,19 @@ _TELLING = ("price", "peak", "capacity", "ratio", "leader", "scale", "switch", "
 
 
 def page(report: Report) -> str:
-    """The whole report as one file that needs no network."""
-    return framed(report.title, body(report))
+    """Write the whole report as one file that needs no network."""
+    return frame_page(report.title, body(report))
 
 
-def framed(title: str, content: str) -> str:
-    """A page of its own around `content`, which is markup already."""
+def frame_page(title: str, content: str) -> str:
+    """Write a page of its own around `content`, which is markup already."""
     scripts = [vega(), script()]
     hashes = " ".join(map(_hash, scripts))
     return render("page.html", title=title, hashes=hashes, style=style(), body=content, scripts=scripts)
 
 
 def body(report: Report) -> str:
-    """The report without frame: answer, hero, findings, tables, figures with their specifications beside them."""
+    """Write the report without frame: answer, hero, findings, tables, figures with their specifications."""
     of_kinds = [[each for each in report.sentences if each.kind == kind] for kind in _TELLING]
     turns = (each for turn in zip_longest(*of_kinds) for each in turn if each is not None)
     seen = {id(sentence) for sentence in islice(turns, OPEN_SENTENCES)}
@@ -62,7 +62,7 @@ def body(report: Report) -> str:
 
 
 def render(template: str, **values: object) -> str:
-    """One of the wing's templates, filled; text is escaped."""
+    """Fill one of the wing's templates; text is escaped."""
     return _templates().get_template(template).render(values)
 
 
@@ -86,7 +86,7 @@ def _templates() -> jinja2.Environment:
 
 
 def _json(value: object) -> str:
-    """JSON that can stand in a script element: no <, no >, no &, no line separators of JavaScript."""
+    """Write JSON that can stand in a script element: no <, no >, no &, no line separators of JavaScript."""
     text = msgspec.json.encode(value).decode()
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -99,7 +99,7 @@ def _hash(text: str) -> str:
 
 @cache
 def vega() -> str:
-    """Vega, Vega-Lite and Vega-Embed with all they need, as vl-convert carries them. About 0.9 MB."""
+    """Return Vega, Vega-Lite and Vega-Embed with all they need, as vl-convert carries them. About 0.9 MB."""
     import vl_convert
 
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -117,5 +117,5 @@ def script() -> str:
 
 
 def asset(name: str) -> str:
-    """A script or style of the wing, as it is."""
+    """Write a script or style of the wing, as it is."""
     return resources.files("loadstone.report").joinpath("assets", name).read_text("utf-8")

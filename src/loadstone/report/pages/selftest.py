@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from loadstone.analyse.client_accuracy import Row, Selftest, Shift
+from loadstone.analyse.client_accuracy import Selftest, SelftestRow, Shift
 from loadstone.core.units import show_number, show_seconds
-from loadstone.report.pages.terminal import of_rows
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
+from loadstone.report.table import Shown, Table, table_of
 
 
-def render(selftest: Selftest) -> RenderableType:
-    """Two tables and what their columns mean, for a rich console."""
-    from rich.console import Group
-    from rich.text import Text
-
+def render(selftest: Selftest) -> list[Shown]:
+    """Show the host, two tables, and what their columns mean."""
     about = selftest.host
     heading = [about.cpu, f"{about.cores} cores", about.system, f"Python {about.python}"]
     notes = [f"{_name(row)}: {row.note}" for row in selftest.rows if row.note]
@@ -28,19 +20,14 @@ def render(selftest: Selftest) -> RenderableType:
         "TTFT, ITL shift: client's − server's · receive lag, sends late, server late (written − due): p99",
         "request: read by the server − sent, p50 · busy: with as many busy processes beside as cores",
     ]
-    return Group(
-        Text(" · ".join(map(str, heading))),
-        _errors(selftest.rows),
-        _shifts(selftest.rows),
-        *(Text(line) for line in (*lines, *notes)),
-    )
+    return [" · ".join(map(str, heading)), _errors(selftest.rows), _shifts(selftest.rows), *lines, *notes]
 
 
-def _name(row: Row) -> str:
+def _name(row: SelftestRow) -> str:
     return f"{row.streams} × {row.tokens_per_s:g}/s{' busy' if row.contended else ''}"
 
 
-def _errors(rows: Sequence[Row]) -> Table:
+def _errors(rows: Sequence[SelftestRow]) -> Table:
     heads = ("error min", "p50", "p90", "p99", "p99.9", "max")
     lines = []
     for row in rows:
@@ -50,10 +37,10 @@ def _errors(rows: Sequence[Row]) -> Table:
             counts = ("tokens/s", show_number(row.events_per_s)), ("tokens", str(error.n))
             share = "coalesced", f"{row.comparison.coalesced:.2%}"
             lines.append([("streams", _name(row)), *counts, *zip(heads, times, strict=True), share])
-    return of_rows(lines, "streams")
+    return table_of(lines, "streams")
 
 
-def _shifts(rows: Sequence[Row]) -> Table:
+def _shifts(rows: Sequence[SelftestRow]) -> Table:
     heads = ("TTFT shift p50", "p99", "ITL shift p50", "p99", "receive lag", "sends late", "request", "server late")
     lines = []
     for row in rows:
@@ -62,7 +49,7 @@ def _shifts(rows: Sequence[Row]) -> Table:
             times = _times(*_both(shifts.ttft_s), *_both(shifts.itl_s), *lags)
             cores = "cores", show_number(row.client_cores, 2)
             lines.append([("streams", _name(row)), *zip(heads, times, strict=True), cores])
-    return of_rows(lines, "streams")
+    return table_of(lines, "streams")
 
 
 def _both(shift: Shift | None) -> tuple[float | None, float | None]:

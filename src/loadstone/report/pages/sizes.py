@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.core.text import escape_formula
 from loadstone.predict.sizing.size import Row
 from loadstone.report.data.wording import clean
-from loadstone.report.pages.terminal import empty
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
+from loadstone.report.table import Shown, Table, show_verdict, to_csv
 
 _GIB = 1 << 30
 
@@ -48,90 +39,80 @@ FACTS = (
 Value = str | int | float
 
 
-def render(rows: Sequence[Row]) -> RenderableType:
-    """A line per row, GiB per GPU; below it why, by number."""
-    from rich.console import Group
-    from rich.text import Text
+_HEADS = ("weights", "activ.", "KV asked", "KV room", "KV tokens", "context", "batch", "longest", "at once")
 
-    table = empty()
-    table.add_column("model", overflow="fold")
-    table.add_column("GPUs", no_wrap=True)
-    table.add_column("cut", no_wrap=True)
+
+def render(rows: Sequence[Row]) -> list[Shown]:
+    """Show a line per row, in GiB per GPU; below the table why, by number, and what configs left open."""
     engines = list(dict.fromkeys(" ".join(filter(None, (row.engine, row.engine_version))) for row in rows))
-    if len(engines) > 1:
-        table.add_column("engine", no_wrap=True)
-    for head in ("weights", "activ.", "KV asked", "KV room", "KV tokens", "context", "batch", "longest", "at once"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("fits", no_wrap=True)
+    several = len(engines) > 1
     reasons: list[str] = []
-    for row in rows:
-        each = row.gpus * _GIB
-        table.add_row(
-            Text(f"{clean(row.model.rpartition('/')[2])} {row.weights_dtype}, KV {row.kv_dtype}"),
-            row.machine,
-            _cut(row),
-            *([row.engine] if len(engines) > 1 else []),
-            f"{row.weights_bytes / each:.1f}",
-            f"{row.activation_bytes / each:.1f}",
-            f"{row.kv_bytes / each:.1f}",
-            f"{(row.free_bytes + row.kv_bytes) / each:.1f}",
-            f"{row.kv_capacity_tokens:,}",
-            f"{row.context_tokens:,}",
-            f"{row.batch:,}",
-            f"{row.max_context_tokens:,}",
-            f"{row.max_concurrent_requests:,}",
-            Text(*_fits(row, reasons)),
-        )
-    foot = [
+    lines = [_line(row, several, reasons) for row in rows]
+    heads = ["model", "GPUs", "parallel", *(["engine"] if several else []), *_HEADS, "fits"]
+    align = "wnn" + "n" * several + "r" * len(_HEADS) + "n"
+    return [
+        Table(heads=heads, align=align, rows=lines, style=show_verdict),
         f"GiB per GPU · memory rules of {', '.join(engines)} · KV asked: of the batch at its context · "
         "longest: context at which the batch fits · at once: requests of the given context",
         *(f"({number}) {clean(reason, 800)}" for number, reason in enumerate(reasons, 1)),
+        *_assumptions(rows),
     ]
-    return Group(table, *(Text(line) for line in foot))
 
 
-def assumptions(rows: Sequence[Row]) -> Iterator[Text]:
-    """A line for each model whose config left something open."""
-    from rich.text import Text
+def _line(row: Row, several: bool, reasons: list[str]) -> list[str]:
+    each = row.gpus * _GIB
+    return [
+        f"{clean(row.model.rpartition('/')[2])} {row.weights_dtype}, KV {row.kv_dtype}",
+        row.machine,
+        _parallel(row),
+        *([row.engine] if several else []),
+        f"{row.weights_bytes / each:.1f}",
+        f"{row.activation_bytes / each:.1f}",
+        f"{row.kv_bytes / each:.1f}",
+        f"{(row.free_bytes + row.kv_bytes) / each:.1f}",
+        f"{row.kv_capacity_tokens:,}",
+        f"{row.context_tokens:,}",
+        f"{row.batch:,}",
+        f"{row.max_context_tokens:,}",
+        f"{row.max_concurrent_requests:,}",
+        _fits(row, reasons),
+    ]
 
-    for model, text in {row.model: row.assumed for row in rows if row.assumed}.items():
-        yield Text(f"assumed for {clean(model)}: {clean(text, 400)}")
+
+def _assumptions(rows: Sequence[Row]) -> list[str]:
+    """List what was assumed, a line for each model whose config left something open."""
+    assumed = {row.model: row.assumed for row in rows if row.assumed}
+    return [f"assumed for {clean(model)}: {clean(text, 400)}" for model, text in assumed.items()]
 
 
-def _cut(row: Row) -> str:
+def _parallel(row: Row) -> str:
     named = (("tp", row.tp), ("pp", row.pp), ("dp", row.dp), ("ep", row.ep))
-    return " ".join(f"{name}{ranks}" for name, ranks in named if ranks > 1) or "whole"
+    return " ".join(f"{name}{ranks}" for name, ranks in named if ranks > 1) or "-"
 
 
-def _fits(row: Row, reasons: list[str]) -> tuple[str, str]:
-    word, style = ("yes", "green") if row.fits else ("NO", "bold red")
+def _fits(row: Row, reasons: list[str]) -> str:
+    word = "yes" if row.fits else "NO"
     if not row.why:
-        return word, style
+        return word
     if row.why not in reasons:
         reasons.append(row.why)
-    return f"{word} ({reasons.index(row.why) + 1})", style
+    return f"{word} ({reasons.index(row.why) + 1})"
 
 
-def table_of(rows: Sequence[Row], by: Sequence[str], shown: str) -> Table:
-    """One number of each row, `by` two facts: down, across. Raises InputError: a fact that no row has, and rows that
-    differ in a third.
+def render_pivot(rows: Sequence[Row], by: Sequence[str], shown: str) -> list[Shown]:
+    """Show one number of each row, by two facts: down, across. Raises InputError: a fact that no row has, and rows
+    that differ in a third.
     """
-    from rich.text import Text
-
     down, across, cells = _pivot(rows, by, shown)
-    table = empty(shown)
-    table.add_column(by[0], overflow="fold")
-    for head in across:
-        table.add_column(Text(head), justify="right")
-    for name in down:
-        table.add_row(Text(name), *(_show(cells.get((name, head))) for head in across))
-    return table
+    lines = [[name, *(_show(cells.get((name, head))) for head in across)] for name in down]
+    table = Table(heads=[by[0], *across], align="w" + "r" * len(across), rows=lines)
+    return [shown, table, *_assumptions(rows)]
 
 
 def _pivot(
     rows: Sequence[Row], by: Sequence[str], shown: str
 ) -> tuple[list[str], list[str], dict[tuple[str, str], Value]]:
-    """Rows' names, columns' names, and the values; see table_of(). Raises InputError."""
+    """Return rows' names, columns' names, and the values; see render_pivot(). Raises InputError."""
     names = [name.replace("-", "_") for name in by]
     for name in names:
         if name not in FACTS:
@@ -154,7 +135,7 @@ def _pivot(
 
 
 def _also(rows: Sequence[Row], names: Collection[str]) -> list[str]:
-    """In which facts rows differ that are alike in `names`; not those that follow from others, as tp from gpus."""
+    """List the facts in which rows differ that are alike in `names`; none that follows from others, as tp."""
     known, more = list(names), []
     for name in FACTS:
         places = {tuple(getattr(row, each) for each in known) for row in rows}
@@ -172,12 +153,10 @@ def _show(value: Value | None) -> str:
     return f"{value:,}"
 
 
-def to_csv(rows: Sequence[Row]) -> str:
-    """A line per row under the JSON's names. Text that a spreadsheet would run as a formula is marked as text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row.__struct_fields__)
-    for row in rows:
-        values = msgspec.structs.astuple(row)
-        writer.writerow(str(value).lower() if isinstance(value, bool) else escape_formula(value) for value in values)
-    return text.getvalue()
+def sizes_csv(rows: Sequence[Row]) -> str:
+    """Write a line per row under the names that the JSON has."""
+    values = (
+        [str(value).lower() if isinstance(value, bool) else value for value in msgspec.structs.astuple(row)]
+        for row in rows
+    )
+    return to_csv(Row.__struct_fields__, values)

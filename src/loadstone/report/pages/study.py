@@ -1,4 +1,4 @@
-"""What a report says of the study that its runs are of."""
+"""Show the study that a report's runs belong to."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.units import show_number, show_seconds
-from loadstone.report.data.points import Point
-from loadstone.report.data.statistic import Stat
+from loadstone.report.data.points import CellPoint
+from loadstone.report.data.statistic import Estimate
 from loadstone.report.data.wording import clean, count
-from loadstone.report.pages.tables import Table, trimmed
+from loadstone.report.table import Table, drop_empty_columns
 
-_MEASURES: tuple[tuple[str, Callable[[Point], Stat | None], Callable[[float], str]], ...] = (
+_MEASURES: tuple[tuple[str, Callable[[CellPoint], Estimate | None], Callable[[float], str]], ...] = (
     ("output tok/s", lambda point: point.output, lambda value: show_number(value, 4)),
     ("TTFT", lambda point: point.ttft, show_seconds),
     ("TPOT", lambda point: point.tpot, show_seconds),
@@ -38,12 +38,12 @@ class StudyCell(msgspec.Struct, kw_only=True):
 
 
 class StudyPart(msgspec.Struct, kw_only=True):
-    """What a report says of a study, beyond what it says of its runs.
+    """Holds what a report says of a study, beyond what it says of its runs.
 
     missing      launches with cells that are missing, and why, a line each
     differences  sentences on what differs between runs though the study does not vary it
     file         its text, without secrets
-    table        its cells, see by_cell()
+    table        its cells, see table_cells()
     shared       (name, value) of what all its runs were made with; `apart`: by deployment, what is not alike
     """
 
@@ -57,8 +57,8 @@ class StudyPart(msgspec.Struct, kw_only=True):
     table: Table | None = None
 
 
-def cells_of(study: StudyPart, runs: Sequence[StoredRun]) -> dict[int, tuple[str, int]]:
-    """Of a run's number the name of its setup, and the number of its cell."""
+def map_cells(study: StudyPart, runs: Sequence[StoredRun]) -> dict[int, tuple[str, int]]:
+    """Map a run's number to the name of its setup and the number of its cell."""
     numbers = {run.folder: number for number, run in enumerate(runs, 1)}
     return {
         numbers[folder]: (clean(cell.name, 80), at)
@@ -68,9 +68,10 @@ def cells_of(study: StudyPart, runs: Sequence[StoredRun]) -> dict[int, tuple[str
     }
 
 
-def by_cell(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Point]) -> Table | None:
-    """A row for each cell: medians over its repeats, how far these lie apart, and what was predicted; None where
-    nothing was repeated, predicted or searched."""
+def table_cells(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[CellPoint]) -> Table | None:
+    """Make a row for each cell: medians over its repeats, how far these lie apart, and what was predicted; None where
+    nothing was repeated, predicted or searched.
+    """
     if all(cell.planned == 1 and cell.simulated is None and not cell.found for cell in study.cells):
         return None
     numbers = {run.folder: number for number, run in enumerate(runs, 1)}
@@ -110,9 +111,9 @@ def by_cell(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Point]
         within = f" {count(sum(inside))} of {count(len(inside))} measured numbers lie in the 80 % interval predicted."
         notes.append(f"Predictions are off by, in the median: {medians}.{within if inside else ''}")
     title = "Measured and predicted, by cell" if errors else "Repeats, by cell"
-    return trimmed(Table(key="by-cell", title=title, heads=heads, align=align, rows=rows, notes=notes))
+    return drop_empty_columns(Table(key="by-cell", title=title, heads=heads, align=align, rows=rows, notes=notes))
 
 
-def _points(folders: Iterable[Path], numbers: dict[Path, int], points: dict[int, Point]) -> list[Point]:
+def _points(folders: Iterable[Path], numbers: dict[Path, int], points: dict[int, CellPoint]) -> list[CellPoint]:
     known = (points.get(numbers.get(folder, 0)) for folder in folders)
     return [point for point in known if point is not None]

@@ -23,64 +23,30 @@ from loadstone.report.data.frames import (
     best_cells,
     load_label,
 )
-from loadstone.report.data.pairs import UNSETTLED, Ratio, gpu_ratios, heaviest, interval_words, left_out, lightest
-from loadstone.report.data.points import LATENCIES, LONG_RUN, Point
-from loadstone.report.data.series import common, series_of, workload_label
-from loadstone.report.data.statistic import PREDICTED, Stat
-from loadstone.report.data.wording import clean, count, joined, show_p, show_share
+from loadstone.report.data.pairs import (
+    UNSETTLED,
+    Ratio,
+    gpu_ratios,
+    has_unsettled,
+    heaviest,
+    interval_words,
+    lightest,
+)
+from loadstone.report.data.points import LATENCIES, LONG_RUN, CellPoint
+from loadstone.report.data.series import list_common, series_of, workload_label
+from loadstone.report.data.statistic import PREDICTED, Estimate
+from loadstone.report.data.wording import clean, count, join, show_probability, show_share
 from loadstone.report.findings.sentence import within_slo
 from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent
+from loadstone.report.table import Table, drop_empty_columns
 
 MAX_ROWS = 400
 FILLED = 0.8
 """Share of a matrix of ratios that has to be known for it to be shown."""
 
 
-class Table(msgspec.Struct, kw_only=True):
-    """`align`: for each column l or r; w is l and wide, n is l and in one line, u is r, and small under the column
-    before it on a page. `notes`: what the numbers mean.
-
-    `words`: its rows are read one by one, not down the columns. `sortable`: a page lets one sort and filter them.
-    """
-
-    key: str
-    title: str
-    heads: list[str]
-    align: str
-    rows: list[list[str]]
-    notes: list[str] = msgspec.field(default_factory=list)
-    words: bool = False
-    sortable: bool = False
-
-    @property
-    def groups(self) -> list[tuple[str, list[int]]]:
-        """The columns of a page: the side of each, and which columns stand in it, one under the other."""
-        groups: list[tuple[str, list[int]]] = []
-        for at, side in enumerate(self.align):
-            if side == "u":
-                groups[-1][1].append(at)
-            else:
-                groups.append((side, [at]))
-        return groups
-
-
-def trimmed(table: Table) -> Table:
-    """Without the columns that have nothing to say in any row."""
-    kept = [at for at in range(len(table.heads)) if not table.rows or any(row[at] != "-" for row in table.rows)]
-    # What stands under a column that is left out takes its place.
-    owners = [len(table.align[: at + 1].rstrip("u")) - 1 for at in range(len(table.align))]
-    first = [at for at in kept if not any(owners[at] <= other < at for other in kept)]
-    align = ["r" if side == "u" and at in first else side for at, side in enumerate(table.align)]
-    return msgspec.structs.replace(
-        table,
-        heads=[table.heads[at] for at in kept],
-        align="".join(align[at] for at in kept),
-        rows=[[row[at] for at in kept] for row in table.rows],
-    )
-
-
-def overview(runs: Sequence[StoredRun], points: Sequence[Point]) -> Table:
-    """A row for each run: what it was of, what was asked, whether it can be trusted."""
+def overview(runs: Sequence[StoredRun], points: Sequence[CellPoint]) -> Table:
+    """Make a row for each run: what it was of, what was asked, whether it can be trusted."""
     rows = []
     for number, run in enumerate(runs, 1):
         own = [point for point in points if point.number == number]
@@ -91,7 +57,7 @@ def overview(runs: Sequence[StoredRun], points: Sequence[Point]) -> Table:
                 str(number),
                 clean(run.info.run_id),
                 run.info.source,
-                _deployed(run),
+                _name_deployment(run),
                 workload_label(first) if first else "",
                 _loads(own),
                 trust((trusted, cells), stated_cells([run]) > 0),
@@ -99,11 +65,11 @@ def overview(runs: Sequence[StoredRun], points: Sequence[Point]) -> Table:
             ]
         )
     heads = ["run", "folder", "source", "deployment", "workload", "loads", "trusted", "$ per hour"]
-    return trimmed(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
+    return drop_empty_columns(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
 
 
-def _loads(points: Sequence[Point]) -> str:
-    """`rate 1, 2`, of each kind of load."""
+def _loads(points: Sequence[CellPoint]) -> str:
+    """Write `rate 1, 2`, of each kind of load."""
     by_kind: dict[str, list[str]] = defaultdict(list)
     for point in points:
         by_kind["batch" if point.offline else point.kind].append(show_load(point.load))
@@ -112,8 +78,8 @@ def _loads(points: Sequence[Point]) -> str:
     )
 
 
-def _deployed(run: StoredRun) -> str:
-    """Of a fleet only the first server was asked who it is."""
+def _name_deployment(run: StoredRun) -> str:
+    """Name the deployment; in a fleet only the first server was asked who it is."""
     servers = len(run.info.target.urls) if run.info.target else 0
     return clean(f"first of {servers} servers: {run.facts.label}" if servers > 1 else run.facts.label, 120)
 
@@ -123,16 +89,16 @@ def trust(cells: tuple[int, int], stated: bool) -> str:
     trusted, every = cells
     if not every:
         return "no cells"
-    return f"{trusted} of {every} cells" if trusted < every else "as stated" if stated else "yes"
+    return f"{trusted} of {every} cells" if trusted < every else "as reported" if stated else "yes"
 
 
 def stated_cells(runs: Sequence[StoredRun]) -> int:
-    """Cells of which there is only what another tool stated: no records to judge by."""
+    """Return cells of which there is only what another tool stated: no records to judge by."""
     return sum(cell.is_as_stated for run in runs for cell in run.summary.cells)
 
 
 def verdicts(runs: Sequence[StoredRun]) -> Table:
-    """Every warning and error of every cell, the same ones together."""
+    """Make a table of every warning and error of every cell, the same ones together."""
     places: dict[tuple[str, str, str], list[str]] = defaultdict(list)
     for number, run in enumerate(runs, 1):
         of_cells = [
@@ -160,7 +126,7 @@ _RATE_NAMES = {
 
 
 def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
-    """The numbers that imported files state where those of their requests are others; no table where none are."""
+    """Make a table of the numbers that imported files state otherwise than their requests do, or no table."""
     rows = []
     for number, run in enumerate(runs, 1):
         for cell in run.summary.cells:
@@ -172,7 +138,7 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
                     [
                         str(number),
                         f"{cell.load.kind} {show_load(cell.load.value)}",
-                        joined(name, clean(each.statistic or ""), by=" "),
+                        join(name, clean(each.statistic or ""), by=" "),
                         show(each.stated, digits),
                         show(each.ours, digits),
                         clean(each.definition or "-", 200),
@@ -188,41 +154,41 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
     ]
     if len(rows) > MAX_ROWS:
         notes.append(f"{len(rows) - MAX_ROWS} more are not shown; `loadstone show --json` has them as `stated`")
-    title = "What files state otherwise"
+    title = "What files report otherwise"
     table = Table(key="stated", title=title, heads=heads, align="rllrrww", rows=rows[:MAX_ROWS], notes=notes)
-    return [trimmed(table)]
+    return [drop_empty_columns(table)]
 
 
-def cells(points: Sequence[Point], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
-    """The columns published tables have: load, prompts, throughput, TTFT, TPOT, ITL, E2E; intervals, prices, bounds.
+def cells(points: Sequence[CellPoint], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
+    """Make a table with the columns of published tables: load, prompts, throughput, latencies, prices, bounds.
 
     What is looked for first stands before the edge of a screen.
     """
     shown = points[:MAX_ROWS]
     names = _deployments(shown)
     loads = [
-        joined(load_label(point), point.how, point.prefix if point.prefix not in name else "", by=" · ")
+        join(load_label(point), point.how, point.prefix if point.prefix not in name else "", by=" · ")
         + ("" if point.trusted else f" {WARNED}")
         for point, name in zip(shown, names, strict=True)
     ]
     columns = [("run", "r", [str(point.number) for point in shown]), ("deployment", "w", names)] if run else []
     columns += [("load", "l" if any(point.how for point in shown) else "n", loads)]
     columns += [
-        (_level(shown) if head == _INTERVAL else head, side, list(map(of, shown))) for head, side, of in _NUMBERS
+        (_name_level(shown) if head == _INTERVAL else head, side, list(map(of, shown))) for head, side, of in _NUMBERS
     ]
     heads, align, texts = zip(*columns, strict=True)
-    shared = " · ".join(common(points)) if run and points else ""
+    shared = " · ".join(list_common(points)) if run and points else ""
     notes = [*([f"All rows: {shared}."] if shared else []), *_notes(points)]
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are not shown; --format csv has all")
     rows = [list(row) for row in zip(*texts, strict=True)]
-    return trimmed(
+    return drop_empty_columns(
         Table(key=key, title=title, heads=list(heads), align="".join(align), rows=rows, notes=notes, sortable=run)
     )
 
 
-def scores(points: Sequence[Point]) -> Table:
-    """Of each setup of one workload its best cell by each goal, and the load of that; the best of all in front."""
+def scores(points: Sequence[CellPoint]) -> Table:
+    """List each setup's best cell of one workload by each goal, and its load; the best of all is marked."""
     names = _deployments(points)
     goals = [(head, measure, show, best_cells(points, names, measure)) for head, measure, show in _GOALS]
     rows = []
@@ -242,16 +208,16 @@ def scores(points: Sequence[Point]) -> Table:
     if any(point.failed for point in points):
         notes.append("Cells with an error are left out: not all of what was asked for was measured there.")
     made = Table(key="scores", title="Best of each setup", heads=heads, align="w" + "r" * (len(goals) + 1), rows=rows)
-    return trimmed(msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes))
+    return drop_empty_columns(msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes))
 
 
-def _deployments(points: Sequence[Point]) -> list[str]:
-    """What differs among the points: what all have in common would only push the numbers out of sight."""
-    return [_unrepeated(series.setup, point) for series, point in zip(series_of(points), points, strict=True)]
+def _deployments(points: Sequence[CellPoint]) -> list[str]:
+    """Name what differs among the points: what all have in common would only push the numbers out of sight."""
+    return [_shorten(series.setup, point) for series, point in zip(series_of(points), points, strict=True)]
 
 
-def _unrepeated(name: str, point: Point) -> str:
-    """`8×H200` for `H200 · 8×`."""
+def _shorten(name: str, point: CellPoint) -> str:
+    """Write `8×H200` for `H200 · 8×`."""
     parts = name.split(" · ")
     if point.gpu in parts and f"{point.gpus}×" in parts:
         parts.remove(f"{point.gpus}×")
@@ -263,15 +229,15 @@ def _count(many: int | None) -> str:
     return count(many) if many is not None else "-"
 
 
-def _number(stat: Stat | None) -> str:
+def _number(stat: Estimate | None) -> str:
     return show_number(stat.value) if stat is not None else "-"
 
 
-def _value(stat: Stat | None) -> str:
+def _value(stat: Estimate | None) -> str:
     return "-" if stat is None else show_seconds(stat.value) + (" ⌀" if stat.which == "mean" else "")
 
 
-def _bounds(stat: Stat | None, show: Callable[[float | None], str] = show_seconds) -> str:
+def _bounds(stat: Estimate | None, show: Callable[[float | None], str] = show_seconds) -> str:
     if stat is None or stat.low is None or stat.high is None:
         return "-"
     low, high = show(stat.low), show(stat.high)
@@ -279,32 +245,33 @@ def _bounds(stat: Stat | None, show: Callable[[float | None], str] = show_second
     return f"{number if unit and high.endswith(f' {unit}') else low}–{high}"
 
 
-def _of_light(point: Point) -> str:
-    """The roofline's TPOT over the one there was: 100 % is as fast as the hardware can be."""
+def _show_roofline(point: CellPoint) -> str:
+    """Write the roofline's TPOT over the one there was: 100 % is as fast as the hardware can be."""
     if point.tpot is None or not point.tpot.value or not point.roofline.tpot_s:
         return "-"
     return f"{100 * point.roofline.tpot_s / point.tpot.value:.0f} %"
 
 
-def _p99(stat: Stat | None, point: Point) -> str:
-    """Marked where its requests cannot bound it from above; of sums nobody has them."""
+def _p99(stat: Estimate | None, point: CellPoint) -> str:
+    """Write a p99, marked where its requests cannot bound it from above; of sums nobody has them."""
     if stat is None or stat.p99 is None:
         return "-"
     return (UNBOUNDED if stat.p99_high is None and not point.sums else "") + show_seconds(stat.p99)
 
 
-def _slo(point: Point) -> str:
+def _slo(point: CellPoint) -> str:
     if point.slo_met is None:
         return "-"
-    return joined("met" if point.slo_met else "MISSED", None if point.p_met is None else show_p(point.p_met))
+    sure = "" if point.p_met is None else f" ({show_probability(point.p_met)})"
+    return f"{'met' if point.slo_met else 'MISSED'}{sure}"
 
 
-def _attained(point: Point) -> str:
+def _show_attainment(point: CellPoint) -> str:
     return show_share(point.attainment) if point.attainment is not None else "-"
 
 
-def _level(points: Sequence[Point]) -> str:
-    """The head of a column of intervals."""
+def _name_level(points: Sequence[CellPoint]) -> str:
+    """Write the head of a column of intervals."""
     stats = (stat for point in points for stat in (point.ttft, point.tpot, point.output, point.dollars_output))
     levels = {stat.level for stat in stats if stat is not None and stat.level is not None}
     return "95 %" if levels <= {"95 %"} else "80 %" if levels == {PREDICTED} else _INTERVAL
@@ -319,7 +286,7 @@ _GOALS: tuple[tuple[str, Measure, Callable[[float | None], str]], ...] = (
 )
 _INTERVAL = "interval"
 WARNED = "†"
-_NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
+_NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     ("in", "r", lambda point: _count(point.input_tokens)),
     ("out", "r", lambda point: _count(point.output_tokens)),
     ("prompts", "r", lambda point: _count(point.ok)),
@@ -338,7 +305,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
     ("TPOT", "r", lambda point: _value(point.tpot)),
     (_INTERVAL, "u", lambda point: _bounds(point.tpot)),
     ("p99", "u", lambda point: _p99(point.tpot, point)),
-    ("of light", "r", _of_light),
+    ("roofline", "r", _show_roofline),
     ("MBU", "r", lambda point: percent(point.roofline.mbu)),
     ("MFU", "r", lambda point: percent(point.roofline.mfu)),
     ("ITL", "r", lambda point: _value(point.itl)),
@@ -346,16 +313,16 @@ _NUMBERS: tuple[tuple[str, str, Callable[[Point], str]], ...] = (
     ("E2E", "r", lambda point: _value(point.e2e)),
     ("p99", "u", lambda point: _p99(point.e2e, point)),
     ("SLO", "r", _slo),
-    ("attained", "u", _attained),
+    ("attained", "u", _show_attainment),
     ("goodput/s", "u", lambda point: show_number(point.goodput_per_s)),
 )
 """The columns of numbers in their order, each with its side (Table.align)."""
 
 
-_EXPLAINED: tuple[tuple[Callable[[Point], bool], str], ...] = (
+_EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
     (
         lambda point: bool(point.roofline.tpot_s),
-        "Of light: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many requests "
+        "Roofline: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many requests "
         "decoding, over the TPOT of the cell.",
     ),
     (
@@ -377,7 +344,7 @@ _EXPLAINED: tuple[tuple[Callable[[Point], bool], str], ...] = (
 """What some columns mean, where a cell has a number in them."""
 
 
-def _notes(points: Sequence[Point]) -> list[str]:
+def _notes(points: Sequence[CellPoint]) -> list[str]:
     if not points:
         return []
     loops = {
@@ -399,7 +366,7 @@ def _notes(points: Sequence[Point]) -> list[str]:
         f"TPOT = (tT − t1)/(T − 1). Throughput{window}; total: input and output."
     ]
     notes += [text for applies, text in _EXPLAINED if any(map(applies, points))]
-    level = _level(points)
+    level = _name_level(points)
     if level != "95 %":
         measured = "95 %; for simulated cells, " if level == _INTERVAL else ""
         notes.append(f"Intervals: {measured}80 %, of the prediction.")
@@ -416,6 +383,8 @@ def _notes(points: Sequence[Point]) -> list[str]:
     for slo, runs in bounds.items():
         of = f" of run {', '.join(map(str, sorted(runs)))}" if len(bounds) > 1 else ""
         notes.append(f"SLO{of}: {slo}.")
+    if any(point.p_met is not None for point in points):
+        notes.append("In brackets after an SLO: the probability that it is met.")
     if any(point.attainment is not None for point in points):
         notes.append(
             "Attained: share of the requests sent that meet all bounds; goodput: these requests, per "
@@ -424,14 +393,14 @@ def _notes(points: Sequence[Point]) -> list[str]:
     return notes
 
 
-def _means(points: Sequence[Point]) -> bool:
-    stats: Iterable[Stat | None] = (getattr(point, name) for point in points for name in LATENCIES)
+def _means(points: Sequence[CellPoint]) -> bool:
+    stats: Iterable[Estimate | None] = (getattr(point, name) for point in points for name in LATENCIES)
     return any(stat is not None and stat.which == "mean" for stat in stats)
 
 
-def ratios(points: Sequence[Point]) -> list[Table]:
-    """GPU against GPU: throughput and latency ratios, for all that is equal otherwise a row at the lightest load and
-    one at the highest.
+def ratios(points: Sequence[CellPoint]) -> list[Table]:
+    """Make tables of GPU against GPU: ratios of throughput and latency, for all that is equal otherwise, a row at the
+    lightest load and one at the highest.
     """
     pairs: dict[tuple[str, str], dict[Any, list[Ratio]]] = defaultdict(lambda: defaultdict(list))
     every = gpu_ratios(points)
@@ -447,7 +416,7 @@ def ratios(points: Sequence[Point]) -> list[Table]:
             point = own[0].over
             times = {ratio.measure.key: each.times for ratio in own if (each := ratio.effect) is not None}
             improvements = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
-            where = joined(load_label(point), workload_label(point))
+            where = join(load_label(point), workload_label(point))
             where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else f" {WARNED}"
             place = (
                 point.model,
@@ -472,10 +441,10 @@ def ratios(points: Sequence[Point]) -> list[Table]:
                 f"times better, with the interval: {interval_words(itertools.chain(*by_cell.values()))}, and how "
                 "much repeats of one configuration differ (TTFT 8.8 %, others 3.4 %)",
                 *_doubtful(rows),
-                *([f"{UNSETTLED}."] if left_out(ratio for own in by_cell.values() for ratio in own) else []),
+                *([f"{UNSETTLED}."] if has_unsettled(ratio for own in by_cell.values() for ratio in own) else []),
             ],
         )
-        table = trimmed(table)
+        table = drop_empty_columns(table)
         filled = [text != "-" for row in table.rows for text in row[4:]]
         if sum(filled) >= FILLED * len(filled):
             made.append(table)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from loadstone.analyse.ranking import RULE, Ranked
+from loadstone.core.settings import FirstToken
 from loadstone.core.summary import (
     CellSummary,
     Finding,
-    FirstToken,
     Latency,
     Metrics,
     Part,
@@ -23,17 +23,10 @@ from loadstone.core.summary import (
 )
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_load, show_number, show_seconds
-from loadstone.report.data.wording import joined, show_p, show_share
+from loadstone.report.data.wording import join, show_probability, show_share
+from loadstone.report.table import Shown, Table, show_verdict, table_of
 
 _PartsOf = Callable[[CellSummary], Sequence[Part]]
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
-
-    Row = Sequence[tuple[str, str | Text]]
-    """The cells of a row, each with the head of its column."""
 
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 _LOAD_NAMES = {"concurrency": "concurrency {}", "rate": "{} req/s", "burst": "burst of {}"}
@@ -51,15 +44,12 @@ UNBOUNDED_NOTE = (
 )
 
 
-def render(summary: Summary) -> RenderableType:
-    """The table with its foot, for a rich console. Everything the engine said is shown as plain text."""
-    from rich.console import Group
-    from rich.text import Text
-
+def render(summary: Summary) -> list[Shown]:
+    """Show a run: its heading, its tables, and what their columns mean. What the engine wrote is plain text."""
     cells = summary.cells
     of_run = [_finding(finding) for finding in summary.findings]
     if not cells:
-        return Group(Text("nothing was sent"), *map(Text, of_run))
+        return ["nothing was sent", *of_run]
     findings: list[Finding] = []
     tables = [_table(cells, findings)]
     tables += [_parts(cells, *named) for named in _PARTS if any(named[0](cell) for cell in cells)]
@@ -67,34 +57,29 @@ def render(summary: Summary) -> RenderableType:
         tables.append(_dialect(cells))
     lines = [*_definitions(cells, summary.source == "simulated"), *_first_token(summary.first_token)]
     lines += [f"({number}) {_finding(finding)}" for number, finding in enumerate(findings, 1)]
-    return Group(
-        Text(joined(heading(summary), *_answer(cells), by="\n")), *tables, *(Text(line) for line in [*lines, *of_run])
-    )
+    return [heading(summary), *_answer(cells), *tables, *lines, *of_run]
 
 
 def _answer(cells: Sequence[CellSummary]) -> list[str]:
-    """Of a sweep, in a line: the most throughput, and up to where every request meets the SLO."""
+    """Write a line on a sweep: the most throughput, and up to where every request meets the SLO."""
     known = [(much, cell) for cell in cells if (much := (cell.steady or cell.metrics).output_tokens_per_s)]
     if len(known) < 2:
         return []
     most, at = max(known, key=lambda each: each[0])
-    parts = [f"most throughput: {show_number(most, 4)} output tok/s at {_at_load(at)}"]
+    parts = [f"most throughput: {show_number(most, 4)} output tok/s at {_name_load(at)}"]
     judged = sorted((cell for cell in cells if cell.slo_met is not None), key=lambda cell: cell.load.value)
     if judged:
         held = list(itertools.takewhile(lambda cell: cell.slo_met, judged))
-        parts.append(f"the SLO holds {f'up to {_at_load(held[-1])}' if held else 'at no load'}")
+        parts.append(f"the SLO holds {f'up to {_name_load(held[-1])}' if held else 'at no load'}")
     return ["; ".join(parts)]
 
 
-def ranked(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Several deployments, the best first; see analyse.ranking."""
-    from rich.console import Group
-    from rich.text import Text
-
+def render_ranking(rows: Sequence[Mapping[str, Any]]) -> list[Shown]:
+    """Show several deployments, the best first; see analyse.ranking."""
     places = msgspec.convert(rows, list[Ranked])
     simulated = [row for row in places if row.load is not None]
     with_bounds = any(row.slo_met is not None for row in simulated)
-    table = of_rows(
+    ranking = table_of(
         [
             [
                 ("rank", str(place)),
@@ -112,14 +97,14 @@ def ranked(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
         ],
         "deployment",
     )
-    lines = [RULE, *(f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None)]
-    return Group(table, *map(Text, lines))
+    left_out = [f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None]
+    return [ranking, RULE, *left_out]
 
 
 def heading(summary: Summary) -> str:
-    """What was measured, in one line."""
+    """Name what was measured, in one line."""
     target = summary.target
-    engine = joined(target.engine, target.engine_version, by=" ") if target else ""
+    engine = join(target.engine, target.engine_version, by=" ") if target else ""
     engine = f"simulated {engine}" if summary.source == "simulated" else engine or "unknown engine"
     if target and len(target.urls) > 1:
         engine = f"first of {len(target.urls)} servers: {engine}"  # the others were not asked who they are
@@ -128,42 +113,22 @@ def heading(summary: Summary) -> str:
     return " · ".join([engine, model, target.endpoint if target else "?", plan])
 
 
-def empty(title: str | None = None) -> Table:
-    """A table without rows, as all of ours look."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    return Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", title=title)
-
-
-def of_rows(rows: Sequence[Row], *left: str) -> Table:
-    """A table of rows that have the same heads; of numbers, but for the columns `left`."""
-    table = empty()
-    for head, _ in rows[0] if rows else ():
-        table.add_column(head, justify="left" if head in left else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(shown for _, shown in row))
-    return table
-
-
 def _table(cells: Sequence[CellSummary], findings: list[Finding]) -> Table:
-    from rich.text import Text
-
     has_roofline = bool(_roofline_shares(cells, "tpot_ratio"))
     # Where nothing failed its column is empty, and makes room for one more within 120 characters.
-    has_failures = not has_roofline or any(_failed(cell.requests) for cell in cells)
-    rows: list[Row] = []
+    has_failures = not has_roofline or any(_count_failed(cell.requests) for cell in cells)
+    rows = []
     load_head, loads = _loads(cells)
     for cell, load in zip(cells, loads, strict=True):
         metrics = cell.metrics
-        ttft, e2e = _timed(metrics, cells)
+        ttft, e2e = _pick_clock(metrics, cells)
         throughput = (cell.steady or metrics).output_tokens_per_s
         share = cell.roofline.tpot_ratio if cell.roofline else None
         rows.append(
             [
                 (load_head, load),
                 ("ok", str(cell.requests.completed)),
-                *([("failed", _failed(cell.requests))] if has_failures else []),
+                *([("failed", _count_failed(cell.requests))] if has_failures else []),
                 ("out tok/s", show_number(throughput, 4) + _reach(cell)),
                 ("TTFT p50", _p50(ttft)),
                 ("p99", _p99(cell, ttft)),
@@ -172,11 +137,11 @@ def _table(cells: Sequence[CellSummary], findings: list[Finding]) -> Table:
                 ("ITL p99", show_seconds(metrics.itl_s.p99 if metrics.itl_s else None)),
                 ("E2E p50", _p50(e2e)),
                 ("p99", _p99(cell, e2e)),
-                *([("of light", percent(share))] if has_roofline else []),
-                ("trusted", Text(*_trusted(cell, findings))),
+                *([("roofline", percent(share))] if has_roofline else []),
+                ("trusted", _show_trust(cell, findings)),
             ]
         )
-    return of_rows(rows, "trusted")
+    return table_of(rows, "trusted", style=show_verdict)
 
 
 def _parts(
@@ -185,24 +150,22 @@ def _parts(
     head: str,
     name: Callable[[Any], str],
 ) -> Table:
-    """One row for each turn, server or piece of a profile, of each cell; tokens are a request's mean.
+    """Make one row for each turn, server or piece of a profile, of each cell; tokens are a request's mean.
 
     What a row is of is one column: where the table is too wide, that is what each piece of it begins with.
     """
-    from rich.text import Text
-
     load_head, loads = _loads(cells)
     first = f"{load_head} · {head}"
-    rows: list[Row] = []
+    rows = []
     for cell, load in zip(cells, loads, strict=True):
         for part in parts_of(cell):
             cached, prompts = part.cached_input_tokens, part.input_tokens
-            ttft, e2e = _timed(part, cells)
+            ttft, e2e = _pick_clock(part, cells)
             rows.append(
                 [
-                    (first, Text(f"{load} · {name(part)}")),
+                    (first, f"{load} · {name(part)}"),
                     ("ok", str(part.requests.completed)),
-                    ("failed", _failed(part.requests)),
+                    ("failed", _count_failed(part.requests)),
                     ("in tok", _figure(part.mean_input_tokens)),
                     ("cached", f"{cached / prompts:.0%}" if cached is not None and prompts else "-"),
                     ("out tok", _figure(part.mean_output_tokens)),
@@ -214,7 +177,7 @@ def _parts(
                     ("p99", _p99(cell, e2e)),
                 ]
             )
-    return of_rows(rows, first)
+    return table_of(rows, first)
 
 
 def _piece(part: PiecePart) -> str:
@@ -231,29 +194,26 @@ _PARTS: tuple[tuple[_PartsOf, str, Callable[[Any], str]], ...] = (
 
 
 def _dialect(cells: Sequence[CellSummary]) -> Table:
-    """Another tool's numbers, a column for each cell, each with its definition."""
+    """Make a table of another tool's numbers, a column for each cell, each with its definition."""
     dialects = [cell.dialect for cell in cells if cell.dialect is not None]
-    table = empty()
-    table.add_column(dialects[0].tool, no_wrap=True)
-    for load in _loads(cells)[1]:
-        table.add_column(load, justify="right", no_wrap=True)
-    table.add_column("is")
+    loads = _loads(cells)[1]
+    rows = []
     for key, definition in dialects[0].definitions.items():
         values = [dialect.metrics[key] for dialect in dialects]
         if any(value is not None for value in values):
-            table.add_row(key, *map(_figure, values), definition)
-    return table
+            rows.append([key, *map(_figure, values), definition])
+    return Table(heads=[dialects[0].tool, *loads, "is"], align="n" + "r" * len(loads) + "w", rows=rows)
 
 
 def _figure(value: float | None) -> str:
-    """Counts whole, all else to four digits."""
+    """Write counts whole, all else to four digits."""
     if value is not None and float(value).is_integer():
         return show_number(value, len(f"{abs(value):.0f}"))
     return show_number(value, 4)
 
 
 def _loads(cells: Sequence[CellSummary]) -> tuple[str, list[str]]:
-    """The head of a column of loads, and each cell's: a number, and its unit where they are of several kinds."""
+    """Return the head of a column of loads, and each cell's load, with its unit where they are of several kinds."""
     loads = [show_load(cell.load.value) for cell in cells]
     heads = [_LOAD_HEADS[cell.load.kind] for cell in cells]
     if len(set(heads)) > 1:
@@ -261,8 +221,8 @@ def _loads(cells: Sequence[CellSummary]) -> tuple[str, list[str]]:
     return heads[0], loads
 
 
-def _at_load(cell: CellSummary) -> str:
-    """Names a cell at the head of a line, which a number alone, as of a finding, would not."""
+def _name_load(cell: CellSummary) -> str:
+    """Name a cell at the head of a line, which a number alone, as of a finding, would not."""
     return _LOAD_NAMES[cell.load.kind].format(show_load(cell.load.value))
 
 
@@ -274,12 +234,12 @@ def _is_intended(cells: Sequence[CellSummary]) -> bool:
     return not cells[0].load.is_closed and any(cell.metrics.e2e_intended_s is not None for cell in cells)
 
 
-def _timed(values: Metrics | Part, cells: Sequence[CellSummary]) -> tuple[Latency | None, Latency | None]:
-    """TTFT and E2E by the clock of a table of these cells."""
+def _pick_clock(values: Metrics | Part, cells: Sequence[CellSummary]) -> tuple[Latency | None, Latency | None]:
+    """Return TTFT and E2E by the clock of a table of these cells."""
     return (values.ttft_intended_s, values.e2e_intended_s) if _is_intended(cells) else (values.ttft_s, values.e2e_s)
 
 
-def _failed(requests: Requests) -> str:
+def _count_failed(requests: Requests) -> str:
     if requests.sent is None:
         return "?"
     return str(requests.sent - requests.completed) if requests.sent != requests.completed else ""
@@ -290,7 +250,7 @@ def _p50(values: Latency | None) -> str:
 
 
 def _p99(cell: CellSummary, values: Latency | None) -> str:
-    """The p99, marked where the sample cannot bound it from above."""
+    """Write the p99, marked where the sample cannot bound it from above."""
     if values is None:
         return "-"
     unbounded = values.bounds("p99")[1] is None and not cell.is_as_stated
@@ -298,7 +258,7 @@ def _p99(cell: CellSummary, values: Latency | None) -> str:
 
 
 def _reach(cell: CellSummary) -> str:
-    """How far up the 95 % interval of a steady throughput goes; its lower end, which is not below 0, may not tell."""
+    """Write the 95 % margin of a steady throughput, upwards: the lower end, which is not below 0, may not tell."""
     steady = cell.steady
     high = steady.ci95.get("output_tokens_per_s", (None, None))[1] if steady is not None else None
     if steady is None or high is None or not steady.output_tokens_per_s:
@@ -312,14 +272,15 @@ def percent(share: float | None) -> str:
 
 
 def _roofline_shares(cells: Sequence[CellSummary], name: str) -> list[float]:
-    """The cells' shares of what the hardware allows, where known."""
+    """Return the cells' shares of what the hardware allows, where known."""
     shares = (getattr(cell.roofline, name) for cell in cells if cell.roofline is not None)
     return [share for share in shares if share is not None]
 
 
 def _roofline(cells: Sequence[CellSummary]) -> str:
-    """What `of light` is, and how much of bandwidth and arithmetic was used, from the least to the most."""
-    parts = ["of light: the roofline's TPOT / TPOT p50"] if _roofline_shares(cells, "tpot_ratio") else []
+    """Say what the roofline column is, and how much of bandwidth and arithmetic was used, from least to most."""
+    known = bool(_roofline_shares(cells, "tpot_ratio"))
+    parts = ["roofline: TPOT that the hardware allows / TPOT p50"] if known else []
     for name, of in (("MBU", "memory bandwidth"), ("MFU", "peak FLOP/s")):
         if shares := _roofline_shares(cells, name.lower()):
             least, most = percent(min(shares)), percent(max(shares))
@@ -328,7 +289,7 @@ def _roofline(cells: Sequence[CellSummary]) -> str:
 
 
 def _energy(cells: Sequence[CellSummary]) -> str:
-    """What GPUs drew, in the order of the loads."""
+    """Write the power that GPUs drew, in the order of the loads."""
     power = [cell.gpu.power_w.mean if cell.gpu and cell.gpu.power_w else None for cell in cells]
     energy = [(cell.steady or cell.metrics).j_per_output_token for cell in cells]
     if all(value is None for value in power):
@@ -340,7 +301,7 @@ def _energy(cells: Sequence[CellSummary]) -> str:
     return text
 
 
-def _trusted(cell: CellSummary, findings: list[Finding]) -> tuple[str, str]:
+def _show_trust(cell: CellSummary, findings: list[Finding]) -> str:
     numbers = []
     for finding in cell.verdict.findings:
         if finding.severity != "info":
@@ -348,8 +309,8 @@ def _trusted(cell: CellSummary, findings: list[Finding]) -> tuple[str, str]:
                 findings.append(finding)
             numbers.append(str(findings.index(finding) + 1))
     if not numbers:
-        return ("as stated", "") if cell.is_as_stated else ("yes", "green")
-    return f"NO ({','.join(numbers)})", "bold red"
+        return "as reported" if cell.is_as_stated else "yes"
+    return f"NO ({','.join(numbers)})"
 
 
 def _finding(finding: Finding) -> str:
@@ -364,38 +325,38 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
     unbounded = any(
         _p99(cell, values).startswith(UNBOUNDED)
         for cell in cells
-        for values in (*_timed(cell.metrics, cells), cell.metrics.tpot_s)
+        for values in (*_pick_clock(cell.metrics, cells), cell.metrics.tpot_s)
     )
     known = " ± 95 %" if any(map(_reach, cells)) else ""
     lines = [
         f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s{known} over the {window}",
         _intervals(cells) if simulated and not cells[0].measured_by else _measured_by(cells),
         *stated_lines(cells),
-        *map(_cached, cells),
+        *map(_show_cached, cells),
         _roofline(cells),
         _energy(cells),
         *dict.fromkeys(cell.client.selftest or "" for cell in cells),
         UNBOUNDED_NOTE if unbounded else "",
     ]
     lines += [
-        f"{_at_load(cell)}: {finding.evidence}"
+        f"{_name_load(cell)}: {finding.evidence}"
         for cell in cells
         for finding in cell.verdict.findings
         if finding.kind == "rate_by_chance"
     ]
     every = [finding for cell in cells for finding in cell.verdict.findings if finding.kind == "text_alone"]
     lines += [f"{evidence[0].upper()}{evidence[1:]}" for evidence in dict.fromkeys(each.evidence for each in every)]
-    lines += [f"{_at_load(cell)}: {'; '.join(bounds)}" for cell in cells if (bounds := _bounds(cell))]
+    lines += [f"{_name_load(cell)}: {'; '.join(bounds)}" for cell in cells if (bounds := _bounds(cell))]
     return [line for line in lines if line]
 
 
-def _cached(cell: CellSummary) -> str:
-    """How much of the input a cache could give, and how much it gave."""
+def _show_cached(cell: CellSummary) -> str:
+    """Say how much of the input a cache could give, and how much it gave."""
     metrics = cell.metrics
     if not metrics.shared_input_tokens or metrics.cached_input_tokens is None or not metrics.input_tokens:
         return ""
     return (
-        f"{_at_load(cell)}: the plan shares {metrics.shared_input_tokens / metrics.input_tokens:.1%} of input "
+        f"{_name_load(cell)}: the plan shares {metrics.shared_input_tokens / metrics.input_tokens:.1%} of input "
         f"tokens{' (besides earlier turns of sessions)' if cell.by_turn else ''}, "
         f"{metrics.cached_input_tokens / metrics.input_tokens:.1%} were in the cache"
     )
@@ -408,7 +369,7 @@ def _since(cells: Sequence[CellSummary]) -> str:
 
 
 def _measured_by(cells: Sequence[CellSummary]) -> str:
-    """By whose client; of our own, how late it was at the most."""
+    """Name the client that measured; of our own, say how late it was at the most."""
     if tool := cells[0].measured_by:
         return f"measured by {tool}"
     capped = any(cell.verdict.has("cap_held_back") for cell in cells)
@@ -420,7 +381,7 @@ def _measured_by(cells: Sequence[CellSummary]) -> str:
 
 
 def stated_lines(cells: Sequence[CellSummary]) -> list[str]:
-    """The numbers that imported files state where those shown are others, with the tool's definition."""
+    """Return the numbers that imported files state where those shown are others, with the tool's definition."""
     lines = []
     for cell in cells:
         by_definition: dict[str, list[str]] = {}
@@ -431,7 +392,7 @@ def stated_lines(cells: Sequence[CellSummary]) -> list[str]:
                 by_definition.setdefault(own, []).append(f"{label} {shown}")
         if by_definition:
             numbers = ", ".join(f"{', '.join(each)}{own}" for own, each in by_definition.items())
-            lines.append(f"{_at_load(cell)}: the file itself states {numbers}")
+            lines.append(f"{_name_load(cell)}: the file itself reports {numbers}")
     return lines
 
 
@@ -440,7 +401,7 @@ def _worst(lags_s: Iterable[float | None]) -> str:
 
 
 def _bounds(cell: CellSummary) -> list[str]:
-    """Whether what was asked for with --slo was met."""
+    """Say which bounds of --slo were met."""
     texts = [_bound(bound) for bound in cell.slo]
     attainment = cell.metrics.attainment
     if attainment is not None:
@@ -453,24 +414,24 @@ def _bounds(cell: CellSummary) -> list[str]:
 
 def _bound(bound: SloBound) -> str:
     value = ("" if "_" in bound.metric else "slowest ") + show_seconds(bound.measured_s)
-    sure = "" if bound.p_met is None else f", {show_p(bound.p_met)}"
+    sure = "" if bound.p_met is None else f", probability {show_probability(bound.p_met)}"
     return f"{bound.metric} < {show_seconds(bound.limit_s)} {'met' if bound.met else 'MISSED'} ({value}){sure}"
 
 
 def _intervals(cells: Sequence[CellSummary]) -> str:
-    """How far a prediction may be off, by the table's clock; at the largest load whose numbers are to be trusted."""
+    """Write the intervals of a prediction, by the table's clock, at the largest load that is trusted."""
     cell = max([cell for cell in cells if cell.verdict.trusted] or cells, key=lambda each: each.load.value)
-    ttft, e2e = _timed(cell.metrics, cells)
+    ttft, e2e = _pick_clock(cell.metrics, cells)
     shown = [
         f"{name} {show_seconds(values.low)} to {show_seconds(values.high)}"
         for name, values in (("TTFT p50", ttft), ("TPOT p50", cell.metrics.tpot_s), ("E2E p50", e2e))
         if values is not None and values.low is not None
     ]
-    return f"simulated; 80 % intervals at {_at_load(cell)}: " + ", ".join(shown) if shown else "simulated"
+    return f"simulated; 80 % intervals at {_name_load(cell)}: " + ", ".join(shown) if shown else "simulated"
 
 
 def _first_token(first: FirstToken | None) -> list[str]:
-    """Of what a prediction's TTFT consists, the largest parts by name."""
+    """Write what a predicted TTFT consists of, the largest parts by name."""
     if first is None:
         return []
     parts = sorted(first.parts_s.items(), key=lambda part: -part[1])

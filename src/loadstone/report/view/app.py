@@ -26,7 +26,7 @@ from loadstone.core.errors import InputError
 from loadstone.report.data.wording import clean
 from loadstone.report.view import pages
 from loadstone.report.view.live import LiveRuns
-from loadstone.report.view.run_list import Row, RunList, signature
+from loadstone.report.view.run_list import RunList, RunRow, signature
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -38,7 +38,7 @@ _KEPT_BYTES = 64 * 1024 * 1024
 _MAX_TEXT = 200
 
 
-class Site:
+class ViewApp:
     """The pages over one list of runs."""
 
     def __init__(self, runs: RunList) -> None:
@@ -57,7 +57,7 @@ class Site:
                 Route("/compare", self.compare),
                 Route("/assets/{name}", self.asset),
             ],
-            exception_handlers={HTTPException: _refused, InputError: _refused},
+            exception_handlers={HTTPException: _refuse, InputError: _refuse},
         )
 
     def listing(self, request: Request) -> Response:
@@ -73,7 +73,7 @@ class Site:
         rows = self._runs.rows()
         part = query.get("part") == "rows"
         text = pages.rows_part(rows, chosen) if part else pages.listing(rows, chosen)
-        return _with_tag(request, text)
+        return _answer_tagged(request, text)
 
     async def run(self, request: Request) -> Response:
         row = await run_in_threadpool(self._row, request.path_params["key"])
@@ -110,23 +110,23 @@ class Site:
         kind = "text/css" if name.endswith(".css") else "text/javascript"
         return Response(text, media_type=kind, headers={"cache-control": "private, max-age=86400"})
 
-    def _row(self, key: str) -> Row:
+    def _row(self, key: str) -> RunRow:
         row = self._runs.find(key)
         if row is None:
             raise HTTPException(404, "There is no such run here; it may have been removed.")
         return row
 
-    async def _report(self, rows: Sequence[Row]) -> str:
+    async def _report(self, rows: Sequence[RunRow]) -> str:
         async with self._making:
             return await run_in_threadpool(self._page_of, rows)
 
-    def _page_of(self, rows: Sequence[Row]) -> str:
-        """The page of these runs' report, or of why there is none; kept until one of their files changes."""
+    def _page_of(self, rows: Sequence[RunRow]) -> str:
+        """Return the page of these runs' report, or of why there is none; kept until one of their files changes."""
         files = ("run.json", "summary.json", "records.parquet", "server.parquet")
         key = tuple((row.key, signature(row.folder, files)) for row in rows)
         if key not in self._made:
             try:
-                self._made[key] = _made(rows)
+                self._made[key] = _make_page(rows)
             except InputError as error:
                 return pages.message(rows[0].name, "There is no report of this yet.", clean(str(error), 400))
             except Exception as error:
@@ -140,7 +140,7 @@ class Site:
         return self._made[key]
 
 
-def _made(rows: Sequence[Row]) -> str:
+def _make_page(rows: Sequence[RunRow]) -> str:
     from loadstone.analyse.stored_run import read_run
     from loadstone.report.pages.document import build
     from loadstone.report.pages.html import body
@@ -151,8 +151,8 @@ def _made(rows: Sequence[Row]) -> str:
     return pages.report(body(report), report.title, before)
 
 
-def _with_tag(request: Request, text: str) -> Response:
-    """A page, or nothing where the browser has this very one."""
+def _answer_tagged(request: Request, text: str) -> Response:
+    """Return a page, or nothing where the browser has this very one."""
     tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:20]}"'
     headers = {"etag": tag, "cache-control": "private, no-cache"}
     if request.headers.get("if-none-match") == tag:
@@ -160,7 +160,7 @@ def _with_tag(request: Request, text: str) -> Response:
     return HTMLResponse(text, headers=headers)
 
 
-def _refused(request: Request, error: Exception) -> Response:
+def _refuse(request: Request, error: Exception) -> Response:
     code = error.status_code if isinstance(error, HTTPException) else 404
     text = clean(error.detail if isinstance(error, HTTPException) else str(error), 300)
     if request.url.path.endswith(".json"):

@@ -10,8 +10,8 @@ IDLE_S = 20.0
 """A connection on which nothing is asked for so long is closed: each takes one of the process's file descriptors."""
 
 
-class Connection(H11Protocol):
-    """By h11: httptools has no bound for a head, nor for requests sent ahead of their answers."""
+class BrowserConnection(H11Protocol):
+    """Reads requests with h11: httptools bounds neither a head nor requests sent ahead of their answers."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

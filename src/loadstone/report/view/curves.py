@@ -33,7 +33,7 @@ SURE_S, LATE_S = 1.5, 7.0
 stream under way, five seconds more between two parts."""
 
 
-class Cell:
+class CellCurve:
     """Counts of one cell; `warm`: of them, the warm-up. Latencies are of measured requests alone."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Cell:
 
     @property
     def tokens_per_event(self) -> float:
-        """By the requests that ended: only then the server's count is known."""
+        """Tokens per event of the requests that ended: only then the server's count is known."""
         return self.ended_tokens / self.ended_events if self.ended_events else 1.0
 
 
@@ -63,7 +63,7 @@ class Curves:
         """Requests under way: sent, newest time known of it, output began, events so far."""
         self.bin_s = FIRST_BIN_S
         self.newest_s = 0.0
-        self.cells: dict[int, Cell] = {}
+        self.cells: dict[int, CellCurve] = {}
         self.sent: Counts = np.zeros(BINS, np.int64)
         self.ended: Counts = np.zeros(BINS, np.int64)
         self.failed: Counts = np.zeros(BINS, np.int64)
@@ -86,7 +86,7 @@ class Curves:
             self._request(cell, {name: values[row] for name, values in columns.items()}, arrival)
 
     def _request(self, number: int, row: dict[str, Any], arrival: Floats) -> None:
-        cell = self.cells.setdefault(number, Cell())
+        cell = self.cells.setdefault(number, CellCurve())
         sent_s, end_s, status = _time(row["sent_s"]), _time(row["end_s"]), row["status"]
         times = [time for time in (sent_s, end_s, *arrival[-1:].tolist()) if time is not None]
         self._reach(max(times, default=0.0))
@@ -110,7 +110,7 @@ class Curves:
             self._end(cell, status, end_s if end_s is not None else last_s, events, row["output_tokens"])
 
     def _events(
-        self, cell: Cell, measured: bool, arrival: Floats, before_s: float | None, origin_s: float | None
+        self, cell: CellCurve, measured: bool, arrival: Floats, before_s: float | None, origin_s: float | None
     ) -> None:
         at = np.minimum((arrival / self.bin_s).astype(np.int64), BINS - 1)
         cell.events += len(arrival)
@@ -126,7 +126,7 @@ class Curves:
         np.add.at(self.gap, (at[len(at) - len(gaps) :], bucket), 1)
         np.add.at(cell.gap, bucket, 1)
 
-    def _end(self, cell: Cell, status: str, end_s: float, events: int, tokens: int | None) -> None:
+    def _end(self, cell: CellCurve, status: str, end_s: float, events: int, tokens: int | None) -> None:
         at = self._bin(end_s)
         self.ended[at] += 1
         if status in ("ok", "short", "cancelled"):
@@ -154,22 +154,22 @@ class Curves:
                     setattr(owner, name, halves)
 
     def complete_until_s(self, running: bool) -> float:
-        """Before this time nothing more will come: see SURE_S. Of a run that is over, all of it."""
+        """Return the time before which nothing more will come, see SURE_S; the end of a run that is over."""
         if not running:
             return self.newest_s
         awaited_s = min((last_s for _, last_s, _, _ in self._open.values()), default=self.newest_s)
         return max(0.0, min(self.newest_s - SURE_S, max(awaited_s, self.newest_s - LATE_S)))
 
     def series(self, running: bool) -> dict[str, list[float | None]]:
-        """A value for each bin that is over; rates per second, percentiles None where nothing was counted."""
+        """Return a value for each bin that is over; rates per second, percentiles None where nothing was counted."""
         until_s = self.complete_until_s(running)
         bins = int(until_s / self.bin_s) if running else min(BINS, math.ceil(until_s / self.bin_s + 1e-9))
         tokens = sum((cell.event_bins * cell.tokens_per_event for cell in self.cells.values()), np.zeros(BINS))
         return {
-            "output_tokens_per_s": _rounded(tokens[:bins] / self.bin_s),
-            "requests_per_s": _rounded(self.ended[:bins] / self.bin_s),
-            "failed_per_s": _rounded(self.failed[:bins] / self.bin_s),
-            "under_way": _rounded(np.cumsum(self.sent - self.ended)[:bins]),
+            "output_tokens_per_s": _round(tokens[:bins] / self.bin_s),
+            "requests_per_s": _round(self.ended[:bins] / self.bin_s),
+            "failed_per_s": _round(self.failed[:bins] / self.bin_s),
+            "under_way": _round(np.cumsum(self.sent - self.ended)[:bins]),
             "ttft_p50_s": percentile(self.ttft[:bins], 0.5),
             "ttft_p90_s": percentile(self.ttft[:bins], 0.9),
             "gap_p50_s": percentile(self.gap[:bins], 0.5),
@@ -178,7 +178,9 @@ class Curves:
 
 
 def percentile(counts: Counts, level: float) -> list[float | None]:
-    """The bucket in which the level-quantile of each row lies, its geometric middle; None for a row of nothing."""
+    """Return the bucket in which the level-quantile of each row lies, its geometric middle; None for a row of
+    nothing.
+    """
     if not len(counts):
         return []
     reached = np.cumsum(counts, axis=1)
@@ -193,7 +195,7 @@ def _buckets(seconds: Floats) -> Counts:
     return np.clip(buckets, 0, BUCKETS - 1)
 
 
-def _rounded(values: Any) -> list[float | None]:
+def _round(values: Any) -> list[float | None]:
     return [float(f"{value:.5g}") for value in values]
 
 

@@ -84,7 +84,7 @@ class Guard:
                 await PlainTextResponse("This cannot be answered.\n", 500)(scope, receive, with_headers)
 
     def _answer(self, scope: Scope) -> Response | None:
-        """What is said in the page's place; None where the request may pass."""
+        """Answer in the page's place; None if the request may pass."""
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page is read-only.\n", 405, {"allow": "GET, HEAD"})
@@ -96,7 +96,7 @@ class Guard:
         site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
         if site in ("cross-site", "same-site") and mode != "navigate":
             return PlainTextResponse("Requests from another site are refused.\n", 403)
-        return None if self._token is None else self._unlocked(scope, headers, self._token)
+        return None if self._token is None else self._unlock(scope, headers, self._token)
 
     def _is_ours(self, host: str) -> bool:
         match = _HOST.fullmatch(host)
@@ -109,7 +109,7 @@ class Guard:
             return name in self._names
         return True
 
-    def _unlocked(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+    def _unlock(self, scope: Scope, headers: Headers, token: str) -> Response | None:
         try:
             query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
         except ValueError:
@@ -137,5 +137,5 @@ class Guard:
 
 
 def _same(sent: str, token: str) -> bool:
-    """In a time that tells nothing of where they differ."""
+    """Compare in a time that tells nothing of where they differ."""
     return secrets.compare_digest(sent.encode("utf-8", "replace"), token.encode())

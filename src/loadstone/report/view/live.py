@@ -1,4 +1,4 @@
-"""What a page shows of a run that goes on, or was cut off: its journals, read as they grow, as one JSON document."""
+"""Show a run that goes on, or was cut off: its journals, read as they grow, as one JSON document."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.files import check_regular
 from loadstone.report.data.wording import clean
 from loadstone.report.view.curves import Curves, percentile
-from loadstone.report.view.run_list import Row, Signature, signature
+from loadstone.report.view.run_list import RunRow, Signature, signature
 
 LOOK_S = 0.4
 """A look reads no longer than this; what is left is read by the next."""
@@ -39,7 +39,7 @@ class Tail:
         self.broken = ""
 
     def read(self) -> tuple[list[pa.RecordBatch], bool]:
-        """Batches that were appended since, of one window; and whether there is more to read at once.
+        """Return batches that were appended since, of one window; and whether there is more to read at once.
 
         A frame not wholly written is left for the next look. A file that went (its records are made) gives nothing.
         """
@@ -56,7 +56,7 @@ class Tail:
         return batches, len(data) == WINDOW_BYTES and not self.broken
 
     def _frames(self, data: bytes) -> tuple[list[pa.RecordBatch], int]:
-        """The batches of the whole frames in `data`, and how many bytes these take."""
+        """Return the batches of the whole frames in `data`, and how many bytes these take."""
         batches: list[pa.RecordBatch] = []
         used = 0
         try:
@@ -65,15 +65,15 @@ class Tail:
                 begin, end = used + run_folder.HEADER_BYTES, used + run_folder.HEADER_BYTES + length
                 if end > len(data) and length <= WINDOW_BYTES - run_folder.HEADER_BYTES:
                     break
-                batches += _taken(data[begin:end], number, check)
+                batches += _take(data[begin:end], number, check)
                 used = end
         except (pa.ArrowException, OSError, ValueError, EOFError, MemoryError) as error:
             self.broken = str(error)
         return batches, used
 
 
-def _taken(message: bytes, number: int, check: int) -> list[pa.RecordBatch]:
-    """The batch of a frame's message, if it is one. Raises ValueError where it is not what it says."""
+def _take(message: bytes, number: int, check: int) -> list[pa.RecordBatch]:
+    """Return the batch of a frame's message, if it is one. Raises ValueError where it is not what it says."""
     if zlib.crc32(message) != check:
         raise ValueError("not a journal, or a damaged one")
     schema = run_folder.journal_schema()
@@ -96,12 +96,12 @@ class LiveRun:
         self._closed = [cell.load.is_closed for cell in info.cells]
         self._by_time = [cell.load.duration_s is not None for cell in info.cells]
         self._curves = Curves([cell.load.kind for cell in info.cells])
-        self._planned = _planned(folder, len(info.cells))
+        self._planned = _read_planned(folder, len(info.cells))
         self._tails: dict[str, Tail] = {}
         self._lock = threading.Lock()
 
-    def look(self, row: Row) -> dict[str, Any]:
-        """What there is by now. See the fields of the document in docs/view.md."""
+    def look(self, row: RunRow) -> dict[str, Any]:
+        """Read what there is by now, as the document of docs/view.md."""
         with self._lock:
             behind = self._read()
             return self._document(row, behind)
@@ -122,7 +122,7 @@ class LiveRun:
                     return True
         return False
 
-    def _document(self, row: Row, behind: bool) -> dict[str, Any]:
+    def _document(self, row: RunRow, behind: bool) -> dict[str, Any]:
         curves, running = self._curves, row.state == "running"
         return {
             "schema": 1,
@@ -162,8 +162,8 @@ class LiveRun:
         }
 
 
-def _planned(folder: Path, cells: int) -> list[int | None]:
-    """Requests of each cell, warm-up included; None where the plan does not say."""
+def _read_planned(folder: Path, cells: int) -> list[int | None]:
+    """Return requests of each cell, warm-up included; None where the plan does not say."""
     try:
         check_regular(folder / "plan.parquet")
         column = pq.read_table(folder / "plan.parquet", columns=["cell"])["cell"].to_numpy()
@@ -180,7 +180,7 @@ class LiveRuns:
         self._runs: OrderedDict[tuple[str, Signature], LiveRun] = OrderedDict()
         self._lock = threading.Lock()
 
-    def look(self, row: Row) -> dict[str, Any]:
+    def look(self, row: RunRow) -> dict[str, Any]:
         """Raises InputError where the run's files cannot be read."""
         # Another plan under the same name is another run; run.json changes with each cell.
         key = row.key, signature(row.folder, ("plan.parquet",))

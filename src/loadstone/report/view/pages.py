@@ -13,14 +13,14 @@ from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
 from loadstone.report.data.wording import clean
 from loadstone.report.pages import html
-from loadstone.report.pages.tables import Table
-from loadstone.report.view.run_list import Row
+from loadstone.report.table import Table
+from loadstone.report.view.run_list import RunRow
 
 PAGE_ROWS = 300
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """What the list is narrowed to; empty: no bound. `start`: rows before this one are on earlier pages."""
+    """Narrows the list; empty: no bound. `start`: rows before this one are on earlier pages."""
 
     text: str = ""
     engine: str = ""
@@ -28,7 +28,7 @@ class Filter(msgspec.Struct, frozen=True):
     trusted: str = ""
     start: int = 0
 
-    def takes(self, row: Row) -> bool:
+    def takes(self, row: RunRow) -> bool:
         good, cells = row.trusted
         is_trusted = cells > 0 and good == cells
         return (
@@ -45,7 +45,7 @@ class Filter(msgspec.Struct, frozen=True):
 
 @cache
 def asset(name: str) -> str | None:
-    """The text of a file that pages load; None where there is none of that name."""
+    """Write the text of a file that pages load; None where there is none of that name."""
     if name == "vega.js":
         return html.vega()
     return html.asset(name) if name in ("page.js", "page.css", "view.css", "list.js", "live.js") else None
@@ -53,7 +53,7 @@ def asset(name: str) -> str | None:
 
 @cache
 def asset_url(name: str) -> str:
-    """Another text has another URL, so that it may be kept for long."""
+    """Give the URL of a file: another text has another URL, so that it may be kept for long."""
     return f"/assets/{name}?v={hashlib.sha256((asset(name) or '').encode()).hexdigest()[:12]}"
 
 
@@ -64,28 +64,28 @@ def _page(template: str, title: str, scripts: Sequence[str] = (), **values: obje
 
 
 def message(title: str, *texts: str) -> str:
-    """A page that has only something to say."""
+    """Write a page that has only something to say."""
     return _page("message.html", title, texts=texts)
 
 
 def opening(url: str) -> str:
-    """The answer to a token: on to the page itself, which then is requested with the cookie."""
+    """Write the answer to a token: on to the page itself, which then is requested with the cookie."""
     return html.render("opening.html", url=url)
 
 
-def listing(rows: Sequence[Row], chosen: Filter) -> str:
+def listing(rows: Sequence[RunRow], chosen: Filter) -> str:
     engines = sorted({row.engine for row in rows if row.engine}, key=str.casefold)
     return _page(
         "list.html", "Runs", ["list.js"], engines=engines, filter=chosen, version=__version__, **_shown(rows, chosen)
     )
 
 
-def rows_part(rows: Sequence[Row], chosen: Filter) -> str:
-    """The table alone, as the list's script fetches it again."""
+def rows_part(rows: Sequence[RunRow], chosen: Filter) -> str:
+    """Write the table alone, as the list's script fetches it again."""
     return html.render("rows.html", **_shown(rows, chosen))
 
 
-def _shown(rows: Sequence[Row], chosen: Filter) -> dict[str, object]:
+def _shown(rows: Sequence[RunRow], chosen: Filter) -> dict[str, object]:
     matches = [row for row in rows if chosen.takes(row)]
     end = chosen.start + PAGE_ROWS
     return {
@@ -98,23 +98,23 @@ def _shown(rows: Sequence[Row], chosen: Filter) -> dict[str, object]:
     }
 
 
-def live(row: Row) -> str:
-    """The page of a run without records: its script fills it from the run's live.json."""
+def live(row: RunRow) -> str:
+    """Write the page of a run without records: its script fills it from the run's live.json."""
     return _page("live.html", row.name, ["live.js"], row=row)
 
 
 def report(content: str, title: str, before: str = "") -> str:
-    """The page of a report's body."""
+    """Write the page of a report's body."""
     return _page("frame.html", title, ["vega.js", "page.js"], content=before + content)
 
 
-def comparison(a: Row, b: Row) -> str:
-    """Two runs compared, A the baseline, as a picture of ratios and as the tables that `loadstone compare A B`
+def comparison(a: RunRow, b: RunRow) -> str:
+    """Compare two runs, A the baseline, as a picture of ratios and as the tables that `loadstone compare A B`
     prints; or a line that says why there is none.
     """
     from loadstone.analyse.compare import compare
-    from loadstone.analyse.compare.text import HEADS, cells_of, load_of, plain, unmatched_lines, word
     from loadstone.report.charts.bars import change_figure
+    from loadstone.report.pages.comparison import explain_heads, metric_tables, name_cell, plain, unmatched_lines
 
     swap = f"/compare?{urlencode([('run', b.key), ('run', a.key), ('as', 'given')])}"
 
@@ -126,30 +126,18 @@ def comparison(a: Row, b: Row) -> str:
     notes = [f"{finding.evidence}. {finding.remedy}" for finding in compared.findings]
     notes += [f"Only {line}." for line in unmatched_lines(compared)]
     differences = [[clean(one.what), plain(one.a, 200), plain(one.b, 200)] for one in compared.setup]
-    heads = ["metric", *HEADS, "says"]
-    cells = [
-        Table(
-            key="cell",
-            title=load_of(cell),
-            heads=heads,
-            align="l" + "r" * len(HEADS) + "l",
-            rows=[[*cells_of(row), word(row)[0]] for row in cell.metrics if (row.a, row.b) != (None, None)],
-        )
-        for cell in compared.cells
-    ]
+    figure = change_figure([(name_cell(cell), cell.metrics) for cell in compared.cells])
     return html.render(
         "comparison.html",
         a=a.name,
         b=b.name,
         swap=swap,
         why=None,
-        figures=[
-            figure for figure in [change_figure([(load_of(cell), cell.metrics) for cell in compared.cells])] if figure
-        ],
+        figures=[figure] if figure is not None else [],
         notes=[clean(note, 400) for note in notes],
         setup=Table(
             key="setup", title="What differs in the setup", heads=["", "A", "B"], align="lll", rows=differences
         ),
-        cells=cells,
-        percent=f"{100 * compared.level:.0f}",
+        cells=metric_tables(compared),
+        heads=explain_heads(compared),
     )

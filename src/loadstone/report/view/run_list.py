@@ -1,4 +1,4 @@
-"""Which runs there are, and what a list says of each. Looks again each time it is asked; reads only what changed.
+"""List the runs, and what is known of each. Looks again each time it is asked; reads only what changed.
 
 A run is known by a key, never by a path: what a browser sends is looked up among the keys found here, and nothing
 else is opened. Links that lead out of the folders that were named are refused, and so is whatever is no plain file.
@@ -28,9 +28,9 @@ from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
 from loadstone.core.summary import Summary
 from loadstone.core.text import excerpt
-from loadstone.report.data.points import Point, points_of
+from loadstone.report.data.points import CellPoint, points_of
 from loadstone.report.data.series import workload_label
-from loadstone.report.data.wording import clean, joined
+from loadstone.report.data.wording import clean, join
 from loadstone.report.pages.tables import stated_cells, trust
 
 State = Literal["running", "done", "interrupted", "failed", "cut off", "no summary", "unreadable"]
@@ -46,8 +46,8 @@ _PARTS = ("run.json", run_folder.OWNER, "plan.parquet", "records.parquet", "summ
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,150}")
 
 
-class Row(msgspec.Struct, kw_only=True):
-    """What a list says of a run, in harmless text. Numbers are of its cells; None or "" where nobody said.
+class RunRow(msgspec.Struct, kw_only=True):
+    """A run as a list shows it, in harmless text. Numbers are of its cells; None or "" where nobody said.
 
     why                  what is wrong with it, one line
     trusted              (trusted cells, cells)
@@ -81,12 +81,12 @@ class Row(msgspec.Struct, kw_only=True):
 
     @property
     def trust(self) -> str:
-        """How many of its cells are trusted, in words."""
+        """The number of its cells that are trusted, in words."""
         return trust(self.trusted, self.stated) if self.trusted[1] else "-"
 
     @property
     def live(self) -> bool:
-        """Whether its journals, not its records, are what there is to see."""
+        """True if there are journals to see, and no records yet."""
         return self.state in ("running", "cut off")
 
 
@@ -98,24 +98,24 @@ class RunList:
             if not root.is_dir():
                 raise InputError(f"{root}: no such folder; name a folder of runs, or a run")
         self._roots = list(dict.fromkeys(root.resolve() for root in roots))
-        self._known: dict[str, tuple[Signature, Row]] = {}
+        self._known: dict[str, tuple[Signature, RunRow]] = {}
         self._lock = threading.Lock()
 
-    def rows(self) -> list[Row]:
-        """All runs, the newest first."""
+    def rows(self) -> list[RunRow]:
+        """Return all runs, the newest first."""
         with self._lock:
             rows = [self._look(key, folder, root) for key, folder, root in self._folders()]
             present = {row.key for row in rows}
             self._known = {key: known for key, known in self._known.items() if key in present}
         return sorted(rows, key=lambda row: (row.created, row.key), reverse=True)
 
-    def find(self, key: str) -> Row | None:
-        """The run of this key, as it is now."""
+    def find(self, key: str) -> RunRow | None:
+        """Return the run of this key, as it is now."""
         with self._lock:
             return next((self._look(k, folder, root) for k, folder, root in self._folders() if k == key), None)
 
     def _folders(self) -> Iterator[tuple[str, Path, Path]]:
-        """(key, folder, what its links must stay within)."""
+        """Return (key, folder, what its links must stay within)."""
         seen = set()
         for number, root in enumerate(self._roots):
             for folder in [root] if _is_run(root) else _runs_in(root):
@@ -123,7 +123,7 @@ class RunList:
                     seen.add(folder)
                     yield _key(folder.name, number), folder, root
 
-    def _look(self, key: str, folder: Path, root: Path) -> Row:
+    def _look(self, key: str, folder: Path, root: Path) -> RunRow:
         why = leads_out(folder, root)
         if why:
             return _unreadable(key, folder, why)
@@ -136,7 +136,7 @@ class RunList:
             return msgspec.structs.replace(row, state="cut off", why=f"the run was cut off; to finish it: {command}")
         return row
 
-    def _read(self, key: str, folder: Path) -> Row:
+    def _read(self, key: str, folder: Path) -> RunRow:
         try:
             return _row(key, folder)
         except InputError as error:
@@ -147,15 +147,15 @@ class RunList:
         return _unreadable(key, folder, clean(why, 300))
 
 
-def _unreadable(key: str, folder: Path, why: str) -> Row:
+def _unreadable(key: str, folder: Path, why: str) -> RunRow:
     name = _name(folder)
-    return Row(key=key, folder=folder, name=name, state="unreadable", why=why, search=name)
+    return RunRow(key=key, folder=folder, name=name, state="unreadable", why=why, search=name)
 
 
-def _row(key: str, folder: Path) -> Row:
-    _bounded(folder / "run.json", _PAPERS_BYTES)
+def _row(key: str, folder: Path) -> RunRow:
+    _check_size(folder / "run.json", _PAPERS_BYTES)
     info = run_folder.read_info(folder)
-    summary, why = _summary(folder)
+    summary, why = _summary(folder, info)
     facts = run_facts(info, summary)
     runs = [StoredRun(folder=folder, info=info, summary=summary, facts=facts)] if summary is not None else []
     points, stated = points_of(runs), stated_cells(runs)
@@ -163,12 +163,12 @@ def _row(key: str, folder: Path) -> Row:
     state: State = info.status if info.status == "running" or not why else "no summary"
     problems = [why if state == "no summary" else "", clean(info.error or "", 300)]
     first = points[0] if points else None
-    row = Row(
+    row = RunRow(
         key=key,
         folder=folder,
         name=_name(folder),
         state=state,
-        why=joined(*problems, by="; "),
+        why=join(*problems, by="; "),
         created=clean(info.created, 25),
         source=info.source,
         engine=clean(facts.engine or "unknown", 60),
@@ -183,13 +183,13 @@ def _row(key: str, folder: Path) -> Row:
     return row
 
 
-def _summary(folder: Path) -> tuple[Summary | None, str]:
-    """summary.json, or nothing, and why."""
+def _summary(folder: Path, info: RunInfo) -> tuple[Summary | None, str]:
+    """Read summary.json; None, and why, if it cannot be used."""
     path = folder / "summary.json"
     if not path.exists():
         return None, "it has no summary yet"
-    _bounded(path, _SUMMARY_BYTES)
-    if path.name in run_folder.find_changed(folder):
+    _check_size(path, _SUMMARY_BYTES)
+    if path.name in run_folder.find_changed(folder, info.marks):
         return None, "summary.json was changed after it was written"
     try:
         return summaries.read(folder), ""
@@ -197,7 +197,7 @@ def _summary(folder: Path) -> tuple[Summary | None, str]:
         return None, f"summary.json cannot be read ({clean(str(error), 100)})"
 
 
-def _bounded(path: Path, limit: int) -> None:
+def _check_size(path: Path, limit: int) -> None:
     try:
         size = path.stat().st_size
     except OSError:
@@ -206,8 +206,8 @@ def _bounded(path: Path, limit: int) -> None:
         raise InputError(f"{path.name}: {size} bytes are too many for one")
 
 
-def _loads(info: RunInfo, points: Iterable[Point]) -> str:
-    """`concurrency 1, 4, 16`, of what ran; of what was planned where nothing did."""
+def _loads(info: RunInfo, points: Iterable[CellPoint]) -> str:
+    """Write `concurrency 1, 4, 16`, of what ran; of what was planned where nothing did."""
     loads = [(point.kind, point.load) for point in points] or [
         (cell.load.kind, cell.load.value) for cell in info.cells
     ]
@@ -233,7 +233,9 @@ def _runs_in(root: Path) -> list[Path]:
 
 
 def _key(name: str, root: int) -> str:
-    """A name for URLs: the folder's where that is plain, else a digest; `~2` if it is of the second folder named."""
+    """Return a name for URLs: the folder's where that is plain, else a digest; `~2` if it is of the second folder
+    named.
+    """
     plain = name if _KEY.fullmatch(name) else f"run-{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"
     return plain if root == 0 else f"{plain}~{root + 1}"
 
@@ -243,7 +245,7 @@ def _name(folder: Path) -> str:
 
 
 def leads_out(folder: Path, root: Path) -> str:
-    """Why this folder is not to be opened: something in it is a link out of `root`, or no plain file; else ""."""
+    """Say why this folder is not to be opened: something in it is a link out of `root`, or no plain file; else ""."""
     if folder.is_symlink() and not _is_within(folder, root):
         return "refused: a link that leads out of the folder of runs"
     try:
@@ -270,7 +272,7 @@ def _is_within(path: Path, root: Path) -> bool:
 
 
 def signature(folder: Path, names: Iterable[str]) -> Signature:
-    """What changes when one of these files does."""
+    """Give what changes when one of these files does."""
     signatures: list[tuple[int, int, int] | None] = []
     for name in names:
         try:
@@ -283,7 +285,7 @@ def signature(folder: Path, names: Iterable[str]) -> Signature:
 
 
 def is_written_to(folder: Path) -> bool:
-    """Whether somebody is at work on this run: its owner or a worker holds a lock, or a file is new."""
+    """Tell whether somebody is at work on this run: its owner or a worker holds a lock, or a file is new."""
     newest_s = 0.0
     for path in [*folder.glob("journal-*.arrow"), folder / run_folder.OWNER, folder / "run.json"]:
         try:

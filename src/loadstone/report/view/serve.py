@@ -32,8 +32,8 @@ def serve(
     """
     import uvicorn
 
-    from loadstone.report.view.app import Site
-    from loadstone.report.view.connection import Connection
+    from loadstone.report.view.app import ViewApp
+    from loadstone.report.view.connection import BrowserConnection
     from loadstone.report.view.guard import Guard
 
     run_list = RunList(runs)
@@ -43,11 +43,11 @@ def serve(
     secret = None if loopback and not token else secrets.token_urlsafe(32)
     callers = [*names, host, *([] if loopback else [socket.gethostname(), socket.getfqdn()])]
     # Cookies are not kept apart by port: two pages on one host must not overwrite each other's.
-    guarded = Guard(Site(run_list).app(), names=callers, token=secret, cookie=f"loadstone-{bound}")
+    guarded = Guard(ViewApp(run_list).app(), names=callers, token=secret, cookie=f"loadstone-{bound}")
     server = uvicorn.Server(
         uvicorn.Config(
             guarded,
-            http=Connection,
+            http=BrowserConnection,
             log_level="critical",  # whoever sends nonsense would fill the terminal
             access_log=False,  # it would have the token in it
             lifespan="off",
@@ -70,7 +70,7 @@ def serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises InputError."""
+    """Return a listening socket. Raises InputError."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = addresses[0]
@@ -84,7 +84,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(host: str, address: str, port: int, token: str | None) -> str:
-    """What to open: where all addresses are listened on, by this host's name."""
+    """Give the URL to open: by this host's name if all addresses are listened on."""
     everywhere = ipaddress.ip_address(address).is_unspecified
     name = socket.gethostname() if everywhere else host
     shown = f"[{name}]" if ":" in name else name

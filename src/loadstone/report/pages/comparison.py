@@ -1,22 +1,24 @@
-"""A comparison as people read it."""
+"""A comparison as people read it: what differs in the setup, a table for each load, what its words mean."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from loadstone.analyse.compare.result import BoundResult, CellResult, Comparison, Difference, MetricRow
-from loadstone.core.plan import Load
+from loadstone.analyse.compare.result import (
+    BoundResult,
+    CellResult,
+    Comparison,
+    Difference,
+    MetricRow,
+    name_loads,
+)
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
+from loadstone.report.table import Shown, Table
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-
-HEADS = ("A", "B", "B/A", "95 %", "p", "of all", "would show")
+_HEADS = ("A", "B", "B/A", "95 %", "p", "p adjusted", "detectable")
 _WORDS = {
     "same": "the same",
     "within_model": "within the model's uncertainty",
@@ -27,54 +29,67 @@ _WORDS = {
     "not_all_measured": "not all of the better side was measured",
 }
 """Conclusions that name no side. What they mean stands below the table, where one needs it."""
+_MISSING = "missing on one side"
 
 
-def render(comparison: Comparison) -> RenderableType:
-    """What differs in the setup, then a table for each load. All that comes from engines or files is plain text."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
+def render(comparison: Comparison) -> list[Shown]:
+    """Show what differs in the setup, then a table for each load, then what its words mean."""
+    parts: list[Shown] = []
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         runs = ", ".join(side.runs[:4]) + (" …" if len(side.runs) > 4 else "")
-        parts.append(Text(f"{name}  {plain(side.label)}  ({plain(runs, 200)})"))
+        parts.append(f"{name}  {plain(side.label)}  ({plain(runs, 200)})")
     known = "" if comparison.flags_known is UNSET else ", as far as it is known: how engines were started is not"
-    parts.append(Text("Setup:" if comparison.setup else f"Setup: the same{known}"))
-    parts += [Text(f"  {line}") for line in setup_lines(comparison.setup)]
-    for cell in comparison.cells:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
-        table.add_column(load_of(cell), no_wrap=True)
-        for head in HEADS:
-            table.add_column(head, justify="right", no_wrap=True)
-        table.add_column("", no_wrap=True)
-        for row in cell.metrics:
-            if row.a is not None or row.b is not None:
-                table.add_row(*cells_of(row), Text(*word(row)))
-        parts.append(table)
-    parts += [Text(f"only {line}") for line in unmatched_lines(comparison)]
+    parts.append("Setup:" if comparison.setup else f"Setup: the same{known}")
+    parts += [f"  {line}" for line in setup_lines(comparison.setup)]
+    parts += [part for table in metric_tables(comparison) for part in (table.title, table)]
+    parts += [f"only {line}" for line in unmatched_lines(comparison)]
     if any(row.p is not None for cell in comparison.cells for row in cell.metrics):
-        parts.append(
-            Text(
-                "of all: p corrected for testing all metrics of all loads, false alarms "
-                f"{100 * comparison.level:.0f} % · would show: the least difference that this data would have shown"
-            )
+        parts.append(explain_heads(comparison))
+    parts += explain_conclusions(comparison)
+    parts += [f"{one.kind}: {one.evidence}. {one.remedy}" for one in comparison.findings]
+    parts += [f"{bound.bound}: {_bound_result(bound)}" for bound in comparison.fail_on or ()]
+    return parts
+
+
+def metric_tables(comparison: Comparison) -> list[Table]:
+    """Make a table for each load: a row for each metric that one side has at least."""
+    return [
+        Table(
+            key="cell",
+            title=name_cell(cell),
+            heads=["metric", *_HEADS, "conclusion"],
+            align="n" + "r" * len(_HEADS) + "w",
+            rows=[
+                [*show_metric(row), show_conclusion(row)]
+                for row in cell.metrics
+                if row.a is not None or row.b is not None
+            ],
+            style=_style,
         )
-    parts += [Text(line) for line in explained(comparison)]
-    parts += [Text(f"{one.kind}: {one.evidence}. {one.remedy}") for one in comparison.findings]
-    parts += [Text(f"{bound.bound}: {_bound_result(bound)}") for bound in comparison.fail_on or ()]
-    return Group(*parts)
+        for cell in comparison.cells
+    ]
+
+
+def explain_heads(comparison: Comparison) -> str:
+    """Say what the two heads mean that are not a comparison's own."""
+    return (
+        f"p adjusted: for testing all metrics of all loads together, {100 * comparison.level:.0f} % false alarms · "
+        "detectable: the smallest difference that these data can show"
+    )
+
+
+def _style(conclusion: str) -> str:
+    return "bold" if conclusion.endswith("is better") else "" if conclusion == _MISSING else "dim"
 
 
 def unmatched_lines(comparison: Comparison) -> list[str]:
-    """`A has concurrency 2, 8`, for each side that has loads which the other has not."""
+    """Write `A has concurrency 2, 8`, for each side that has loads which the other has not."""
     sides = (("A", comparison.unmatched.a), ("B", comparison.unmatched.b))
-    return [f"{name} has {loads_of(loads)}" for name, loads in sides if loads]
+    return [f"{name} has {name_loads(loads)}" for name, loads in sides if loads]
 
 
 def _bound_result(bound: BoundResult) -> str:
-    """Whether a bound of --fail-on is met, and why not."""
+    """Say whether a bound of --fail-on is met, and why not."""
     where = f" at {', '.join(bound.at)}" if bound.at else ""
     how = " (by point values, untested)" if bound.untested else ""
     result = f"MET{where}{how}" if bound.met else "not met"
@@ -91,8 +106,8 @@ def _bound_result(bound: BoundResult) -> str:
     return result
 
 
-def explained(comparison: Comparison) -> list[str]:
-    """What those conclusions mean that do not explain themselves."""
+def explain_conclusions(comparison: Comparison) -> list[str]:
+    """Say what those conclusions mean that do not explain themselves."""
     conclusions = {row.conclusion for cell in comparison.cells for row in cell.metrics}
     meaning = {
         "same": f"the same: to within {100 * comparison.resolution:g} %; less counts as no difference",
@@ -107,7 +122,7 @@ def explained(comparison: Comparison) -> list[str]:
 
 
 def setup_lines(setup: Sequence[Difference]) -> list[str]:
-    """A line for what both sides tell differently, and one for all that one side alone tells."""
+    """Write a line for each difference, and one for all that one side alone tells."""
     lines = [f"{one.what}: {plain(one.a)} → {plain(one.b)}" for one in setup if None not in (one.a, one.b)]
     for side, other in ("ab", "ba"):
         if alone := [f"{one.what} {plain(getattr(one, side))}" for one in setup if getattr(one, other) is None]:
@@ -115,8 +130,8 @@ def setup_lines(setup: Sequence[Difference]) -> list[str]:
     return lines
 
 
-def cells_of(row: MetricRow) -> list[str]:
-    """A metric's row: its name, then as HEADS."""
+def show_metric(row: MetricRow) -> list[str]:
+    """Write a metric's row: its name, then its numbers as the heads say."""
     return [
         row.name,
         _value(row.name, row.a),
@@ -129,33 +144,25 @@ def cells_of(row: MetricRow) -> list[str]:
     ]
 
 
-def load_of(cell: CellResult) -> str:
-    """The load, and by what it was tested."""
+def name_cell(cell: CellResult) -> str:
+    """Name the load, and by what it was tested."""
     units = cell.units
     tested = f"{units.a} and {units.b} {units.kind}" + (", in pairs" if units.paired else "")
     return f"{cell.load.kind} {cell.load.value:g} ({tested if units.kind else 'no test'})"
 
 
-def loads_of(loads: Sequence[Load]) -> str:
-    """`concurrency 2, 8, 32; rate 4`; `none`."""
-    values: dict[str, list[str]] = {}
-    for load in loads:
-        values.setdefault(load.kind, []).append(f"{load.value:g}")
-    return "; ".join(f"{kind} {', '.join(each)}" for kind, each in values.items()) or "none"
-
-
-def word(row: MetricRow) -> tuple[str, str]:
-    """The conclusion on a metric in words, and how it is set on a terminal."""
+def show_conclusion(row: MetricRow) -> str:
+    """Say in words what is concluded on a metric."""
     if row.ratio is None and (row.name != "failed_share" or None in (row.a, row.b)):
-        return "missing on one side", ""
+        return _MISSING
     if row.better:
-        return f"{row.better.upper()} is better", "bold"
+        return f"{row.better.upper()} is better"
     words, many = _WORDS.get(row.conclusion or "", ""), row.repeats_needed
     if many and row.conclusion == "runs_differ":
         words += f"; repeat {many} times to know"
     elif many and row.conclusion in ("not_shown", "may_be_chance", "too_little"):
         words += f"; {many} runs a side would show it"
-    return words, "dim"
+    return words
 
 
 def _value(metric: str, value: float | None) -> str:
@@ -194,5 +201,5 @@ def _flat(value: object) -> str:
 
 
 def plain(value: object, limit: int = 120) -> str:
-    """What engines or files wrote, as one short line."""
+    """Shorten text of engines or files to one plain line."""
     return excerpt(_flat(value), limit)

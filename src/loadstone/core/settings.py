@@ -1,0 +1,129 @@
+"""How a run was set up, beyond its plan and its target: `settings` in run.json.
+
+A key is there where it applies: what only measured, simulated or imported runs have is absent from the others. Keys
+of later versions are passed over, and a value that cannot be read is left out, so that a run of any version opens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from loadstone.core.provenance import Provenance
+
+_Factors = Annotated[Sequence[Annotated[float, msgspec.Meta(gt=0)]], msgspec.Meta(min_length=1)]
+
+
+class WorkerClock(msgspec.Struct, frozen=True):
+    """The clock of a worker on another machine: seconds ahead of ours, known to within so many."""
+
+    worker: int
+    offset_s: float
+    within_s: float
+
+
+class FirstToken(msgspec.Struct, frozen=True):
+    """The predicted TTFT of an idle engine for a prompt of so many tokens: its parts in seconds, by their names."""
+
+    prompt_tokens: int
+    parts_s: dict[str, float]
+
+
+class PredictionBasis(msgspec.Struct, kw_only=True):
+    """The measurements and assumptions that a prediction rests on.
+
+    unmeasured           what of the deployment no measurement is behind, in words
+    vendor_unmeasured    no measurement on GPUs of this vendor; `engine_unmeasured`: with this engine
+    nodes_crossed        nodes that one replica spans; `own_profile`: the profile is the user's
+    assumed              where the model's config.json is silent
+    not_simulated        arguments of the deployment that change nothing here; `not_read`: inputs that are left out
+    assumed_acceptance   the probability that a draft token is accepted, where nobody gave it
+    draft                the model that drafts; `own_draft`: the key of older runs for it
+    """
+
+    assumed: list[str] = []
+    not_read: str = ""
+    not_simulated: list[str] = []
+    profile: str | UnsetType = UNSET
+    unmeasured: str | UnsetType = UNSET
+    vendor_unmeasured: bool | UnsetType = UNSET
+    engine_unmeasured: bool | UnsetType = UNSET
+    nodes_crossed: int | UnsetType = UNSET
+    own_profile: bool | UnsetType = UNSET
+    draft: str | UnsetType | None = UNSET
+    assumed_acceptance: float | UnsetType = UNSET
+    own_draft: bool | UnsetType = UNSET
+
+
+class ImportedFrom(msgspec.Struct, kw_only=True):
+    """The files that a run was imported from. `cells`: analyse.imported_run.ImportedCell of each, as JSON has it."""
+
+    tool: str | None = None
+    files: list[str] = []
+    cells: list[dict[str, Any]] = []
+
+
+class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The settings of a run.
+
+    label            the user's name for this setup
+    workload         as Plan.workload; with "mode": "offline" where no server was in between
+    deployment       as the user, a simulation or an imported file has it; analyse.run_facts reads it
+    prefix_cache     what was done about it; True or False where an imported file says whether it was on
+    gpus             this machine's, watched while a server on it was measured
+    expected_e2e_s   about how long a request of each cell takes, where that decided how many there are
+    headers          names alone, and so `extra_body_fields`; their values may be secrets
+    policy           the simulated scheduler's; `schedulers`: how many there are
+    intervals        by cell and metric, factors by which a prediction may be off; `slo_factors`: by bound
+    engine_arguments what an engine was loaded with for batches; `loaded`: the model, as a path or an id
+    find_max         of the run that a search's answer is about: the answer
+    """
+
+    label: str | UnsetType | None = UNSET
+    workload: dict[str, Any] = {}
+    dialect: str | UnsetType | None = UNSET
+    grace_s: float | None = None
+    deployment: dict[str, Any] = {}
+    sampling: dict[str, Any] | None = None
+    prefix_cache: bool | str | None = None
+    expected_e2e_s: list[float] = []
+    find_max: dict[str, Any] | None = None
+    # measured
+    structured: str | UnsetType | None = UNSET
+    route: str | None = None
+    extra_body_fields: list[str] | None = None
+    headers: list[str] | None = None
+    timeouts: dict[str, float] | None = None
+    gpu_metrics: list[str] = []
+    gpus: list[dict[str, Any]] = []
+    provenance: Provenance = Provenance()
+    worker_clocks: list[WorkerClock] = []
+    engine_arguments: Any = None
+    loaded: str | None = None
+    # simulated
+    policy: dict[str, Any] | None = None
+    schedulers: int | None = None
+    turnaround_s: float | None = None
+    basis: PredictionBasis | None = None
+    profile: str | None = None
+    first_token: FirstToken | None = None
+    characters_per_token: float | None = None
+    intervals: list[Mapping[str, _Factors]] = []
+    slo_factors: list[Mapping[str, _Factors]] = []
+    # imported
+    imported: ImportedFrom | None = msgspec.field(default=None, name="import")
+
+
+def read_settings(stored: object) -> RunSettings:
+    """Read settings as JSON has them; a value that is another version's or program's is left out."""
+    given = stored if isinstance(stored, dict) else {}
+    read: dict[str, Any] = {}
+    for field in msgspec.structs.fields(RunSettings):
+        if field.encode_name in given:
+            with contextlib.suppress(msgspec.ValidationError):
+                read[field.name] = msgspec.convert(given[field.encode_name], field.type)
+    return RunSettings(**read)

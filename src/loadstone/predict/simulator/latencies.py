@@ -1,0 +1,50 @@
+"""Latencies of the requests of a simulated cell, by the definitions that measured ones have (core/arrays.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.core import arrays
+from loadstone.core.pace import Pace, pace_of
+from loadstone.core.plan import Load
+from loadstone.predict.simulator.run import CellRun
+
+Floats = NDArray[np.float64]
+
+
+def request_rows(run: CellRun) -> NDArray[Any]:
+    """Return an arrays.ROW for each request of the cell, as its client sees it; NaN: it did not happen."""
+    requests = run.requests
+    count = requests.count
+    rows = np.zeros(count, arrays.ROW)
+    rows["measured"] = np.arange(count) >= requests.warm
+    rows["first"] = np.array(run.journal.first_s[:count]) + run.stream_s
+    rows["last"] = rows["end"] = np.array(run.end_s[:count]) + run.stream_s
+    rows["sent"], rows["intended"] = requests.sent_s_of[:count], requests.intended_s_of[:count]
+    rows["tokens"] = requests.output_tokens
+    return rows
+
+
+def answered_rows(run: CellRun) -> NDArray[Any]:
+    """Return the rows of measured requests that ended."""
+    rows = request_rows(run)
+    answered: NDArray[Any] = rows[rows["measured"] & ~np.isnan(rows["end"])]
+    return answered
+
+
+def latencies_s(rows: NDArray[Any]) -> dict[str, Floats]:
+    """Return the latencies of requests that ended, by metric; answers of one token have no TPOT and no ITL."""
+    tpot = arrays.tpot_s(rows)[rows["tokens"] > 1]
+    return {
+        "ttft_s": rows["first"] - rows["sent"], "ttft_intended_s": rows["first"] - rows["intended"],
+        "tpot_s": tpot, "itl_s": tpot,
+        "e2e_s": rows["end"] - rows["sent"], "e2e_intended_s": rows["end"] - rows["intended"],
+    }  # fmt: skip
+
+
+def simulated_pace(run: CellRun, load: Load) -> Pace:
+    """Tell whether the simulated deployment keeps up with an open loop."""
+    return pace_of(load, request_rows(run))

@@ -1,0 +1,148 @@
+"""Finalists: the few candidates that are simulated, with what is known of each afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from loadstone.analyse.compare.price import Prices
+from loadstone.calibrate.cases import simulate
+from loadstone.catalogue import parse_deployment
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.errors import InputError
+from loadstone.predict.step_time.profile import profile_of
+from loadstone.recommend.candidates import Candidate, Refused, make_candidate, shape_of
+from loadstone.recommend.curve import Array, Curve, simulate_curve
+from loadstone.recommend.errors import unmeasured_errors
+from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.traffic import Traffic
+from loadstone.runs.calibrate import cases_of_runs, deployment_of_runs
+
+DRAWS = 1024
+_CHEAPEST, _OF_GROUPS = 10, 8
+"""Finalists: so many of the cheapest layouts, and the cheapest of so many engines and GPUs besides."""
+
+
+class MeasuredRun(NamedTuple):
+    """A measured run of a deployment; gaps: ln(measured/predicted) of its TTFT and TPOT, NaN where not measured."""
+
+    deployment: str
+    gaps: Array
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedCandidate:
+    """A candidate with its simulations, and how wrong these may be.
+
+    error_mean    of ln(measured/predicted), of TTFT and TPOT; error_spread: its standard deviations
+    factors       draws of the errors, draws × (TTFT, TPOT)
+    capacities    by draw, what a replica carries within the bounds (requests/s, or under way)
+    """
+
+    candidate: Candidate
+    curve: Curve
+    error_mean: Array
+    error_spread: Array
+    factors: Array
+    capacities: Array
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.candidate.deployment
+
+    @property
+    def name(self) -> str:
+        return self.candidate.deployment.name
+
+    @property
+    def replica_cost(self) -> float:
+        """Dollars per hour of one replica, or its GPUs where no price is known."""
+        return self.candidate.cost / self.candidate.replicas
+
+    def replicas_needed(self, traffic: Traffic, reserve: int) -> Array:
+        """Return by draw how many replicas hold the bounds under the traffic, `reserve` of which may fail."""
+        each = np.maximum(self.capacities, 1e-9)
+        return np.asarray(np.ceil(traffic.demand / each * (1 - 1e-9)) + reserve)
+
+
+def choose_finalists(
+    candidates: Sequence[Candidate],
+    measured: Sequence[MeasuredRun],
+    options: RecommendOptions,
+    traffic: Traffic,
+    prices: Prices,
+) -> list[Candidate]:
+    """Choose the cheapest layouts, the cheapest of each engine and GPU, and those that were measured; of each layout
+    the best limits."""
+    layouts: dict[tuple[object, ...], Candidate] = {}
+    for each in candidates:
+        now = layouts.setdefault(shape_of(each.deployment), each)
+        # Engines' own limits, unless others carry more.
+        if each.load > 1.02 * now.load or (
+            each.load > 0.98 * now.load and len(each.deployment.arguments) < len(now.deployment.arguments)
+        ):
+            layouts[shape_of(each.deployment)] = each
+    ordered = sorted(layouts.values(), key=lambda each: (each.cost, -each.load * each.replicas))
+    chosen = ordered[:_CHEAPEST]
+    for each in ordered[_CHEAPEST:]:
+        if len(chosen) >= _CHEAPEST + _OF_GROUPS:
+            break
+        if each.group not in {one.group for one in chosen}:
+            chosen.append(each)
+    for run in measured:
+        if run.deployment not in {each.deployment.name for each in chosen}:
+            candidate = make_candidate(parse_deployment(run.deployment), options, traffic, prices, {})
+            if candidate.replicas:
+                chosen.append(candidate)
+    return chosen
+
+
+def simulate_finalists(
+    candidates: Sequence[Candidate], measured: Sequence[MeasuredRun], traffic: Traffic, seed: int
+) -> tuple[list[SimulatedCandidate], list[Refused]]:
+    """Simulate each candidate; returns those that hold the bounds under some load, and the others with the reason."""
+    kept: list[tuple[Candidate, Curve]] = []
+    refused: list[Refused] = []
+    for candidate in candidates:
+        try:
+            curve = simulate_curve(candidate, traffic, candidate.replicas)
+        except InputError as error:
+            refused.append(Refused(candidate.deployment.name, str(error)))
+            continue
+        if curve.capacity > 0:
+            kept.append((candidate, curve))
+        else:
+            why = "holds the bounds by closed form, and under no load that was simulated"
+            refused.append(Refused(candidate.deployment.name, why))
+    if not kept:
+        raise InputError(f"--slo: {refused[-1].deployment}: {refused[-1].why}; widen the bounds, or give more GPUs")
+    errors = unmeasured_errors([candidate for candidate, _ in kept], traffic)
+    names = [candidate.deployment.name for candidate, _ in kept]
+    for run in measured:
+        if run.deployment in names:
+            errors = errors.learn(names.index(run.deployment), run.gaps)
+    means, spreads = errors.mean.reshape(-1, 2), np.sqrt(np.diag(errors.covariance)).reshape(-1, 2)
+    factors = np.moveaxis(errors.draw(DRAWS, seed), 1, 0)
+    finalists = [
+        SimulatedCandidate(candidate, curve, mean, spread, factor, curve.capacities(traffic, factor))
+        for (candidate, curve), mean, spread, factor in zip(kept, means, spreads, factors, strict=True)
+    ]
+    return finalists, refused
+
+
+def read_measured(run: Path, *, force: bool) -> MeasuredRun:
+    """Compare a measured run with its simulation. Raises InputError where it is no measured run of a known
+    deployment, or, unless `force`, not trusted."""
+    deployment = deployment_of_runs([run])
+    gaps = []
+    for case in cases_of_runs([run], deployment, force=force):
+        outcome, _ = simulate(case, profile_of(case.deployment).values())
+        ttft_s, tpot_s = case.point.ttft_s or math.nan, case.point.tpot_s or math.nan
+        predicted = float(np.median(outcome.ttft_s)), float(np.median(outcome.tpot_s))
+        gaps.append((math.log(ttft_s / predicted[0]), math.log(tpot_s / predicted[1])))
+    return MeasuredRun(deployment.name, np.nanmedian(np.array(gaps), axis=0))

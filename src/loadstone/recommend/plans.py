@@ -1,0 +1,288 @@
+"""The rows of a recommendation: plans, what was passed over, what to measure next, points for charts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+
+from loadstone.analyse.compare.price import per_million
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.plan import Plan
+from loadstone.core.statistics.distribution import Z80
+from loadstone.engines import launch_of
+from loadstone.predict.simulator.fleet import fleet_with
+from loadstone.predict.step_time.step import parts_of
+from loadstone.recommend.by_hour import Hours
+from loadstone.recommend.candidates import Candidate, Refused, Search
+from loadstone.recommend.curve import Array, simulate_load
+from loadstone.recommend.decide import MeasurementValue, PlanChoice, best_of_each
+from loadstone.recommend.finalists import MeasuredRun, SimulatedCandidate
+from loadstone.recommend.options import HOURS_PER_MONTH, RecommendOptions
+from loadstone.recommend.result import ByHour, DeploymentPlan, FinalistPoint, LatencySpan, MeasureNext, Rejected, Span
+from loadstone.recommend.traffic import Traffic, replayed
+
+_MINUTES = 10.0
+_MOST_REJECTED = 40
+
+
+def describe_plan(
+    choice: PlanChoice, options: RecommendOptions, traffic: Traffic, found: Search, measured: Sequence[MeasuredRun]
+) -> DeploymentPlan:
+    """Return the plan with its capacity, cost, latencies and launch commands."""
+    finalist, replicas, priced = choice.finalist, choice.replicas, bool(options.price)
+    deployment = finalist.deployment
+    at_share = finalist.curve.nearest(traffic.demand / replicas)
+    mean, spread = np.exp(finalist.error_mean), finalist.error_spread
+    carried = float(np.median(finalist.capacities)) * replicas
+    per_s, rate = 1.0, traffic.demand * traffic.output_tokens
+    if not traffic.is_open:
+        per_s, rate = at_share.requests_per_s / at_share.load, at_share.output_tokens_per_s * replicas
+    needed = np.minimum(finalist.replicas_needed(traffic, options.reserve), options.gpus_max // deployment.gpus)
+    costs = np.quantile(needed, (0.1, 0.9)) * choice.cost / replicas
+    return DeploymentPlan(
+        deployment=deployment.name,
+        replicas=replicas,
+        gpus=replicas * deployment.gpus,
+        p_slo=round(choice.p_slo, 3),
+        capacity_per_s=carried * per_s,
+        headroom=carried / traffic.demand - 1,
+        usd_per_mtok=_span(lambda dollars: per_million(dollars, rate) or 0.0, choice.cost, costs) if priced else None,
+        usd_per_month=_span(lambda dollars: dollars * HOURS_PER_MONTH, choice.cost, costs) if priced else None,
+        ttft_s=_latency(at_share.ttft_p50_s, at_share.ttft_p99_s, float(mean[0]), float(spread[0])),
+        tpot_s=_latency(at_share.tpot_p50_s, at_share.tpot_p99_s, float(mean[1]), float(spread[1])),
+        binds=_tightest_bound(finalist, traffic),
+        helps=_best_change(finalist.candidate, found),
+        regret=choice.regret * (HOURS_PER_MONTH if priced else 1.0),
+        source="measured" if deployment.name in {each.deployment for each in measured} else "simulated",
+        launch=list(launch_of(deployment).shell_lines()),
+        by_hour=None if traffic.hours is None else follow_hours(choice, traffic.hours, options, traffic),
+    )
+
+
+def _span(convert: Callable[[float], float], cost: float, costs: Array) -> Span:
+    low, high = float(costs[0]), float(costs[1])
+    return Span(convert(cost), convert(min(low, cost)), convert(max(high, cost)))
+
+
+def _latency(p50: float, p99: float, mean: float, spread: float) -> LatencySpan:
+    factor = math.exp(Z80 * spread)
+    return LatencySpan(p50 * mean, p99 * mean, p50 * mean / factor, p50 * mean * factor)
+
+
+def follow_hours(choice: PlanChoice, hours: Hours, options: RecommendOptions, traffic: Traffic) -> ByHour:
+    """Return the plan whose replicas follow the trace."""
+    finalist, replicas, reserve = choice.finalist, choice.replicas, options.reserve
+    holds = _window_test(finalist.candidate, traffic)
+    by_rate = hours.followed(replicas, reserve)
+    here = by_rate.copy()
+    for at, window in enumerate(hours.plans):
+        while here[at] < replicas and len(window) and not holds(window, int(here[at]) - reserve):
+            here[at] += 1
+    drawn = hours.replicas(np.maximum(finalist.capacities, 1e-9)[:, None], reserve) + (here - by_rate)
+    most = options.gpus_max // finalist.deployment.gpus
+    drawn = drawn[drawn.max(axis=1) <= most]  # in the others nothing holds, at any cost
+    mean = float(hours.mean(here))
+    low, high = np.quantile(hours.mean(drawn), (0.1, 0.9)).tolist() if len(drawn) else (mean, mean)
+    month = choice.cost / replicas * HOURS_PER_MONTH if options.price else None
+    return ByHour(
+        replicas=[int(each) for each in here],
+        every_s=hours.every_s,
+        start_up_s=hours.start_up_s,
+        gpus=mean * finalist.deployment.gpus,
+        usd_per_month=Span(mean * month, min(low, mean) * month, max(high, mean) * month) if month else None,
+        saves=1 - mean / replicas,
+    )
+
+
+def _window_test(candidate: Candidate, traffic: Traffic) -> Callable[[Plan, int], bool]:
+    """Return the test whether so many replicas hold the bounds in a window of the trace, by the best prediction."""
+    fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
+    growth = traffic.demand / traffic.plan.cells[0].value
+
+    def holds(window: Plan, replicas: int) -> bool:
+        load = growth * window.cells[0].value / replicas
+        part = dataclasses.replace(traffic, plan=window)
+        simulated = simulate_load(candidate, fleet, part, load, replicas)  # it ends, so that latencies alone count
+        return all(simulated.figures[each.name] <= each.bound_s for each in traffic.bounds)
+
+    return holds
+
+
+def _tightest_bound(finalist: SimulatedCandidate, traffic: Traffic) -> str:
+    """Name the bound that breaks first, and what its time mostly is."""
+    candidate, points = finalist.candidate, finalist.curve.points
+    broken = next((each for each in points if not each.holds(traffic.bounds)), points[-1])
+    name = "throughput"
+    if broken.keeps_up:
+        name = max(traffic.bounds, key=lambda each: broken.figures[each.name] / each.bound_s).name
+    batch = max(1, round(candidate.level.decoding / candidate.policy.pipeline))
+    context = batch * (traffic.input_tokens + traffic.output_tokens / 2)
+    parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
+    whole_s = sum(part.seconds for part in parts)
+    mostly = " and ".join(f"{part.seconds / whole_s:.0%} {part.name}" for part in parts[:2])
+    return f"{name} breaks first; a decode step of {batch} requests is {mostly}"
+
+
+_AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "arguments")
+
+
+def _best_change(candidate: Candidate, found: Search) -> str:
+    """Name the one change on the same GPUs that would carry most more of the traffic per GPU, by closed form."""
+    mine = candidate.deployment
+    best, what = 1.03, "no single change would carry more per GPU"
+    for other in found.candidates:
+        its = other.deployment
+        if its.gpu.name != mine.gpu.name:
+            continue
+        changed = [axis for axis in _AXES if getattr(its, axis) != getattr(mine, axis)]
+        layout = [axis for axis in changed if axis in ("tp", "pp", "dp", "ep")]
+        if len(changed) - len(layout) + bool(layout or its.gpus != mine.gpus) != 1:
+            continue
+        gain = (other.load / its.gpus) / (candidate.load / mine.gpus)
+        if gain > best:
+            best, what = gain, f"{_name_change(mine, its)} would carry {gain - 1:.0%} more per GPU"
+    return what
+
+
+def _name_change(mine: Deployment, its: Deployment) -> str:
+    if mine.engine != its.engine:
+        return str(its.engine)
+    if mine.weights_dtype != its.weights_dtype:
+        return f"weights in {its.weights_dtype}"
+    if mine.kv_dtype != its.kv_dtype:
+        return f"kv={its.kv_dtype}"
+    if mine.arguments != its.arguments:
+        new = [f"{name}={value}" for name, value in its.arguments if (name, value) not in mine.arguments]
+        return ", ".join(new) or "the engine's own limits"
+    many = "one GPU" if its.gpus == 1 else f"{its.gpus} GPUs"
+    ways = [f"{name}{getattr(its, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(its, name) > 1]
+    return f"{many} a replica with {', '.join(ways) or 'tp1'}"
+
+
+def list_rejected(
+    choices: Sequence[PlanChoice],
+    plans: Sequence[DeploymentPlan],
+    refused: Sequence[Refused],
+    found: Search,
+    *,
+    priced: bool,
+) -> list[Rejected]:
+    """List what is not advised: finalists that are no plan, dearer candidates, and what cannot carry the traffic."""
+    shown = {plan.deployment for plan in plans}
+    best = best_of_each(choices)
+    rows = []
+    for choice in best:
+        if choice.finalist.name in shown:
+            continue
+        cost = f"${choice.cost * HOURS_PER_MONTH:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
+        why = f"{choice.replicas} replicas, {cost}, hold with a probability of {choice.p_slo:.0%}"
+        rows.append(Rejected(choice.finalist.name, why))
+    dearer = len(found.candidates) - len(best)
+    if dearer > 0:
+        worst = found.candidates[-1]
+        why = f"carries it with {worst.gpus} GPUs; not among the cheapest"
+        rows.append(Rejected(worst.deployment.name, why, dearer))
+    kinds = sorted(refused, key=lambda each: -each.alike)
+    rows += [Rejected(each.deployment, each.why, each.alike) for each in kinds]
+    return rows[:_MOST_REJECTED]
+
+
+def next_measurement(
+    best: MeasurementValue, choices: Sequence[PlanChoice], options: RecommendOptions, traffic: Traffic
+) -> MeasureNext:
+    """Return the command that measures the finalist under its share of the traffic."""
+    deployment = best.finalist.deployment
+    replicas = next(each.replicas for each in choices if each.finalist is best.finalist)
+    load = traffic.demand / replicas
+    words = ["loadstone", "bench"]
+    if deployment.nodes > 1:
+        words += ["http://HOST:PORT", "--deployment", deployment.name]
+    else:
+        words += ["--launch", deployment.name]
+    if options.trace is not None:
+        for flag, value in replayed(options, traffic, replicas).items():
+            words += [f"--{flag}", value]
+    else:
+        words += ["--input", options.input or "1024", "--output", options.output or "128"]
+        if options.range_ratio < 1:
+            words += ["--range-ratio", f"{options.range_ratio:g}"]
+        if options.prefix:
+            words += ["--prefix", str(options.prefix), "--prefix-groups", str(options.prefix_groups)]
+        words += ["--rate", f"{load:.3g}"] if traffic.is_open else ["--concurrency", str(max(1, round(load)))]
+    words += ["--duration", f"{_MINUTES - 2:g}m", "--slo", options.slo]
+    unit = HOURS_PER_MONTH if options.price else 1.0
+    return MeasureNext(
+        command=shlex.join(words),
+        minutes=_MINUTES,
+        regret_now=best.regret_now * unit,
+        regret_after=best.regret_after * unit,
+        deployment=deployment.name,
+    )
+
+
+def write_notes(
+    finalists: Sequence[SimulatedCandidate], options: RecommendOptions, measured: Sequence[MeasuredRun]
+) -> list[str]:
+    """Return sentences on what was assumed and learned."""
+    notes = []
+    if not options.price:
+        notes.append("no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)")
+    other = {each.deployment.weights_dtype for each in finalists} - {finalists[0].deployment.model.weights_dtype}
+    if other:
+        notes.append(
+            f"weights in {' and '.join(sorted(other))} are not the checkpoint's: look at the quality of its answers"
+        )
+    if any(each.candidate.policy.speculative for each in finalists) and options.acceptance is None:
+        notes.append("drafts are taken to be accepted in 0.7 ± 0.1 of cases; give --acceptance if you know it")
+    for run in measured:
+        factors = zip(("TTFT", "TPOT"), np.exp(run.gaps), strict=True)
+        shown = ", ".join(f"{name} {factor:.2f}×" for name, factor in factors if math.isfinite(factor))
+        notes.append(f"{run.deployment} was measured: {shown} of what was predicted")
+    return notes
+
+
+def chart_points(
+    finalists: Sequence[SimulatedCandidate],
+    choices: Sequence[PlanChoice],
+    options: RecommendOptions,
+    traffic: Traffic,
+) -> list[FinalistPoint]:
+    """Return a point for each finalist, of its best plan; `front` marks those that none is cheaper and surer than."""
+    order = {each.name: at for at, each in enumerate(finalists)}
+    best = sorted(best_of_each(choices), key=lambda each: order[each.finalist.name])
+    points = [_chart_point(each, options, traffic) for each in best]
+    costs = [(point.usd_per_month or float(point.gpus), -point.p_slo) for point in points]
+
+    def dominated(mine: tuple[float, float]) -> bool:
+        return any(each[0] <= mine[0] and each[1] <= mine[1] and each != mine for each in costs)
+
+    return [
+        msgspec.structs.replace(point, front=not dominated(mine)) for point, mine in zip(points, costs, strict=True)
+    ]
+
+
+def _chart_point(choice: PlanChoice, options: RecommendOptions, traffic: Traffic) -> FinalistPoint:
+    finalist, gpus = choice.finalist, choice.finalist.deployment.gpus
+    at_share = finalist.curve.nearest(traffic.demand / choice.replicas)
+    needed = np.minimum(finalist.replicas_needed(traffic, options.reserve), options.gpus_max // gpus)
+    low, high = np.quantile(needed, (0.1, 0.9)) / choice.replicas
+    points = finalist.curve.points
+    return FinalistPoint(
+        deployment=finalist.name,
+        replicas=choice.replicas,
+        gpus=choice.replicas * gpus,
+        p_slo=choice.p_slo,
+        usd_per_month=choice.cost * HOURS_PER_MONTH if options.price else None,
+        output_tokens_per_s_per_gpu=at_share.output_tokens_per_s / gpus,
+        output_tokens_per_s_per_user=1 / at_share.tpot_p50_s if at_share.tpot_p50_s > 0 else 0.0,
+        loads=[each.load for each in points],
+        worst=[max(each.figures[bound.name] / bound.bound_s for bound in traffic.bounds) for each in points],
+        front=False,
+        needed_low=float(low),
+        needed_high=float(high),
+    )

@@ -1,0 +1,54 @@
+"""Errors of predictions as people read them: of all, and by source, engine, GPU, model and regime."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from loadstone.calibrate.validate import Errors, Scored, summarise
+from loadstone.predict.step_time.profile import Quantity
+from loadstone.report.table import Shown, Table
+
+_TITLES: dict[Quantity, str] = {"tpot": "TPOT", "ttft": "TTFT", "throughput": "output tok/s"}
+
+
+def render(rows: Sequence[Scored]) -> list[Shown]:
+    """Show the errors of all rows that could be predicted, and why others could not."""
+    heads = ["", *(head for title in _TITLES.values() for head in (title, "n", "bias", "in 80 %"))]
+    lines = []
+    for way, groups in summarise(rows).items():
+        if way != "all":
+            lines.append([f"by {way}", *[""] * (len(heads) - 1)])
+        for which, by_quantity in groups.items():
+            cells = [cell for name in _TITLES for cell in _cells(by_quantity.get(name))]
+            lines.append([which if way == "all" else f"  {which[:48]}", *cells])
+    return [Table(heads=heads, align="n" + "ruuu" * len(_TITLES), rows=lines), *explain(rows)]
+
+
+def _cells(errors: Errors | None) -> tuple[str, ...]:
+    if errors is None:
+        return ("",) * 4
+    return f"{errors.median_error:.1%}", str(errors.n), f"{errors.bias:+.0%}", f"{errors.coverage:.0%}"
+
+
+def explain(rows: Sequence[Scored]) -> list[str]:
+    """Say how many points were predicted, what the columns mean, and why the others were left out."""
+    scored = [each for each in rows if each.skipped_because is None]
+    reasons = Counter(each.skipped_because for each in rows if each.skipped_because)
+    return [
+        f"{len(scored)} of {len(rows)} points predicted{_fits(scored)}",
+        "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the 80 % interval",
+        *(f"left out, {count}: {reason}" for reason, count in reasons.most_common(8)),
+    ]
+
+
+_FITTED = {
+    True: "with coefficients fitted without their model family",
+    False: "of model families that were in no fit",
+    None: "with a profile of your own, which may have been fitted on them",
+}
+
+
+def _fits(scored: Sequence[Scored]) -> str:
+    counts = {held: sum(each.held_out is held for each in scored) for held in _FITTED}
+    return "".join(f"; {count} {_FITTED[held]}" for held, count in counts.items() if count)

@@ -1,0 +1,27 @@
+"""A run as its options ask for it: measured, simulated, or a search of many runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from loadstone.workload.options import Options, RunOptions, SimulateOptions
+
+if TYPE_CHECKING:
+    from loadstone.runs.cells import Event
+
+
+def run(options: RunOptions, on_event: Callable[[Event], None] = lambda event: None) -> dict[str, Any]:
+    """Do what the options ask for; returns the `--json` document. Raises as bench() and simulate() do."""
+    if options.load.find_max is not None:
+        from loadstone.runs.find_max import find_max
+
+        return find_max(options, on_event)
+    if isinstance(options, SimulateOptions):
+        from loadstone.runs import simulate
+
+        return simulate.simulate(options)
+    assert isinstance(options, Options)  # noqa: S101 - there is no third kind
+    from loadstone.runs import bench
+
+    return bench.bench(options, on_event)

@@ -1,0 +1,44 @@
+"""A traffic to plan for, and plans from a few short simulations."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from loadstone.recommend import curve, finalists
+from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.recommend import recommend
+from loadstone.recommend.result import Recommendation
+from loadstone.workload.options import options_of
+
+BOUNDS = "ttft_p99<1s,tpot_p99<30ms"
+ASKED = {
+    "model": "llama-3.1-8b", "input": "1024", "output": "128", "rate": 40, "slo": BOUNDS, "gpus": "h100,h200",
+    "gpus_max": 8, "engine": "vllm,sglang", "price": "h100=2,h200=3",
+}  # fmt: skip
+SMALL = {
+    "gpus": "h100", "gpus_max": 64, "engine": "vllm", "price": "h100=2", "weights_dtype": "bf16", "kv_dtype": "bf16",
+    "tp": (1,),
+}  # fmt: skip
+"""Few candidates, so that a plan takes a fraction of a second."""
+PLANNED: dict[str, Recommendation] = {}
+
+
+def options(**changed: Any) -> RecommendOptions:
+    return options_of(ASKED | changed, RecommendOptions)
+
+
+def small_options(**changed: Any) -> RecommendOptions:
+    return options_of(ASKED | SMALL | changed, RecommendOptions)
+
+
+def plans(**changed: Any) -> Recommendation:
+    """recommend() of small_options(), with two finalists or three, each simulated with few requests."""
+    asked = small_options(**changed)
+    if repr(asked) not in PLANNED:
+        with (
+            patch.multiple(curve, LEAST_REQUESTS=150, MOST_REQUESTS=800),
+            patch.multiple(finalists, DRAWS=256, _CHEAPEST=2, _OF_GROUPS=1),
+        ):
+            PLANNED[repr(asked)] = recommend(asked)
+    return PLANNED[repr(asked)]

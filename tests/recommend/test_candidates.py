@@ -1,0 +1,173 @@
+"""Candidates by closed form: relations that hold whatever the numbers are."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from asked import options
+from loadstone.analyse.compare.price import Prices, parse_prices
+from loadstone.catalogue import parse_deployment
+from loadstone.predict.scheduler import policy_of
+from loadstone.predict.steady_state import most_decoding, steady_states
+from loadstone.predict.step_time import StepModel
+from loadstone.recommend.candidates import Search, search, shape_of, vary_limits
+from loadstone.recommend.curve import simulate_curve
+from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.refusal import explain_refusal
+from loadstone.recommend.traffic import traffic_of
+
+COSTS: dict[str, float] = {}
+
+
+def ranked(asked: RecommendOptions) -> Search:
+    prices = parse_prices(asked.price) if asked.price else Prices()
+    return search(asked, traffic_of(asked), prices)
+
+
+def least_cost(asked: RecommendOptions) -> float:
+    """Dollars per hour of the cheapest candidate; infinite where there is none."""
+    if repr(asked) not in COSTS:
+        COSTS[repr(asked)] = min((each.cost for each in ranked(asked).candidates), default=math.inf)
+    return COSTS[repr(asked)]
+
+
+def test_the_closed_form_follows_from_little_s_law_and_the_step_model() -> None:
+    deployment = parse_deployment("llama-3.1-8b@1xh100")
+    model, policy = StepModel(deployment), policy_of(deployment)
+    rows = list(steady_states(model, policy, 1, 1024, 128))
+    assert rows[0].decoding == 1
+    assert rows[-1].decoding == pytest.approx(most_decoding(policy, 1024, 128))
+    for row in rows:
+        assert row.rate_per_s == pytest.approx(row.decoding / (128 * row.tpot_s))
+        assert row.users >= row.decoding
+    assert all(after.tpot_s > before.tpot_s for before, after in pairwise(rows))
+    alone = model.step_s(1, 1024 + 64, ())
+    assert alone < rows[0].tpot_s < 1.3 * alone
+
+
+def test_the_closed_form_is_near_the_simulator() -> None:
+    traffic = traffic_of(options())
+    rows = ranked(options()).candidates
+    ratios = [simulate_curve(each, traffic, each.replicas).capacity / each.load for each in rows[:: len(rows) // 12]]
+    assert np.median(np.abs(np.log(ratios))) < math.log(1.25)
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ({"slo": "tpot_p99<60ms"}, {"slo": "tpot_p99<20ms"}),
+        ({"slo": "tpot_p99<20ms"}, {"slo": "tpot_p99<12ms"}),
+        ({"slo": "ttft_p99<3s"}, {"slo": "ttft_p99<300ms"}),
+        ({"slo": "ttft_p99<300ms"}, {"slo": "ttft_p99<100ms"}),
+        ({"slo": "e2e_p99<10s"}, {"slo": "e2e_p99<2s"}),
+        ({"slo": "tpot_p50<20ms"}, {"slo": "tpot_p90<20ms"}),
+        ({"slo": "tpot_p90<20ms"}, {"slo": "tpot_p99<20ms"}),
+        ({"slo": "tpot_p99<20ms"}, {"slo": "tpot<20ms"}),
+        ({"slo": "ttft_p50<100ms"}, {"slo": "ttft_p99<100ms"}),
+        ({"slo": "tpot_p99<20ms"}, {"slo": "tpot_p99<20ms,ttft_p99<100ms"}),
+        ({"rate": 10}, {"rate": 40}),
+        ({"rate": 40}, {"rate": 80}),
+        ({"rate": None, "concurrency": 64}, {"rate": None, "concurrency": 512}),
+        ({"growth": 1.0}, {"growth": 2.0}),
+        ({"input": "256"}, {"input": "2048"}),
+        ({"input": "2048"}, {"input": "8k"}),
+        ({"output": "64"}, {"output": "256"}),
+        ({"range_ratio": 0.2}, {"range_ratio": 1.0}),
+        ({"gpus": "h100,h200"}, {"gpus": "h200"}),
+        ({"gpus": "h100,h200"}, {"gpus": "h100"}),
+        ({"gpus_max": 32}, {"gpus_max": 8}),
+        ({"engine": "vllm,sglang,tensorrt-llm"}, {"engine": "vllm"}),
+        ({"engine": "vllm,sglang,tensorrt-llm"}, {"engine": "sglang"}),
+        ({"weights_dtype": "bf16,fp8"}, {"weights_dtype": "bf16"}),
+        ({"kv_dtype": "bf16,fp8"}, {"kv_dtype": "bf16"}),
+        ({"tp": (1, 2, 4)}, {"tp": (4,)}),
+        ({"price": "h100=1,h200=3"}, {"price": "h100=2,h200=3"}),
+        ({"price": "h100=2,h200=3"}, {"price": "h100=4,h200=6"}),
+        ({"model": "llama-3.1-8b"}, {"model": "llama-3.1-70b"}),
+        ({}, {"arguments": ("max_num_seqs=4",)}),
+    ],
+    ids=lambda each: " ".join(f"{name}={value}" for name, value in each.items()) or "as asked",
+)
+def test_what_asks_for_more_never_costs_less(less, more) -> None:
+    """More traffic, tighter bounds, fewer choices, dearer GPUs."""
+    few = {"engine": "vllm", "weights_dtype": "bf16", "kv_dtype": "bf16"}
+    cheap, dear = (least_cost(options(**(few | changed))) for changed in (less, more))
+    assert 0 < cheap <= dear
+
+
+@pytest.mark.parametrize(("less", "more"), [(40, 80), (60, 600)])
+@pytest.mark.parametrize("load", ["rate", "concurrency"])
+def test_a_candidate_needs_replicas_in_proportion_to_the_traffic(less, more, load) -> None:
+    asked = {"rate": None, "gpus_max": 256, "engine": "vllm", "gpus": "h100", "kv_dtype": "bf16", "tp": (1,)}
+    few, many = (
+        {each.deployment.name: each for each in ranked(options(**(asked | {load: value}))).candidates}
+        for value in (less, more)
+    )
+    assert set(few) == set(many)
+    for name, each in few.items():
+        assert each.load == pytest.approx(many[name].load)
+        assert abs(many[name].replicas - each.replicas * more / less) <= more / less
+
+
+@pytest.mark.parametrize("changed", [{}, {"rate": None, "concurrency": 64}, {"engine": "sglang"}, {"price": ()}])
+def test_candidates_carry_the_traffic_within_the_gpus_the_cheapest_first(changed) -> None:
+    asked = options(**changed)
+    found, demand = ranked(asked), traffic_of(asked).demand
+    costs = [each.cost for each in found.candidates]
+    assert costs == sorted(costs)
+    for each in found.candidates:
+        assert each.gpus == each.replicas * each.deployment.gpus <= asked.gpus_max
+        assert each.replicas * each.load >= demand * (1 - 1e-6) > (each.replicas - 1) * each.load * (1 - 1e-6)
+    assert found.looked_at == len(found.candidates) + sum(each.alike for each in found.refused)
+
+
+def test_each_deployment_is_looked_at_once() -> None:
+    rows = ranked(options(rate=1)).candidates
+    names = [(shape_of(each.deployment), each.deployment.arguments) for each in rows]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_limits_are_varied_by_the_engines_own_names_and_those_given_are_kept(engine: str) -> None:
+    base = parse_deployment(f"llama-3.1-8b@1xh100/tp1,engine={engine}")
+    varied = list(vary_limits(base))
+    assert varied[0] == base
+    assert len({each.name for each in varied}) == len(varied) == 9
+    name = varied[-1].arguments[0][0]
+    given = parse_deployment(f"llama-3.1-8b@1xh100/tp1,engine={engine},{name}=4096")
+    assert all(dict(each.arguments)[name] == "4096" for each in vary_limits(given))
+    assert len(list(vary_limits(given))) == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"rate": 100_000}, "--gpus-max 8: nothing carries this within so many; the nearest, llama-3.1-8b"),
+        ({"slo": "ttft_p99<33ms"}, "comes nearest, and misses ttft_p99"),
+        ({"slo": "tpot_p99<0.1ms"}, "faster than the hardware allows"),
+        ({"model": "llama-3.1-405b", "gpus_max": 1}, "do not fit"),
+        ({"input": "300k"}, "beyond the model's context of 131,072"),
+        ({"tp": (3,)}, "--tp: no deployment can be made of these"),
+    ],
+)
+def test_a_refusal_names_what_stands_in_the_way(changed, words) -> None:
+    asked = options(**changed)
+    found = ranked(asked)
+    assert not found.candidates
+    line = explain_refusal(found, asked, traffic_of(asked))
+    assert words in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("rate", [500, 2_000])
+def test_the_gpus_that_are_missing_would_carry_it(rate: int) -> None:
+    few = {"rate": rate, "price": (), "engine": "vllm", "kv_dtype": "bf16", "gpus": "h100"}
+    asked = options(**few)
+    needed = min(each.gpus_needed for each in ranked(asked).refused if each.gpus_needed)
+    assert not ranked(asked).candidates
+    assert least_cost(options(**few, gpus_max=needed)) == needed
+    assert least_cost(options(**few, gpus_max=needed - 1)) == math.inf

@@ -1,0 +1,108 @@
+"""A recommendation as a person reads it, from documents made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from loadstone.recommend.result import (
+    BoundText,
+    ByHour,
+    DeploymentPlan,
+    LatencySpan,
+    MeasureNext,
+    Recommendation,
+    Rejected,
+    Span,
+    TrafficText,
+)
+from loadstone.recommend.text import answer, columns, remarks, render, row_of, why_measure
+
+PLAN = DeploymentPlan(
+    deployment="llama-3.1-8b@1xh100/tp1", replicas=3, gpus=3, p_slo=0.864, capacity_per_s=48.0, headroom=0.2,
+    usd_per_mtok=Span(0.5, 0.4, 0.7), usd_per_month=Span(4380.0, 4380.0, 5840.0),
+    ttft_s=LatencySpan(0.1, 0.4, 0.08, 0.12), tpot_s=LatencySpan(0.012, 0.02, 0.01, 0.014),
+    binds="tpot_p99 of 20 ms", helps="sglang would carry 10% more per GPU", regret=12.0, source="simulated",
+    launch=["vllm serve"],
+)  # fmt: skip
+DOCUMENT = Recommendation(
+    model="llama-3.1-8b", traffic=TrafficText("rate", 40.0, 1024.0, 128.0), slo=[BoundText("tpot", 0.99, 0.03)],
+    plans=[PLAN], rejected=[], measure_next=None, study=None, notes=[], finalists=[], deployments_ranked=1234,
+    seconds={"ranking": 0.5, "simulating": 2.0, "deciding": 0.1},
+)  # fmt: skip
+HOURS = ByHour(
+    replicas=[1, 3], every_s=3600, start_up_s=300, gpus=2.1, usd_per_month=Span(3000.0, 2900.0, 3500.0), saves=0.3
+)
+
+
+def changed(document: Recommendation = DOCUMENT, **fields: Any) -> Recommendation:
+    return msgspec.structs.replace(document, **fields)
+
+
+def with_plan(**fields: Any) -> Recommendation:
+    return changed(plans=[msgspec.structs.replace(PLAN, **fields)])
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (DOCUMENT, "Deploy 3 × llama-3.1-8b@1xh100/tp1: 3 GPUs hold tpot p99 < 30.0 ms at 40 requests/s"),
+        (DOCUMENT, "(1,024 tokens in, 128 out) with a probability of 86%."),
+        (with_plan(replicas=1, gpus=1), "1 GPU holds tpot p99"),
+        (changed(traffic=TrafficText("concurrency", 64.0, 10.0, 5.0)), "at 64 requests under way (10 tokens in"),
+        (with_plan(by_hour=HOURS), "at 40 requests/s, the busiest of the trace ("),
+        (changed(slo=[*DOCUMENT.slo, BoundText("ttft", 0.5, 2.0)]), "tpot p99 < 30.0 ms, ttft p50 < 2.00 s at"),
+    ],
+)
+def test_the_answer_says_what_holds_which_bounds(document: Recommendation, words: str) -> None:
+    assert words in answer(document)
+
+
+@pytest.mark.parametrize("priced", [True, False])
+def test_a_row_has_a_cell_for_each_column(priced: bool) -> None:
+    document = DOCUMENT if priced else with_plan(usd_per_month=None, usd_per_mtok=None)
+    row = row_of(document.plans[0])
+    assert len(row) == len(columns(document)) - 1
+    assert row[:3] == ["3", "86%", "+20%"]
+    assert row[7:] == (["4,380", "0.50", "0.40 to 0.70"] if priced else [])
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [
+        (HOURS, "Plan 1 by the hour: 1 to 3 replicas, 2.1 GPUs on average with 5 min to start, $3,000 a month"),
+        (HOURS, "(2,900 to 3,500): 30% less than 3 all the time."),
+        (msgspec.structs.replace(HOURS, every_s=900, usd_per_month=None), "Plan 1 by the 15 min: 1 to 3 replicas"),
+    ],
+)
+def test_a_plan_that_follows_the_hours_is_remarked_on(hours: ByHour, words: str) -> None:
+    first, second = remarks(with_plan(by_hour=hours))
+    assert first == f"Plan 1: {PLAN.binds}; {PLAN.helps}."
+    assert words in second
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        (DOCUMENT, "No single measurement is expected to change the choice"),
+        (changed(measure_next=MeasureNext("c", 10, 1234.0, 5.6789, "d")), "falls from 1,234 to 5.68 dollars a month"),
+        (
+            changed(with_plan(usd_per_month=None), measure_next=MeasureNext("c", 10, 2.0, 1.0, "d")),
+            "The 10 minutes that are worth most: expected regret falls from 2 to 1 GPUs.",
+        ),
+    ],
+)
+def test_the_measurement_is_explained(document: Recommendation, words: str) -> None:
+    assert words in why_measure(document)
+
+
+def test_the_page_begins_with_the_answer_and_ends_with_how_it_was_made() -> None:
+    rejected = [Rejected(f"d{number}", "why", number + 1) for number in range(10)]
+    lines = render(changed(rejected=rejected, notes=["a note"], study="verify.yaml"))
+    assert lines[0] == answer(DOCUMENT)
+    assert lines[-1] == "1,234 deployments ranked in 0.5 s, 0 simulated in 2.0 s"
+    assert {"a note", "  d0: why", "  d1 (and 1 like it): why", "  2 more kinds with --json", "  vllm serve"} <= set(
+        map(str, lines)
+    )
