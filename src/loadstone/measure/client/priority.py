@@ -2,8 +2,8 @@
 
 Processors are shared among sessions first (autogroups, sched(7)), and only then among the threads of one. In the
 engine's session a worker, which mostly sleeps, runs soon after data wake it. In another session it waits until its
-whole group is due, which beside a busy group took up to 0.2 s on two cores; unless that group has more weight. Too much
-weight keeps a server on the same cores from writing: it rises only while the worker is kept waiting.
+whole group is due, which beside a busy group took up to 0.2 s on two cores; unless that group has more weight. Too
+much weight keeps a server on the same cores from writing: it rises only while the worker is kept waiting.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 LEVELS = (-5, -10, -15, -20)
-"""Weights of 3, 9, 29 and 87 times that of others. At -20 from the start, a hundred streams that start together on two
-cores kept the timing server from writing: TTFT p50 was 15 to 25 ms above the truth; at -5 it is 0.2 ms. At -5 beside vLLM
-on two cores, arrivals waited 60 to 220 ms (p99) to be read."""
+"""Weights of 3, 9, 29 and 87 times that of others. At -20 from the start, a hundred streams that start together on
+two cores kept the timing server from writing: TTFT p50 was 15 to 25 ms above the truth; at -5 it is 0.2 ms. At -5
+beside vLLM on two cores, arrivals waited 60 to 220 ms (p99) to be read."""
 _TICK_S = 0.01
 _WINDOW_S = 1.0
 _WAITED = 0.1
