@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from loadstone.catalogue.architecture.precision import TORCH_DTYPES
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.checkpoints import TUNED, Checkpoint, named_checkpoint, published
+from loadstone.catalogue.deployment.deployment import Deployment, Draft
 from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
 from loadstone.engines.sharding.limits import switched
@@ -43,7 +44,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """Says where and how a deployment is started; what has no value is as the engine has it by default.
 
     model        what the engine is told to load: a path, or an id; None: the deployment's model by its name
-    checkpoint   id of the weights as the user wrote it, whose precision the deployment may change
     port         of the server, on every interface of its node where there are several nodes or a container, else on
                  `host`
     nodes        addresses of the nodes, that of rank 0 first; placeholders where they are not known yet
@@ -56,7 +56,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str | None = None
-    checkpoint: str | None = None
     host: str = "127.0.0.1"
     port: int | None = None
     nodes: tuple[str, ...] = ()
@@ -319,16 +318,45 @@ def over_one(count: int) -> int | None:
     return count if count > 1 else None
 
 
-def weights_flags(deployment: Deployment, site: Site) -> tuple[Flags, tuple[str, ...]]:
-    """Return how the weights get the deployment's precision where that is not the checkpoint's: dtype or quantisation
-    when loading, or a note that another checkpoint is needed.
-    """
-    wanted, stored = deployment.weights_dtype, deployment.model.weights_dtype
-    if wanted == stored or site.model is not None:
-        return [], ()
-    if wanted in DTYPES and stored in DTYPES:
-        return [("dtype", DTYPES[wanted])], ()
-    if wanted == "fp8" and stored in DTYPES:
-        return [("quantization", "fp8")], ()
-    name = deployment.model.name
-    return [], (f"{name} has weights in {stored}, the deployment in {wanted}: name such a checkpoint with --model",)
+class Weights(NamedTuple):
+    """Holds what an engine loads: its name, the precision of the KV cache that goes with it, flags that change its
+    precision when it is loaded, and `first`: the precision in which it is loaded before it is quantised, if it is."""
+
+    model: str
+    kv: str
+    flags: Flags = []  # noqa: RUF012
+    notes: tuple[str, ...] = ()
+    first: str | None = None
+
+
+def choose_weights(
+    deployment: Deployment, site: Site, reads: Callable[[Checkpoint], bool], quantises: bool
+) -> Weights:
+    """Return the checkpoint that was named, in the deployment's precision: as it is, as somebody publishes it, by
+    what the engine does when it loads, or a folder into which it must be converted. Raises InputError."""
+    model, wanted = deployment.model, deployment.weights_dtype
+    if site.model is not None:
+        return Weights(site.model, model.kv_dtype)
+    named = named_checkpoint(model, deployment.named)
+    if wanted == named.weights:
+        return Weights(named.name, named.kv)
+    if wanted in DTYPES and named.weights in DTYPES:
+        return Weights(named.name, named.kv, [("dtype", DTYPES[wanted])])
+    known = [each for each in published(model, deployment.named) if each.weights == wanted and reads(each)]
+    if known:
+        chosen = min(known, key=lambda each: each.kv != deployment.kv_dtype)
+        tuned = bool(TUNED.search(chosen.name.lower())) and not TUNED.search(named.name.lower())
+        note = f"{named.name} is in {named.weights}; in {wanted} it is published as {chosen.name}"
+        return Weights(chosen.name, chosen.kv, [], (note + ", the instruct version" if tuned else note,))
+    if quantises and wanted == "fp8" and named.weights in DTYPES:
+        return Weights(named.name, named.kv, [("quantization", "fp8")], first=named.weights)
+    folder = f"./{named.name.rpartition('/')[2]}-{wanted}"
+    note = f"no checkpoint of {named.name} in {wanted} is known that {deployment.engine} reads, and it makes none"
+    return Weights(folder, model.kv_dtype, [], (f"{note}: convert it into {folder}, or name one with --model",))
+
+
+def name_draft(draft: Draft) -> str:
+    """Return the checkpoint of a draft model, in its precision."""
+    named = named_checkpoint(draft.model, draft.named)
+    known = (each.name for each in published(draft.model, draft.named) if each.weights == draft.weights_dtype)
+    return named.name if named.weights == draft.weights_dtype else next(known, named.name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loadstone.catalogue.engines import engine_key
 from loadstone.core.errors import InputError
-from loadstone.engines import EMBEDDED, launch_named, launch_of, load_checkpoint
+from loadstone.engines import EMBEDDED, launch_named, launch_of
 from loadstone.engines.launch import Launch as Commands
 from loadstone.engines.launch import RankCommand, Site, own_words, read_site
 from loadstone.measure.engines import llama_cpp
@@ -41,7 +41,7 @@ def commands_of(
         return _embedded(site)
     if launch.parsed is None or launch.deployment is None:
         return launch_named(f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}", site)
-    return launch_of(launch.parsed, load_checkpoint(launch.deployment, site))
+    return launch_of(launch.parsed, site)
 
 
 def _embedded(site: Site) -> Commands:
