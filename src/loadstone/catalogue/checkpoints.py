@@ -80,8 +80,8 @@ def _find_id(model: Model, name: str) -> str:
         if wanted in known:
             return ids[known.index(wanted)]
     if TUNED.search(text) or text not in {each.lower() for each in model.aliases}:
-        raise InputError(f"{name!r} has the shape of {model.name}, and no checkpoint is known by that name; write the "
-                         f"id of one, such as {' or '.join(ids[:3])}")  # fmt: skip
+        what = f"{name!r} has the shape of {model.name}, and no checkpoint is known by that name"
+        raise InputError(f"{what}; write the id of one, such as {' or '.join(ids[:3])}")
     return model.name
 
 
@@ -93,15 +93,16 @@ def published(model: Model, named: str = "") -> tuple[Checkpoint, ...]:
     base = split_precision(named or model.name)[0]
     own = base if _HUB_ID.fullmatch(base) else _find_id(model, base)
     stem, owner = _stem(own), own.partition("/")[0].lower()
-    exact = [name for name in _by_stem().get(stem, ())]
+    exact = list(_by_stem().get(stem, ()))
     if not _HUB_ID.fullmatch(named) and not TUNED.search(stem):
-        exact += [name for tuned, names in _by_stem().items() if TUNED.sub("", tuned) == stem != tuned for name in names]
+        tuned = (each for each in _by_stem() if TUNED.sub("", each) == stem != each)
+        exact += [name for each in tuned for name in _by_stem()[each]]
     found = [own, *sorted(exact, key=lambda name: name.partition("/")[0].lower() != owner)]
     return tuple(_describe(name, model) for name in dict.fromkeys(found))
 
 
 def _describe(name: str, model: Model) -> Checkpoint:
-    base, weights = split_precision(name)
+    weights = split_precision(name)[1]
     if weights is None and is_catalogued(name):
         entry = find_model(name)
         return Checkpoint(name, entry.weights_dtype, entry.kv_dtype)

@@ -34,7 +34,9 @@ def advise(rules: EngineRules, stages: tuple[Rank, ...]) -> tuple[Deployment, li
         return deployment, [f"a context of {given:,} is beyond the {own:,} of {deployment.model.name}: {more}"]
     wanted = given or rules.context_limit
     caches = [rules.cache(rank, limits) for rank in stages]
-    blocks = [cache.blocks(budget.kv_bytes) for cache, budget in zip(caches, budgets, strict=True) if cache.block_bytes]
+    blocks = [
+        cache.blocks(budget.kv_bytes) for cache, budget in zip(caches, budgets, strict=True) if cache.block_bytes
+    ]
     if not rules.needs_context or wanted is None or not blocks:
         return deployment, []
     fits = min(cache.max_context(min(blocks), wanted, 1) for cache in caches if cache.block_bytes)

@@ -14,10 +14,10 @@ from typing import ClassVar, Literal, NamedTuple
 import msgspec
 
 from loadstone.catalogue.architecture.model import Layers
+from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.engines import CHOICES
 from loadstone.core.errors import InputError
-from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.engines.launch import Command, Site, Weights, choose_weights
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import (

@@ -13,7 +13,16 @@ import msgspec
 
 from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.core.errors import InputError
-from loadstone.engines.launch import Command, Flags, Site, Weights, choose_weights, launch_settings, name_draft, over_one
+from loadstone.engines.launch import (
+    Command,
+    Flags,
+    Site,
+    Weights,
+    choose_weights,
+    launch_settings,
+    name_draft,
+    over_one,
+)
 from loadstone.engines.rules import EngineRules, Era, Scheduling
 from loadstone.engines.sharding.limits import BatchLimits, Budget, count, fraction, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
@@ -96,7 +105,9 @@ class TensorrtLlm(EngineRules):
 
     def reads(self, checkpoint: Checkpoint) -> bool:
         """Return whether it does: not what compressed-tensors and AutoAWQ write."""
-        foreign = checkpoint.publisher in _UNREAD or (checkpoint.weights == "int4" and checkpoint.publisher != "nvidia")
+        foreign = checkpoint.publisher in _UNREAD or (
+            checkpoint.weights == "int4" and checkpoint.publisher != "nvidia"
+        )
         return super().reads(checkpoint) and not foreign
 
     @property
@@ -166,7 +177,11 @@ class TensorrtLlm(EngineRules):
             settings["speculative_config"] = (
                 {"decoding_type": "MTP", "num_nextn_predict_layers": tokens}
                 if draft is None
-                else {"decoding_type": "Draft_Target", "max_draft_len": tokens, "speculative_model": name_draft(draft)}
+                else {
+                    "decoding_type": "Draft_Target",
+                    "max_draft_len": tokens,
+                    "speculative_model": name_draft(draft),
+                }
             )
         for name in ("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio"):
             if (text := deployment.argument(name)) is not None:
