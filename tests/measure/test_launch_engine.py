@@ -184,7 +184,7 @@ def test_the_environment_reaches_the_rank(tmp_path: Path) -> None:
         ("transformers", "OSError: Incorrect path_or_model_id: '/no/x'. Please provide", "there is no /no/x where"),
         ("vllm", "HFValidationError: Repo id must be in the form 'a/b': '/no/y'. Use", "there is no /no/y where"),
         ("tensorrt-llm", "Error: No such option '--bogus'.", "the engine knows no flag --bogus"),
-        ("tensorrt-llm", "Error: Invalid value for '--tp_size': 'x' is not a valid integer.", "--tp_size: 'x' is not"),
+        ("tensorrt-llm", "Error: Invalid value for '--tp_size': 'x' is not a valid integer.", "--tp_size: 'x' is"),
         ("tensorrt-llm", "Error: Missing argument 'MODEL'.", "refuses its command line: Missing argument 'MODEL'"),
         ("llama.cpp", "gguf_init_from_file: failed to open GGUF file '/no/z.gguf'", "there is no file /no/z.gguf"),
         ("llama.cpp", "llama: error loading model: unknown model architecture: 'q9'", "the architecture q9"),
