@@ -175,7 +175,7 @@ HUB = "/root/.cache/huggingface"
         ("llama-3.1-8b@1xh100",
          Site(runtime="docker", image=IMAGE, cache="/m", mounts=("/d:/d",), devices=("/dev/infiniband",),
               options=("--privileged",)),
-         ["--volume /d:/d --device /dev/infiniband", f"--privileged {IMAGE}"]),
+         ["--device /dev/infiniband --gpus all", "--volume /d:/d ", f"--privileged {IMAGE}"]),
     ],
 )  # fmt: skip
 def test_containers_of_every_runtime_get_gpus_folders_and_one_entry_point(

@@ -88,7 +88,7 @@ def test_a_study_file_says_what_a_container_gets_and_the_remote_cache_is_mounted
     script = SlurmMachine(read_study(study.path).study.machines["nodes"], {launch.engine: engine},
                           read_study(study.path).study.limits, "two").render(launch, tmp_path, 8000)  # fmt: skip
     assert '--volume "$HOME"/.cache/huggingface:/root/.cache/huggingface --volume /data:/data' in script
-    assert "--device /dev/infiniband --env HF_TOKEN" in script
+    assert "--device /dev/infiniband --gpus all" in script
     assert "--env A=b --privileged " in script
     here = commands_of(launch, engine, (), 8000, here=True).ranks[0].argv
     assert f"{Path.home()}/.cache/huggingface:/root/.cache/huggingface" in here

@@ -224,8 +224,7 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         if site.image is None:
             raise InputError(f"--container {site.runtime}: no image; name one with --image")
         mounts = [f"{site.cache}:{_CACHE}", *site.mounts]
-        if site.model is not None and site.model.startswith("/"):
-            mounts.append(f"{site.model}:{site.model}")
+        mounts += [f"{word}:{word}" for word in command.program[1:] if word.startswith("/")]
         mounts += [f"./{name}:{_IN_CONTAINER}/{name}" for name, _ in command.files]
         container = Container(
             site.runtime, site.image, _SHM, tuple(mounts), deployment.gpu.vendor, site.devices, site.options
@@ -314,24 +313,17 @@ def own_words(site: Site, underscores: bool = False) -> list[str]:
     )
 
 
+_DEVICES = {"amd": ("/dev/kfd", "/dev/dri"), "intel": ("/dev/dri",)}
+_UNCONFINED = ("--security-opt", "seccomp=unconfined")
 _GPU_FLAGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("docker", "nvidia"): ("--gpus", "all"),
     ("podman", "nvidia"): ("--device", "nvidia.com/gpu=all"),
-    ("docker", "amd"): (
-        *("--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "video", "--group-add", "render"),
-        *("--security-opt", "seccomp=unconfined"),
-    ),
-    ("podman", "amd"): (
-        *("--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "keep-groups"),
-        *("--security-opt", "seccomp=unconfined"),
-    ),
-    ("docker", "intel"): ("--device", "/dev/dri"),
-    ("podman", "intel"): ("--device", "/dev/dri"),
+    ("docker", "amd"): ("--group-add", "video", "--group-add", "render", *_UNCONFINED),
+    ("podman", "amd"): ("--group-add", "keep-groups", *_UNCONFINED),
     ("apptainer", "nvidia"): ("--nv",),
     ("apptainer", "amd"): ("--rocm",),
 }
-"""What a runtime is told so that the container sees GPUs; enroot and pyxis show NVIDIA's by hooks of their own."""
-_AMD_DEVICES = ("/dev/kfd", "/dev/dri")
+"""What a runtime is told beside devices so that the container sees GPUs; enroot and pyxis show NVIDIA's by hooks."""
 _ENGINE_IMAGE = re.compile(r"vllm-openai(-[a-z0-9]+)?(?=[:@+]|$)")
 """Images whose entry point is the engine's program; that of others, ROCm's among them, is a shell or nothing."""
 _IMPORT = 'exec 9>"$0.lock"; flock 9; test -e "$0" || enroot import -o "$0" "$1"; exec 9>&-; shift; exec "$@"'
@@ -348,12 +340,13 @@ def _wrap_in_container(
     variables = [f"{each}={value}" for each, value in environment.items()]
     own = bool(_ENGINE_IMAGE.search(image))
     gpus = _GPU_FLAGS.get((runtime, container.vendor), ())
+    devices = (*_DEVICES.get(container.vendor, ()), *container.devices)
     if runtime in ("docker", "podman"):
         entry = [] if own or not command.entry else ["--entrypoint", argv[0]]
         return [
-            *(runtime, "run", "--rm", "--init", "--name", place[0], *gpus, "--ipc", "host", "--network", "host"),
-            *("--shm-size", container.shm_size, *_repeat("--volume", mounts)),
-            *_repeat("--device", container.devices),
+            *(runtime, "run", "--rm", "--init", "--name", place[0], *_repeat("--device", devices), *gpus),
+            *("--ipc", "host", "--network", "host", "--shm-size", container.shm_size),
+            *_repeat("--volume", mounts),
             *_repeat("--env", (*SECRETS, *variables)),
             *(*container.options, *entry, image),
             *argv[command.entry if own else len(entry) // 2 :],
@@ -361,10 +354,13 @@ def _wrap_in_container(
     variables.append(f"HF_HOME={_CACHE}")  # there the user is not root, and has another home
     if runtime == "apptainer":
         source = image if "://" in image or image.endswith(".sif") else f"docker://{image}"
-        binds = _repeat("--bind", (*mounts, *container.devices))
-        options = (*gpus, *binds, *_repeat("--env", variables), *container.options)
+        options = (
+            *gpus,
+            *_repeat("--bind", (*mounts, *container.devices)),
+            *_repeat("--env", variables),
+            *container.options,
+        )
         return ["apptainer", "exec", "--writable-tmpfs", *options, source, *argv]
-    devices = (*container.devices, *(_AMD_DEVICES if container.vendor == "amd" else ()))
     mounts = (*mounts, *(f"{device}:{device}" for device in devices))
     if runtime == "pyxis":
         step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", *place[1:], f"--container-image={_name_image(image)}")
