@@ -69,7 +69,10 @@ def keywords_named(text: str, site: Site) -> Keywords:
     deployment = parse_deployment(text)
     rules = rules_of(deployment)
     rules.check_launch()
-    return keywords_of(deployment, rules.command(site), site, rules.model_name(site))
+    rules, notes = _advise(rules, site)
+    command = rules.command(site)
+    told = command._replace(notes=(*command.notes, *notes))
+    return keywords_of(rules.deployment, told, site, rules.model_name(site))
 
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:
