@@ -70,7 +70,9 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     binds           the bound that breaks first, and what a step mostly consists of
     helps           what would carry more per GPU, of all that was looked at
     source          measured: a run of this deployment moved the prediction
-    launch          commands, one a rank, of one replica
+    launch          commands, one a rank, of one replica; `files`: what must lie beside them, by name
+    warnings        what is to be known before it is started
+    further         what narrower numbers than anybody publishes would save
     by_hour         of a trace of several windows: as many replicas as each needs
     """
 
@@ -90,6 +92,9 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["simulated", "measured"]
     launch: list[str]
     by_hour: ByHour | None = None
+    files: dict[str, str] = {}
+    warnings: list[str] = []
+    further: str | None = None
 
 
 class Rejected(msgspec.Struct, frozen=True):

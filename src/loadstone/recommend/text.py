@@ -26,7 +26,7 @@ def render(document: Recommendation) -> list[Shown]:
     parts += ["", why_measure(document)]
     if document.measure_next is not None:
         parts.append(f"  {document.measure_next.command}")
-    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in document.plans[0].launch)]
+    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in describe_launch(document.plans[0]))]
     if document.study:
         parts += ["", f"{document.study} measures all of these: loadstone study run {document.study}"]
     return [*parts, "", footer(document)]
@@ -60,7 +60,16 @@ def remarks(document: Recommendation) -> list[str]:
     hourly = [
         _describe_hours(number, plan.replicas, plan.by_hour) for number, plan in plans if plan.by_hour is not None
     ]
-    return [*(f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans), *hourly]
+    first = document.plans[0]
+    further = [f"Plan 1: {first.further}."] if first.further else []
+    warnings = [f"Plan {number}: {each}." for number, plan in plans for each in plan.warnings]
+    return [*(f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans), *further, *hourly, *warnings]
+
+
+def describe_launch(plan: DeploymentPlan) -> list[str]:
+    """Return the commands of a replica, and the files that they name."""
+    files = [line for name, content in plan.files.items() for line in (f"{name}:", *content.rstrip().splitlines())]
+    return [*plan.launch, *files]
 
 
 def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
