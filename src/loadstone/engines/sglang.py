@@ -239,6 +239,10 @@ class Sglang(EngineRules):
         chunk = _LATENT_GRAPH_TOKENS if latent else self.limits().max_batched_tokens
         return count(deployment, "piecewise_cuda_graph_max_tokens") or chunk
 
+    @property
+    def graph_seqs(self) -> int:
+        return 0 if self.is_eager else self.limits().max_seqs
+
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
