@@ -6,8 +6,8 @@
     --hold-out              predicts with the coefficients of fits without DeepSeek
 
 HISTORY.csv has rows of InferenceX's database (inferencex_history.csv). Rows of one setup and release are one cell:
-its figures are their medians. The database stores GPUs as tp × ep; tokens per second are per GPU of tp. The release is
-that of the configuration file on the eve of the run, from a clone of github.com/SemiAnalysisAI/InferenceX; rows
+its figures are their medians. The database stores GPUs as tp × ep; tokens per second are per GPU of tp. The release
+is that of the configuration file on the eve of the run, from a clone of github.com/SemiAnalysisAI/InferenceX; rows
 without one are left open. Arguments of launches are those of May 2026 (benchmarks/inferencex.py), whatever the date,
 and the number of drafts, which is not stored, is theirs too.
 """
@@ -18,6 +18,7 @@ import argparse
 import csv
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections import defaultdict
@@ -27,17 +28,16 @@ from statistics import median
 
 import numpy as np
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "benchmarks"))
-
-import inferencex
 from loadstone.calibrate.cases import case_of, simulate
 from loadstone.calibrate.points import Point, read_points
 from loadstone.calibrate.validate import Scored, score
 from loadstone.core.errors import InputError
 from loadstone.predict.step_time.profile import profile_of
 
+HERE = Path(__file__).resolve().parent
 IMAGES = HERE / "images.csv"
+LAUNCHES = runpy.run_path(str(HERE.parents[1] / "benchmarks" / "inferencex.py"))
+"""How InferenceX launches what."""
 _VERSION = re.compile(r"(?:sglang:v|sgl-dev-v|sglang-|sgl-dev:v|release:)([0-9][0-9a-z.]*)")
 _SETUP = (
     "gpu", "framework", "precision", "spec_method", "decode_tp", "decode_ep", "decode_dp_attention", "input_len",
@@ -78,7 +78,7 @@ def cells(rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
     for row in rows:
         image = image_of.get((key_of(row), row["date"]), "")
         match = _VERSION.search(image)
-        if row["disagg"] == "0" and row["framework"] in inferencex.ENGINES and match:
+        if row["disagg"] == "0" and row["framework"] in LAUNCHES["ENGINES"] and match:
             members[(*(row[name] for name in _SETUP), match.group(1))].append(row)
     folded = []
     for key, same in sorted(members.items()):
@@ -102,10 +102,10 @@ def point_of(number: int, cell: dict[str, str]) -> Point:
     users = int(cell["concurrency"])
     rate = cell["output_tok_s_per_gpu"]
     return Point(
-        row=number, source=inferencex.SOURCE, deployment=inferencex.deployment_of(launched),
+        row=number, source=LAUNCHES["SOURCE"], deployment=LAUNCHES["deployment_of"](launched),
         input_tokens=int(cell["input_len"]), output_tokens=int(cell["output_len"]), load="concurrency",
         load_value=float(users), requests=10 * users, mode="serving", range_ratio=0.8, stat="median",
-        fold="deepseek-v3", acceptance=float(inferencex.ACCEPTANCE) if notes[:1] == ["mtp"] else None,
+        fold="deepseek-v3", acceptance=float(LAUNCHES["ACCEPTANCE"]) if notes[:1] == ["mtp"] else None,
         ttft_s=float(cell["ttft_ms_median"]) / 1e3, tpot_s=float(cell["tpot_ms_median"]) / 1e3,
         output_tokens_per_s=float(rate) * int(cell["decode_tp"]) if rate else None,
     )  # fmt: skip

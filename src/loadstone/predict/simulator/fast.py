@@ -47,10 +47,13 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
     now_s = over_s = run.start_s
     look_s = NEVER if look is None else now_s
     alone, max_seqs = False, policy.max_seqs
+    ahead, scheduled_s = policy.schedules_ahead, now_s
     while True:
         # A request that finds the engine idle starts a step alone; one that comes at that very moment waits for the
-        # next.
-        while not alone and arrivals and arrivals[0][0] <= now_s:
+        # next. Where that is scheduled already, it is seen by the one after it.
+        seen_s = scheduled_s if ahead and engine.running else now_s
+        scheduled_s = now_s
+        while not alone and arrivals and arrivals[0][0] <= seen_s:
             waiting.append(pop(arrivals)[1])
         alone = False
         b, steps, decodes = 0.0, 0, engine.decodes
@@ -62,6 +65,8 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
             decodes = engine.decodes if engine.mixed else 0
         elif decodes:
             a, b, steps = stretch(decodes, engine.context_tokens, decodes, engine.next_end - engine.tick)
+            if seen_s < now_s and arrivals and arrivals[0][0] <= now_s:
+                steps = 1
             after_s = now_s + a * steps + b * (steps * (steps - 1) / 2)
             if steps > 1 and not waiting and arrivals and arrivals[0][0] < after_s and engine.running < max_seqs:
                 steps, after_s = step_at(now_s, a, b, steps, arrivals[0][0])
