@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,6 +41,7 @@ from loadstone.predict.step_time.formulas import (
     step_seconds,
     step_terms,
 )
+from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.step import Chunks, StepModel
 from loadstone.predict.step_time.work import Work, stack, work_of
 
@@ -366,6 +368,27 @@ def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
     fleet = fleet_with(case.deployment, case.policy, model)
     plan = _plan(case.users, case.inputs, case.outputs, case.point.row, case.times, case.cached)
     return _run_plan(fleet, plan, case.warm), model
+
+
+def slower_than_fewer(cases: Sequence[Case]) -> str | None:
+    """Say that TPOT rises with tp, where the case with the fewest users took longer than half of its GPUs should."""
+    case = min((each for each in cases if each.point.tpot_s), key=lambda each: each.users, default=None)
+    if case is None or case.point.tpot_s is None or case.deployment.tp % 2:
+        return None
+    whole = case.deployment
+    half = msgspec.structs.replace(whole, tp=whole.tp // 2, gpus=whole.gpus // 2, ep=min(whole.ep, whole.gpus // 2))
+    try:
+        fewer = replace(case, deployment=half, policy=policy_of(half), work=work_of(half))
+        outcome, _ = simulate(fewer, profile_of(half).values())
+    except InputError:
+        return None  # the model does not fit, or cannot be cut so
+    expected_s = float(np.median(outcome.tpot_s))
+    if case.point.tpot_s <= expected_s:
+        return None
+    return (
+        f"TPOT rises with TP: {case.point.tpot_s * 1e3:.3g} ms was measured at tp{whole.tp} with {case.users} users, "
+        f"and tp{half.tp} should take {expected_s * 1e3:.3g}; look at the host (clocks, links, other processes) first"
+    )
 
 
 def _means(case: Case, outcome: Outcome) -> tuple[float, ...]:

@@ -144,6 +144,8 @@ class _Simulation:
         run_folder.log(folder, f"{self.deployment.name}, by {basis}: plan {plan.plan_id[:6]} seed {plan.seed}")
         if info.settings.basis is not None:
             loads = [each for cell in range(len(plan.cells)) for each in _uncovered_load(plan, cell, self.fleet)]
+            if any(_moves_in_waves(plan, cell) for cell in range(len(plan.cells))):
+                info.settings.basis.moves_in_waves = True
             info.settings.basis.uncovered += list(dict.fromkeys(each.what for each in loads))
         errors = uncertainty(plan, self.fleet, self.draws, info.slo)
         info.settings.intervals = [each.intervals for each in errors]
@@ -213,6 +215,14 @@ def _uncovered_load(plan: Plan, cell: int, fleet: Fleet) -> list[Uncovered]:
     at_once = count if load.is_burst else load.slots
     burst = count if load.is_burst and plan.workload.get("mode") != "offline" else 0
     return uncovered_load(model.deployment, burst, min(at_once // fleet.replicas, fleet.policy.max_seqs))
+
+
+def _moves_in_waves(plan: Plan, cell: int) -> bool:
+    """Tell whether users of a closed loop end together and come back together, as none is shorter than another."""
+    rows = plan.rows(cell)
+    here = slice(rows.start, rows.stop)
+    alike = all(len(set(column[here].tolist())) == 1 for column in (plan.input_tokens, plan.output_tokens))
+    return plan.cells[cell].slots > 1 and alike and not plan.has_sessions
 
 
 def _release() -> None:
