@@ -22,7 +22,7 @@ import numpy as np
 import history
 from loadstone.calibrate.cases import case_of
 from loadstone.calibrate.points import Point, read_points
-from loadstone.calibrate.validate import QUANTITIES, Scored, _load_of, score
+from loadstone.calibrate.validate import QUANTITIES, Scored, count_at_once, score
 from loadstone.core.errors import InputError
 from loadstone.predict.step_time.coverage import uncovered_load
 from loadstone.predict.step_time.profile import profile_of, uncovered_classes
@@ -44,7 +44,7 @@ def members(points: Iterator[Point]) -> tuple[list[Point], list[float]]:
             case = case_of(point)
         except InputError:
             continue
-        loads = uncovered_load(case.deployment, *_load_of(case))
+        loads = uncovered_load(case.deployment, *count_at_once(case))
         if loads or uncovered_classes(case.deployment):
             profile = profile_of(case.deployment)
             kept.append(msgspec.structs.replace(point, row=len(kept) + 1))

@@ -128,7 +128,7 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: boo
             "tpot": float(table.tpot_s[at]),
             "throughput": float(table.rate[at]),
         }
-        loads = [] if is_own(profile) else uncovered_load(case.deployment, *_load_of(case))
+        loads = [] if is_own(profile) else uncovered_load(case.deployment, *count_at_once(case))
         spread = _spreads(case, profile, predicted, by_ttft[at : at + 1], by_tpot[at : at + 1])
         width = {name: exp(Z80 * profile.wider_for(loads) * value) for name, value in spread.items()}
         found = [] if is_own(profile) else [*uncovered_classes(case.deployment), *loads]
@@ -150,7 +150,7 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: boo
     return scored
 
 
-def _load_of(case: Case) -> tuple[int, int]:
+def count_at_once(case: Case) -> tuple[int, int]:
     """Return the requests of a burst, 0 where it is none, and those that one scheduler runs at once."""
     point = case.point
     burst = point.load == "rate" and point.load_value == inf and point.mode != "offline"
