@@ -18,7 +18,7 @@ from loadstone.recommend.result import (
     Span,
     TrafficText,
 )
-from loadstone.recommend.text import answer, columns, remarks, render, row_of, why_measure
+from loadstone.recommend.text import answer, plan_table, remarks, render, why_measure
 
 PLAN = DeploymentPlan(
     deployment="llama-3.1-8b@1xh100/tp1", replicas=3, gpus=3, p_slo=0.864, capacity_per_s=48.0, headroom=0.2,
@@ -63,10 +63,11 @@ def test_the_answer_says_what_holds_which_bounds(document: Recommendation, words
 @pytest.mark.parametrize("priced", [True, False])
 def test_a_row_has_a_cell_for_each_column(priced: bool) -> None:
     document = DOCUMENT if priced else with_plan(usd_per_month=None, usd_per_mtok=None)
-    row = row_of(document.plans[0])
-    assert len(row) == len(columns(document)) - 1
-    assert row[:3] == ["3", "86%", "+20%"]
-    assert row[7:] == (["4,380", "0.50", "0.40 to 0.70"] if priced else [])
+    table = plan_table(document, ["one"])
+    (row,) = table.rows
+    assert len(row) == len(table.heads) == len(table.align)
+    assert row[:4] == ["one", "3", "86%", "+20%"]
+    assert row[8:] == (["4,380", "0.50", "0.40 to 0.70"] if priced else [])
 
 
 @pytest.mark.parametrize(
