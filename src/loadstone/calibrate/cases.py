@@ -429,7 +429,7 @@ def refresh(table: CaseTable, values: Array) -> None:
     table.q = np.clip((table.tpot_s - decode) / np.maximum(prompt - np.where(mixes, decode, 0.0), 1e-9), 0.0, table.q)
     share = np.where(mixes, 1 - table.q, 1.0)
     table.r = table.tpot_s / (share * decode + table.q * prompt)
-    table.w = np.array([max(0.5 + case.policy.schedules_ahead, case.policy.poll_steps / 2) for case in table.cases])
+    table.w = np.array([max(0.5, case.policy.poll_steps / 2) for case in table.cases])
     host = host_seconds(table, values)
     rest = table.ttft_s - host - table.w * decode
     low = 0.5 * prompt

@@ -86,7 +86,6 @@ class Scheduling(NamedTuple):
     prefix_cache: bool = True
     budget_tokens: int | None = None
     poll_steps: int = 0
-    schedules_ahead: bool = False
     hold_steps: int = 0
     gather_steps: int = 0
     gather_tokens: int = 0

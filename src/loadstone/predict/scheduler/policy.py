@@ -74,7 +74,6 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     speculative              None: one token per step
     poll_steps               new requests are looked for after a step with prompts, and every so many decode steps; 0:
                              after every step (SGLang's --scheduler-recv-interval, scheduler_recv_skipper.py)
-    schedules_ahead          the next step is scheduled while one runs: a request that comes meanwhile waits for both
     hold_steps               of ranks that go in step: prompts wait until every rank has some, or one has nothing to
                              decode, at most so many steps; 0: they do not wait (TensorRT-LLM's timeout_iters)
     gather_steps             while others decode, prompts wait until they and the decodes are gather_tokens, or for so
@@ -97,7 +96,6 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     speculative: Speculative | None = None
     route: Route = "least-busy"
     poll_steps: int = 0
-    schedules_ahead: bool = False
     hold_steps: int = 0
     gather_steps: int = 0
     gather_tokens: int = 0
@@ -200,8 +198,6 @@ def policy_of(
         else:
             batch_seqs = min(batch_seqs, budget // per_decode)
     kept = reserved is None and (habits.prefix_cache if caching is None else caching)
-    if pipeline > 1 or habits.poll_steps or habits.order == "static":
-        habits = habits._replace(schedules_ahead=False)
     as_scheduled = habits._replace(prefix_cache=kept)._asdict()
     del as_scheduled["budget_tokens"]  # it is max_batched_tokens
     return EnginePolicy(

@@ -60,8 +60,6 @@ class Scheduler(Running):
         self._beyond = self._decode_tokens - 2  # KV tokens beyond prompt and answer: guesses, less the last token
         self._sure = policy.keep_free >= 1 or not self._paged
         self._poll = policy.poll_steps
-        self._ahead = policy.schedules_ahead
-        self._known = 0  # of those unseen, who were there when the step under way was scheduled
         self._unseen = 0  # of those waiting the last, for whom the engine has not looked yet
         self._missed = 0  # of these, who came before the step with prompts that is under way
         self._looked = 0  # the tick at which that ended
@@ -109,7 +107,7 @@ class Scheduler(Running):
                 f"cache, which holds {self.policy.kv_tokens}; ask for less, or deploy on more memory"
             )
         self.waiting.append(sequence)
-        if self._poll or self._ahead:
+        if self._poll:
             self._unseen += 1
 
     def schedule(self, hold: bool = False) -> int:
@@ -124,18 +122,14 @@ class Scheduler(Running):
         self.chunks = []
         self._resume = False
         gathering = 0
-        if self._ahead:
-            # The step that has just ended was scheduled before those came who were not there at its beginning; so
-            # was this one.
-            self._unseen = self._known = max(0, self._unseen - self._known) if self.running else 0
-        elif self._unseen and (not self.decodes or not self._until_look()):
+        if self._unseen and (not self.decodes or not self._until_look()):
             self._unseen = 0
         if self._mixed:
             gathering = self._schedule_mixed(hold)
         else:
             self._schedule_apart(hold)
         if self.chunks:
-            self._missed = self._unseen if self._poll else 0
+            self._missed = self._unseen
             return 1
         if not self.decoding:
             return 0
@@ -188,9 +182,9 @@ class Scheduler(Running):
     def _steps_unchanged(self) -> int:
         """Count the steps in a row in which the decodes of this one go on unchanged, if nothing arrives."""
         steps = self._next_end - self.tick
-        if self._unseen and self._poll:
+        if self._unseen:
             steps = min(steps, self._until_look())
-        if self._resume or (self._unseen and self._ahead):
+        if self._resume:
             return 1
         if not self._tight:
             return steps

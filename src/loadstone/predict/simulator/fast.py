@@ -45,13 +45,10 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
     note = run.replicas[0].clock.stretches.append
     now_s = over_s = look_s = run.start_s
     alone, max_seqs = False, policy.max_seqs
-    ahead, scheduled_s = policy.schedules_ahead, now_s
     while True:
         # A request that finds the engine idle starts a step alone; one that comes at that very moment waits for the
-        # next. Where that is scheduled already, it is seen by the one after it.
-        seen_s = scheduled_s if ahead and engine.running else now_s
-        scheduled_s = now_s
-        while not alone and arrivals and arrivals[0][0] <= seen_s:
+        # next.
+        while arrivals and arrivals[0][0] <= now_s and not alone:
             waiting.append(pop(arrivals)[1])
         alone = False
         a, b, steps, decodes = 0.0, 0.0, 0, engine.decodes
@@ -62,8 +59,6 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
             after_s = now_s + a
         elif decodes:
             a, b, steps = stretch(decodes, engine.context_tokens, decodes, engine.next_end - engine.tick)
-            if seen_s < now_s and arrivals and arrivals[0][0] <= now_s:
-                steps = 1
             after_s = now_s + a * steps + b * (steps * (steps - 1) / 2)
             if steps > 1 and not waiting and arrivals and arrivals[0][0] < after_s and engine.running < max_seqs:
                 steps, after_s = step_at(now_s, a, b, steps, arrivals[0][0])
