@@ -43,7 +43,7 @@ def margin(row: Scored, name: str) -> float:
         ("deepseek-r1@8xb300/tp8,engine=sglang,version=0.5.10", "0.5.10 and 0.5.11 on B300", 2),
         ("qwen3-32b@1xmi300x/engine=vllm", "family on CDNA 3", 2),
         ("deepseek-r1:mxfp4@8xmi300x/tp8,engine=sglang", "FP4 weights on mi300x", 2),
-        ("kimi-k2-thinking@8xmi355x/tp8,engine=vllm", "INT4 experts on mi355x", 3),
+        ("kimi-k2-instruct:int4@8xmi355x/tp8,engine=vllm", "INT4 experts on mi355x", 3),
         ("llama-3.1-8b@1xgb200/engine=vllm", "Grace", 2),
         ("deepseek-v3.2@8xh200/tp8,engine=tensorrt-llm", "sparse attention", 2),
     ],
@@ -79,7 +79,7 @@ def test_large_bursts_and_batches_above_the_graphs_are_classes_of_loads() -> Non
     assert uncovered_load(deployed, 499, 64) == []
     assert [each.what for each in uncovered_load(deployed, 500, 64)] == ["bursts of 500 requests and more"]
     assert "CUDA graph (512)" in uncovered_load(deployed, 0, 600)[0].what
-    small, large = (scored(load="rate", load_value=np.inf, requests=count) for count in (100, 600))
+    small, large = (scored(load="rate", load_value=np.inf, requests=count) for count in (100, 505))
     assert not small.uncovered
     assert large.uncovered == ("bursts of 500 requests and more",)
     text = explain([large])
@@ -96,14 +96,14 @@ def test_a_family_held_out_leaves_its_fits_uncertainty_and_says_how_many_rows() 
     row = scored(deployment=deployed.name)
     assert (row.held_out, row.rows_left) == (True, 0)
     kept = score([msgspec.structs.replace(POINT, deployment=deployed.name)], hold_out=False)[0]
-    assert margin(row, "tpot") > 2 * margin(kept, "tpot")
+    assert margin(row, "tpot") > 1.8 * margin(kept, "tpot")
     assert any("leaves none of its measurements" in line for line in explain([row]))
 
 
 def test_tokens_per_second_of_a_closed_loop_are_as_sure_as_e2e() -> None:
-    """With answers of one step nearly all of E2E is TTFT, and of long ones it is TPOT."""
+    """With answers of one step most of E2E is TTFT, and of long ones it is TPOT."""
     short, long = scored(output_tokens=2, input_tokens=8000), scored(output_tokens=4000)
-    assert margin(short, "throughput") == pytest.approx(margin(short, "ttft"), rel=0.15)
+    assert 1.2 * margin(short, "tpot") < margin(short, "throughput") < margin(short, "ttft")
     assert margin(long, "throughput") == pytest.approx(margin(long, "tpot"), rel=0.1)
 
 
@@ -114,7 +114,11 @@ def test_a_simulation_says_which_class_it_is_in(tmp_path: Path) -> None:
     found = {each["kind"]: each for each in done["cells"][0]["verdict"]["findings"]}
     assert "family on CDNA 3" in found["uncovered"]["evidence"]
     assert "two points" in found["uncovered"]["remedy"]
-    assert "move in waves" in found["waves"]["evidence"]
+    assert "waves" not in found
+    together = loadstone.simulate(
+        "qwen3-32b@1xh100", concurrency="2", input="64", output="8", requests=4, warmup=0, out=tmp_path, draws=0
+    )
+    assert "waves" in [each["kind"] for each in together["cells"][0]["verdict"]["findings"]]
 
 
 def test_tpot_that_rises_with_tp_is_the_hosts() -> None:

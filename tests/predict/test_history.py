@@ -28,4 +28,4 @@ def test_gpus_are_those_of_tp_whatever_ep() -> None:
     deployed = deployment_of(point)
     assert (deployed.gpus, deployed.tp, deployed.ep) == (8, 8, 8)
     assert point.output_tokens_per_s == 32.8 * 8
-    assert deployed.engine_version == "1.1.0rc2"
+    assert deployed.engine_version == "1.1.0"
