@@ -2,8 +2,8 @@
 
 Processors are shared among sessions first (autogroups, sched(7)), and only then among the threads of one. In the
 engine's session a worker, which mostly sleeps, runs soon after data wake it. In another session it waits until its
-whole group is due, which beside a busy group took up to 0.2 s on two cores; unless that group has more weight. Too much
-weight keeps a server on the same cores from writing: it rises only while the worker is kept waiting.
+whole group is due, which beside a busy group took up to 0.2 s on two cores; unless that group has more weight. Too
+much weight keeps a server on the same cores from writing: it rises only while the worker is kept waiting.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-LEVELS = (-5, -10, -15, -20)
-"""Weights of 3, 9, 29 and 87 times that of others. At -20 from the start, a hundred streams that start together on two
-cores kept the timing server from writing: TTFT p50 was 15 to 25 ms above the truth; at -5 it is 0.2 ms. At -5 beside vLLM
-on two cores, arrivals waited 60 to 220 ms (p99) to be read."""
+NICE, NICE_IF_STARVED = -5, -20
+"""Weights of 3 and 87 times that of others. At -20 from the start, a hundred streams that start together on two
+cores kept the timing server from writing: TTFT p50 was 15 to 25 ms above the truth; at -5 it is 0.2 ms. At -5
+beside vLLM on two cores, arrivals waited 60 to 220 ms (p99) to be read."""
 _TICK_S = 0.01
 _WINDOW_S = 1.0
 _WAITED = 0.1
-"""The share of a window in which a worker was ready and had no processor: with more, its weight rises."""
+"""The share of a window in which a worker was ready and had no processor: with more, it takes the higher weight."""
 _AUTOGROUP = "/proc/self/autogroup"
 _LISTENING = "0A"
 _TRIES = 20
@@ -45,7 +45,7 @@ def rise() -> None:
     if not leads_session():
         return
     for _ in range(_TRIES):
-        if set_weight(LEVELS[0]):
+        if set_weight(NICE):
             return
         time.sleep(_RETRY_S)
 
@@ -68,29 +68,27 @@ def set_weight(nice: int) -> bool:
 
 
 class WeightGuard:
-    """Raises the weight of a session that leads its group by a level whenever it was kept waiting for a processor.
+    """Raises the weight of a session that leads its group once it was kept waiting for a processor.
 
     A timer that fires late, by more than the process computed meanwhile, tells of that.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, change: Callable[[int], bool] = set_weight) -> None:
         self._loop, self._change = loop, change
-        self._levels = list(LEVELS[1:])
         self._waited_s = 0.0
         self._used_s = time.process_time()
         self._due_s = self._window_end_s = loop.time()
 
     def watch(self) -> None:
-        """Look every 10 ms until the highest level is reached."""
+        """Look every 10 ms until the weight is raised."""
         now_s, used_s = self._loop.time(), time.process_time()
         self._waited_s += max(0.0, now_s - self._due_s - (used_s - self._used_s))
         if now_s >= self._window_end_s:
-            if self._waited_s > _WAITED * _WINDOW_S and self._change(self._levels[0]):
-                del self._levels[0]
+            if self._waited_s > _WAITED * _WINDOW_S and self._change(NICE_IF_STARVED):
+                return
             self._waited_s, self._window_end_s = 0.0, now_s + _WINDOW_S
         self._used_s, self._due_s = used_s, now_s + _TICK_S
-        if self._levels:
-            self._loop.call_at(self._due_s, self.watch)
+        self._loop.call_at(self._due_s, self.watch)
 
 
 def _may_rise() -> bool:
@@ -99,7 +97,7 @@ def _may_rise() -> bool:
     if before > 0:
         return False
     try:
-        os.setpriority(os.PRIO_PROCESS, 0, min(before, LEVELS[0]))
+        os.setpriority(os.PRIO_PROCESS, 0, min(before, NICE))
     except OSError:
         return False
     os.setpriority(os.PRIO_PROCESS, 0, before)
