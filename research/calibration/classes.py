@@ -38,7 +38,8 @@ def points_of(arguments: argparse.Namespace) -> Iterator[Point]:
 
 def members(points: Iterator[Point]) -> tuple[list[Point], list[float]]:
     """Keep the points in a class, and how many times as wide as otherwise their intervals are."""
-    kept, times = [], []
+    kept: list[Point] = []
+    times: list[float] = []
     for point in points:
         try:
             case = case_of(point)

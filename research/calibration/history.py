@@ -25,6 +25,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -117,7 +118,7 @@ def p99s(scored: Scored) -> dict[str, float]:
     return {name: float(np.quantile(getattr(outcome, f"{name}_s"), 0.99)) for name in ("ttft", "tpot")}
 
 
-def show(title: str, found: list[dict[str, float]]) -> None:
+def show(title: str, found: list[dict[str, Any]]) -> None:
     text = f"{title:34s} n {len(found):3d}"
     for name in ("tpot", "ttft", "throughput", "tpot_p99", "ttft_p99"):
         gaps = np.array([row[name] for row in found if name in row])
@@ -155,7 +156,7 @@ def main() -> None:
         if scored.skipped_because:
             print(f"left out: {scored.skipped_because}: {scored.point.deployment}", file=sys.stderr)
             continue
-        gaps: dict[str, float] = {
+        gaps: dict[str, Any] = {
             name: float(np.log(scored.predicted[name] / scored.measured[name])) for name in scored.measured
         }
         gaps |= {
@@ -167,7 +168,7 @@ def main() -> None:
                     gaps[f"{name}_p99"] = float(np.log(value / (float(cell[f"{name}_ms_p99"]) / 1e3)))
         except InputError:
             continue
-        gaps |= {name: cell[name] for name in (*_SETUP, "version", "date")}  # type: ignore[arg-type]
+        gaps |= {name: cell[name] for name in (*_SETUP, "version", "date")}
         found.append(gaps)
     for title, way in (
         ("all", lambda row: "all"),
@@ -177,7 +178,7 @@ def main() -> None:
         ("month", lambda row: row["date"][:7]),
         ("GPU, engine, release", lambda row: f"{row['gpu']} {row['framework']} {row['version']} {row['precision']}"),
     ):
-        groups: dict[str, list[dict[str, float]]] = defaultdict(list)
+        groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in found:
             groups[way(row)].append(row)
         print(title)

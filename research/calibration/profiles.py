@@ -165,7 +165,7 @@ def profiles(
         # A wider profile stands for a member that the fit has not seen: its own shares are unknown.
         unseen = _unseen(engine, era, architecture)
         spread = fit.spread(keys) + unseen
-        without = {name: np.diag(fits[name].spread(keys) + unseen) for name in sorted(members)}
+        without = {name: np.diag(fits[name].spread(keys) + unseen) for name in sorted(members) if name in fits}
         widest = engine == architecture == "*"
         found.append(
             Profile(
