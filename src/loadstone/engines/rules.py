@@ -295,6 +295,11 @@ class EngineRules:
         return 0
 
     @property
+    def graph_seqs(self) -> int:
+        """Return the largest batch of decodes that runs as a CUDA graph; 0: not known, or none does."""
+        return 0
+
+    @property
     def latent_launches(self) -> int | None:
         """Return kernels that the host launches for a layer of latent attention; None: as most engines do."""
         return None

@@ -22,6 +22,11 @@ WINDOW_SHARE = 0.8
 """`swa_full_tokens_ratio`: tokens in the windows' pool per token of full attention's."""
 STATE_SHARE = 0.9
 """`mamba_full_memory_ratio`: memory for states per memory for KV, where no number of states is set."""
+REQUEST_STATES = 3
+"""MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO: states kept for each running request where prefixes are cached: its
+own, that of the prefix it found, and the one it leaves in the cache. With its `extra_buffer` there are two more."""
+_SHARES_STATES_SINCE = (0, 5, 4)
+"""From then on hybrids have a prefix cache too (pull request 11214)."""
 SPECULATIVE_SEQS = 48
 """max_running_requests where tokens are guessed and it is not given (speculative_hook._handle_eagle_family)."""
 KEEP_FREE = 0.098
@@ -43,6 +48,9 @@ request 15927)."""
 _GRAPH_MIB_PER_SEQ = 2
 _GRAPH_MIB_PER_PREFILL_SIZE = 8
 _DRAFT_MIB = 2048
+
+_COMPRESSED_SEQS = 256
+"""Likewise of DeepSeek-V4, with guesses and without (its apply_deepseek_v4_defaults, which comes first)."""
 
 _NEW_SPELLINGS_SINCE = (0, 5, 23)
 """--attn-dp-size and --cuda-graph-backend-…; the older forms are refused from 2027 on."""
@@ -111,11 +119,13 @@ class Sglang(EngineRules):
 
     def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
         """Return 2048, up to 4096 where the cache holds that many at 512 per whole context; of all replicas 48 where
-        tokens are guessed.
+        tokens are guessed, and 256 of DeepSeek-V4.
         """
         deployment = self.deployment
         given = count(deployment, "max_running_requests")
-        if given is None and is_speculative(deployment):
+        if given is None and deployment.model.model_type == "deepseek_v4":
+            given = _COMPRESSED_SEQS
+        elif given is None and is_speculative(deployment):
             given = SPECULATIVE_SEQS
         if given is not None:
             return max(1, min(given // (deployment.dp if deployment.attention_dp else 1), kv_tokens // 2))
@@ -187,7 +197,12 @@ class Sglang(EngineRules):
             runtime_bytes=context,
             graphs_bytes=graphs,
             state_bytes=max(0.0, room) * STATE_SHARE / (1 + STATE_SHARE) if states else 0.0,
+            request_states=REQUEST_STATES if self._shares_states else 1,
         )
+
+    @property
+    def _shares_states(self) -> bool:
+        return self.version >= _SHARES_STATES_SINCE and switched(self.deployment, "prefix_caching") is not False
 
     def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
         return pooled(rank.cache, limits.block_tokens, WINDOW_SHARE)
@@ -241,6 +256,10 @@ class Sglang(EngineRules):
         latent = any(isinstance(run.attention, LatentAttention) for run in model.kinds)
         chunk = _LATENT_GRAPH_TOKENS if latent else self.limits().max_batched_tokens
         return count(deployment, "piecewise_cuda_graph_max_tokens") or chunk
+
+    @property
+    def graph_seqs(self) -> int:
+        return 0 if self.is_eager else self.limits().max_seqs
 
     # --- how it is started ------------------------------------------------------------------------------------------
 

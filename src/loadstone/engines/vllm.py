@@ -228,7 +228,16 @@ class Vllm(EngineRules):
     def graph_tokens(self) -> int:
         """Return `max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none before its V1
         core."""
-        if self.is_eager or self.is_v0 or not CUDAGRAPH_MODES[self.cudagraph_mode]:
+        return self._captured_tokens if CUDAGRAPH_MODES[self.cudagraph_mode] else 0
+
+    @property
+    def graph_seqs(self) -> int:
+        guessed = count(self.deployment, "num_speculative_tokens") or 0
+        return self._captured_tokens // (1 + guessed)
+
+    @property
+    def _captured_tokens(self) -> int:
+        if self.is_eager or self.is_v0:
             return 0
         limits = self.limits()
         given = count(self.deployment, "max_cudagraph_capture_size")

@@ -31,7 +31,15 @@ from loadstone.predict.simulator.interval import CellIntervals, answer_s, interv
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.profile import engine_measured, remaining, unmeasured, vendor_measured
+from loadstone.predict.step_time.coverage import Uncovered, uncovered_load
+from loadstone.predict.step_time.profile import (
+    engine_measured,
+    is_own,
+    remaining,
+    uncovered_classes,
+    unmeasured,
+    vendor_measured,
+)
 from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.runs import execution
 from loadstone.workload.options import SimulateOptions, SimulatorOptions, change
@@ -134,6 +142,11 @@ class _Simulation:
         folder, info, plan, signals = self.run
         basis = info.settings.profile or "a model without a profile"
         run_folder.log(folder, f"{self.deployment.name}, by {basis}: plan {plan.plan_id[:6]} seed {plan.seed}")
+        if info.settings.basis is not None:
+            loads = [each for cell in range(len(plan.cells)) for each in _uncovered_load(plan, cell, self.fleet)]
+            if any(_moves_in_waves(plan, cell) for cell in range(len(plan.cells))):
+                info.settings.basis.moves_in_waves = True
+            info.settings.basis.uncovered += list(dict.fromkeys(each.what for each in loads))
         errors = uncertainty(plan, self.fleet, self.draws, info.slo)
         info.settings.intervals = [each.intervals for each in errors]
         if info.slo:
@@ -188,8 +201,28 @@ def uncertainty(plan: Plan, fleet: Fleet, draws: int, slo: Collection[str] = ())
     model = fleet.model
     if not isinstance(model, StepModel) or draws < 1:
         return [CellIntervals({}, {}) for _ in plan.cells]
-    drawn = model.draws(draws, plan.seed)
-    return [intervals(plan, cell, fleet, drawn, remaining(model.profile), slo) for cell in range(len(plan.cells))]
+    drawn, rest, profile = model.draws(draws, plan.seed), remaining(model.profile), model.profile
+    wider = [profile.wider_for(_uncovered_load(plan, cell, fleet)) for cell in range(len(plan.cells))]
+    return [intervals(plan, cell, fleet, drawn, rest, slo, wider[cell]) for cell in range(len(plan.cells))]
+
+
+def _uncovered_load(plan: Plan, cell: int, fleet: Fleet) -> list[Uncovered]:
+    """List the classes without measurements that a cell's load is in, of the shipped profiles."""
+    load, model = plan.cells[cell], fleet.model
+    if not isinstance(model, StepModel) or is_own(model.profile):
+        return []
+    count = len(plan.rows(cell)) - plan.warmup_count(cell)
+    at_once = count if load.is_burst else load.slots
+    burst = count if load.is_burst and plan.workload.get("mode") != "offline" else 0
+    return uncovered_load(model.deployment, burst, min(at_once // fleet.replicas, fleet.policy.max_seqs))
+
+
+def _moves_in_waves(plan: Plan, cell: int) -> bool:
+    """Tell whether users of a closed loop end together and come back together, as none is shorter than another."""
+    rows = plan.rows(cell)
+    here = slice(rows.start, rows.stop)
+    alike = all(len(set(column[here].tolist())) == 1 for column in (plan.input_tokens, plan.output_tokens))
+    return plan.cells[cell].slots > 1 and alike and not plan.has_sessions
 
 
 def _release() -> None:
@@ -225,6 +258,8 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
         basis.unmeasured = unmeasured(deployment, profile)
         basis.vendor_unmeasured = not vendor_measured(deployment)
         basis.engine_unmeasured = not engine_measured(deployment)
+        if not is_own(profile):
+            basis.uncovered = [each.what for each in uncovered_classes(deployment)]
     if deployment.nodes_crossed > 1:
         basis.nodes_crossed, basis.own_profile = deployment.nodes_crossed, asked.profile is not None
     if fleet.policy.speculative is not None:

@@ -190,6 +190,14 @@ def prediction_findings(info: RunInfo) -> list[Finding]:
     """Find what the predictions of a simulated run rest on."""
     basis = info.settings.basis or PredictionBasis()
     findings = [*_unmeasured(basis)]
+    if basis.uncovered:
+        evidence = f"no measurement covers {'; nor '.join(basis.uncovered)}: intervals are twice as wide, or more"
+        findings.append(finding("uncovered", evidence))
+    if basis.moves_in_waves is True:
+        evidence = (
+            "all requests of a closed loop are of one length: its users move in waves, and prompts come together"
+        )
+        findings.append(finding("waves", evidence))
     if basis.nodes_crossed and not basis.own_profile:
         findings.append(
             finding(

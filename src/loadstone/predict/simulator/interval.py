@@ -58,8 +58,10 @@ def intervals(
     draws: Sequence[StepTimes],
     residual: Mapping[Quantity, float],
     slo: Collection[str] = (),
+    wider: float = 1.0,
 ) -> CellIntervals:
-    """Simulate the beginning of a cell at each draw. `slo`: names of bounds, as `ttft` or `tpot_p99`."""
+    """Simulate the beginning of a cell at each draw. `slo`: names of bounds, as `ttft` or `tpot_p99`; `wider`: how
+    many times as wide the intervals are, in ln."""
     part = beginning(plan, cell)
     runs = [run_cell(part, 0, replace(fleet, model=model), grace_s=0.0) for model in (fleet.model, *draws)]
     best, *drawn = (_figures(run, part.cells[0], slo) for run in runs)
@@ -81,7 +83,7 @@ def intervals(
         remains = _residual_spread(name, best, ratios, residual)
         if keeps_up and name == _RATE and not by_draw.any():
             remains = 0.0
-        logs = by_draw[:, None] + remains * _POINTS[None, :]
+        logs = wider * (by_draw[:, None] + remains * _POINTS[None, :])
         if name in slo:
             cell_intervals.factors[name] = np.exp(np.quantile(logs, _SHARES)).tolist()
             continue
