@@ -101,6 +101,13 @@ def _latencies(done: NDArray[Any], dependence: Dependence, streams: bool) -> dic
     }
 
 
+def latencies_of(measured: NDArray[Any], load: Load) -> dict[str, Latency | None]:
+    """Compute the latencies of measured requests, by field of Metrics; but ITL."""
+    done = measured[arrays.is_completed(measured)]
+    dependence = Dependence.of(done["sent"], done["last"], None, load.slots)
+    return {name: Latency.of(values) for name, values in _latencies(done, dependence, streams=True).items()}
+
+
 def _count_requests(measured: NDArray[Any]) -> Requests:
     status = measured["status"]
     return Requests(

@@ -21,12 +21,12 @@ from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.sizing.memory import Memory, memory_of
 from loadstone.predict.sizing.size import size
-from loadstone.predict.steady_state import SteadyState, steady_states
+from loadstone.predict.steady_state import Lengths, SteadyState, steady_states
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.work import work_of
 from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.traffic import QuantileBound, Traffic
+from loadstone.recommend.traffic import QuantileBound, Traffic, TrafficLevel
 
 _STEPS = (None, 2048, 16384)
 _SLOTS = (None, 64, 256)
@@ -267,11 +267,22 @@ def schedulers_in_step(deployment: Deployment) -> int:
 def closed_form_capacity(
     model: StepModel, policy: EnginePolicy, deployment: Deployment, traffic: Traffic
 ) -> tuple[float, SteadyState]:
-    """Return what one replica carries, requests/s or requests under way, and the state of one scheduler then. 0 where
-    not even one request at a time meets the bounds."""
+    """Return what one replica carries, requests/s or requests under way, and the state of one scheduler then; of a
+    trace in the window that it carries worst. 0 where not even one request at a time meets the bounds."""
+    found = []
+    for times, lengths in traffic.levels or (TrafficLevel(1.0, traffic.lengths),):
+        here = lengths if policy.prefix_cache else lengths._replace(cached=0.0)
+        load, level = _carried_load(model, policy, deployment, traffic, here)
+        found.append((load / times, level))
+    return min(found, key=lambda each: each[0])
+
+
+def _carried_load(
+    model: StepModel, policy: EnginePolicy, deployment: Deployment, traffic: Traffic, lengths: Lengths
+) -> tuple[float, SteadyState]:
     best: tuple[float, SteadyState] | None = None
     schedulers = schedulers_in_step(deployment)
-    for level in steady_states(model, policy, schedulers, traffic.input_tokens, traffic.output_tokens):
+    for level in steady_states(model, policy, schedulers, lengths):
         load = deployment.dp * (level.rate_per_s if traffic.is_open else level.users)
         slack = _slack(level, traffic)
         if slack < 0:

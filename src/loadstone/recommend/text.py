@@ -57,10 +57,41 @@ def _row(plan: DeploymentPlan) -> list[str]:
 
 def remarks(document: Recommendation) -> list[str]:
     plans = list(enumerate(document.plans, 1))
+    priced = document.plans[0].usd_per_month is not None
+    costs = [_describe_cost(number, plan) for number, plan in plans] if priced else []
+    checks = [f"Plan {number} was {plan.checked}." for number, plan in plans if plan.checked]
     hourly = [
         _describe_hours(number, plan.replicas, plan.by_hour) for number, plan in plans if plan.by_hour is not None
     ]
-    return [*(f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans), *hourly]
+    why = [f"Plan {number}: {plan.why}." for number, plan in plans[:1] if plan.why]
+    binds = [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans]
+    return [*binds, *why, *costs, *checks, *hourly, *_describe_gpus(document)]
+
+
+def _describe_cost(number: int, plan: DeploymentPlan) -> str:
+    nodes = plan.usd_per_month_whole_nodes
+    whole = f"; in whole nodes ${nodes:,.0f}" if nodes is not None else ""
+    down = plan.usd_per_month_one_down or 0.0
+    return f"Plan {number} with a replica more, so that one may be down: ${down:,.0f} a month{whole}."
+
+
+def _describe_gpus(document: Recommendation) -> list[str]:
+    """Say of each kind of GPU what its best plan is, where there are several."""
+    if len(document.by_gpu) < 2:
+        return []
+    lines = []
+    for each in document.by_gpu:
+        if each.deployment is None:
+            lines.append(f"On {each.gpu}: nothing, {each.why or 'no finalist holds the bounds'}.")
+            continue
+        cost = ""
+        if each.usd_per_month is not None:
+            cost = f", ${each.usd_per_month:,.0f} a month ({each.more_usd_per_month:+,.0f})"
+        lines.append(
+            f"On {each.gpu}: {each.replicas} × {each.deployment}, {each.gpus} GPUs{cost}, P {each.p_slo:.0%} "
+            f"({100 * each.more_p_slo:+.0f})."
+        )
+    return lines
 
 
 def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
@@ -79,8 +110,9 @@ def why_measure(document: Recommendation) -> str:
     if step is None:
         return "No single measurement is expected to change the choice for the better."
     unit = "dollars a month" if document.plans[0].usd_per_month is not None else "GPUs"
+    count = f", some {step.requests:,.0f} requests," if step.requests is not None else ""
     return (
-        f"The {step.minutes:g} minutes that are worth most: expected regret falls from {_plain(step.regret_now)} "
+        f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from {_plain(step.regret_now)} "
         f"to {_plain(step.regret_after)} {unit}. Give the run folder to --with afterwards."
     )
 
@@ -104,8 +136,13 @@ def answer(document: Recommendation) -> str:
         f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
     )
     gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
+    begins = f"Deploy {best.replicas} × {best.deployment}: {gpus}"
+    if not document.holds:
+        begins = (
+            f"Nothing holds with {document.confidence:.0%}; the nearest is {best.replicas} × {best.deployment}: {gpus}"
+        )
     return (
-        f"Deploy {best.replicas} × {best.deployment}: {gpus} {bounds} at {load} "
+        f"{begins} {bounds} at {load} "
         f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
         f"{best.p_slo:.0%}."
     )
