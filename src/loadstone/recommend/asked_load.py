@@ -61,7 +61,7 @@ def simulate_asked(
     """Simulate the asked load on so many replicas; of several windows of a trace the worst counts. `learned`: the
     finalist's errors are not those of the profile alone; `assumed`: nobody gave the acceptance of drafts."""
     candidate, load = finalist.candidate, traffic.demand / replicas
-    size = fleet_size(candidate, replicas)
+    size = fleet_size(candidate, replicas, traffic)
     fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
     beside = replace(fleet, replicas=fleet.replicas * size)
     parts, whole = parts_to_simulate(candidate, traffic, load, size), True
@@ -77,7 +77,7 @@ def simulate_asked(
 def check_whole(finalist: SimulatedCandidate, replicas: int, traffic: Traffic) -> tuple[bool, int]:
     """Simulate the whole trace by the best prediction; returns whether all bounds hold, and its requests."""
     candidate = finalist.candidate
-    size = fleet_size(candidate, replicas)
+    size = fleet_size(candidate, replicas, traffic)
     fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
     (part,) = traffic.parts(traffic.demand / replicas * size, len(traffic.plan), 1.0)
     run = run_cell(part, 0, replace(fleet, replicas=fleet.replicas * size), grace_s=math.inf)

@@ -22,6 +22,8 @@ Array = NDArray[np.float64]
 _STEP = 1.3
 _MOST_STEPS = 8
 _HALVINGS = 3
+_MOST_REQUESTS = 4_000
+"""Requests of one of the loads among which a capacity is looked for."""
 _WAVES = 6
 """Requests of a simulation, for each that is under way at once."""
 _MOST_FLEET = 4
@@ -129,29 +131,32 @@ def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Cur
 
 def simulate_load(candidate: Candidate, fleet: Fleet, traffic: Traffic, load: float, replicas: int) -> SimulatedLoad:
     """Simulate `load` of each replica, of which some run side by side. Raises InputError as simulate_curve does."""
-    size = fleet_size(candidate, replicas)
+    size = fleet_size(candidate, replicas, traffic)
     beside = replace(fleet, replicas=fleet.replicas * size)
     loads = []
-    for plan in parts_to_simulate(candidate, traffic, load, size):
+    for plan in parts_to_simulate(candidate, traffic, load, size, _MOST_REQUESTS):
         run = run_cell(plan, 0, beside, grace_s=math.inf)
         loads.append(_summarise(run, plan.cells[0], load, size, traffic))
     return max(loads, key=lambda each: (not each.keeps_up, max(each.figures[b.name] / b.bound_s for b in traffic.bounds)))
 
 
-def fleet_size(candidate: Candidate, replicas: int) -> int:
-    """Count the replicas that are simulated side by side."""
-    return 1 if candidate.deployment.dp > 1 else min(replicas, _MOST_FLEET)
+def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
+    """Count the replicas that are simulated side by side. In a closed loop the least busy takes what its neighbour
+    would: each keeps its share, so one tells of all."""
+    return 1 if candidate.deployment.dp > 1 or not traffic.is_open else min(replicas, _MOST_FLEET)
 
 
-def parts_to_simulate(candidate: Candidate, traffic: Traffic, load: float, size: int) -> list[Plan]:
-    """Return the requests that tell of `load` on each of `size` replicas. Raises InputError where one does not fit."""
+def parts_to_simulate(
+    candidate: Candidate, traffic: Traffic, load: float, size: int, most: int = MOST_REQUESTS
+) -> list[Plan]:
+    """Return the requests that tell of `load` on each of `size` replicas, not many more than `most`. Raises InputError where one does not fit."""
     level, kv_tokens = candidate.level, candidate.policy.longest_tokens
     if traffic.longest_tokens > kv_tokens:
         raise InputError(f"a request of {traffic.longest_tokens} tokens, and the KV cache holds {kv_tokens}")
     # Of a trace the same windows for all loads: those that the candidate's own capacity asks for.
     usual = candidate.load if traffic.has_times else load
     under_way = usual * (level.base_s + traffic.output_tokens * level.tpot_s) if traffic.is_open else load
-    wanted = int(min(MOST_REQUESTS, max(LEAST_REQUESTS, _WAVES * size * under_way)))
+    wanted = int(min(most, max(LEAST_REQUESTS, _WAVES * size * under_way)))
     if traffic.has_times:
         wanted = max(1, int(wanted * traffic.plan.cells[0].value / (usual * size)))
     return traffic.parts(load * size, wanted, _weigh_prompts(candidate, traffic))

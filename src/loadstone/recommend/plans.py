@@ -102,7 +102,7 @@ def _price_whole_nodes(choice: PlanChoice) -> float | None:
 
 def _describe_check(confirmed: ConfirmedPlan, traffic: Traffic) -> str:
     asked, replicas = confirmed.asked, confirmed.choice.replicas
-    size = fleet_size(confirmed.choice.finalist.candidate, replicas)
+    size = fleet_size(confirmed.choice.finalist.candidate, replicas, traffic)
     of = "the busiest window" if traffic.hours is not None else "the whole trace"
     where = of if asked.whole or confirmed.on_whole else f"the windows of {of.removeprefix('the ')} that ask for most"
     count = confirmed.on_whole or asked.requests

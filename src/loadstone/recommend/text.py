@@ -57,8 +57,8 @@ def _row(plan: DeploymentPlan) -> list[str]:
 
 def remarks(document: Recommendation) -> list[str]:
     plans = list(enumerate(document.plans, 1))
-    priced = document.plans[0].usd_per_month is not None
-    costs = [_describe_cost(number, plan) for number, plan in plans] if priced else []
+    priced = document.plans[0].usd_per_month_one_down is not None
+    costs = [_describe_costs(document)] if priced else []
     checks = [f"Plan {number} was {plan.checked}." for number, plan in plans if plan.checked]
     hourly = [
         _describe_hours(number, plan.replicas, plan.by_hour) for number, plan in plans if plan.by_hour is not None
@@ -68,11 +68,15 @@ def remarks(document: Recommendation) -> list[str]:
     return [*binds, *why, *costs, *checks, *hourly, *_describe_gpus(document)]
 
 
-def _describe_cost(number: int, plan: DeploymentPlan) -> str:
-    nodes = plan.usd_per_month_whole_nodes
-    whole = f"; in whole nodes ${nodes:,.0f}" if nodes is not None else ""
-    down = plan.usd_per_month_one_down or 0.0
-    return f"Plan {number} with a replica more, so that one may be down: ${down:,.0f} a month{whole}."
+def _describe_costs(document: Recommendation) -> str:
+    """Say what the plans cost with a replica that may be down, and in whole nodes."""
+    down = ", ".join(f"${plan.usd_per_month_one_down or 0.0:,.0f}" for plan in document.plans)
+    nodes = [plan.usd_per_month_whole_nodes for plan in document.plans]
+    line = f"With a replica more, so that one may be down: {down} a month"
+    if any(each is not None for each in nodes):
+        whole = ", ".join("the same" if each is None else f"${each:,.0f}" for each in nodes)
+        line += f"; where GPUs are rented by the node: {whole}"
+    return f"{line}."
 
 
 def _describe_gpus(document: Recommendation) -> list[str]:
