@@ -241,6 +241,8 @@ BUSY_MACHINE = {
 """Findings that others who use the processors make true: of the client's sends and reads that came late, and of a
 server that wrote its first tokens together when it got its turn.
 """
+BY_LATENESS = {"rate_not_reached", "not_stationary", "wide_interval"}
+"""Findings that follow, where sends, reads or writes were late in a part of the run."""
 
 
 class Outcome(NamedTuple):
@@ -282,7 +284,8 @@ class Outcome(NamedTuple):
         findings = [finding for cell in self.document["cells"] for finding in cell["verdict"]["findings"]]
         spoiling = [f for f in findings if f["severity"] != "info" and "for the client to read" not in f["evidence"]]
         kinds = {finding["kind"] for finding in spoiling}
-        return kinds - BUSY_MACHINE - ({"rate_not_reached"} if "sends_late" in self.findings else set())
+        late = self.findings & {"sends_late", "client_read_late", "server_writes_late"}
+        return kinds - BUSY_MACHINE - (BY_LATENESS if late else set())
 
     def line(self) -> str:
         """The one line of an error, without the program's name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ PLAN = make_plan(WORKLOAD, [LOAD], requests=[COUNT], warmup=WARM)
 TARGET = Target(url="http://server", endpoint="completions", model="tiny", prompt_kind="token ids")
 
 Rows = list[dict[str, Any]]
+SCHEMA = run_folder.records_schema()
 
 
 def info_of(loads: Sequence[Load] = (), settings: dict[str, Any] | None = None, **more: Any) -> RunInfo:
@@ -43,14 +45,19 @@ def plan_of(load: Load, count: int = COUNT, warm: int = WARM, **more: Any) -> Pl
     return make_plan(WORKLOAD, [load], requests=[count], warmup=warm, **more)
 
 
+@cache
+def _jitters(index: int) -> list[float]:
+    jitters: list[float] = np.random.default_rng(index).uniform(0, 5e-5, 4).tolist()
+    return jitters
+
+
 def row(
     index: int, at: float, *, ttft: float = 0.1, tpot: float = 0.1, phase: str = "measure", **changed: Any
 ) -> dict[str, Any]:
     """A request sent at `at`, as it should be; its gaps are its own, as an engine's are."""
-    jitter = np.random.default_rng(index).uniform(0, 5e-5, 4)
-    arrival = [at + ttft + k * tpot + float(jitter[k]) for k in range(4)]
+    arrival = [at + ttft + k * tpot + jitter for k, jitter in enumerate(_jitters(index))]
     return (
-        dict.fromkeys(run_folder.records_schema().names)
+        dict.fromkeys(SCHEMA.names)
         | {
             "request_id": f"0-{index}", "cell": 0, "phase": phase, "intended_s": at, "sent_s": at,
             "arrival_s": arrival, "read": [0, 1, 2, 3], "tokens": [1, 2, 3, 4], "token_source": "final usage",
@@ -104,7 +111,7 @@ def found(
     **more: Any,
 ) -> dict[str, Finding]:
     """The findings by their kinds; `more`: as in verdict.JudgedCell."""
-    batch = pa.RecordBatch.from_pylist(records, schema=run_folder.records_schema())
+    batch = pa.RecordBatch.from_pylist(records, schema=SCHEMA)
     target: Target | None = more.setdefault("target", TARGET)
     more.setdefault("info", CellInfo(load=plan.cells[cell]))
     numbers = measure_cell(lambda: [batch], plan.cells[cell], streams=target is None or target.streams)

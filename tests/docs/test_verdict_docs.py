@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from loadstone.analyse.verdict.finding import _rules as rules
+from loadstone.analyse.verdict.finding import _rows as rules
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,6 +19,10 @@ def rows_in_code() -> set[str]:
                     [node.args[0].body, node.args[0].orelse] if isinstance(node.args[0], ast.IfExp) else node.args[:1]
                 )
                 for name in either:
+                    if isinstance(name, ast.JoinedStr):  # a kind, and one of its cases
+                        kind = getattr(name.values[0], "value", None)
+                        names |= {row for row in rules() if row.partition(".")[0] == kind}
+                        continue
                     assert isinstance(name, ast.Constant), f"{module.name}:{node.lineno}: the name is no plain text"
                     names.add(str(name.value))
     return names

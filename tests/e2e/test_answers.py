@@ -35,7 +35,7 @@ from conftest import (
     whole,
 )
 from loadstone.runs.bench import bench
-from loadstone.workload.options import Options
+from loadstone.workload.options import Options, options_of
 from replies import DONE, is_well, repeats, sends, streams, tokens
 
 TOKENS = b"".join(chunk(token(f" t{n}")) for n in range(4))
@@ -311,11 +311,9 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
         CASES[NAMES[number_of(ask)]].reply(ask, send)
 
     with ScriptedServer(reply) as server:
-        options = Options(
-            url=server.url, input="8", output="4", warmup=0, concurrency=[1], requests=[len(NAMES)],
-            out=tmp_path_factory.mktemp("answers"),
-        )  # fmt: skip
-        document = bench(options)
+        given: dict[str, object] = {"url": server.url, "input": 8, "output": 4, "warmup": 0, "concurrency": 1}
+        given |= {"requests": len(NAMES), "out": tmp_path_factory.mktemp("answers")}
+        document = bench(options_of(given, Options))
     assert document["cells"][0]["requests"]["sent"] == len(NAMES)
     return {NAMES[int(each["request_id"][2:])]: each for each in read_records(Path(document["run_dir"]))}
 

@@ -17,7 +17,7 @@ from loadstone.core.host import Host
 from loadstone.core.record import RunInfo, Target
 from loadstone.core.settings import read_settings
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
-from loadstone.report.charts.bands import predictions
+from loadstone.report.charts.bands import pair_predictions
 from loadstone.report.data.points import points_of
 from loadstone.runs.deployments import deployment_record, doubts
 
@@ -166,7 +166,7 @@ def test_it_is_laid_over_the_simulation_of_the_same(loadstone: Loadstone, tmp_pa
         other = loadstone("bench", server.url, *asked, "--deployment", "llama-3.1-8b@1xh100")
     simulated = loadstone("simulate", "llama-3.1-8b@2xh100", *asked, "--draws", "0")
     points = points_of([read_run(each.folder) for each in (measured, other, simulated)])
-    ((first, second),) = predictions(points)
+    ((first, second),) = pair_predictions(points)
     assert [point.run for point in (*first, *second)] == [simulated.folder.name, measured.folder.name]
 
 

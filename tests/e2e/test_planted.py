@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from conftest import (
+    BUSY_MACHINE,
     LAST_CHUNK,
     SSE,
     Ask,
@@ -377,6 +378,8 @@ plant("tokens that are streamed and not counted", "fewer_tokens_than_events", te
 plant("prompts found in the prefix cache, by the answers' usage", "prefix_cache_helped", tells(cached=16))
 plant("prompts found in the prefix cache, by the server's counters", "prefix_cache_helped", cached, meets=True)
 
+ATTEMPTS = 3
+"""Runs, where a machine that others keep busy hides what was planted, or makes a real engine uneven."""
 DRIFTS = {"not_stationary", "queue_grows"}
 """Planted by less than a busy machine makes everything wait."""
 
@@ -390,9 +393,12 @@ def test_a_planted_error_is_flagged(plant: Plant, loadstone: Loadstone, tmp_path
     for name, rows in files.items():
         (tmp_path / name).with_suffix(".jsonl").write_text(lines(*rows))
     flags = plant.flags.format_map({name: tmp_path / f"{name}.jsonl" for name in files})
-    outcome = measure(loadstone, plant.reply, flags, meets=plant.meets)
-    findings = [finding for cell in outcome.document["cells"] for finding in cell["verdict"]["findings"]]
-    spoiling = {each["kind"] for each in findings if each["severity"] in ("warning", "error")}
+    for _ in range(ATTEMPTS):
+        outcome = measure(loadstone, plant.reply, flags, meets=plant.meets)
+        findings = [finding for cell in outcome.document["cells"] for finding in cell["verdict"]["findings"]]
+        spoiling = {each["kind"] for each in findings if each["severity"] in ("warning", "error")}
+        if plant.kind in spoiling or not spoiling & BUSY_MACHINE:
+            break
     assert plant.kind in spoiling, outcome.document["cells"]
     assert not any(cell["verdict"]["trusted"] for cell in outcome.document["cells"])
 
@@ -548,4 +554,8 @@ def test_a_clean_run_of_vllm_is_trusted(load: str, loadstone: Loadstone, vllm: s
 def clean_on(url: str, load: str, loadstone: Loadstone) -> None:
     flags, requests = ENGINE_LOADS[load]
     given = [] if "--input" in flags else ["--input", 64, "--output", 16]
-    clean(loadstone("bench", url, *given, *flags.split(), "--json"), requests)
+    for _ in range(ATTEMPTS):
+        outcome = loadstone("bench", url, *given, *flags.split(), "--json")
+        if not outcome.spoilt_by:
+            break
+    clean(outcome, requests)

@@ -25,7 +25,12 @@ CASES = [
     for slo in ("ttft_p99<300ms,tpot_p99<15ms", "tpot_p50<10ms", "e2e_p90<2s")
 ]
 CASES += [
-    ("llama-3.1-8b@1xh200/tp1,engine=sglang", 1, {"rate": rate, "input": "4k", "output": "200"}, "ttft_p95<1s,tpot_p95<25ms")
+    (
+        "llama-3.1-8b@1xh200/tp1,engine=sglang",
+        1,
+        {"rate": rate, "input": "4k", "output": "200"},
+        "ttft_p95<1s,tpot_p95<25ms",
+    )
     for rate in (2, 5, 8)
 ]
 CASES += [
@@ -33,7 +38,8 @@ CASES += [
     for users in (8, 32, 64)
 ]
 CASES += [
-    ("llama-3.1-8b@1xh100/tp1,engine=vllm", 2, {"rate": rate}, "ttft_p99<300ms,tpot_p99<15ms") for rate in (10, 20, 30)
+    ("llama-3.1-8b@1xh100/tp1,engine=vllm", 2, {"rate": rate}, "ttft_p99<300ms,tpot_p99<15ms")
+    for rate in (10, 20, 30)
 ]
 CASES += [
     ("llama-3.1-70b:fp8@4xh100/tp4,engine=tensorrt-llm", 1, {"rate": rate}, "tpot_p99<25ms,ttft_p99<1s")
@@ -56,7 +62,11 @@ def test_recommend_and_simulate_agree(deployment, replicas, load, slo, tmp_path:
     given = {"input": "1024", "output": "128"} | load
     rate, users = given.pop("rate"), given.pop("concurrency", None)
     given |= {"rate": [float(rate)]} if rate is not None else {"concurrency": [users]}
-    name = deployment if replicas == 1 else deployment.replace("@1x", f"@{replicas}x").replace("tp1", f"tp1,dp{replicas}")
+    name = (
+        deployment
+        if replicas == 1
+        else deployment.replace("@1x", f"@{replicas}x").replace("tp1", f"tp1,dp{replicas}")
+    )
     run = options_of(
         given | {"deployment": name, "slo": slo, "requests": [2000], "seed": 5, "draws": 2, "out": tmp_path},
         SimulateOptions,

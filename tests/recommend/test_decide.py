@@ -139,7 +139,10 @@ def test_a_budget_bounds_the_replicas(budget: str, most: int) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"budget": "100"}, r"--budget: \$100 a month is too little; the cheapest plan that holds, 4 × .* with 100%, takes \$5,840"),
+        (
+            {"budget": "100"},
+            r"--budget: \$100 a month is too little; the cheapest plan that holds, 4 × .* with 100%, takes \$5,840",
+        ),
         ({"budget": "30k", "price": ()}, "--budget: needs prices; add e.g. --price"),
     ],
 )

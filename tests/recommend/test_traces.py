@@ -123,7 +123,14 @@ def test_the_first_plan_holds_on_the_whole_trace(stretches, tmp_path: Path) -> N
 
 
 def test_shared_prefixes_count_as_cached_where_candidates_are_chosen() -> None:
-    few = {"input": "8k", "rate": 40, "gpus": "h100", "engine": "vllm", "gpus_max": 256, "slo": "ttft_p99<2s,tpot_p99<50ms"}
+    few = {
+        "input": "8k",
+        "rate": 40,
+        "gpus": "h100",
+        "engine": "vllm",
+        "gpus_max": 256,
+        "slo": "ttft_p99<2s,tpot_p99<50ms",
+    }
     least = []
     for prefix in ("0", "7k"):
         asked = options(**few, prefix=prefix)

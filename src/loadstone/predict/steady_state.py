@@ -80,9 +80,7 @@ def most_decoding(policy: EnginePolicy, lengths: Lengths) -> float:
     return max(1.0, min(policy.max_seqs, _FILLED * policy.kv_tokens / max(1.0, tokens)))
 
 
-def steady_states(
-    model: StepModel, policy: EnginePolicy, in_step: int, lengths: Lengths
-) -> Iterator[SteadyState]:
+def steady_states(model: StepModel, policy: EnginePolicy, in_step: int, lengths: Lengths) -> Iterator[SteadyState]:
     """List states from one request to as many as there is room for, geometrically. `in_step`: schedulers in step;
     else 1."""
     most = most_decoding(policy, lengths)

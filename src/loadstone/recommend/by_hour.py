@@ -89,7 +89,13 @@ def split_hours(options: RecommendOptions, plan: Plan) -> Hours | None:
     work = np.bincount(window, _PROMPT_WEIGHT * plan.input_tokens + plan.output_tokens, count) / lengths_s
     at = int(np.argmax(work))
     plans = tuple(
-        take_requests(plan, np.flatnonzero(window == each), each * every_s, float(rates[each])) for each in range(count)
+        take_requests(plan, np.flatnonzero(window == each), each * every_s, float(rates[each]))
+        for each in range(count)
     )
-    return Hours(work * (rates[at] / work[at]), every_s, options.start_up, (at * every_s, at * every_s + float(lengths_s[at]) + 1e-3), plans)
-
+    return Hours(
+        work * (rates[at] / work[at]),
+        every_s,
+        options.start_up,
+        (at * every_s, at * every_s + float(lengths_s[at]) + 1e-3),
+        plans,
+    )

@@ -37,7 +37,9 @@ def confirm_plans(
         enough = sum(_holds(each, options) for each in confirmed) >= options.plans
         if (enough or len(confirmed) >= 2 * options.plans) and not kinds - known:
             break
-        tried = sum(each.choice.finalist.deployment.gpu.name == head.finalist.deployment.gpu.name for each in confirmed)
+        tried = sum(
+            each.choice.finalist.deployment.gpu.name == head.finalist.deployment.gpu.name for each in confirmed
+        )
         if (enough or len(confirmed) >= 2 * options.plans) and (
             head.finalist.deployment.gpu.name in known or tried > 1
         ):
@@ -45,7 +47,11 @@ def confirm_plans(
         show_progress(f"simulating the asked load on {head.replicas} × {head.finalist.name}")
         confirmed.append(_confirm(head, choices, traffic, options, learned=learned))
     ordered = sorted(
-        confirmed, key=lambda each: (not _holds(each, options), each.choice.regret if _holds(each, options) else -each.asked.p_slo)
+        confirmed,
+        key=lambda each: (
+            not _holds(each, options),
+            each.choice.regret if _holds(each, options) else -each.asked.p_slo,
+        ),
     )
     return _check_first(ordered, traffic, options)
 
@@ -73,9 +79,7 @@ def _confirm(
     return plan
 
 
-def _check_first(
-    plans: list[ConfirmedPlan], traffic: Traffic, options: RecommendOptions
-) -> list[ConfirmedPlan]:
+def _check_first(plans: list[ConfirmedPlan], traffic: Traffic, options: RecommendOptions) -> list[ConfirmedPlan]:
     """Put first the first plan that also holds on the whole trace."""
     if not traffic.has_times:
         return plans
@@ -99,7 +103,11 @@ def show_with_seed(
     return [
         plan._replace(
             asked=simulate_asked(
-                plan.choice.finalist, plan.choice.replicas - options.reserve, traffic, learned=learned, assumed=assumed
+                plan.choice.finalist,
+                plan.choice.replicas - options.reserve,
+                traffic,
+                learned=learned,
+                assumed=assumed,
             )
         )
         for plan in plans

@@ -137,7 +137,9 @@ def simulate_load(candidate: Candidate, fleet: Fleet, traffic: Traffic, load: fl
     for plan in parts_to_simulate(candidate, traffic, load, size, _MOST_REQUESTS):
         run = run_cell(plan, 0, beside, grace_s=math.inf)
         loads.append(_summarise(run, plan.cells[0], load, size, traffic))
-    return max(loads, key=lambda each: (not each.keeps_up, max(each.figures[b.name] / b.bound_s for b in traffic.bounds)))
+    return max(
+        loads, key=lambda each: (not each.keeps_up, max(each.figures[b.name] / b.bound_s for b in traffic.bounds))
+    )
 
 
 def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:

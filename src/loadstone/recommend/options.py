@@ -117,7 +117,9 @@ class RecommendOptions(Flags):
     )
     plans: int = flag(RUN, "plans to show", 3, limits=Limits("must be 1 to 20", 1, most=20))
     seed: int = flag(
-        RUN, "seed of the requests by which the figures shown are simulated; the choice is the same for all", 0,
+        RUN,
+        "seed of the requests by which the figures shown are simulated; the choice is the same for all",
+        0,
         limits=AT_LEAST_0,
     )
     study: Path | None = flag(RUN, "write a study that measures these plans to this file", read=values.path)

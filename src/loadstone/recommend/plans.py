@@ -26,14 +26,27 @@ from loadstone.recommend.curve import Array, fleet_size, simulate_load
 from loadstone.recommend.decide import MeasurementValue, PlanChoice, best_of_each
 from loadstone.recommend.finalists import MeasuredRun, SimulatedCandidate
 from loadstone.recommend.options import HOURS_PER_MONTH, RecommendOptions
-from loadstone.recommend.result import ByHour, DeploymentPlan, FinalistPoint, GpuChoice, LatencySpan, MeasureNext, Rejected, Span
+from loadstone.recommend.result import (
+    ByHour,
+    DeploymentPlan,
+    FinalistPoint,
+    GpuChoice,
+    LatencySpan,
+    MeasureNext,
+    Rejected,
+    Span,
+)
 from loadstone.recommend.traffic import Traffic, replayed
 
 _MOST_REJECTED = 40
 
 
 def describe_plan(
-    confirmed: ConfirmedPlan, options: RecommendOptions, traffic: Traffic, found: Search, measured: Sequence[MeasuredRun]
+    confirmed: ConfirmedPlan,
+    options: RecommendOptions,
+    traffic: Traffic,
+    found: Search,
+    measured: Sequence[MeasuredRun],
 ) -> DeploymentPlan:
     """Return the plan with its capacity, cost, latencies and launch commands."""
     choice, asked, priced = confirmed.choice, confirmed.asked, bool(options.price)
@@ -122,7 +135,11 @@ def choose_by_gpu(
         if best is None:
             whys = [each for each in refused if parse_deployment(each.deployment).gpu.name == gpu]
             few = [each for each in whys if each.gpus_needed]
-            nearest = min(few, key=lambda each: each.gpus_needed) if few else max(whys, key=lambda each: each.alike, default=None)
+            nearest = (
+                min(few, key=lambda each: each.gpus_needed)
+                if few
+                else max(whys, key=lambda each: each.alike, default=None)
+            )
             rows.append(GpuChoice(gpu=gpu, deployment=None, why="" if nearest is None else nearest.why))
             continue
         choice, deployment = best.choice, best.choice.finalist.deployment

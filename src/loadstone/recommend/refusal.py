@@ -1,4 +1,4 @@
-"""Why nothing carries the traffic, and what is nearest to doing so."""
+"""Explains why nothing carries the traffic, and what is nearest to doing so."""
 
 from __future__ import annotations
 

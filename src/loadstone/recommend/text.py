@@ -142,9 +142,7 @@ def answer(document: Recommendation) -> str:
     gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
     begins = f"Deploy {best.replicas} × {best.deployment}: {gpus}"
     if not document.holds:
-        begins = (
-            f"Nothing holds with {document.confidence:.0%}; the nearest is {best.replicas} × {best.deployment}: {gpus}"
-        )
+        begins = f"Nothing holds with {document.confidence:.0%}; the nearest is {best.replicas} × {best.deployment}: {gpus}"
     return (
         f"{begins} {bounds} at {load} "
         f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "

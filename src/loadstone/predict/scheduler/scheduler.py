@@ -125,23 +125,9 @@ class Scheduler(Running):
         if self._unseen and (not self.decodes or not self._until_look()):
             self._unseen = 0
         if self._mixed:
-            if self._tight and self.decodes:
-                self._make_room()
-            if self._gather:
-                gathering = self._steps_to_gather()
-            if (self.waiting or self._prefilling) and not hold and not gathering:
-                self._fill(self._budget - self.decodes * self._decode_tokens)
-            self.decoding = self.decodes > 0
-        elif self._static:
-            if not self.running:
-                self._fill(1 << 62)
-            self.decoding = self.decodes > 0 and not self.chunks
+            gathering = self._schedule_mixed(hold)
         else:
-            if not hold:
-                self._fill(self._budget)
-            if self._tight and self.decodes and not self.chunks:
-                self._make_room()
-            self.decoding = self.decodes > 0 and not self.chunks
+            self._schedule_apart(hold)
         if self.chunks:
             self._missed = self._unseen
             return 1
@@ -149,6 +135,28 @@ class Scheduler(Running):
             return 0
         steps = self._steps_unchanged()
         return min(steps, gathering) if gathering else steps
+
+    def _schedule_mixed(self, hold: bool) -> int:
+        """Decide a step of prompts and decodes; returns for how many steps prompts wait for company."""
+        if self._tight and self.decodes:
+            self._make_room()
+        gathering = self._steps_to_gather() if self._gather else 0
+        if (self.waiting or self._prefilling) and not hold and not gathering:
+            self._fill(self._budget - self.decodes * self._decode_tokens)
+        self.decoding = self.decodes > 0
+        return gathering
+
+    def _schedule_apart(self, hold: bool) -> None:
+        """Decide a step of prompts or decodes, prompts first; of static batches when the one before has ended."""
+        if self._static:
+            if not self.running:
+                self._fill(1 << 62)
+        else:
+            if not hold:
+                self._fill(self._budget)
+            if self._tight and self.decodes and not self.chunks:
+                self._make_room()
+        self.decoding = self.decodes > 0 and not self.chunks
 
     def _steps_to_gather(self) -> int:
         """Count the decode steps for which those waiting wait for company, at most; 0: they do not.
@@ -272,17 +280,10 @@ class Scheduler(Running):
     # --- who is let in ----------------------------------------------------------------------------------------------
 
     def _fill(self, budget: int) -> None:
-        """Chunks for the step: of prompts under way first, then of those waiting, as far as they are let in."""
+        """Cut chunks for the step: of prompts under way first, then of those waiting, as far as they are let in."""
         chunks = self.chunks
-        for sequence in list(self._prefilling) if self._prefilling else ():
-            new = min(sequence.target - sequence.computed, budget)
-            if new <= 0 or sequence not in self.running or (self._tight and not self._take_for(sequence, new)):
-                continue
-            chunks.append((sequence, new, sequence.computed))
-            sequence.computed += new
-            budget -= new
-            if sequence.computed == sequence.target:
-                self._prefilling.remove(sequence)
+        if self._prefilling:
+            budget = self._go_on_with_prompts(budget)
         if self._resume:
             return
         if self._cache is not None:
@@ -311,6 +312,19 @@ class Scheduler(Running):
             budget -= new
             if sequence.computed < sequence.target:
                 self._prefilling.append(sequence)
+
+    def _go_on_with_prompts(self, budget: int) -> int:
+        """Cut the next chunks of prompts under way; returns what is left of the budget."""
+        for sequence in list(self._prefilling):
+            new = min(sequence.target - sequence.computed, budget)
+            if new <= 0 or sequence not in self.running or (self._tight and not self._take_for(sequence, new)):
+                continue
+            self.chunks.append((sequence, new, sequence.computed))
+            sequence.computed += new
+            budget -= new
+            if sequence.computed == sequence.target:
+                self._prefilling.remove(sequence)
+        return budget
 
     def _look_up(self, sequence: Sequence) -> None:
         """Find what the prefix cache has of a prompt: its first full blocks, but for the last token, which is

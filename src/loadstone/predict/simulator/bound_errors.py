@@ -52,9 +52,7 @@ class PredictionError(NamedTuple):
     covariance: Floats
 
 
-def predict_slopes(
-    model: StepModel, policy: EnginePolicy, in_step: int, decoding: float, lengths: Lengths
-) -> Floats:
+def predict_slopes(model: StepModel, policy: EnginePolicy, in_step: int, decoding: float, lengths: Lengths) -> Floats:
     """Return d ln (TTFT, TPOT) / d ln coefficient where so many requests decode, 2 × coefficients."""
 
     def logarithms(moved: StepModel) -> Floats:

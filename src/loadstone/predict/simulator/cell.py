@@ -93,24 +93,27 @@ def _run_step(
         arrival_s = arrivals[0][0] if arrivals else NEVER
         if duration_s is not None and client.measure_start_s is not None:
             stop_s = client.measure_start_s + duration_s + grace_s
+        soonest_s = min(arrival_s, next_s, timer_s)
+        if soonest_s == NEVER:
+            break
         # As things stand between the event before and the one to come.
-        while look is not None and look_s < stop_s and look_s < min(arrival_s, next_s, timer_s) < NEVER:
+        while look is not None and look_s < stop_s and look_s < soonest_s:
             look_s = look(look_s, run.states(look_s))
-        if stop_s < NEVER and stop_s < min(arrival_s, next_s, timer_s) < NEVER:
+        if stop_s < soonest_s:
             run.stop(stop_s)
             return
         if timer_s < arrival_s and timer_s <= next_s:
             now_s = timer_s
             client.act()
             timer_s = client.timer_s
-        elif arrival_s <= next_s and arrivals:
+        elif arrival_s <= next_s:
             now_s, index = pop(arrivals)
             sequence = _arrive(run, client, contents, index, now_s, duration_s)
             if only is None:
                 turn += 1
                 unit = route(units, turn, how)
             unit.add(sequence, now_s)
-        elif next_s < NEVER:
+        else:
             now_s = next_s
             for sequence in complete(unit):
                 index = sequence.row
@@ -120,8 +123,6 @@ def _run_step(
                 over_s = now_s + stream_s
                 answered(index, over_s)
             timer_s = client.timer_s
-        else:
-            break
     run.over_s = over_s
 
 

@@ -11,8 +11,7 @@ them).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Collection
 from itertools import takewhile
 
 from loadstone.core.plan import Load, Plan
@@ -44,22 +43,20 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
     engine = QuickEngine(run, policy, model)
     waiting, stretch, stream_s, end_s = engine.waiting, DecodeTimes(model).stretch, run.stream_s, run.end_s
     note = run.replicas[0].clock.stretches.append
-    now_s = over_s = run.start_s
-    look_s = NEVER if look is None else now_s
+    now_s = over_s = look_s = run.start_s
     alone, max_seqs = False, policy.max_seqs
     while True:
         # A request that finds the engine idle starts a step alone; one that comes at that very moment waits for the
         # next.
-        while not alone and arrivals and arrivals[0][0] <= now_s:
+        while arrivals and arrivals[0][0] <= now_s and not alone:
             waiting.append(pop(arrivals)[1])
         alone = False
-        b, steps, decodes = 0.0, 0, engine.decodes
+        a, b, steps, decodes = 0.0, 0.0, 0, engine.decodes
         if (waiting or engine.partial >= 0) and engine.fill():
             if engine.free_blocks < 0:
                 return False
-            a, steps = engine.time_prompts(), 1
+            (a, decodes), steps = engine.time_prompts(), 1
             after_s = now_s + a
-            decodes = engine.decodes if engine.mixed else 0
         elif decodes:
             a, b, steps = stretch(decodes, engine.context_tokens, decodes, engine.next_end - engine.tick)
             after_s = now_s + a * steps + b * (steps * (steps - 1) / 2)
@@ -69,9 +66,8 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
             after_s = arrivals[0][0]
         else:
             break
-        if look_s < after_s and look is not None:
-            over = partial(steps_over, now_s, a, b, steps) if steps > 1 else None
-            look_s = _show(engine, look, look_s, after_s, over, arrivals)
+        if look_s < after_s:
+            look_s = _show(engine, look, look_s, after_s, (now_s, a, b, steps), arrivals)
         if not steps:
             now_s, index = pop(arrivals)
             waiting.append(index)
@@ -79,12 +75,13 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
             continue
         if decodes:
             note((engine.tick, now_s, a, b))
+        else:
+            steps = 0
         now_s = after_s
-        if ended := engine.advance(steps if decodes else 0, now_s):
+        for index in engine.advance(steps, now_s):
+            end_s[index] = now_s
             over_s = now_s + stream_s
-            for index in ended:
-                end_s[index] = now_s
-                answered(index, over_s)
+            answered(index, over_s)
     run.over_s, run.issue_end_s = over_s, client.issue_end_s
     scheduler = run.replicas[0].scheduler
     scheduler.tick, scheduler.prompt_tokens = engine.tick, engine.prompt_tokens
@@ -94,18 +91,21 @@ def run_fast(run: CellRun, load: Load, policy: EnginePolicy, model: StepTimes, l
 
 def _show(
     engine: QuickEngine,
-    look: Look,
+    look: Look | None,
     look_s: float,
     until_s: float,
-    over: Callable[[float], int] | None,
+    stretch: tuple[float, float, float, int],
     arrivals: Collection[tuple[float, int]],
 ) -> float:
-    """Show the engine until then, as often as `look` asks for; returns when it wants to see it next. `over`: steps of
-    the stretch under way that are over at a moment."""
+    """Show the engine until then, as often as `look` asks for; returns when it wants to see it next. `stretch`: under
+    way, its t0, a, b and steps."""
+    if look is None:
+        return NEVER
     coming = arrivals if isinstance(arrivals, deque) else sorted(arrivals)
     while look_s < until_s:
         late = sum(1 for _ in takewhile(lambda each: each[0] <= look_s, coming))  # noqa: B023
-        look_s = look(look_s, [engine.state(0 if over is None else over(look_s), late)])
+        over = steps_over(*stretch, look_s) if stretch[3] > 1 else 0
+        look_s = look(look_s, [engine.state(over, late)])
     return look_s
 
 
@@ -124,7 +124,7 @@ class QuickEngine:
         self._input, self._output = run.requests.input_tokens, run.requests.output_tokens
         self._first_s, self._first_tick = run.journal.first_s, run.journal.first_tick
         self._step_s = model.step_s
-        self.mixed, self._chunked, self._max_seqs = policy.order == "mixed", policy.chunked, policy.max_seqs
+        self._mixed, self._chunked, self._max_seqs = policy.order == "mixed", policy.chunked, policy.max_seqs
         self._budget, self._block, self.free_blocks = policy.max_batched_tokens, policy.block_tokens, policy.kv_blocks
         block = policy.block_tokens
         self._most_blocks = [
@@ -142,7 +142,7 @@ class QuickEngine:
         """Let in what the budget of the next step has room for: the prompt under way, then those waiting. False:
         nothing."""
         inputs, waiting, chunks, begun = self._input, self.waiting, self._chunks, self._begun
-        budget = self._budget - self.decodes if self.mixed else self._budget
+        budget = self._budget - self.decodes if self._mixed else self._budget
         if self.partial >= 0 and budget > 0:
             new = min(inputs[self.partial] - self.partial_done, budget)
             chunks.append((new, self.partial_done))
@@ -168,11 +168,11 @@ class QuickEngine:
                 begun.append(index)
         return bool(chunks)
 
-    def time_prompts(self) -> float:
-        """Return the seconds of a step with the chunks."""
-        if self.mixed and self.decodes:
-            return self._step_s(self.decodes, self.context_tokens, self._chunks)
-        return self._step_s(0, 0, self._chunks)
+    def time_prompts(self) -> tuple[float, int]:
+        """Return the seconds of a step with the chunks, and how many decodes go with them."""
+        if self._mixed and self.decodes:
+            return self._step_s(self.decodes, self.context_tokens, self._chunks), self.decodes
+        return self._step_s(0, 0, self._chunks), 0
 
     def advance(self, steps: int, now_s: float) -> list[int]:
         """End the step, or so many of decodes, at `now_s`; returns those whose last token it wrote."""

@@ -56,7 +56,7 @@ def _read_deployment(model: str, options: SizeOptions) -> Iterator[Deployment]:
         yield _parse(f"{name}@{where}", [*([rest] if rest else []), *_engine(options, engine)])
 
 
-def _combine(model: str, options: SizeOptions) -> Iterator[Deployment]:
+def _check_gpus(model: str, options: SizeOptions) -> None:
     if (counted := _COUNTED.fullmatch(model)) is not None and counted[2][0].isalpha():
         raise InputError(f"MODEL: {model!r} is GPUs and no model; write e.g. llama-3.1-70b@{model}")
     for gpu in options.gpu:
@@ -65,6 +65,10 @@ def _combine(model: str, options: SizeOptions) -> Iterator[Deployment]:
             raise InputError(f"--gpu: {gpu!r} is a number of GPUs, not the name of one; {remedy}")
     if not options.gpu:
         raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {suggest(model) or EXAMPLE}")
+
+
+def _combine(model: str, options: SizeOptions) -> Iterator[Deployment]:
+    _check_gpus(model, options)
     counts = options.gpus or (1,)
     splits = list(product(options.tp or (None,), options.pp or (None,), options.dp or (None,), options.ep or (None,)))
     several = len(counts) * len(splits) > 1

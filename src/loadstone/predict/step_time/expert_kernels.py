@@ -49,9 +49,7 @@ def expert_kernel(engine: str, architecture: str, dtype: str) -> ExpertKernel:
     """Return the kernel for experts with weights of a type of the catalogue (`bf16`, `fp8`, `nvfp4`, `mxfp4`, `int4`
     …), or PER_TENSOR."""
     dtype = _ALIKE.get(dtype, dtype)
-    related = [each for each in expert_kernels() if architecture.startswith(each.architecture)]
-    nearest = max((each.architecture for each in related), key=len, default="")
-    here = [each for each in related if each.architecture == nearest]
+    here = _nearest_kernels(architecture)
     for kind in (dtype, _WIDENING):
         if near := [each for each in here if each.dtype == kind]:
             exact = [each for each in near if each.engine == engine]
@@ -62,6 +60,12 @@ def expert_kernel(engine: str, architecture: str, dtype: str) -> ExpertKernel:
         return _scale_16_bits(engine, architecture, [each for each in expert_kernels() if each.dtype == dtype])
     known = [each for each in expert_kernels() if each.dtype == dtype] or list(expert_kernels())
     return mean_of(engine, architecture, dtype, known)
+
+
+def _nearest_kernels(architecture: str) -> list[ExpertKernel]:
+    related = [each for each in expert_kernels() if architecture.startswith(each.architecture)]
+    nearest = max((each.architecture for each in related), key=len, default="")
+    return [each for each in related if each.architecture == nearest]
 
 
 def _scale_16_bits(engine: str, architecture: str, kernels: Sequence[ExpertKernel]) -> ExpertKernel:

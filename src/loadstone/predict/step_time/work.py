@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.catalogue.architecture.attention import CompressedAttention, FullAttention, LatentAttention
+from loadstone.catalogue.architecture.attention import Attention, CompressedAttention, FullAttention, LatentAttention
 from loadstone.catalogue.architecture.linear import LinearAttention
 from loadstone.catalogue.architecture.matrix import Matrix
 from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
@@ -225,17 +225,7 @@ class _Counter:
         biased = isinstance(run.mlp, DenseMlp) and run.mlp.bias
         self._small("layers", count * (1.5 if normed or biased else 1.0), _LAUNCHES["layer"])
         if run.attention is not None:
-            heads = run.attention.kv_heads if isinstance(run.attention, FullAttention) else 1
-            self._products(run, run.attention.weights(self.model.hidden), self.tp, 1, heads)
-            self._attention(run.attention, float(count))
-            if run.state is not None:
-                self._products(run, run.state.weights(self.model.hidden), self.tp, 1, 1)
-                self._state(run.state, float(count))
-            if self.tp > 1:
-                self._all_reduce(count, self.tp, 1.0)
-                if isinstance(run.attention, FullAttention) and run.attention.qk_norm == "whole":
-                    # A norm over the heads of all ranks: they reduce its sums of squares first.
-                    self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0, ring_of(self.gpu, self.tp))
+            self._attention_layers(run, run.attention)
         self._products(run, [each for each in run.extra if each.active], self.tp, 1, 1)  # what is looked up is none
         if run.mlp is not None:
             matrices = run.mlp.weights(self.model.hidden)
@@ -246,6 +236,20 @@ class _Counter:
             if self.ranks > 1:
                 # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the same volume.
                 self._all_reduce(count, self.ranks, float(self.group))
+
+    def _attention_layers(self, run: Layers, attention: Attention) -> None:
+        count = run.count
+        heads = attention.kv_heads if isinstance(attention, FullAttention) else 1
+        self._products(run, attention.weights(self.model.hidden), self.tp, 1, heads)
+        self._attention(attention, float(count))
+        if run.state is not None:
+            self._products(run, run.state.weights(self.model.hidden), self.tp, 1, 1)
+            self._state(run.state, float(count))
+        if self.tp > 1:
+            self._all_reduce(count, self.tp, 1.0)
+            if isinstance(attention, FullAttention) and attention.qk_norm == "whole":
+                # A norm over the heads of all ranks: they reduce its sums of squares first.
+                self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0, ring_of(self.gpu, self.tp))
 
     def _products(self, run: Layers, matrices: Iterable[Matrix], ranks: int, group: int, kv_heads: int) -> None:
         """One product for each set of matrices that engines fuse: those with the same input and format."""
@@ -306,9 +310,7 @@ class _Counter:
 
     # --- attention ----------------------------------------------------------------------------------------------
 
-    def _attention(
-        self, attention: FullAttention | LatentAttention | CompressedAttention | LinearAttention, count: float
-    ) -> None:
+    def _attention(self, attention: Attention, count: float) -> None:
         cache_bytes = KV_BYTES.get(self.deployment.kv_dtype or "", KV_BYTES[self.model.kv_dtype])
         if isinstance(attention, LinearAttention):
             self._state(attention, count)
