@@ -79,7 +79,7 @@ def test_a_plan_that_is_not_sure_enough_is_said_to_be_the_nearest() -> None:
 
 def test_each_kind_of_gpu_has_its_best_plan_beside_the_first() -> None:
     by_gpu = [
-        GpuChoice(gpu="H100", deployment="a", replicas=3, gpus=3, p_slo=0.86, usd_per_month=4380.0, more_usd_per_month=0.0),
+        GpuChoice(gpu="H100", deployment="a", replicas=3, gpus=3, usd_per_month=4380.0, more_usd_per_month=0.0),
         GpuChoice(
             gpu="H200", deployment="b", replicas=2, gpus=2, p_slo=0.9, usd_per_month=5000.0, more_usd_per_month=620.0,
             more_p_slo=0.04,

@@ -199,6 +199,7 @@ def _summarise_cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | 
     if info.slo and summary.requests.sent != 0:  # without requests, nothing was met or missed
         off = _factors(info.settings.slo_factors, cell)
         known = None if run.simulated else (1.0,)
+
         def factors(name: str) -> Sequence[float] | None:
             return off.get(name, known)
 

@@ -540,7 +540,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     def slo_probability(self) -> float | None:
         """The probability that it meets all its bounds; None where that is not known, or nothing was bounded.
 
-        Bounds on one measure stand and fall together; those on several are taken as independent, where it is measured.
+        Of what was measured, bounds on one measure stand and fall together; those on several are independent.
         """
         if self.p_slo is not None:
             return self.p_slo

@@ -1,4 +1,4 @@
-"""The plans that are shown: each is simulated under the load that was asked for, and those that do not hold there give
+"""The plans that are shown: each is simulated under the load that was asked for. Those that do not hold there give
 way to more replicas, or to the next."""
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from loadstone.recommend.traffic import Traffic
 
 _MOST_MORE = 3
 """Times that replicas are added to a plan that does not hold."""
+_MOST_OF_GPU = 2
+"""Plans of a kind of GPU that are tried for one that holds."""
 
 
 class ConfirmedPlan(NamedTuple):
-    """A plan under the asked load. on_whole: requests of the whole trace, where it was simulated for this plan too."""
+    """A plan under the asked load. on_whole: requests of the whole trace, where that was simulated besides."""
 
     choice: PlanChoice
     asked: AskedLoad
@@ -27,33 +29,24 @@ class ConfirmedPlan(NamedTuple):
 def confirm_plans(
     choices: Sequence[PlanChoice], traffic: Traffic, options: RecommendOptions, *, learned: bool
 ) -> list[ConfirmedPlan]:
-    """Return plans in their order: --plans of all, and the best of each kind of GPU. Those that hold with --confidence
-    stand first, of these the least regret."""
-    heads = best_of_each(choices)
+    """Return --plans of all plans, and the best of each kind of GPU: first those that hold with --confidence, of
+    these the least regret, then the likeliest."""
     confirmed: list[ConfirmedPlan] = []
-    kinds = {head.finalist.deployment.gpu.name for head in heads}
+    heads = best_of_each(choices)
     for head in heads:
-        known = {each.choice.finalist.deployment.gpu.name for each in confirmed if _holds(each, options)}
-        enough = sum(_holds(each, options) for each in confirmed) >= options.plans
-        if (enough or len(confirmed) >= 2 * options.plans) and not kinds - known:
-            break
-        tried = sum(
-            each.choice.finalist.deployment.gpu.name == head.finalist.deployment.gpu.name for each in confirmed
-        )
-        if (enough or len(confirmed) >= 2 * options.plans) and (
-            head.finalist.deployment.gpu.name in known or tried > 1
-        ):
-            continue
-        show_progress(f"simulating the asked load on {head.replicas} × {head.finalist.name}")
-        confirmed.append(_confirm(head, choices, traffic, options, learned=learned))
-    ordered = sorted(
-        confirmed,
-        key=lambda each: (
-            not _holds(each, options),
-            each.choice.regret if _holds(each, options) else -each.asked.p_slo,
-        ),
-    )
-    return _check_first(ordered, traffic, options)
+        held = [_name_gpu(each.choice) for each in confirmed if _holds(each, options)]
+        tried = [_name_gpu(each.choice) for each in confirmed]
+        few = len(held) < options.plans and len(tried) < 2 * options.plans
+        if few or (_name_gpu(head) not in held and tried.count(_name_gpu(head)) < _MOST_OF_GPU):
+            show_progress(f"simulating the asked load on {head.replicas} × {head.finalist.name}")
+            confirmed.append(_confirm(head, choices, traffic, options, learned=learned))
+    plans = sorted(confirmed, key=lambda each: each.choice.regret if _holds(each, options) else -each.asked.p_slo)
+    plans.sort(key=lambda each: not _holds(each, options))
+    return _check_first(plans, traffic, options)
+
+
+def _name_gpu(choice: PlanChoice) -> str:
+    return choice.finalist.deployment.gpu.name
 
 
 def _holds(plan: ConfirmedPlan, options: RecommendOptions) -> bool:

@@ -137,9 +137,11 @@ def simulate_load(candidate: Candidate, fleet: Fleet, traffic: Traffic, load: fl
     for plan in parts_to_simulate(candidate, traffic, load, size, _MOST_REQUESTS):
         run = run_cell(plan, 0, beside, grace_s=math.inf)
         loads.append(_summarise(run, plan.cells[0], load, size, traffic))
-    return max(
-        loads, key=lambda each: (not each.keeps_up, max(each.figures[b.name] / b.bound_s for b in traffic.bounds))
-    )
+
+    def exceed(each: SimulatedLoad) -> tuple[bool, float]:
+        return not each.keeps_up, max(each.figures[bound.name] / bound.bound_s for bound in traffic.bounds)
+
+    return max(loads, key=exceed)
 
 
 def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
@@ -151,7 +153,8 @@ def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
 def parts_to_simulate(
     candidate: Candidate, traffic: Traffic, load: float, size: int, most: int = MOST_REQUESTS
 ) -> list[Plan]:
-    """Return the requests that tell of `load` on each of `size` replicas, not many more than `most`. Raises InputError where one does not fit."""
+    """Return the requests that tell of `load` on each of `size` replicas, not many more than `most`. Raises
+    InputError where one does not fit."""
     level, kv_tokens = candidate.level, candidate.policy.longest_tokens
     if traffic.longest_tokens > kv_tokens:
         raise InputError(f"a request of {traffic.longest_tokens} tokens, and the KV cache holds {kv_tokens}")

@@ -115,8 +115,8 @@ def affordable(choices: Sequence[PlanChoice], traffic: Traffic, options: Recomme
         sure = [each for each in choices if each.p_slo >= options.confidence]
         least = min(sure, key=month) if sure else max(choices, key=lambda each: each.p_slo)
         raise InputError(
-            f"--budget: ${options.budget:,.0f} a month is too little; the cheapest plan that holds, {least.replicas} × "
-            f"{least.finalist.name} with {least.p_slo:.0%}, takes ${month(least):,.0f}"
+            f"--budget: ${options.budget:,.0f} a month is too little; the cheapest plan that holds, "
+            f"{least.replicas} × {least.finalist.name} with {least.p_slo:.0%}, takes ${month(least):,.0f}"
         )
     return kept
 

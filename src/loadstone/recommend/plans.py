@@ -97,8 +97,8 @@ def _explain_probability(asked: AskedLoad) -> str:
     held = next((f"; of what was stated with {words}, {often} % held" for least, words, often in _HELD
                  if asked.p_slo >= least), "")  # fmt: skip
     return (
-        f"{asked.p_slo:.0%} because {name} breaks in {missed:.0%} of the draws: its time may be off by {off:.0%}, and "
-        f"{share:.0%} of that variance is {cause}{held}"
+        f"{asked.p_slo:.0%} because {name} breaks in {missed:.0%} of the draws: its time may be off by {off:.0%}, "
+        f"and {share:.0%} of that variance is {cause}{held}"
     )
 
 

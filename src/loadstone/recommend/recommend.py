@@ -27,7 +27,7 @@ from loadstone.recommend.progress import show_progress
 from loadstone.recommend.refusal import explain_refusal
 from loadstone.recommend.result import BoundText, Recommendation, TrafficText
 from loadstone.recommend.study import write_study
-from loadstone.recommend.traffic import traffic_of
+from loadstone.recommend.traffic import Traffic, traffic_of
 from loadstone.workload.options import check_limits
 
 

@@ -116,8 +116,8 @@ def why_measure(document: Recommendation) -> str:
     unit = "dollars a month" if document.plans[0].usd_per_month is not None else "GPUs"
     count = f", some {step.requests:,.0f} requests," if step.requests is not None else ""
     return (
-        f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from {_plain(step.regret_now)} "
-        f"to {_plain(step.regret_after)} {unit}. Give the run folder to --with afterwards."
+        f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from "
+        f"{_plain(step.regret_now)} to {_plain(step.regret_after)} {unit}. Give the run folder to --with afterwards."
     )
 
 
@@ -140,11 +140,9 @@ def answer(document: Recommendation) -> str:
         f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
     )
     gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
-    begins = f"Deploy {best.replicas} × {best.deployment}: {gpus}"
-    if not document.holds:
-        begins = f"Nothing holds with {document.confidence:.0%}; the nearest is {best.replicas} × {best.deployment}: {gpus}"
+    begins = "Deploy" if document.holds else f"Nothing holds with {document.confidence:.0%}; the nearest is"
     return (
-        f"{begins} {bounds} at {load} "
+        f"{begins} {best.replicas} × {best.deployment}: {gpus} {bounds} at {load} "
         f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
         f"{best.p_slo:.0%}."
     )

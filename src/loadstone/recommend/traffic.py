@@ -117,7 +117,8 @@ class Traffic:
 
 
 def traffic_of(options: RecommendOptions, seed: int | None = None) -> Traffic:
-    """Draw the traffic; None: as it is for every choice. Raises InputError: no load or two, no bound that can be held."""
+    """Draw the traffic, without a seed as it is for every choice. Raises InputError: no load or two, no bound that
+    can be held."""
     if options.trace is not None and (options.rate is not None or options.concurrency is not None):
         raise InputError("--trace: comes at its own times; leave --rate and --concurrency out")
     if options.rate is not None and options.concurrency is not None:

@@ -1,16 +1,17 @@
 """How far predicted TTFT and TPOT may be off together, and what that does to bounded figures under one load.
 
-This is the rule by which `simulate --slo`, reports and `recommend` state probabilities. ln(measured/predicted) of TTFT
-and TPOT is one vector: the profile's coefficients, J·C·Jᵀ, what remained when the profile was fitted, and of an assumed
-acceptance its spread. Its tails are Student's. In a draw in which steps take m times as long, the load is simulated m
-times as fast on the engine's clock, and times are multiplied by m; so a queue grows as it would.
+This is the rule by which `simulate --slo`, reports and `recommend` state probabilities. ln(measured/predicted) of
+TTFT and TPOT is one vector. Its covariance has that of the profile's coefficients, J·C·Jᵀ, what remained when the
+profile was fitted, and of an assumed acceptance its spread. Its tails are Student's. In a
+draw in which steps take m times as long, the load is simulated m times as fast on the engine's clock, and times are
+multiplied by m; so a queue grows as it would.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -69,9 +70,10 @@ def predict_slopes(model: StepModel, policy: EnginePolicy, in_step: int, decodin
 
 
 def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -> dict[str, Floats]:
-    """Return the covariance of the error of a run by its cause, at the batch in which its requests were."""
-    model, policy = fleet.model, fleet.policy
-    assert isinstance(model, StepModel)
+    """Return the covariance of the error of a run by its cause, at the batch in which its requests were.
+
+    The fleet's steps are those of a StepModel."""
+    model, policy = cast(StepModel, fleet.model), fleet.policy
     decoding, lengths = _observe_batch(run, fleet)
     slopes = predict_slopes(model, policy, fleet.replicas if fleet.in_step else 1, decoding, lengths)
     profile, rest = model.profile, remaining(model.profile)

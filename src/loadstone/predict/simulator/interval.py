@@ -41,7 +41,7 @@ class CellIntervals(NamedTuple):
     """Tells how far a cell's figures may be off.
 
     intervals  by metric, what its p50 is multiplied by for the low and the high end of the 80 % interval
-    factors    by bound of the SLO, equally likely factors of the figure that is bounded, draw by draw (bound_errors.py)
+    factors    by bound of the SLO, equally likely factors of its figure, draw by draw (bound_errors.py)
     """
 
     intervals: dict[str, Interval]

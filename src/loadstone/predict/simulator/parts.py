@@ -36,7 +36,7 @@ def hasten(plan: Plan, factor: float) -> Plan:
 def thin(plan: Plan, share: float) -> Plan:
     """Return what a router sends to a part of a fleet: that share of the requests, evenly, at their own times.
 
-    A share above 1 is of several such crowds: each sends the same lengths, a moment later and with prompts of its own.
+    A share above 1 is of several such crowds: each sends the same lengths, a moment later and with its own prompts.
     """
     crowds = max(1, int(np.ceil(share - 1e-9)))
     if crowds > 1:
