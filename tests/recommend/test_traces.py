@@ -125,6 +125,7 @@ def test_the_first_plan_holds_on_the_whole_trace(stretches, tmp_path: Path) -> N
 def test_shared_prefixes_count_as_cached_where_candidates_are_chosen() -> None:
     few = {
         "input": "8k",
+        "output": "32",
         "rate": 40,
         "gpus": "h100",
         "engine": "vllm",

@@ -27,8 +27,9 @@ from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.simulator.latencies import request_rows, simulated_pace
 from loadstone.recommend.curve import fleet_size, parts_to_simulate
 from loadstone.recommend.finalists import SimulatedCandidate
-from loadstone.recommend.traffic import Traffic
+from loadstone.recommend.traffic import MOST_REQUESTS, Traffic
 
+_LEAST_REQUESTS = 2_000
 _WHOLE_REQUESTS = 20_000
 """A trace of so many on the replicas that are simulated is simulated whole, for each draw of errors too."""
 
@@ -64,12 +65,13 @@ def simulate_asked(
     size = fleet_size(candidate, replicas, traffic)
     fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
     beside = replace(fleet, replicas=fleet.replicas * size)
-    parts, whole = parts_to_simulate(candidate, traffic, load, size), True
+    parts, whole = parts_to_simulate(candidate, traffic, load, size, (_LEAST_REQUESTS, MOST_REQUESTS)), True
     if traffic.has_times:
         share = load * size / traffic.plan.cells[0].value
         whole = share * len(traffic.plan) <= _WHOLE_REQUESTS
         parts = traffic.parts(load * size, len(traffic.plan), 1.0) if whole else parts
-    asked = [_judge_part(finalist, beside, part, traffic, size, learned=learned, assumed=assumed) for part in parts]
+    error = finalist.error if learned else None
+    asked = [_judge_part(beside, part, traffic, size, error, assumed=assumed) for part in parts]
     worst = min(asked, key=lambda each: (each.met, each.p_slo))
     return worst._replace(whole=whole, requests=sum(len(part) for part in parts))
 
@@ -90,22 +92,15 @@ def check_whole(finalist: SimulatedCandidate, replicas: int, traffic: Traffic) -
 
 
 def _judge_part(
-    finalist: SimulatedCandidate,
-    fleet: Fleet,
-    part: Plan,
-    traffic: Traffic,
-    size: int,
-    *,
-    learned: bool,
-    assumed: bool,
+    fleet: Fleet, part: Plan, traffic: Traffic, size: int, error: PredictionError | None, *, assumed: bool
 ) -> AskedLoad:
     run, load = run_cell(part, 0, fleet, grace_s=math.inf), part.cells[0]
     names = [each.name for each in traffic.bounds]
-    causes = {"what the measurement leaves open": finalist.error.covariance}
-    error = finalist.error
-    if not learned:
+    if error is None:
         causes = split_error(run, fleet, acceptance_known=not assumed)
         error = PredictionError(np.zeros(2), np.sum(list(causes.values()), axis=0))
+    else:
+        causes = {"what the measurement leaves open": error.covariance}
     factors = bound_factors(part, run, fleet, names, error)
     rows = request_rows(run)
     metrics = Metrics(**latencies_of(rows[rows["measured"]], load))

@@ -16,7 +16,7 @@ from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, simulated_pace
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.candidates import Candidate
-from loadstone.recommend.traffic import LEAST_REQUESTS, MOST_REQUESTS, QuantileBound, Traffic
+from loadstone.recommend.traffic import LEAST_REQUESTS, QuantileBound, Traffic
 
 Array = NDArray[np.float64]
 _STEP = 1.3
@@ -134,7 +134,7 @@ def simulate_load(candidate: Candidate, fleet: Fleet, traffic: Traffic, load: fl
     size = fleet_size(candidate, replicas, traffic)
     beside = replace(fleet, replicas=fleet.replicas * size)
     loads = []
-    for plan in parts_to_simulate(candidate, traffic, load, size, _MOST_REQUESTS):
+    for plan in parts_to_simulate(candidate, traffic, load, size, (LEAST_REQUESTS, _MOST_REQUESTS)):
         run = run_cell(plan, 0, beside, grace_s=math.inf)
         loads.append(_summarise(run, plan.cells[0], load, size, traffic))
 
@@ -151,17 +151,17 @@ def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
 
 
 def parts_to_simulate(
-    candidate: Candidate, traffic: Traffic, load: float, size: int, most: int = MOST_REQUESTS
+    candidate: Candidate, traffic: Traffic, load: float, size: int, requests: tuple[int, int]
 ) -> list[Plan]:
-    """Return the requests that tell of `load` on each of `size` replicas, not many more than `most`. Raises
-    InputError where one does not fit."""
+    """Return the requests that tell of `load` on each of `size` replicas, as few and as many `requests` as
+    that. Raises InputError where one does not fit."""
     level, kv_tokens = candidate.level, candidate.policy.longest_tokens
     if traffic.longest_tokens > kv_tokens:
         raise InputError(f"a request of {traffic.longest_tokens} tokens, and the KV cache holds {kv_tokens}")
     # Of a trace the same windows for all loads: those that the candidate's own capacity asks for.
     usual = candidate.load if traffic.has_times else load
     under_way = usual * (level.base_s + traffic.output_tokens * level.tpot_s) if traffic.is_open else load
-    wanted = int(min(most, max(LEAST_REQUESTS, _WAVES * size * under_way)))
+    wanted = int(min(requests[1], max(requests[0], _WAVES * size * under_way)))
     if traffic.has_times:
         wanted = max(1, int(wanted * traffic.plan.cells[0].value / (usual * size)))
     return traffic.parts(load * size, wanted, _weigh_prompts(candidate, traffic))

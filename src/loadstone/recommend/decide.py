@@ -84,7 +84,7 @@ def rank_choices(
 def _counts_to_try(needed: Array, most: int, planned: int, least: int, confidence: float) -> list[int]:
     enough = np.quantile(np.clip(needed, 1, most), (*_QUANTILES, confidence), method="higher")
     wanted = {planned, *(math.ceil(value) for value in enough)}
-    wanted |= {math.ceil(enough[-1]) + more for more in (-1, 1, 2)}
+    wanted |= {math.ceil(enough[-1]) + more for more in (1, 2)}
     return sorted(each for each in wanted if least <= each <= most)
 
 

@@ -94,7 +94,10 @@ class Traffic:
         if self.is_open:
             cell = msgspec.structs.replace(cell, value=load, time_scale=cell.time_scale * cell.value / load)
             return replace(part, cells=(cell,), intended_s=part.intended_s * (plan.cells[0].value / load))
-        return replace(part, cells=(msgspec.structs.replace(cell, value=float(max(1, round(load)))),))
+        users = max(1, round(load))
+        phase = part.phase.copy()
+        phase[: min(users, len(phase) // 2)] = 0  # all of them come at once, and nobody does so later
+        return replace(part, phase=phase, cells=(msgspec.structs.replace(cell, value=float(users)),))
 
     def parts(self, load: float, requests: int, prompt_weight: float) -> list[Plan]:
         """Return plans of so many per second: of requests that have times of their own a share, in the windows of so
