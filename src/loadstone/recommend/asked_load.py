@@ -35,7 +35,7 @@ _WHOLE_REQUESTS = 20_000
 
 
 class AskedLoad(NamedTuple):
-    """What a plan does under the load that was asked for. Latencies in seconds, throughputs of a replica.
+    """Holds what a plan does under the load that was asked for. Latencies in seconds, throughputs of a replica.
 
     p_slo     the probability that all bounds hold; `met`: by the best prediction
     weakest   the bound that breaks most often in draws of the errors, and in which share of them

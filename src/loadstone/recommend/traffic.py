@@ -75,7 +75,7 @@ class Traffic:
 
     @property
     def has_times(self) -> bool:
-        """Whether requests come at times that are to be kept: those of a trace, or in bunches."""
+        """Tell whether requests come at times that are to be kept: those of a trace, or in bunches."""
         return self.is_open and self.plan.cells[0].process not in ("poisson", "constant")
 
     @property
