@@ -97,7 +97,7 @@ class Curve:
 
 
 def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Curve:
-    """Simulate a replica under loads around its capacity, and at its share of the traffic. Raises InputError where a
+    """Simulate a replica under loads around its capacity. Raises InputError where a
     request does not fit."""
     points: dict[float, SimulatedLoad] = {}
     fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
@@ -125,7 +125,6 @@ def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Cur
         for _ in range(_HALVINGS):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if holds(middle) else (low, middle)
-    holds(traffic.demand / replicas)
     return Curve([points[load] for load in sorted(points)], low)
 
 

@@ -191,9 +191,15 @@ def follow_hours(choice: PlanChoice, hours: Hours, options: RecommendOptions, tr
     holds = _window_test(finalist.candidate, traffic)
     by_rate = hours.followed(replicas, reserve)
     here = by_rate.copy()
+    broken = 0
     for at, window in enumerate(hours.plans):
-        while here[at] < replicas and len(window) and not holds(window, int(here[at]) - reserve):
-            here[at] += 1
+        held = not len(window)
+        while not held:
+            held = holds(window, int(here[at]) - reserve)
+            if not held and here[at] >= replicas:
+                broken += 1
+                break
+            here[at] += not held
     drawn = hours.replicas(np.maximum(finalist.capacities, 1e-9)[:, None], reserve) + (here - by_rate)
     most = options.gpus_max // finalist.deployment.gpus
     drawn = drawn[drawn.max(axis=1) <= most]  # in the others nothing holds, at any cost
@@ -207,6 +213,7 @@ def follow_hours(choice: PlanChoice, hours: Hours, options: RecommendOptions, tr
         gpus=mean * finalist.deployment.gpus,
         usd_per_month=Span(mean * month, min(low, mean) * month, max(high, mean) * month) if month else None,
         saves=1 - mean / replicas,
+        broken=broken,
     )
 
 

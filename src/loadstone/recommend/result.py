@@ -48,6 +48,7 @@ class ByHour(msgspec.Struct, frozen=True, kw_only=True):
     replicas  by window, the reserve included
     gpus      that are paid for on average, those that start up included; usd_per_month: what they cost
     saves     share of what the plan costs with all its replicas all the time
+    broken    windows in which not even all replicas hold the bounds, by the best prediction
     """
 
     replicas: list[int]
@@ -56,6 +57,7 @@ class ByHour(msgspec.Struct, frozen=True, kw_only=True):
     gpus: float
     usd_per_month: Span | None
     saves: float
+    broken: int = 0
 
 
 class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):

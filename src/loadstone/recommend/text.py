@@ -86,7 +86,7 @@ def _describe_gpus(document: Recommendation) -> list[str]:
     lines = []
     for each in document.by_gpu:
         if each.deployment is None:
-            lines.append(f"On {each.gpu}: nothing, {each.why or 'no finalist holds the bounds'}.")
+            lines.append(f"On {each.gpu}: nothing, {each.why or 'none that holds the bounds within what is given'}.")
             continue
         cost = ""
         if each.usd_per_month is not None:
@@ -101,11 +101,12 @@ def _describe_gpus(document: Recommendation) -> list[str]:
 def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
     window = "hour" if plan.every_s == 3600 else f"{plan.every_s / 60:g} min"
     cost = plan.usd_per_month
+    broken = f"; in {plan.broken} of {len(plan.replicas)} not even all hold the bounds" if plan.broken else ""
     paid = f", ${cost.value:,.0f} a month ({cost.low:,.0f} to {cost.high:,.0f})" if cost is not None else ""
     return (
         f"Plan {number} by the {window}: {min(plan.replicas)} to {max(plan.replicas)} replicas, {plan.gpus:.1f} GPUs "
         f"on average with {plan.start_up_s / 60:g} min to start{paid}: {plan.saves:.0%} less than {replicas} all the "
-        "time."
+        f"time{broken}."
     )
 
 
