@@ -32,6 +32,8 @@ _STEPS = (None, 2048, 16384)
 _SLOTS = (None, 64, 256)
 _DRAFTS = (None, 1, 3)
 Models = dict[tuple[object, ...], StepModel]
+_HOPELESS = 4.0
+"""Layouts so many times as dear as the cheapest are looked at under their engine's own limits alone."""
 _NO_ROOM = "does not fit"
 _MOST_TP = 16
 _MOST_STAGES = 4
@@ -91,7 +93,7 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
     refusals: dict[tuple[object, ...], Refused] = {}
     models: Models = {}
     memories: dict[tuple[object, ...], Memory | str] = {}
-    looked_at = 0
+    looked_at, least = 0, math.inf
 
     def refuse(deployment: Deployment, refused: Refused) -> None:
         kind = (deployment.gpu.name, deployment.gpus, deployment.engine, deployment.weights_dtype, refused.why)
@@ -108,7 +110,7 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
             refuse(base, Refused(base.name, memory if isinstance(memory, str) else _NO_ROOM))
             looked_at += 1
             continue
-        for deployment in vary_limits(base):
+        for number, deployment in enumerate(vary_limits(base)):
             looked_at += 1
             try:
                 candidate = make_candidate(deployment, options, traffic, prices, models)
@@ -117,8 +119,11 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
                 continue
             if candidate.replicas:
                 candidates.append(candidate)
+                least = min(least, candidate.cost)
             else:
                 refuse(deployment, _refuse(candidate, traffic))
+            if number == 0 and candidate.cost > _HOPELESS * least:
+                break
     candidates.sort(key=lambda each: (each.cost, -each.load * each.replicas))
     return Search(candidates, [_explain_no_room(each) for each in refusals.values()], looked_at)
 
