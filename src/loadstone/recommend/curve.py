@@ -24,6 +24,8 @@ _MOST_STEPS = 8
 _HALVINGS = 3
 _MOST_REQUESTS = 4_000
 """Requests of one of the loads among which a capacity is looked for."""
+_BELOW = 0.65, 0.35
+"""Shares of the capacity that are simulated too: what a slower engine would hold."""
 _WAVES = 6
 """Requests of a simulation, for each that is under way at once."""
 _MOST_FLEET = 4
@@ -125,6 +127,8 @@ def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Cur
         for _ in range(_HALVINGS):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if holds(middle) else (low, middle)
+    for share in _BELOW:
+        holds(low * share if low else candidate.load * share)
     return Curve([points[load] for load in sorted(points)], low)
 
 
