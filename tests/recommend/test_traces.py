@@ -77,7 +77,7 @@ def test_many_replicas_under_a_bursty_trace_are_as_fast_as_all_of_them_simulated
     traffic = traced(write_trace(tmp_path / "t.csv", *stretches), slo="tpot_p90<30ms")
     candidate = make_candidate(parse_deployment(NAME), options(), traffic, Prices(), {})
     fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
-    some = simulate_load(candidate, fleet, traffic, traffic.demand / 24, 24)
+    some = simulate_load(candidate, traffic, traffic.demand / 24, 24)
     run = run_cell(traffic.plan, 0, replace(fleet, replicas=24), grace_s=math.inf)
     whole = float(np.quantile(latencies_s(answered_rows(run))["tpot_s"], 0.9))
     assert some.figures["tpot_p90"] == pytest.approx(whole, rel=0.15)

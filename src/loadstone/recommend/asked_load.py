@@ -7,7 +7,6 @@ judged by the same function (analyse/slo.py).
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from loadstone.analyse.metrics import latencies_of
 from loadstone.analyse.slo import Bound, bounds_of, probability_of
 from loadstone.core.plan import Plan
-from loadstone.core.summary import Latency, Metrics, Requests
+from loadstone.core.summary import Latency, Requests
 from loadstone.predict.simulator.bound_errors import (
     PredictionError,
     bound_factors,
@@ -23,9 +22,9 @@ from loadstone.predict.simulator.bound_errors import (
     split_error,
 )
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.fleet import Fleet, fleet_with
+from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.latencies import request_rows, simulated_pace
-from loadstone.recommend.curve import fleet_size, parts_to_simulate
+from loadstone.recommend.curve import fleet_beside, fleet_size, parts_to_simulate
 from loadstone.recommend.finalists import SimulatedCandidate
 from loadstone.recommend.traffic import MOST_REQUESTS, Traffic
 
@@ -63,15 +62,14 @@ def simulate_asked(
     finalist's errors are not those of the profile alone; `assumed`: nobody gave the acceptance of drafts."""
     candidate, load = finalist.candidate, traffic.demand / replicas
     size = fleet_size(candidate, replicas, traffic)
-    fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
-    beside = replace(fleet, replicas=fleet.replicas * size)
+    fleet = fleet_beside(candidate, traffic, size)
     parts, whole = parts_to_simulate(candidate, traffic, load, size, (_LEAST_REQUESTS, MOST_REQUESTS)), True
     if traffic.has_times:
         share = load * size / traffic.plan.cells[0].value
         whole = share * len(traffic.plan) <= _WHOLE_REQUESTS
         parts = traffic.parts(load * size, len(traffic.plan), 1.0) if whole else parts
     error = finalist.error if learned else None
-    asked = [_judge_part(beside, part, traffic, size, error, assumed=assumed) for part in parts]
+    asked = [_judge_part(fleet, part, traffic, size, error, assumed=assumed) for part in parts]
     worst = min(asked, key=lambda each: (each.met, each.p_slo))
     return worst._replace(whole=whole, requests=sum(len(part) for part in parts))
 
@@ -80,9 +78,9 @@ def check_whole(finalist: SimulatedCandidate, replicas: int, traffic: Traffic) -
     """Simulate the whole trace by the best prediction; returns whether all bounds hold, and its requests."""
     candidate = finalist.candidate
     size = fleet_size(candidate, replicas, traffic)
-    fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
+    fleet = fleet_beside(candidate, traffic, size)
     (part,) = traffic.parts(traffic.demand / replicas * size, len(traffic.plan), 1.0)
-    run = run_cell(part, 0, replace(fleet, replicas=fleet.replicas * size), grace_s=math.inf)
+    run = run_cell(part, 0, fleet, grace_s=math.inf)
     figures = bounded_figures(run, part, [each.name for each in traffic.bounds])
     middle = np.exp(finalist.error.mean)
     holds = all(
@@ -103,7 +101,7 @@ def _judge_part(
         causes = {"what the measurement leaves open": error.covariance}
     factors = bound_factors(part, run, fleet, names, error)
     rows = request_rows(run)
-    metrics = Metrics(**latencies_of(rows[rows["measured"]], load))
+    metrics = latencies_of(rows[rows["measured"]], load)
     bounds = [Bound(each.name, each.bound_s) for each in traffic.bounds]
     judged = bounds_of(bounds, load, Requests(sent=len(rows), ok=len(rows)), metrics, factors.get)
     keeps_up = not load.is_open or simulated_pace(run, load).keeps_up is not False

@@ -76,7 +76,7 @@ def _check_first(plans: list[ConfirmedPlan], traffic: Traffic, options: Recommen
     """Put first the first plan that also holds on the whole trace."""
     if not traffic.has_times:
         return plans
-    failed = []
+    failed: list[ConfirmedPlan] = []
     for at, plan in enumerate(plans):
         if plan.asked.whole or not _holds(plan, options):
             return [*plans[at:], *failed]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +25,7 @@ _MOST_STEPS = 8
 _HALVINGS = 3
 _MOST_REQUESTS = 4_000
 """Requests of one of the loads among which a capacity is looked for."""
+_COARSE_BLOCK = 128
 _BELOW = 0.65, 0.35
 """Shares of the capacity that are simulated too: what a slower engine would hold."""
 _WAVES = 6
@@ -102,12 +104,11 @@ def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Cur
     """Simulate a replica under loads around its capacity. Raises InputError where a
     request does not fit."""
     points: dict[float, SimulatedLoad] = {}
-    fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
 
     def holds(load: float) -> bool:
         load = load if traffic.is_open else max(1.0, float(round(load)))
         if load not in points:
-            points[load] = simulate_load(candidate, fleet, traffic, load, replicas)
+            points[load] = simulate_load(candidate, traffic, load, replicas)
         return points[load].holds(traffic.bounds)
 
     low, high = 0.0, math.inf
@@ -132,13 +133,12 @@ def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Cur
     return Curve([points[load] for load in sorted(points)], low)
 
 
-def simulate_load(candidate: Candidate, fleet: Fleet, traffic: Traffic, load: float, replicas: int) -> SimulatedLoad:
+def simulate_load(candidate: Candidate, traffic: Traffic, load: float, replicas: int) -> SimulatedLoad:
     """Simulate `load` of each replica, of which some run side by side. Raises InputError as simulate_curve does."""
     size = fleet_size(candidate, replicas, traffic)
-    beside = replace(fleet, replicas=fleet.replicas * size)
-    loads = []
+    fleet, loads = fleet_beside(candidate, traffic, size), []
     for plan in parts_to_simulate(candidate, traffic, load, size, (LEAST_REQUESTS, _MOST_REQUESTS)):
-        run = run_cell(plan, 0, beside, grace_s=math.inf)
+        run = run_cell(plan, 0, fleet, grace_s=math.inf)
         loads.append(_summarise(run, plan.cells[0], load, size, traffic))
 
     def exceed(each: SimulatedLoad) -> tuple[bool, float]:
@@ -151,6 +151,16 @@ def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
     """Count the replicas that are simulated side by side. In a closed loop the least busy takes what its neighbour
     would: each keeps its share, so one tells of all."""
     return 1 if candidate.deployment.dp > 1 or not traffic.is_open else min(replicas, _MOST_FLEET)
+
+
+def fleet_beside(candidate: Candidate, traffic: Traffic, size: int) -> Fleet:
+    """Make `size` replicas. Requests of a trace share blocks of hundreds of tokens: smaller ones than a part of these
+    tell no more, and take long."""
+    policy, blocks = candidate.policy, traffic.plan.blocks
+    if blocks is not None and policy.block_tokens < (tokens := min(_COARSE_BLOCK, blocks.tokens)):
+        policy = msgspec.structs.replace(policy, block_tokens=tokens, kv_blocks=max(1, policy.kv_tokens // tokens))
+    fleet = fleet_with(candidate.deployment, policy, candidate.model)
+    return replace(fleet, replicas=fleet.replicas * size)
 
 
 def parts_to_simulate(

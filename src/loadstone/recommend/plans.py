@@ -16,7 +16,6 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import Z80
 from loadstone.engines import launch_of
-from loadstone.predict.simulator.fleet import fleet_with
 from loadstone.predict.step_time.step import parts_of
 from loadstone.recommend.asked_load import AskedLoad
 from loadstone.recommend.by_hour import Hours
@@ -219,13 +218,12 @@ def follow_hours(choice: PlanChoice, hours: Hours, options: RecommendOptions, tr
 
 def _window_test(candidate: Candidate, traffic: Traffic) -> Callable[[Plan, int], bool]:
     """Return the test whether so many replicas hold the bounds in a window of the trace, by the best prediction."""
-    fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
     growth = traffic.demand / traffic.plan.cells[0].value
 
     def holds(window: Plan, replicas: int) -> bool:
         load = growth * window.cells[0].value / replicas
         part = dataclasses.replace(traffic, plan=window, windows={})
-        simulated = simulate_load(candidate, fleet, part, load, replicas)  # it ends, so that latencies alone count
+        simulated = simulate_load(candidate, part, load, replicas)  # it ends, so that latencies alone count
         return all(simulated.figures[each.name] <= each.bound_s for each in traffic.bounds)
 
     return holds

@@ -100,7 +100,7 @@ def acceptance_spread(policy: EnginePolicy) -> float:
 
 def draw_factors(error: PredictionError) -> Floats:
     """Return equally likely factors of TTFT and TPOT, draws × 2: the same draws for every deployment."""
-    from scipy.special import gammaincinv, ndtri  # type: ignore[import-untyped]
+    from scipy.special import gammaincinv, ndtri
 
     golden = 1.2207440846057596  # the root of x⁴ = x + 1: its powers fill three dimensions evenly
     shares = np.mod(0.5 + np.arange(1, _DRAWS + 1)[:, None] / golden ** np.arange(1, 4), 1.0)
