@@ -25,7 +25,7 @@ from loadstone.core.errors import DiskFullError, LoadstoneError, NoRoomError, la
 from loadstone.core.signals import SIGNALS
 from loadstone.measure.client.clock import RunClock, ask_for_stamps, new_event_loop
 from loadstone.measure.client.load import StepLoad
-from loadstone.measure.client.priority import rise
+from loadstone.measure.client.priority import WeightGuard, leads_session, rise
 from loadstone.measure.client.protocol import (
     EndedRequests,
     EndStep,
@@ -66,6 +66,8 @@ class Worker:
         self._loop.set_exception_handler(self._on_exception)
         for regular in (self._sender.sweep, self._flush_regularly, self._report_regularly):
             regular()
+        if leads_session():
+            WeightGuard(self._loop).watch()
         with socket.socket() as probe:
             stamps = ask_for_stamps(probe)
             # What lives now lives to the end, and nothing on the hot path makes cycles: no collector's pauses.
