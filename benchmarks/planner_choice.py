@@ -28,7 +28,8 @@ from loadstone.calibrate.points import deployment_of, read_points
 from loadstone.calibrate.update import SIGMA
 from loadstone.calibrate.validate import Scored, score
 from loadstone.core.statistics.distribution import Z80
-from loadstone.recommend.errors import COMMON, TAILS
+from loadstone.predict.simulator.bound_errors import TAILS
+from loadstone.recommend.errors import COMMON
 
 NEAR = 1.1
 LIKELY = 0.4

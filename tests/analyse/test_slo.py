@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadstone import simulate
-from loadstone.analyse.slo import Bound, bounds_of
+from loadstone.analyse.slo import Bound, bounds_of, probability_of
 from loadstone.core.plan import Load
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, Metrics, Requests
@@ -48,6 +48,18 @@ def test_what_the_model_may_be_off_by_is_in_it() -> None:
     p = p_met(values, "tpot_p99", 0.04, factors_of={"tpot_p99": off}.get)
     assert p == np.mean([0.0351 * each <= 0.04 for each in off])
     assert p_met(values, "tpot_p99", 0.04, factors_of=lambda name: None) is None  # --draws 0
+
+
+@pytest.mark.parametrize(("other", "both"), [("same", 0.6), ("opposite", 0.2)])
+def test_all_bounds_hold_in_the_draws_in_which_each_does(other: str, both: float) -> None:
+    """TPOT and TTFT break together where one engine is slow in both: it is no product of two probabilities."""
+    values = Latency.of(distribution(np.full(400, 0.01)))
+    metrics, slo = Metrics(tpot_s=values, ttft_s=values), [Bound("tpot_p99", 0.01), Bound("ttft_p99", 0.01)]
+    slow = [0.5] * 6 + [2.0] * 4
+    factors = {"tpot_p99": slow, "ttft_p99": slow if other == "same" else slow[::-1]}.get
+    bounds = bounds_of(slo, CLOSED, Requests(sent=400, ok=400), metrics, factors)
+    assert [each.p_met for each in bounds] == pytest.approx([0.6, 0.6])
+    assert probability_of(bounds, CLOSED, metrics, factors) == pytest.approx(both)
 
 
 def test_a_bound_on_every_request_is_one_on_the_slowest() -> None:

@@ -85,11 +85,11 @@ def test_a_session_of_others_is_left_as_it_is() -> None:
 @pytest.mark.skipif(not MAY, reason="raising priority takes root")
 def test_a_worker_in_a_session_of_its_own_takes_more_weight() -> None:
     assert tried("priority.rise(); print(os.getpriority(os.PRIO_PROCESS, 0))", start_new_session=True) == str(
-        priority.NICE
+        priority.LEVELS[0]
     )
     if AUTOGROUPS:
         group = tried("priority.rise(); print(open('/proc/self/autogroup').read())", start_new_session=True)
-        assert group.endswith(f"nice {priority.NICE}")
+        assert group.endswith(f"nice {priority.LEVELS[0]}")
 
 
 def test_what_is_not_permitted_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_kernel_that_is_busy_with_another_change_is_asked_again(
     monkeypatch.setattr(priority, "_RETRY_S", 0.0)
     monkeypatch.setattr("pathlib.Path.write_text", write)
     priority.rise()
-    assert written == [str(priority.NICE)]
+    assert written == [str(priority.LEVELS[0])]
 
 
 class LateLoop:
@@ -144,15 +144,15 @@ class LateLoop:
 
 
 @pytest.mark.parametrize(
-    ("late_s", "used_s", "nice"),
+    ("late_s", "used_s", "levels"),
     [
         (0.0002, 0.0, []),  # a timer's own lateness
         (0.02, 0.02, []),  # busy with its own work
-        (0.02, 0.0, [-20]),  # kept waiting by others
+        (0.02, 0.0, [-10, -15, -20]),  # kept waiting by others
     ],
 )
 def test_weight_rises_while_a_worker_is_kept_waiting(
-    monkeypatch: pytest.MonkeyPatch, late_s: float, used_s: float, nice: list[int]
+    monkeypatch: pytest.MonkeyPatch, late_s: float, used_s: float, levels: list[int]
 ) -> None:
     loop, taken = LateLoop(late_s, used_s), list[int]()
     monkeypatch.setattr(priority.time, "process_time", lambda: loop.computed_s)
@@ -163,11 +163,11 @@ def test_weight_rises_while_a_worker_is_kept_waiting(
 
     priority.WeightGuard(loop, change).watch()  # type: ignore[arg-type]
     loop.run(10.0)
-    assert taken == nice
+    assert taken == levels
 
 
 def test_a_change_that_the_kernel_put_off_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, answers = LateLoop(0.02, 0.0), iter([False, True])
+    loop, answers = LateLoop(0.02, 0.0), iter([False, True, True, True])
     taken: list[int] = []
     monkeypatch.setattr(priority.time, "process_time", lambda: 0.0)
 
@@ -177,4 +177,4 @@ def test_a_change_that_the_kernel_put_off_is_tried_again(monkeypatch: pytest.Mon
 
     priority.WeightGuard(loop, change).watch()  # type: ignore[arg-type]
     loop.run(10.0)
-    assert taken == [-20, -20]
+    assert taken == [-10, -10, -15, -20]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from loadstone.recommend import curve, finalists
+from loadstone.recommend import asked_load, curve, finalists
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.result import Recommendation
@@ -37,7 +37,8 @@ def plans(**changed: Any) -> Recommendation:
     asked = small_options(**changed)
     if repr(asked) not in PLANNED:
         with (
-            patch.multiple(curve, LEAST_REQUESTS=150, MOST_REQUESTS=800),
+            patch.multiple(curve, LEAST_REQUESTS=150, _MOST_REQUESTS=800),
+            patch.multiple(asked_load, _LEAST_REQUESTS=400, MOST_REQUESTS=800),
             patch.multiple(finalists, DRAWS=256, _CHEAPEST=2, _OF_GROUPS=1),
         ):
             PLANNED[repr(asked)] = recommend(asked)

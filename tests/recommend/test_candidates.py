@@ -12,7 +12,7 @@ from asked import options
 from loadstone.analyse.compare.price import Prices, parse_prices
 from loadstone.catalogue import parse_deployment
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.steady_state import most_decoding, steady_states
+from loadstone.predict.steady_state import Lengths, most_decoding, steady_states
 from loadstone.predict.step_time import StepModel
 from loadstone.recommend.candidates import Search, search, shape_of, vary_limits
 from loadstone.recommend.curve import simulate_curve
@@ -38,9 +38,9 @@ def least_cost(asked: RecommendOptions) -> float:
 def test_the_closed_form_follows_from_little_s_law_and_the_step_model() -> None:
     deployment = parse_deployment("llama-3.1-8b@1xh100")
     model, policy = StepModel(deployment), policy_of(deployment)
-    rows = list(steady_states(model, policy, 1, 1024, 128))
+    rows = list(steady_states(model, policy, 1, Lengths(1024, 128)))
     assert rows[0].decoding == 1
-    assert rows[-1].decoding == pytest.approx(most_decoding(policy, 1024, 128))
+    assert rows[-1].decoding == pytest.approx(most_decoding(policy, Lengths(1024, 128)))
     for row in rows:
         assert row.rate_per_s == pytest.approx(row.decoding / (128 * row.tpot_s))
         assert row.users >= row.decoding

@@ -9,7 +9,14 @@ from asked import options
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.recommend.candidates import Candidate
-from loadstone.recommend.decide import PlanChoice, affordable, best_of_each, rank_choices, value_measurements
+from loadstone.recommend.decide import (
+    PlanChoice,
+    affordable,
+    best_of_each,
+    plan_measurement,
+    rank_choices,
+    value_measurements,
+)
 from loadstone.recommend.finalists import SimulatedCandidate
 from loadstone.recommend.traffic import traffic_of
 
@@ -21,14 +28,14 @@ def finalist(name: str, capacities: list[float], price: float = 2.0, replicas: i
     candidate = Candidate(deployment, None, None, capacities[0], replicas, cost, None)  # type: ignore[arg-type]
     carried = np.array(capacities, float)
     factors = np.column_stack([carried.max() / carried] * 2)
-    return SimulatedCandidate(candidate, None, np.zeros(2), np.full(2, 0.1), factors, carried)  # type: ignore[arg-type]
+    return SimulatedCandidate(candidate, None, None, factors, carried)  # type: ignore[arg-type]
 
 
 ONE, TWO = "llama-3.1-8b@1xh100/tp1", "llama-3.1-8b@2xh200/tp2"
 
 
 def choices(*finalists: SimulatedCandidate, **changed: object) -> list[PlanChoice]:
-    asked = options(**({"rate": 40} | changed))
+    asked = options(**({"rate": 40, "confidence": 0.0} | changed))
     return rank_choices(finalists, traffic_of(asked), asked)
 
 
@@ -111,6 +118,12 @@ def test_each_finalist_has_one_best_choice_in_the_order_of_regret() -> None:
     assert best[0].regret <= best[1].regret
 
 
+@pytest.mark.parametrize(("confidence", "replicas", "p_slo"), [(0.5, 4, 0.75), (0.75, 4, 0.75), (0.8, 8, 1.0)])
+def test_plans_that_hold_with_confidence_stand_before_cheaper_ones(confidence, replicas, p_slo) -> None:
+    best = choices(finalist(ONE, [10] * 12 + [5] * 4), miss_cost=0.0, confidence=confidence)[0]
+    assert (best.replicas, best.p_slo) == (replicas, p_slo)
+
+
 # --- a budget ---------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +139,10 @@ def test_a_budget_bounds_the_replicas(budget: str, most: int) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"budget": "100"}, r"--budget: \$100 a month is too little; the cheapest plan, 4 × .* takes \$5,840"),
+        (
+            {"budget": "100"},
+            r"--budget: \$100 a month is too little; the cheapest plan that holds, 4 × .* with 100%, takes \$5,840",
+        ),
         ({"budget": "30k", "price": ()}, "--budget: needs prices; add e.g. --price"),
     ],
 )
@@ -165,3 +181,19 @@ def test_no_measurement_is_expected_to_make_the_choice_worse(seed: int) -> None:
     values = value_measurements(choices(*rows, gpus_max=16), rows)
     assert all(0 <= each.regret_after <= each.regret_now for each in values)
     assert [each.regret_after for each in values] == sorted(each.regret_after for each in values)
+
+
+@pytest.mark.parametrize(("rate", "minutes", "requests"), [(10.0, 10, 4800), (0.1, 60, 348), (0.5, 35.33, 1000)])
+def test_a_measurement_lasts_until_some_requests_lie_beyond_the_quantile(rate, minutes, requests) -> None:
+    found = plan_measurement(rate, 0.99)
+    assert found == pytest.approx((minutes, requests), rel=0.01)
+
+
+def test_a_measurement_of_few_requests_is_worth_less() -> None:
+    """At 0.03 requests/s a p99 is not known after an hour."""
+    rows = [finalist(ONE, [10] * 32 + [7] * 32)]
+    (many,) = value_measurements(choices(*rows), rows, [10.0], 0.99)
+    (few,) = value_measurements(choices(*rows), rows, [0.03], 0.99)
+    assert few.requests < 120
+    assert many.requests > 4000
+    assert many.regret_after < 0.5 * few.regret_after

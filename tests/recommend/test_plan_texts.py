@@ -11,6 +11,7 @@ from loadstone.recommend.result import (
     BoundText,
     ByHour,
     DeploymentPlan,
+    GpuChoice,
     LatencySpan,
     MeasureNext,
     Recommendation,
@@ -63,11 +64,40 @@ def test_the_answer_says_what_holds_which_bounds(document: Recommendation, words
 @pytest.mark.parametrize("priced", [True, False])
 def test_a_row_has_a_cell_for_each_column(priced: bool) -> None:
     document = DOCUMENT if priced else with_plan(usd_per_month=None, usd_per_mtok=None)
-    table = plan_table(document, ["one"])
+    table = plan_table(document, ["1"])
     (row,) = table.rows
     assert len(row) == len(table.heads) == len(table.align)
-    assert row[:4] == ["one", "3", "86%", "+20%"]
+    assert row[:4] == ["1", "3", "86%", "+20%"]
     assert row[8:] == (["4,380", "0.50", "0.40 to 0.70"] if priced else [])
+
+
+def test_a_plan_that_is_not_sure_enough_is_said_to_be_the_nearest() -> None:
+    line = answer(changed(with_plan(p_slo=0.71), holds=False))
+    assert line.startswith("Nothing holds with 80%; the nearest is 3 × llama-3.1-8b@1xh100/tp1: 3 GPUs hold tpot p99")
+    assert line.endswith("with a probability of 71%.")
+
+
+def test_each_kind_of_gpu_has_its_best_plan_beside_the_first() -> None:
+    by_gpu = [
+        GpuChoice(gpu="H100", deployment="a", replicas=3, gpus=3, usd_per_month=4380.0, more_usd_per_month=0.0),
+        GpuChoice(
+            gpu="H200", deployment="b", replicas=2, gpus=2, p_slo=0.9, usd_per_month=5000.0, more_usd_per_month=620.0,
+            more_p_slo=0.04,
+        ),
+        GpuChoice(gpu="L4", deployment=None, why="does not fit"),
+    ]  # fmt: skip
+    lines = remarks(changed(by_gpu=by_gpu))
+    assert "On H200: 2 × b, 2 GPUs, $5,000 a month (+620), P 90% (+4)." in lines
+    assert "On L4: nothing, does not fit." in lines
+
+
+def test_the_price_with_one_replica_down_and_of_whole_nodes_is_told() -> None:
+    plan = with_plan(usd_per_month_one_down=5840.0, usd_per_month_whole_nodes=11680.0, why="86% because so")
+    lines = remarks(plan)
+    assert "Plan 1: 86% because so." in lines
+    assert (
+        "With a replica more, so that one may be down: $5,840 a month; where GPUs are rented by the node: $11,680."
+    ) in lines
 
 
 @pytest.mark.parametrize(

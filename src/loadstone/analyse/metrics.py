@@ -101,6 +101,16 @@ def _latencies(done: NDArray[Any], dependence: Dependence, streams: bool) -> dic
     }
 
 
+def latencies_of(measured: NDArray[Any], load: Load) -> Metrics:
+    """Compute the latencies of measured requests, but ITL, and nothing else."""
+    done = measured[arrays.is_completed(measured)]
+    dependence = Dependence.of(done["sent"], done["last"], None, load.slots)
+    metrics = Metrics()
+    for name, values in _latencies(done, dependence, streams=True).items():
+        setattr(metrics, name, Latency.of(values))
+    return metrics
+
+
 def _count_requests(measured: NDArray[Any]) -> Requests:
     status = measured["status"]
     return Requests(

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
+import numpy as np
+
+from loadstone.core.arrays import Floats
 from loadstone.core.plan import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
 from loadstone.core.summary import SLO_KEYS, Latency, Metrics, Requests, SloBound, latency_field
@@ -58,10 +61,35 @@ def bounds_of(
                 measured_s=value,
                 value=value,
                 met=value is not None and value <= limit_s and whole,
-                p_met=None if factors is None else _p_met(values, percentile, limit_s, factors) if whole else 0.0,
+                p_met=None if factors is None else float(_p_met(values, percentile, limit_s, factors).mean() * whole),
             )
         )
     return bounds
+
+
+def probability_of(
+    bounds: Sequence[SloBound],
+    load: Load,
+    metrics: Metrics,
+    factors_of: Callable[[str], Sequence[float] | None] = lambda name: (1.0,),
+) -> float | None:
+    """Compute the probability that all bounds are met at once, in one draw of a prediction's errors after another;
+    None where it is not known.
+
+    In a draw, bounds on one measure stand and fall together; those on several are missed by chance, each by its own.
+    """
+    least: dict[str, Floats] = {}
+    for bound in bounds:
+        factors = factors_of(bound.metric)
+        if factors is None or bound.p_met is None:
+            return None
+        base, _, percentile = bound.metric.partition("_")
+        values: Latency | None = getattr(metrics, latency_field(base, load), None)
+        if values is None and not percentile:
+            values = getattr(metrics, f"{base}_s", None)
+        met = _p_met(values, percentile, bound.limit_s, factors) * (bound.p_met > 0)
+        least[base] = np.minimum(met, least[base]) if base in least else met
+    return float(np.mean(math.prod(least.values()))) if least else None
 
 
 def _limit(limit_s: float) -> str:
@@ -69,22 +97,22 @@ def _limit(limit_s: float) -> str:
     return f"{limit_s * 1e3:.10g}ms" if limit_s < 1 else f"{limit_s:.10g}s"
 
 
-def _p_met(values: Latency | None, percentile: str, limit_s: float, factors: Sequence[float]) -> float:
-    """Compute the probability that a bound is met: log-normal around the value, each side as wide as the value's
-    interval; over all factors.
+def _p_met(values: Latency | None, percentile: str, limit_s: float, factors: Sequence[float]) -> Floats:
+    """Compute by factor the probability that a bound is met: log-normal around the value, each side as wide as the
+    value's interval.
     """
     value = values.value(percentile or "max") if values is not None else None
     if values is None or value is None:
-        return 0.0
+        return np.zeros(len(factors))
     if value <= 0:
-        return 1.0
+        return np.ones(len(factors))
     below, above = _errors(values, percentile, value)
-    total = 0.0
+    met = []
     for factor in factors:
         far = math.log(limit_s / (value * factor))
         error = above if far >= 0 else below
-        total += NormalDist().cdf(far / error) if error > 0 else float(far >= 0)
-    return total / len(factors)
+        met.append(NormalDist().cdf(far / error) if error > 0 else float(far >= 0))
+    return np.array(met)
 
 
 def _errors(values: Latency, percentile: str, value: float) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.metrics import CellNumbers, RequestBounds, measure_cell
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
-from loadstone.analyse.slo import Bound, bounds_of
+from loadstone.analyse.slo import Bound, bounds_of, probability_of
 from loadstone.core import run_folder
 from loadstone.core.arrays import COLUMNS, Floats, mask_times
 from loadstone.core.errors import InputError
@@ -199,7 +199,12 @@ def _summarise_cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | 
     if info.slo and summary.requests.sent != 0:  # without requests, nothing was met or missed
         off = _factors(info.settings.slo_factors, cell)
         known = None if run.simulated else (1.0,)
-        summary.slo = bounds_of(bounds, load, summary.requests, summary.metrics, lambda name: off.get(name, known))
+
+        def factors(name: str) -> Sequence[float] | None:
+            return off.get(name, known)
+
+        summary.slo = bounds_of(bounds, load, summary.requests, summary.metrics, factors)
+        summary.p_slo = probability_of(summary.slo, load, summary.metrics, factors) if run.simulated else None
     if imported is not None:
         imported_run.overlay(summary, imported)
     if summary.verdict.has(*_NOT_SUSTAINED):

@@ -467,6 +467,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
                        left out where they were made of its records
     stated             what an imported file states otherwise than its requests give it
     slo_per_request_s  bounds on each request: `ttft`, `tpot`, `e2e` to seconds
+    p_slo              of a prediction: the probability that all bounds are met at once, over its joint errors
     dialect            the numbers by another tool's definitions, where these were asked for
     stopped            by which rule it ended, where one was set (--stop-when, --max-errors, --max-duration)
     roofline           printed as `light`: what the hardware allows beside the numbers; None where nobody knows it
@@ -488,6 +489,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpu: GpuFigures | None = None
     slo_per_request_s: dict[str, float] = {}
     slo: list[SloBound] = []
+    p_slo: float | None = None
     dialect: ToolNumbers | None = None
     stopped: Stop | None = None
     roofline: Roofline | None = msgspec.field(name="light", default_factory=_unknown)
@@ -538,8 +540,10 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     def slo_probability(self) -> float | None:
         """The probability that it meets all its bounds; None where that is not known, or nothing was bounded.
 
-        Bounds on one measure stand and fall together; those on several are taken as independent.
+        Of what was measured, bounds on one measure stand and fall together; those on several are independent.
         """
+        if self.p_slo is not None:
+            return self.p_slo
         least: dict[str, float] = {}
         for bound in self.slo:
             if bound.p_met is None:

@@ -7,7 +7,8 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 from __future__ import annotations
 
 from loadstone.catalogue.architecture.attention import LatentAttention
-from loadstone.engines.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
+from loadstone.core.errors import InputError
+from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
 from loadstone.engines.rules import EngineRules, Era, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import GIB, MIB, BatchLimits, Budget, count, fraction, is_speculative, switched
@@ -88,6 +89,8 @@ class Sglang(EngineRules):
     all_pairs = True
     step_argument, seqs_argument = "chunked_prefill_size", "max_running_requests"
     fp8_widening = 410.0
+    quantises = True
+    loads_first = True
     static_argument = "mem_fraction_static"
 
     # --- memory -----------------------------------------------------------------------------------------------------
@@ -276,7 +279,11 @@ class Sglang(EngineRules):
         """Return `sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m sglang.launch_server`. Short forms
         such as --tp are prefixes that a later release may find ambiguous, so names are written in full."""
         deployment = self.deployment
-        weights, notes = weights_flags(deployment, site)
+        if deployment.nodes > 1 and deployment.dp > 1 and not deployment.attention_dp:
+            raise InputError(
+                f"dp{deployment.dp}: sglang has its replicas on one node; start one for each, or use attention-dp"
+            )
+        weights = self.weights(site)
         new, apart = self.version >= _NEW_SPELLINGS_SINCE, deployment.attention_dp
         chunk = -1 if switched(deployment, "enable_chunked_prefill") is False else None
         flags: Flags = [
@@ -288,8 +295,8 @@ class Sglang(EngineRules):
             ("dp-size", None if apart and (new or self.version < (0, 4, 2)) else over_one(deployment.dp)),
             ("enable-dp-attention", apart and not new),
             ("ep-size", over_one(deployment.ep)),
-            *weights,
-            ("kv-cache-dtype", self.kv_flag(_KV_FLAGS)),
+            *weights.flags,
+            ("kv-cache-dtype", self.kv_flag(_KV_FLAGS, site)),
             ("context-length", count(deployment, "max_model_len", "max_seq_len")),
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("chunked-prefill-size", chunk or deployment.argument("chunked_prefill_size")),
@@ -304,15 +311,15 @@ class Sglang(EngineRules):
             ("enable-metrics", True),
         ]
         if self.version >= (0, 5, 6):
-            program = [site.program or "sglang", "serve", "--model-path", self.model_name(site)]
+            program = [site.program or "sglang", "serve", "--model-path", weights.model]
         else:
-            program = [site.program or "python3", "-m", "sglang.launch_server", "--model-path", self.model_name(site)]
+            program = [site.program or "python3", "-m", "sglang.launch_server", "--model-path", weights.model]
         first = addresses_of(deployment, site)[0]
         nodes: list[Flags] = [
             [("nnodes", deployment.nodes), ("node-rank", i), ("dist-init-addr", f"{first}:{_DIST_PORT}")]
             for i in range(deployment.nodes)
         ]
-        return Command(program, flags, nodes if deployment.nodes > 1 else [], notes, port=30000)
+        return Command(program, flags, nodes if deployment.nodes > 1 else [], weights.notes, port=30000)
 
     def _eager_flags(self, new: bool) -> Flags:
         if not switched(self.deployment, "enforce_eager"):
@@ -330,7 +337,7 @@ class Sglang(EngineRules):
             return []
         return [
             ("speculative-algorithm", "EAGLE" if draft is None else "STANDALONE"),
-            ("speculative-draft-model-path", None if draft is None else draft.model.name),
+            ("speculative-draft-model-path", None if draft is None else name_draft(draft)),
             ("speculative-num-steps", tokens),
             ("speculative-eagle-topk", 1),
             ("speculative-num-draft-tokens", tokens + 1),

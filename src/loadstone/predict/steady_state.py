@@ -31,6 +31,14 @@ _FOLLOWS = 0.7
 """The share of the variation at one moment that the mean number of a request's neighbours has."""
 
 
+class Lengths(NamedTuple):
+    """Mean tokens of a request; `cached`: of its prompt, those that a prefix cache has."""
+
+    prompt: float
+    answer: float
+    cached: float = 0.0
+
+
 class SteadyState(NamedTuple):
     """A scheduler with `decoding` requests that decode at once. Times in seconds, rate in requests per second.
 
@@ -62,25 +70,24 @@ class SteadyState(NamedTuple):
         return ttft_s + (output_tokens - 1) * tpot_s if metric == "e2e" else tpot_s
 
 
-def most_decoding(policy: EnginePolicy, input_tokens: float, output_tokens: float) -> float:
+def most_decoding(policy: EnginePolicy, lengths: Lengths) -> float:
     """Count the requests that a scheduler's cache and slots let decode at once, on average."""
-    # Where an answer's room is kept from the start it is taken whole, else half of it on average.
-    tokens = input_tokens + output_tokens * (1.0 if policy.keep_free > 0 else 0.5)
+    # Where an answer's room is kept from the start it is taken whole, else half of it on average. What requests share
+    # is held once.
+    tokens = lengths.prompt - lengths.cached + lengths.answer * (1.0 if policy.keep_free > 0 else 0.5)
     if policy.reserved_tokens is not None:
         tokens = policy.reserved_tokens
     return max(1.0, min(policy.max_seqs, _FILLED * policy.kv_tokens / max(1.0, tokens)))
 
 
-def steady_states(
-    model: StepModel, policy: EnginePolicy, in_step: int, input_tokens: float, output_tokens: float
-) -> Iterator[SteadyState]:
+def steady_states(model: StepModel, policy: EnginePolicy, in_step: int, lengths: Lengths) -> Iterator[SteadyState]:
     """List states from one request to as many as there is room for, geometrically. `in_step`: schedulers in step;
     else 1."""
-    most = most_decoding(policy, input_tokens, output_tokens)
+    most = most_decoding(policy, lengths)
     before: SteadyState | None = None
     for number in range(_LEVELS):
         decoding = most ** (number / (_LEVELS - 1))
-        level = steady_state(model, policy, in_step, decoding, input_tokens, output_tokens)
+        level = steady_state(model, policy, in_step, decoding, lengths)
         if before is not None:
             growth = math.log(level.tpot_s / before.tpot_s) / max(1e-9, math.log(level.decoding / before.decoding))
             level = level._replace(varies=_FOLLOWS * max(0.0, growth) / math.sqrt(decoding))
@@ -91,27 +98,30 @@ def steady_states(
 
 
 def steady_state(
-    model: StepModel, policy: EnginePolicy, in_step: int, decoding: float, input_tokens: float, output_tokens: float
+    model: StepModel, policy: EnginePolicy, in_step: int, decoding: float, lengths: Lengths
 ) -> SteadyState:
+    """Compute the state in which so many requests decode at once."""
+    output_tokens = lengths.answer
+    new_tokens = max(1.0, lengths.prompt - lengths.cached)
     speculative = policy.speculative
     per_step = 1.0 if speculative is None else speculative.tokens_per_step
     batches = policy.pipeline
     batch = max(1, round(decoding / batches))
-    context = batch * (input_tokens + output_tokens / 2)
+    context = batch * (lengths.prompt + output_tokens / 2)
     decode_s = model.step_s(batch, context, ())
     mixed = policy.order == "mixed"
     mixed_decodes = batch if mixed else 0
     room = policy.max_batched_tokens - mixed_decodes * policy.decode_tokens
-    piece = max(1, int(min(input_tokens, room))) if policy.chunked else max(1, int(input_tokens))
+    piece = max(1, int(min(new_tokens, room))) if policy.chunked else max(1, int(new_tokens))
     if piece > room:
         # A prompt that is not cut finds no step with room for it and these: they would have to end first.
         return SteadyState(decoding, decoding, 0.0, decode_s / per_step, math.inf, math.inf, math.inf)
-    pieces = max(1.0, input_tokens / piece)
+    pieces = max(1.0, new_tokens / piece)
     # A later piece of a prompt attends to those before it: on average to half of the prompt.
-    cached = int((input_tokens - piece) / 2) if pieces > 1 else 0
+    before = int(lengths.cached + ((new_tokens - piece) / 2 if pieces > 1 else 0.0))
     # Short prompts share a step where many come: B·pieces/output of them in each.
     together = max(1.0, min(batch * pieces / output_tokens * per_step, room / piece if room > piece else 1.0))
-    chunks = [(piece, cached)] * max(1, round(together))
+    chunks = [(piece, before)] * max(1, round(together))
     met = None
     if in_step > 1:
         apart = min(1.0, decoding * pieces * per_step / output_tokens)
@@ -127,7 +137,7 @@ def steady_state(
     busy = rate * service_s / batches
     base_s = (
         model.request_s
-        + model.request_token_s * input_tokens
+        + model.request_token_s * lengths.prompt
         + model.stream_s
         + pieces * with_prompt_s
         + decode_s * max(0.5, policy.poll_steps / 2)

@@ -10,25 +10,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
+from loadstone.predict.simulator.parts import take_requests
 from loadstone.recommend.options import RecommendOptions
 
 Array = NDArray[np.float64]
+_PROMPT_WEIGHT = 0.2
+"""What a token of a prompt counts, in tokens of an answer, where windows are compared before a GPU is known."""
 _MOST_WINDOWS = 20_000
 """Two years by the hour. Each is simulated, and counted in a thousand draws."""
 
 
 @dataclass(frozen=True)
 class Hours:
-    """The windows of a trace, `every_s` long: requests/s of each (`rates`), and what is sent in it (`plans`).
-    busiest_s: from when to when the one lasts that has most."""
+    """The windows of a trace, `every_s` long: what each asks for (`rates`), in requests/s of the busiest one's kind,
+    and what is sent in it (`plans`). busiest_s: from when to when the one lasts that asks for most."""
 
     rates: Array
     every_s: float
@@ -85,13 +86,16 @@ def split_hours(options: RecommendOptions, plan: Plan) -> Hours | None:
     lengths_s[-1] = times_s[-1] - (count - 1) * every_s
     window = np.minimum(times_s // every_s, count - 1).astype(np.int64)
     rates = np.bincount(window, minlength=count) / lengths_s
-    at = int(np.argmax(rates))
-    plans = tuple(_cut(plan, np.flatnonzero(window == each), each * every_s, rates[each]) for each in range(count))
-    return Hours(rates, every_s, options.start_up, (at * every_s, at * every_s + float(lengths_s[at]) + 1e-3), plans)
-
-
-def _cut(plan: Plan, rows: NDArray[np.int64], start_s: float, rate: float) -> Plan:
-    columns: dict[str, Any] = {name: getattr(plan, name)[rows] for name in Plan.COLUMNS}
-    columns["intended_s"] = columns["intended_s"] - start_s
-    cell = msgspec.structs.replace(plan.cells[0], value=float(rate))
-    return replace(plan, cells=(cell,), blocks=None if plan.blocks is None else plan.blocks.take(rows), **columns)
+    work = np.bincount(window, _PROMPT_WEIGHT * plan.input_tokens + plan.output_tokens, count) / lengths_s
+    at = int(np.argmax(work))
+    plans = tuple(
+        take_requests(plan, np.flatnonzero(window == each), each * every_s, float(rates[each]))
+        for each in range(count)
+    )
+    return Hours(
+        work * (rates[at] / work[at]),
+        every_s,
+        options.start_up,
+        (at * every_s, at * every_s + float(lengths_s[at]) + 1e-3),
+        plans,
+    )

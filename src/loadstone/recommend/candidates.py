@@ -13,7 +13,6 @@ import msgspec
 from loadstone.analyse.compare.price import Prices, key
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.architecture.model import Experts
-from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
@@ -21,17 +20,20 @@ from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.sizing.memory import Memory, memory_of
 from loadstone.predict.sizing.size import size
-from loadstone.predict.steady_state import SteadyState, steady_states
+from loadstone.predict.steady_state import Lengths, SteadyState, steady_states
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.work import work_of
 from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.traffic import QuantileBound, Traffic
+from loadstone.recommend.precisions import list_precisions
+from loadstone.recommend.traffic import QuantileBound, Traffic, TrafficLevel
 
 _STEPS = (None, 2048, 16384)
 _SLOTS = (None, 64, 256)
 _DRAFTS = (None, 1, 3)
 Models = dict[tuple[object, ...], StepModel]
+_HOPELESS = 4.0
+"""Layouts so many times as dear as the cheapest are looked at under their engine's own limits alone."""
 _NO_ROOM = "does not fit"
 _MOST_TP = 16
 _MOST_STAGES = 4
@@ -91,7 +93,7 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
     refusals: dict[tuple[object, ...], Refused] = {}
     models: Models = {}
     memories: dict[tuple[object, ...], Memory | str] = {}
-    looked_at = 0
+    looked_at, least = 0, math.inf
 
     def refuse(deployment: Deployment, refused: Refused) -> None:
         kind = (deployment.gpu.name, deployment.gpus, deployment.engine, deployment.weights_dtype, refused.why)
@@ -108,7 +110,7 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
             refuse(base, Refused(base.name, memory if isinstance(memory, str) else _NO_ROOM))
             looked_at += 1
             continue
-        for deployment in vary_limits(base):
+        for number, deployment in enumerate(vary_limits(base)):
             looked_at += 1
             try:
                 candidate = make_candidate(deployment, options, traffic, prices, models)
@@ -117,8 +119,11 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
                 continue
             if candidate.replicas:
                 candidates.append(candidate)
+                least = min(least, candidate.cost)
             else:
                 refuse(deployment, _refuse(candidate, traffic))
+            if number == 0 and candidate.cost > _HOPELESS * least:
+                break
     candidates.sort(key=lambda each: (each.cost, -each.load * each.replicas))
     return Search(candidates, [_explain_no_room(each) for each in refusals.values()], looked_at)
 
@@ -170,10 +175,11 @@ def list_machines(options: RecommendOptions) -> Iterator[Deployment]:
                     raise
                 continue  # of several engines, those have an argument that know it
         mixture = any(isinstance(run.mlp, Experts) for run in first.model.kinds)
+        precisions = list_precisions(first, options)
         for gpus in _powers_of_two(options.gpus_max):
             nodes = -(-gpus // first.gpu.per_node)
             for tp, pp, dp, ep in _layouts(gpus, min(gpus, first.gpu.per_node), mixture, options.tp):
-                for weights, kv in product(_weights(first, options), _caches(first, options)):
+                for weights, kv in precisions:
                     yield msgspec.structs.replace(
                         first,
                         gpus=gpus,
@@ -205,20 +211,6 @@ def _layouts(gpus: int, per_node: int, mixture: bool, tps: Sequence[int]) -> Ite
             yield tp, rest, 1, 1
         if mixture and rest > 1 and tp <= 4:
             yield from ((tp, 1, rest, ep) for ep in (1, gpus))
-
-
-def _weights(first: Deployment, options: RecommendOptions) -> list[str]:
-    if options.weights_dtype:
-        return [dtype_of(each, "--weights-dtype") for each in options.weights_dtype]
-    own = first.weights_dtype
-    narrower = "fp8" in first.gpu.flops_per_s and (own not in FORMATS or FORMATS[own].bytes > FORMATS["fp8"].bytes)
-    return [own, "fp8"] if narrower and ":" not in options.model else [own]
-
-
-def _caches(first: Deployment, options: RecommendOptions) -> list[str]:
-    if options.kv_dtype:
-        return [kv_dtype_of(each, "--kv-dtype") for each in options.kv_dtype]
-    return list(dict.fromkeys([first.kv_dtype, *(["fp8"] if "fp8" in first.gpu.flops_per_s else [])]))
 
 
 def vary_limits(base: Deployment) -> Iterator[Deployment]:
@@ -267,11 +259,22 @@ def schedulers_in_step(deployment: Deployment) -> int:
 def closed_form_capacity(
     model: StepModel, policy: EnginePolicy, deployment: Deployment, traffic: Traffic
 ) -> tuple[float, SteadyState]:
-    """Return what one replica carries, requests/s or requests under way, and the state of one scheduler then. 0 where
-    not even one request at a time meets the bounds."""
+    """Return what one replica carries, requests/s or requests under way, and the state of one scheduler then; of a
+    trace in the window that it carries worst. 0 where not even one request at a time meets the bounds."""
+    found = []
+    for times, lengths in traffic.levels or (TrafficLevel(1.0, traffic.lengths),):
+        here = lengths if policy.prefix_cache else lengths._replace(cached=0.0)
+        load, level = _carried_load(model, policy, deployment, traffic, here)
+        found.append((load / times, level))
+    return min(found, key=lambda each: each[0])
+
+
+def _carried_load(
+    model: StepModel, policy: EnginePolicy, deployment: Deployment, traffic: Traffic, lengths: Lengths
+) -> tuple[float, SteadyState]:
     best: tuple[float, SteadyState] | None = None
     schedulers = schedulers_in_step(deployment)
-    for level in steady_states(model, policy, schedulers, traffic.input_tokens, traffic.output_tokens):
+    for level in steady_states(model, policy, schedulers, lengths):
         load = deployment.dp * (level.rate_per_s if traffic.is_open else level.users)
         slack = _slack(level, traffic)
         if slack < 0:

@@ -5,29 +5,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
-from loadstone.core.plan import Load
+from loadstone.core.plan import Load, Plan
 from loadstone.core.summary import latency_field
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, simulated_pace
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.candidates import Candidate
-from loadstone.recommend.traffic import LEAST_REQUESTS, MOST_REQUESTS, QuantileBound, Traffic
+from loadstone.recommend.traffic import LEAST_REQUESTS, QuantileBound, Traffic
 
 Array = NDArray[np.float64]
 _STEP = 1.3
 _MOST_STEPS = 8
 _HALVINGS = 3
+_MOST_REQUESTS = 4_000
+"""Requests of one of the loads among which a capacity is looked for."""
+_COARSE_BLOCK = 128
+_BELOW = 0.65, 0.35
+"""Shares of the capacity that are simulated too: what a slower engine would hold."""
 _WAVES = 6
 """Requests of a simulation, for each that is under way at once."""
 _MOST_FLEET = 4
-"""Replicas that are simulated together; of more, each has its share of the load."""
+"""Replicas that are simulated together; of more, each has its share of the requests."""
 _STARTS = 0.25
-"""The first part of the sends, which is left out: an engine that was idle."""
+"""The first part of the sends, which is left out: an engine that was idle. Of a trace nothing is left out."""
 _GRID = 240
 """Loads at which a capacity is looked for."""
 
@@ -95,15 +101,14 @@ class Curve:
 
 
 def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Curve:
-    """Simulate a replica under loads around its capacity, and at its share of the traffic. Raises InputError where a
+    """Simulate a replica under loads around its capacity. Raises InputError where a
     request does not fit."""
     points: dict[float, SimulatedLoad] = {}
-    fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
 
     def holds(load: float) -> bool:
         load = load if traffic.is_open else max(1.0, float(round(load)))
         if load not in points:
-            points[load] = simulate_load(candidate, fleet, traffic, load, replicas)
+            points[load] = simulate_load(candidate, traffic, load, replicas)
         return points[load].holds(traffic.bounds)
 
     low, high = 0.0, math.inf
@@ -123,30 +128,71 @@ def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Cur
         for _ in range(_HALVINGS):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if holds(middle) else (low, middle)
-    holds(traffic.demand / replicas)
+    for share in _BELOW:
+        holds(low * share if low else candidate.load * share)
     return Curve([points[load] for load in sorted(points)], low)
 
 
-def simulate_load(candidate: Candidate, fleet: Fleet, traffic: Traffic, load: float, replicas: int) -> SimulatedLoad:
+def simulate_load(candidate: Candidate, traffic: Traffic, load: float, replicas: int) -> SimulatedLoad:
     """Simulate `load` of each replica, of which some run side by side. Raises InputError as simulate_curve does."""
-    deployment, level = candidate.deployment, candidate.level
-    fleet_size = 1 if deployment.dp > 1 else min(replicas, _MOST_FLEET)
-    answer_s = level.base_s + traffic.output_tokens * level.tpot_s
-    under_way = load * answer_s if traffic.is_open else load
-    wanted = int(min(MOST_REQUESTS, max(LEAST_REQUESTS, _WAVES * fleet_size * under_way)))
-    plan = traffic.part(load * fleet_size, wanted)
-    longest = int((plan.input_tokens + plan.output_tokens).max())
-    if longest > candidate.policy.longest_tokens:
-        raise InputError(f"a request of {longest} tokens, and the KV cache holds {candidate.policy.longest_tokens}")
-    run = run_cell(plan, 0, replace(fleet, replicas=fleet.replicas * fleet_size), grace_s=math.inf)
-    return _summarise(run, plan.cells[0], load, fleet_size, traffic)
+    size = fleet_size(candidate, replicas, traffic)
+    fleet, loads = fleet_beside(candidate, traffic, size), []
+    for plan in parts_to_simulate(candidate, traffic, load, size, (LEAST_REQUESTS, _MOST_REQUESTS)):
+        run = run_cell(plan, 0, fleet, grace_s=math.inf)
+        loads.append(_summarise(run, plan.cells[0], load, size, traffic))
+
+    def exceed(each: SimulatedLoad) -> tuple[bool, float]:
+        return not each.keeps_up, max(each.figures[bound.name] / bound.bound_s for bound in traffic.bounds)
+
+    return max(loads, key=exceed)
+
+
+def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
+    """Count the replicas that are simulated side by side. In a closed loop the least busy takes what its neighbour
+    would: each keeps its share, so one tells of all."""
+    return 1 if candidate.deployment.dp > 1 or not traffic.is_open else min(replicas, _MOST_FLEET)
+
+
+def fleet_beside(candidate: Candidate, traffic: Traffic, size: int) -> Fleet:
+    """Make `size` replicas. Requests of a trace share blocks of hundreds of tokens: smaller ones than a part of these
+    tell no more, and take long."""
+    policy, blocks = candidate.policy, traffic.plan.blocks
+    if blocks is not None and policy.block_tokens < (tokens := min(_COARSE_BLOCK, blocks.tokens)):
+        policy = msgspec.structs.replace(policy, block_tokens=tokens, kv_blocks=max(1, policy.kv_tokens // tokens))
+    fleet = fleet_with(candidate.deployment, policy, candidate.model)
+    return replace(fleet, replicas=fleet.replicas * size)
+
+
+def parts_to_simulate(
+    candidate: Candidate, traffic: Traffic, load: float, size: int, requests: tuple[int, int]
+) -> list[Plan]:
+    """Return the requests that tell of `load` on each of `size` replicas, as few and as many `requests` as
+    that. Raises InputError where one does not fit."""
+    level, kv_tokens = candidate.level, candidate.policy.longest_tokens
+    if traffic.longest_tokens > kv_tokens:
+        raise InputError(f"a request of {traffic.longest_tokens} tokens, and the KV cache holds {kv_tokens}")
+    # Of a trace the same windows for all loads: those that the candidate's own capacity asks for.
+    usual = candidate.load if traffic.has_times else load
+    under_way = usual * (level.base_s + traffic.output_tokens * level.tpot_s) if traffic.is_open else load
+    wanted = int(min(requests[1], max(requests[0], _WAVES * size * under_way)))
+    if traffic.has_times:
+        wanted = max(1, int(wanted * traffic.plan.cells[0].value / (usual * size)))
+    return traffic.parts(load * size, wanted, _weigh_prompts(candidate, traffic))
+
+
+def _weigh_prompts(candidate: Candidate, traffic: Traffic) -> float:
+    """Return what a token of a prompt costs, in tokens of an answer."""
+    model, batch = candidate.model, max(1, round(candidate.level.decoding / candidate.policy.pipeline))
+    decode_s = model.step_s(batch, batch * (traffic.input_tokens + traffic.output_tokens / 2), ())
+    tokens = max(1, int(min(traffic.input_tokens, candidate.policy.max_batched_tokens)))
+    return model.step_s(0, 0.0, [(tokens, 0)]) / tokens / (decode_s / batch)
 
 
 def _summarise(run: CellRun, cell: Load, load: float, replicas: int, traffic: Traffic) -> SimulatedLoad:
     rows = answered_rows(run)
     starts = rows["sent" if cell.is_closed else "intended"]
     first_s, last_s = float(starts.min()), float(starts.max())
-    begin_s = first_s + _STARTS * (last_s - first_s)
+    begin_s = first_s + (0.0 if traffic.has_times else _STARTS) * (last_s - first_s)
     steady = rows[starts >= begin_s]
     latencies = latencies_s(steady)
 

@@ -26,6 +26,12 @@ from loadstone.recommend.finalists import SimulatedCandidate
 from loadstone.recommend.options import HOURS_PER_MONTH, RecommendOptions
 from loadstone.recommend.traffic import Traffic
 
+_MINUTES, _MOST_MINUTES, _START_MINUTES = 10.0, 60.0, 2.0
+"""A measurement's length, at least and at most, and the part of it in which the engine starts."""
+_BEYOND = 10
+"""Requests beyond a bounded quantile that tell where it is."""
+_TAIL_SPREADS = 0.5, 0.15
+"""By how much of itself the tail of TTFT, and of TPOT, falls off between requests: what chance does to a quantile."""
 _QUANTILES = (0.05, 0.5, 0.8, 0.9, 0.95, 0.99)
 
 
@@ -47,8 +53,8 @@ class PlanChoice(NamedTuple):
 def rank_choices(
     finalists: Sequence[SimulatedCandidate], traffic: Traffic, options: RecommendOptions
 ) -> list[PlanChoice]:
-    """Return the plans of each finalist that are worth a thought, the least regret first. Raises InputError where
-    the reserve leaves no GPU for the traffic."""
+    """Return the plans of each finalist that are worth a thought: those that hold with --confidence, the least regret
+    first, then the others. Raises InputError where the reserve leaves no GPU for the traffic."""
     reserve = options.reserve
     needed = np.array([each.replicas_needed(traffic, reserve) for each in finalists])
     price = np.array([each.replica_cost for each in finalists])
@@ -61,7 +67,7 @@ def rank_choices(
     choices = []
     for at, finalist in enumerate(finalists):
         planned = finalist.candidate.replicas + reserve
-        for replicas in _counts_to_try(needed[at], int(most[at]), planned, reserve + 1):
+        for replicas in _counts_to_try(needed[at], int(most[at]), planned, reserve + 1, options.confidence):
             cost = replicas * price[at]
             holds = needed[at] <= replicas
             # One that never holds is given up for the best there is.
@@ -72,12 +78,13 @@ def rank_choices(
         raise InputError(
             f"--reserve {reserve}: leaves none of --gpus-max {options.gpus_max} for the traffic; give more GPUs"
         )
-    return sorted(choices, key=lambda each: each.regret)
+    return sorted(choices, key=lambda each: (each.p_slo < options.confidence, each.regret))
 
 
-def _counts_to_try(needed: Array, most: int, planned: int, least: int) -> list[int]:
-    enough = np.quantile(np.clip(needed, 1, most), _QUANTILES)
+def _counts_to_try(needed: Array, most: int, planned: int, least: int, confidence: float) -> list[int]:
+    enough = np.quantile(np.clip(needed, 1, most), (*_QUANTILES, confidence), method="higher")
     wanted = {planned, *(math.ceil(value) for value in enough)}
+    wanted |= {math.ceil(enough[-1]) + more for more in (1, 2)}
     return sorted(each for each in wanted if least <= each <= most)
 
 
@@ -105,31 +112,48 @@ def affordable(choices: Sequence[PlanChoice], traffic: Traffic, options: Recomme
 
     kept = [choice for choice in choices if month(choice) <= options.budget]
     if not kept:
-        least = min(choices, key=month)
+        sure = [each for each in choices if each.p_slo >= options.confidence]
+        least = min(sure, key=month) if sure else max(choices, key=lambda each: each.p_slo)
         raise InputError(
-            f"--budget: ${options.budget:,.0f} a month is too little; the cheapest plan, {least.replicas} × "
-            f"{least.finalist.name}, takes ${month(least):,.0f}"
+            f"--budget: ${options.budget:,.0f} a month is too little; the cheapest plan that holds, "
+            f"{least.replicas} × {least.finalist.name} with {least.p_slo:.0%}, takes ${month(least):,.0f}"
         )
     return kept
 
 
 class MeasurementValue(NamedTuple):
-    """The expected regret now, and that of the plan one would choose after measuring this finalist."""
+    """The expected regret now, and that of the plan one would choose after measuring this finalist for so long."""
 
     finalist: SimulatedCandidate
     regret_now: float
     regret_after: float
+    minutes: float = _MINUTES
+    requests: float = math.inf
+
+
+def plan_measurement(requests_per_s: float, quantile: float) -> tuple[float, float]:
+    """Return the minutes of a measurement, and its requests: at least so long, and until some requests lie beyond the
+    quantile, but not for ever. The first minutes are the engine's start."""
+    enough_s = _BEYOND / (1 - quantile) / max(requests_per_s, 1e-9)
+    minutes = min(_MOST_MINUTES, max(_MINUTES, enough_s / 60 + _START_MINUTES))
+    return minutes, requests_per_s * (minutes - _START_MINUTES) * 60
 
 
 def value_measurements(
-    choices: Sequence[PlanChoice], finalists: Sequence[SimulatedCandidate]
+    choices: Sequence[PlanChoice],
+    finalists: Sequence[SimulatedCandidate],
+    rates: Sequence[float] | None = None,
+    quantile: float = 0.5,
 ) -> list[MeasurementValue]:
-    """Return the value of measuring each finalist, the most valuable first."""
+    """Return the value of measuring each finalist, the most valuable first. `rates`: requests/s that each would get;
+    the fewer there are beyond the bounded `quantile`, the less its time is known afterwards."""
     regrets = np.array([choice.regrets for choice in choices])
     now = float(regrets.mean(axis=1).min())
     values = []
-    for finalist in finalists:
-        outcomes = np.log(finalist.factors) / NOISE
+    for at, finalist in enumerate(finalists):
+        minutes, requests = plan_measurement(rates[at], quantile) if rates is not None else (_MINUTES, math.inf)
+        chance = np.array(_TAIL_SPREADS) * math.sqrt(quantile / ((1 - quantile) * max(1.0, requests)))
+        outcomes = np.log(finalist.factors) / np.hypot(NOISE, chance)
         # In each draw (rows) what would be measured there, and how well that fits every other draw.
         far = ((outcomes[:, None, :] - outcomes[None, :, :]) ** 2).sum(axis=2) / 2  # both measured with noise
         weights = np.exp(-far / 2)
@@ -138,5 +162,5 @@ def value_measurements(
         weights /= weights.sum(axis=1, keepdims=True)
         chosen = np.argmin(weights @ regrets.T, axis=1)
         after = float(regrets[chosen, np.arange(len(chosen))].mean())
-        values.append(MeasurementValue(finalist, now, min(now, after)))
+        values.append(MeasurementValue(finalist, now, min(now, after), minutes, requests))
     return sorted(values, key=lambda each: each.regret_after)

@@ -15,11 +15,13 @@ from loadstone.calibrate.cases import simulate
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
+from loadstone.predict.simulator.bound_errors import PredictionError
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.recommend.candidates import Candidate, Refused, make_candidate, shape_of
 from loadstone.recommend.curve import Array, Curve, simulate_curve
 from loadstone.recommend.errors import unmeasured_errors
 from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.progress import show_progress
 from loadstone.recommend.traffic import Traffic
 from loadstone.runs.calibrate import cases_of_runs, deployment_of_runs
 
@@ -39,15 +41,14 @@ class MeasuredRun(NamedTuple):
 class SimulatedCandidate:
     """A candidate with its simulations, and how wrong these may be.
 
-    error_mean    of ln(measured/predicted), of TTFT and TPOT; error_spread: its standard deviations
+    error         of ln(measured/predicted), of TTFT and TPOT
     factors       draws of the errors, draws × (TTFT, TPOT)
     capacities    by draw, what a replica carries within the bounds (requests/s, or under way)
     """
 
     candidate: Candidate
     curve: Curve
-    error_mean: Array
-    error_spread: Array
+    error: PredictionError
     factors: Array
     capacities: Array
 
@@ -88,11 +89,16 @@ def choose_finalists(
         ):
             layouts[shape_of(each.deployment)] = each
     ordered = sorted(layouts.values(), key=lambda each: (each.cost, -each.load * each.replicas))
+    # Stages take ten times as long to simulate: only where they are cheaper than what has none.
+    plain = {each.group: each.cost for each in reversed(ordered) if each.deployment.pp == 1}
+    ordered = [each for each in ordered if each.deployment.pp == 1 or each.cost < plain.get(each.group, math.inf)]
     chosen = ordered[:_CHEAPEST]
+    # Of each GPU the cheapest, whatever it takes; then of each engine on it.
     for each in ordered[_CHEAPEST:]:
-        if len(chosen) >= _CHEAPEST + _OF_GROUPS:
-            break
-        if each.group not in {one.group for one in chosen}:
+        if each.deployment.gpu.name not in {one.deployment.gpu.name for one in chosen}:
+            chosen.append(each)
+    for each in ordered[_CHEAPEST:]:
+        if len(chosen) < _CHEAPEST + _OF_GROUPS and each.group not in {one.group for one in chosen}:
             chosen.append(each)
     for run in measured:
         if run.deployment not in {each.deployment.name for each in chosen}:
@@ -103,12 +109,13 @@ def choose_finalists(
 
 
 def simulate_finalists(
-    candidates: Sequence[Candidate], measured: Sequence[MeasuredRun], traffic: Traffic, seed: int
+    candidates: Sequence[Candidate], measured: Sequence[MeasuredRun], traffic: Traffic, options: RecommendOptions
 ) -> tuple[list[SimulatedCandidate], list[Refused]]:
     """Simulate each candidate; returns those that hold the bounds under some load, and the others with the reason."""
     kept: list[tuple[Candidate, Curve]] = []
     refused: list[Refused] = []
-    for candidate in candidates:
+    for at, candidate in enumerate(candidates, 1):
+        show_progress(f"simulating {at} of {len(candidates)} finalists: {candidate.deployment.name}")
         try:
             curve = simulate_curve(candidate, traffic, candidate.replicas)
         except InputError as error:
@@ -121,16 +128,15 @@ def simulate_finalists(
             refused.append(Refused(candidate.deployment.name, why))
     if not kept:
         raise InputError(f"--slo: {refused[-1].deployment}: {refused[-1].why}; widen the bounds, or give more GPUs")
-    errors = unmeasured_errors([candidate for candidate, _ in kept], traffic)
+    errors = unmeasured_errors([each for each, _ in kept], traffic, acceptance_known=options.acceptance is not None)
     names = [candidate.deployment.name for candidate, _ in kept]
     for run in measured:
         if run.deployment in names:
             errors = errors.learn(names.index(run.deployment), run.gaps)
-    means, spreads = errors.mean.reshape(-1, 2), np.sqrt(np.diag(errors.covariance)).reshape(-1, 2)
-    factors = np.moveaxis(errors.draw(DRAWS, seed), 1, 0)
+    factors = np.moveaxis(errors.draw(DRAWS), 1, 0)
     finalists = [
-        SimulatedCandidate(candidate, curve, mean, spread, factor, curve.capacities(traffic, factor))
-        for (candidate, curve), mean, spread, factor in zip(kept, means, spreads, factors, strict=True)
+        SimulatedCandidate(candidate, curve, errors.marginal(at), factor, curve.capacities(traffic, factor))
+        for at, ((candidate, curve), factor) in enumerate(zip(kept, factors, strict=True))
     ]
     return finalists, refused
 

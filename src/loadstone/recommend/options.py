@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import counts, text, texts, words
@@ -14,6 +16,7 @@ from loadstone.workload.options import ARGUMENT, AT_LEAST_0, LOAD, RUN, SEARCH, 
 
 HOURS_PER_MONTH = 730.0
 _TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", above=0, most=1e9)
+_CONFIDENCE = Limits("must be 0 to 0.99", 0, most=0.99)
 _DOLLARS = re.compile(r"\$?(\d+\.?\d*|\.\d+)(k|m|)(/month|/hour|)", re.IGNORECASE)
 
 
@@ -52,6 +55,12 @@ class RecommendOptions(Flags):
     prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1)
     trace: Path | None = flag(WORKLOAD, "the traffic is this trace's, at its own times", read=values.path)
     rate: float | None = flag(LOAD, "requests/s to serve", limits=_TRAFFIC)
+    burstiness: float = flag(
+        LOAD,
+        "with --rate: spread of the arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf constant",
+        1.0,
+        limits=Limits("must be above 0 (1 is Poisson, inf constant)", above=0, most=math.inf),
+    )
     concurrency: int | None = flag(
         LOAD, "or: requests under way at all times", limits=Limits("must be 1 to 1,000,000,000", 1, most=1e9)
     )
@@ -72,10 +81,13 @@ class RecommendOptions(Flags):
     )
     gpus_max: int = flag(SEARCH, "GPUs in all, at most", 32, limits=Limits("must be 1 to 65,536", 1, most=65_536))
     engine: tuple[str, ...] = flag(SEARCH, "engines to choose among", "vllm,sglang,tensorrt-llm", words)
-    weights_dtype: tuple[str, ...] = flag(
-        SEARCH, "precisions of the weights [default: the checkpoint's, and fp8 where the GPU has it]", (), words
+    quality: Literal["as-published", "any"] = flag(
+        SEARCH,
+        "precisions to choose among: as-published, those of checkpoints that somebody publishes; any, fp8 besides",
+        "as-published",
     )
-    kv_dtype: tuple[str, ...] = flag(SEARCH, "precisions of the KV cache [default: the model's, and fp8]", (), words)
+    weights_dtype: tuple[str, ...] = flag(SEARCH, "precisions of the weights [default: by --quality]", (), words)
+    kv_dtype: tuple[str, ...] = flag(SEARCH, "precisions of the KV cache [default: by --quality]", (), words)
     tp: tuple[int, ...] = flag(SEARCH, "tensor parallelism [default: all powers of two]", (), counts)
     arguments: Sequence[str] = flag(
         SEARCH, "an argument that every deployment has, e.g. max_model_len=16384", (), texts, name="argument"
@@ -104,6 +116,14 @@ class RecommendOptions(Flags):
         name="with_",
     )
     force: bool = flag(SEARCH, "learn from cells of --with that are not trusted, too", False)
+    confidence: float = flag(
+        SEARCH, "probability from which a plan counts as one that holds the bounds", 0.8, limits=_CONFIDENCE
+    )
     plans: int = flag(RUN, "plans to show", 3, limits=Limits("must be 1 to 20", 1, most=20))
-    seed: int = flag(RUN, "seed of traffic and of the model's errors", 0, limits=AT_LEAST_0)
+    seed: int = flag(
+        RUN,
+        "seed of the requests by which the figures shown are simulated; the choice is the same for all",
+        0,
+        limits=AT_LEAST_0,
+    )
     study: Path | None = flag(RUN, "write a study that measures these plans to this file", read=values.path)

@@ -11,37 +11,53 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse.compare.price import per_million
+from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import Z80
-from loadstone.engines import launch_of
-from loadstone.predict.simulator.fleet import fleet_with
 from loadstone.predict.step_time.step import parts_of
+from loadstone.recommend.asked_load import AskedLoad
 from loadstone.recommend.by_hour import Hours
 from loadstone.recommend.candidates import Candidate, Refused, Search
-from loadstone.recommend.curve import Array, simulate_load
+from loadstone.recommend.confirm import ConfirmedPlan
+from loadstone.recommend.curve import Array, fleet_size, simulate_load
 from loadstone.recommend.decide import MeasurementValue, PlanChoice, best_of_each
 from loadstone.recommend.finalists import MeasuredRun, SimulatedCandidate
 from loadstone.recommend.options import HOURS_PER_MONTH, RecommendOptions
-from loadstone.recommend.result import ByHour, DeploymentPlan, FinalistPoint, LatencySpan, MeasureNext, Rejected, Span
+from loadstone.recommend.result import (
+    ByHour,
+    DeploymentPlan,
+    FinalistPoint,
+    GpuChoice,
+    LatencySpan,
+    MeasureNext,
+    Rejected,
+    Span,
+)
+from loadstone.recommend.start import describe_start
 from loadstone.recommend.traffic import Traffic, replayed
 
-_MINUTES = 10.0
 _MOST_REJECTED = 40
 
 
 def describe_plan(
-    choice: PlanChoice, options: RecommendOptions, traffic: Traffic, found: Search, measured: Sequence[MeasuredRun]
+    confirmed: ConfirmedPlan,
+    options: RecommendOptions,
+    traffic: Traffic,
+    found: Search,
+    measured: Sequence[MeasuredRun],
 ) -> DeploymentPlan:
     """Return the plan with its capacity, cost, latencies and launch commands."""
-    finalist, replicas, priced = choice.finalist, choice.replicas, bool(options.price)
+    choice, asked, priced = confirmed.choice, confirmed.asked, bool(options.price)
+    finalist, replicas = choice.finalist, choice.replicas
     deployment = finalist.deployment
-    at_share = finalist.curve.nearest(traffic.demand / replicas)
-    mean, spread = np.exp(finalist.error_mean), finalist.error_spread
+    spread = np.sqrt(np.diag(asked.error.covariance))
+    month = choice.cost * HOURS_PER_MONTH
     carried = float(np.median(finalist.capacities)) * replicas
     per_s, rate = 1.0, traffic.demand * traffic.output_tokens
     if not traffic.is_open:
-        per_s, rate = at_share.requests_per_s / at_share.load, at_share.output_tokens_per_s * replicas
+        per_s = asked.requests_per_s / (traffic.demand / replicas)
+        rate = asked.output_tokens_per_s * replicas
     needed = np.minimum(finalist.replicas_needed(traffic, options.reserve), options.gpus_max // deployment.gpus)
     costs = np.quantile(needed, (0.1, 0.9)) * choice.cost / replicas
     return DeploymentPlan(
@@ -53,15 +69,109 @@ def describe_plan(
         headroom=carried / traffic.demand - 1,
         usd_per_mtok=_span(lambda dollars: per_million(dollars, rate) or 0.0, choice.cost, costs) if priced else None,
         usd_per_month=_span(lambda dollars: dollars * HOURS_PER_MONTH, choice.cost, costs) if priced else None,
-        ttft_s=_latency(at_share.ttft_p50_s, at_share.ttft_p99_s, float(mean[0]), float(spread[0])),
-        tpot_s=_latency(at_share.tpot_p50_s, at_share.tpot_p99_s, float(mean[1]), float(spread[1])),
+        ttft_s=_latency(*asked.ttft_s, float(spread[0])),
+        tpot_s=_latency(*asked.tpot_s, float(spread[1])),
         binds=_tightest_bound(finalist, traffic),
         helps=_best_change(finalist.candidate, found),
         regret=choice.regret * (HOURS_PER_MONTH if priced else 1.0),
         source="measured" if deployment.name in {each.deployment for each in measured} else "simulated",
-        launch=list(launch_of(deployment).shell_lines()),
+        **describe_start(finalist.candidate, replicas, options, traffic),
         by_hour=None if traffic.hours is None else follow_hours(choice, traffic.hours, options, traffic),
+        why=_explain_probability(asked),
+        usd_per_month_one_down=month / replicas * (replicas + 1) if priced else None,
+        usd_per_month_whole_nodes=_price_whole_nodes(choice) if priced else None,
+        checked=_describe_check(confirmed, traffic) if traffic.has_times else None,
     )
+
+
+_HELD = ((0.9, "90 % or more", 91), (0.8, "80 to 90 %", 78), (0.7, "70 to 80 %", 68), (0.6, "60 to 70 %", 62))
+"""How often what was stated held, by benchmarks/planner_choice.py."""
+
+
+def _explain_probability(asked: AskedLoad) -> str:
+    name, missed = asked.weakest
+    cause, share = asked.cause
+    at = 0 if name.startswith("ttft") else 1
+    off = math.expm1(Z80 * math.sqrt(float(asked.error.covariance[at, at])))
+    held = next((f"; of what was stated with {words}, {often} % held" for least, words, often in _HELD
+                 if asked.p_slo >= least), "")  # fmt: skip
+    return (
+        f"{asked.p_slo:.0%} because {name} breaks in {missed:.0%} of the draws: its time may be off by {off:.0%}, "
+        f"and {share:.0%} of that variance is {cause}{held}"
+    )
+
+
+def _price_whole_nodes(choice: PlanChoice) -> float | None:
+    """Return dollars a month of the nodes that the plan stands on; None where it fills them."""
+    deployment, per_node = choice.finalist.deployment, choice.finalist.deployment.gpu.per_node
+    if deployment.gpus < per_node:
+        nodes = -(-choice.replicas // (per_node // deployment.gpus))
+    else:
+        nodes = choice.replicas * -(-deployment.gpus // per_node)
+    gpus = choice.replicas * deployment.gpus
+    return None if nodes * per_node == gpus else choice.cost / gpus * nodes * per_node * HOURS_PER_MONTH
+
+
+def _describe_check(confirmed: ConfirmedPlan, traffic: Traffic) -> str:
+    asked, replicas = confirmed.asked, confirmed.choice.replicas
+    size = fleet_size(confirmed.choice.finalist.candidate, replicas, traffic)
+    of = "the busiest window" if traffic.hours is not None else "the whole trace"
+    where = of if asked.whole or confirmed.on_whole else f"the windows of {of.removeprefix('the ')} that ask for most"
+    count = confirmed.on_whole or asked.requests
+    share = "" if size == replicas else f", the share of {size} of {replicas} replicas"
+    verdict = "the bounds hold by the best prediction" if asked.met else "the bounds break by the best prediction"
+    return f"simulated on {where} ({count:,} requests{share}): {verdict}"
+
+
+def choose_by_gpu(
+    confirmed: Sequence[ConfirmedPlan], refused: Sequence[Refused], options: RecommendOptions
+) -> list[GpuChoice]:
+    """Return the best plan of each kind of GPU that was named, beside the first plan."""
+    first, rows = confirmed[0].choice, []
+    for name in options.gpus:
+        gpu = parse_deployment(f"{options.model}@1x{name}/tp1").gpu.name
+        best = next((each for each in confirmed if each.choice.finalist.deployment.gpu.name == gpu), None)
+        if best is None:
+            whys = [each for each in refused if parse_deployment(each.deployment).gpu.name == gpu]
+            few = [each for each in whys if each.gpus_needed]
+            nearest = (
+                min(few, key=lambda each: each.gpus_needed)
+                if few
+                else max(whys, key=lambda each: each.alike, default=None)
+            )
+            rows.append(GpuChoice(gpu=gpu, deployment=None, why="" if nearest is None else nearest.why))
+            continue
+        choice, deployment = best.choice, best.choice.finalist.deployment
+        more = (choice.cost - first.cost) * HOURS_PER_MONTH
+        rows.append(
+            GpuChoice(
+                gpu=gpu,
+                deployment=deployment.name,
+                replicas=choice.replicas,
+                gpus=choice.replicas * deployment.gpus,
+                p_slo=round(best.asked.p_slo, 3),
+                usd_per_month=choice.cost * HOURS_PER_MONTH if options.price else None,
+                more_usd_per_month=more if options.price else None,
+                more_p_slo=round(best.asked.p_slo - confirmed[0].asked.p_slo, 3),
+            )
+        )
+    return rows
+
+
+def explain_order(confirmed: Sequence[ConfirmedPlan], options: RecommendOptions) -> list[str]:
+    """Return why the first plan stands before those that are cheaper."""
+    first, lines = confirmed[0], []
+    for number, other in enumerate(confirmed[1:], 2):
+        less = first.choice.cost - other.choice.cost
+        if less <= 0:
+            continue
+        what = f"${less * HOURS_PER_MONTH:,.0f} a month" if options.price else f"{less:g} GPUs"
+        surer = first.asked.p_slo - other.asked.p_slo
+        why = f"holds with {other.asked.p_slo:.0%}, below --confidence {options.confidence:.0%}"
+        if other.asked.p_slo >= options.confidence:
+            why = f"breaks the bounds {surer:.0%} more often, which --miss-cost {options.miss_cost:g} counts for more"
+        lines.append(f"plan {number} is cheaper by {what}, and stands behind plan 1 since it {why}")
+    return lines
 
 
 def _span(convert: Callable[[float], float], cost: float, costs: Array) -> Span:
@@ -69,9 +179,9 @@ def _span(convert: Callable[[float], float], cost: float, costs: Array) -> Span:
     return Span(convert(cost), convert(min(low, cost)), convert(max(high, cost)))
 
 
-def _latency(p50: float, p99: float, mean: float, spread: float) -> LatencySpan:
+def _latency(p50: float, p99: float, spread: float) -> LatencySpan:
     factor = math.exp(Z80 * spread)
-    return LatencySpan(p50 * mean, p99 * mean, p50 * mean / factor, p50 * mean * factor)
+    return LatencySpan(p50, p99, p50 / factor, p50 * factor)
 
 
 def follow_hours(choice: PlanChoice, hours: Hours, options: RecommendOptions, traffic: Traffic) -> ByHour:
@@ -80,9 +190,15 @@ def follow_hours(choice: PlanChoice, hours: Hours, options: RecommendOptions, tr
     holds = _window_test(finalist.candidate, traffic)
     by_rate = hours.followed(replicas, reserve)
     here = by_rate.copy()
+    broken = 0
     for at, window in enumerate(hours.plans):
-        while here[at] < replicas and len(window) and not holds(window, int(here[at]) - reserve):
-            here[at] += 1
+        held = not len(window)
+        while not held:
+            held = holds(window, int(here[at]) - reserve)
+            if not held and here[at] >= replicas:
+                broken += 1
+                break
+            here[at] += not held
     drawn = hours.replicas(np.maximum(finalist.capacities, 1e-9)[:, None], reserve) + (here - by_rate)
     most = options.gpus_max // finalist.deployment.gpus
     drawn = drawn[drawn.max(axis=1) <= most]  # in the others nothing holds, at any cost
@@ -96,18 +212,18 @@ def follow_hours(choice: PlanChoice, hours: Hours, options: RecommendOptions, tr
         gpus=mean * finalist.deployment.gpus,
         usd_per_month=Span(mean * month, min(low, mean) * month, max(high, mean) * month) if month else None,
         saves=1 - mean / replicas,
+        broken=broken,
     )
 
 
 def _window_test(candidate: Candidate, traffic: Traffic) -> Callable[[Plan, int], bool]:
     """Return the test whether so many replicas hold the bounds in a window of the trace, by the best prediction."""
-    fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
     growth = traffic.demand / traffic.plan.cells[0].value
 
     def holds(window: Plan, replicas: int) -> bool:
         load = growth * window.cells[0].value / replicas
-        part = dataclasses.replace(traffic, plan=window)
-        simulated = simulate_load(candidate, fleet, part, load, replicas)  # it ends, so that latencies alone count
+        part = dataclasses.replace(traffic, plan=window, windows={})
+        simulated = simulate_load(candidate, part, load, replicas)  # it ends, so that latencies alone count
         return all(simulated.figures[each.name] <= each.bound_s for each in traffic.bounds)
 
     return holds
@@ -214,14 +330,15 @@ def next_measurement(
         if options.prefix:
             words += ["--prefix", str(options.prefix), "--prefix-groups", str(options.prefix_groups)]
         words += ["--rate", f"{load:.3g}"] if traffic.is_open else ["--concurrency", str(max(1, round(load)))]
-    words += ["--duration", f"{_MINUTES - 2:g}m", "--slo", options.slo]
+    words += ["--duration", f"{round(best.minutes) - 2}m", "--slo", options.slo]
     unit = HOURS_PER_MONTH if options.price else 1.0
     return MeasureNext(
         command=shlex.join(words),
-        minutes=_MINUTES,
+        minutes=round(best.minutes),
         regret_now=best.regret_now * unit,
         regret_after=best.regret_after * unit,
         deployment=deployment.name,
+        requests=round(best.requests) if math.isfinite(best.requests) else None,
     )
 
 
@@ -232,11 +349,6 @@ def write_notes(
     notes = []
     if not options.price:
         notes.append("no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)")
-    other = {each.deployment.weights_dtype for each in finalists} - {finalists[0].deployment.model.weights_dtype}
-    if other:
-        notes.append(
-            f"weights in {' and '.join(sorted(other))} are not the checkpoint's: look at the quality of its answers"
-        )
     if any(each.candidate.policy.speculative for each in finalists) and options.acceptance is None:
         notes.append("drafts are taken to be accepted in 0.7 ± 0.1 of cases; give --acceptance if you know it")
     for run in measured:

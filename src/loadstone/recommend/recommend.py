@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from loadstone.analyse.compare.price import Prices, key, parse_prices
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.recommend.candidates import search
-from loadstone.recommend.decide import affordable, best_of_each, rank_choices, value_measurements
-from loadstone.recommend.finalists import choose_finalists, read_measured, simulate_finalists
+from loadstone.recommend.confirm import confirm_plans, show_with_seed
+from loadstone.recommend.decide import MeasurementValue, PlanChoice, affordable, rank_choices, value_measurements
+from loadstone.recommend.finalists import SimulatedCandidate, choose_finalists, read_measured, simulate_finalists
 from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.plans import chart_points, describe_plan, list_rejected, next_measurement, write_notes
+from loadstone.recommend.plans import (
+    chart_points,
+    choose_by_gpu,
+    describe_plan,
+    explain_order,
+    list_rejected,
+    next_measurement,
+    write_notes,
+)
+from loadstone.recommend.progress import show_progress
 from loadstone.recommend.refusal import explain_refusal
 from loadstone.recommend.result import BoundText, Recommendation, TrafficText
 from loadstone.recommend.study import write_study
-from loadstone.recommend.traffic import traffic_of
+from loadstone.recommend.traffic import Traffic, traffic_of
 from loadstone.workload.options import check_limits
 
 
@@ -28,18 +39,24 @@ def recommend(options: RecommendOptions) -> Recommendation:
     prices = parse_prices(options.price) if options.price else Prices()
     _check_prices(options, prices)
     begun_s = time.monotonic()
+    show_progress("ranking deployments by closed form")
     found = search(options, traffic, prices)
     searched_s = time.monotonic()
     if not found.candidates:
         raise InputError(explain_refusal(found, options, traffic))
     measured = [read_measured(Path(run), force=options.force) for run in options.measured]
     candidates = choose_finalists(found.candidates, measured, options, traffic, prices)
-    finalists, refused = simulate_finalists(candidates, measured, traffic, options.seed)
+    finalists, refused = simulate_finalists(candidates, measured, traffic, options)
     simulated_s = time.monotonic()
     choices = rank_choices(finalists, traffic, options)
     paid = affordable(choices, traffic, options)
-    plans = [describe_plan(each, options, traffic, found, measured) for each in best_of_each(paid)[: options.plans]]
-    best = value_measurements(paid, finalists)[0]
+    confirmed = confirm_plans(paid, traffic, options, learned=bool(measured))
+    if options.seed:
+        confirmed = show_with_seed(confirmed, traffic_of(options, options.seed), options, learned=bool(measured))
+    shown = confirmed[: options.plans]
+    plans = [describe_plan(each, options, traffic, found, measured) for each in shown]
+    best = _value_measurements(paid, finalists, traffic)
+    show_progress()
     decided_s = time.monotonic()
     if options.study is not None:
         write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
@@ -54,15 +71,31 @@ def recommend(options: RecommendOptions) -> Recommendation:
             next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
         ),
         study=str(options.study) if options.study is not None else None,
-        notes=write_notes(finalists, options, measured),
+        notes=[*explain_order(shown, options), *write_notes(finalists, options, measured)],
         finalists=chart_points(finalists, choices, options, traffic),
         deployments_ranked=found.looked_at,
+        confidence=options.confidence,
+        holds=plans[0].p_slo >= options.confidence,
+        by_gpu=choose_by_gpu(confirmed, [*found.refused, *refused], options),
         seconds={
             "ranking": round(searched_s - begun_s, 3),
             "simulating": round(simulated_s - searched_s, 3),
             "deciding": round(decided_s - simulated_s, 3),
         },
     )
+
+
+def _value_measurements(
+    choices: Sequence[PlanChoice], finalists: Sequence[SimulatedCandidate], traffic: Traffic
+) -> MeasurementValue:
+    """Return the measurement that is worth most, by how many requests each would get in its time."""
+    replicas = {choice.finalist.name: choice.replicas for choice in reversed(choices)}
+    rates = []
+    for each in finalists:
+        share = traffic.demand / replicas.get(each.name, each.candidate.replicas)
+        near = each.curve.nearest(share)
+        rates.append(share if traffic.is_open else near.requests_per_s * share / near.load)
+    return value_measurements(choices, finalists, rates, max(each.quantile for each in traffic.bounds))[0]
 
 
 def _check_prices(options: RecommendOptions, prices: Prices) -> None:

@@ -44,7 +44,7 @@ def _explain_roofline(slow: Sequence[Refused], traffic: Traffic) -> str | None:
         deployment = parse_deployment(each.deployment)
         model, policy = StepModel(deployment).light(), policy_of(deployment)
         schedulers = schedulers_in_step(deployment)
-        level = steady_state(model, policy, schedulers, 1.0, traffic.input_tokens, traffic.output_tokens)
+        level = steady_state(model, policy, schedulers, 1.0, traffic.lengths)
         for bound in traffic.bounds:
             value = level.latency_s(bound.metric, 0.5, traffic.output_tokens)
             fastest[bound.name] = min(fastest.get(bound.name, (math.inf, "")), (value, each.deployment))

@@ -48,6 +48,7 @@ class ByHour(msgspec.Struct, frozen=True, kw_only=True):
     replicas  by window, the reserve included
     gpus      that are paid for on average, those that start up included; usd_per_month: what they cost
     saves     share of what the plan costs with all its replicas all the time
+    broken    windows in which not even all replicas hold the bounds, by the best prediction
     """
 
     replicas: list[int]
@@ -56,6 +57,7 @@ class ByHour(msgspec.Struct, frozen=True, kw_only=True):
     gpus: float
     usd_per_month: Span | None
     saves: float
+    broken: int = 0
 
 
 class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +71,14 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
                     or more hold (80 %); None without prices
     binds           the bound that breaks first, and what a step mostly consists of
     helps           what would carry more per GPU, of all that was looked at
+    why             which error makes p_slo what it is
+    usd_per_month_one_down     with a replica more, so that one may be down
+    usd_per_month_whole_nodes  where GPUs are rented by the node; None where that is the same
+    checked         of a trace: how much of it was simulated for these figures
     source          measured: a run of this deployment moved the prediction
-    launch          commands, one a rank, of one replica
+    launch          commands, one a rank, of one replica; `files`: what must lie beside them, by name
+    warnings        what is to be known before it is started
+    further         what narrower numbers than anybody publishes would save
     by_hour         of a trace of several windows: as many replicas as each needs
     """
 
@@ -90,6 +98,30 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["simulated", "measured"]
     launch: list[str]
     by_hour: ByHour | None = None
+    files: dict[str, str] = {}
+    warnings: list[str] = []
+    further: str | None = None
+    why: str = ""
+    usd_per_month_one_down: float | None = None
+    usd_per_month_whole_nodes: float | None = None
+    checked: str | None = None
+
+
+class GpuChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """The best plan of a kind of GPU that was named; `deployment` is None where none carries the traffic.
+
+    more_usd_per_month, more_p_slo  beside the first plan; without prices dollars are None
+    """
+
+    gpu: str
+    deployment: str | None
+    replicas: int = 0
+    gpus: int = 0
+    p_slo: float = 0.0
+    usd_per_month: float | None = None
+    more_usd_per_month: float | None = None
+    more_p_slo: float = 0.0
+    why: str = ""
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -108,6 +140,7 @@ class MeasureNext(msgspec.Struct, frozen=True):
     regret_now: float
     regret_after: float
     deployment: str
+    requests: float | None = None
 
 
 class FinalistPoint(msgspec.Struct, frozen=True):
@@ -141,4 +174,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     finalists: list[FinalistPoint]
     deployments_ranked: int
     seconds: dict[str, float]
+    confidence: float = 0.8
+    holds: bool = True
+    """Whether the first plan holds with that probability."""
+    by_gpu: list[GpuChoice] = []
     schema: int = SCHEMA

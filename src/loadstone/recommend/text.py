@@ -26,7 +26,7 @@ def render(document: Recommendation) -> list[Shown]:
     parts += ["", why_measure(document)]
     if document.measure_next is not None:
         parts.append(f"  {document.measure_next.command}")
-    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in document.plans[0].launch)]
+    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in describe_launch(document.plans[0]))]
     if document.study:
         parts += ["", f"{document.study} measures all of these: loadstone study run {document.study}"]
     return [*parts, "", footer(document)]
@@ -57,20 +57,64 @@ def _row(plan: DeploymentPlan) -> list[str]:
 
 def remarks(document: Recommendation) -> list[str]:
     plans = list(enumerate(document.plans, 1))
+    priced = document.plans[0].usd_per_month_one_down is not None
+    costs = [_describe_costs(document)] if priced else []
+    checks = [f"Plan {number} was {plan.checked}." for number, plan in plans if plan.checked]
     hourly = [
         _describe_hours(number, plan.replicas, plan.by_hour) for number, plan in plans if plan.by_hour is not None
     ]
-    return [*(f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans), *hourly]
+    why = [f"Plan {number}: {plan.why}." for number, plan in plans[:1] if plan.why]
+    binds = [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans]
+    further = [f"Plan 1: {document.plans[0].further}."] if document.plans[0].further else []
+    warnings = [f"Plan {number}: {each}." for number, plan in plans for each in plan.warnings]
+    return [*binds, *why, *further, *costs, *checks, *hourly, *_describe_gpus(document), *warnings]
+
+
+def describe_launch(plan: DeploymentPlan) -> list[str]:
+    """Return the commands of a replica, and the files that they name."""
+    files = [line for name, content in plan.files.items() for line in (f"{name}:", *content.rstrip().splitlines())]
+    return [*plan.launch, *files]
+
+
+def _describe_costs(document: Recommendation) -> str:
+    """Say what the plans cost with a replica that may be down, and in whole nodes."""
+    down = ", ".join(f"${plan.usd_per_month_one_down or 0.0:,.0f}" for plan in document.plans)
+    nodes = [plan.usd_per_month_whole_nodes for plan in document.plans]
+    line = f"With a replica more, so that one may be down: {down} a month"
+    if any(each is not None for each in nodes):
+        whole = ", ".join("the same" if each is None else f"${each:,.0f}" for each in nodes)
+        line += f"; where GPUs are rented by the node: {whole}"
+    return f"{line}."
+
+
+def _describe_gpus(document: Recommendation) -> list[str]:
+    """Say of each kind of GPU what its best plan is, where there are several."""
+    if len(document.by_gpu) < 2:
+        return []
+    lines = []
+    for each in document.by_gpu:
+        if each.deployment is None:
+            lines.append(f"On {each.gpu}: nothing, {each.why or 'none that holds the bounds within what is given'}.")
+            continue
+        cost = ""
+        if each.usd_per_month is not None:
+            cost = f", ${each.usd_per_month:,.0f} a month ({each.more_usd_per_month:+,.0f})"
+        lines.append(
+            f"On {each.gpu}: {each.replicas} × {each.deployment}, {each.gpus} GPUs{cost}, P {each.p_slo:.0%} "
+            f"({100 * each.more_p_slo:+.0f})."
+        )
+    return lines
 
 
 def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
     window = "hour" if plan.every_s == 3600 else f"{plan.every_s / 60:g} min"
     cost = plan.usd_per_month
+    broken = f"; in {plan.broken} of {len(plan.replicas)} not even all hold the bounds" if plan.broken else ""
     paid = f", ${cost.value:,.0f} a month ({cost.low:,.0f} to {cost.high:,.0f})" if cost is not None else ""
     return (
         f"Plan {number} by the {window}: {min(plan.replicas)} to {max(plan.replicas)} replicas, {plan.gpus:.1f} GPUs "
         f"on average with {plan.start_up_s / 60:g} min to start{paid}: {plan.saves:.0%} less than {replicas} all the "
-        "time."
+        f"time{broken}."
     )
 
 
@@ -79,9 +123,10 @@ def why_measure(document: Recommendation) -> str:
     if step is None:
         return "No single measurement is expected to change the choice for the better."
     unit = "dollars a month" if document.plans[0].usd_per_month is not None else "GPUs"
+    count = f", some {step.requests:,.0f} requests," if step.requests is not None else ""
     return (
-        f"The {step.minutes:g} minutes that are worth most: expected regret falls from {_plain(step.regret_now)} "
-        f"to {_plain(step.regret_after)} {unit}. Give the run folder to --with afterwards."
+        f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from "
+        f"{_plain(step.regret_now)} to {_plain(step.regret_after)} {unit}. Give the run folder to --with afterwards."
     )
 
 
@@ -104,8 +149,9 @@ def answer(document: Recommendation) -> str:
         f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
     )
     gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
+    begins = "Deploy" if document.holds else f"Nothing holds with {document.confidence:.0%}; the nearest is"
     return (
-        f"Deploy {best.replicas} × {best.deployment}: {gpus} {bounds} at {load} "
+        f"{begins} {best.replicas} × {best.deployment}: {gpus} {bounds} at {load} "
         f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
         f"{best.p_slo:.0%}."
     )

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.analyse.summary import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES
+from loadstone.predict.simulator.content import shares
+from loadstone.predict.simulator.parts import Rows, find_busiest, hasten, take_requests, thin
+from loadstone.predict.steady_state import Lengths
 from loadstone.recommend.by_hour import Hours, split_hours
 from loadstone.recommend.options import RecommendOptions
 from loadstone.workload.options import SimulateOptions, options_of
 from loadstone.workload.planning import Planner
+from loadstone.workload.schedule import promised_tokens
 
 LEAST_REQUESTS, MOST_REQUESTS = 800, 8_000
+_BURSTY_REQUESTS = 24_000
 _EVERY_REQUEST = 0.999
-"""A bound on every request is taken as one on this share of them."""
+"""A bound on every request is taken as one on this share of them, where plans are chosen."""
+_WINDOWS = 10
+"""A trace is cut into so many, of which each has its own mean lengths."""
+_CHOICE_SEED = 0
+"""Plans are chosen by the same random numbers, whatever the user's seed is."""
 
 
 class QuantileBound(msgspec.Struct, frozen=True):
@@ -31,9 +42,21 @@ class QuantileBound(msgspec.Struct, frozen=True):
     bound_s: float
 
 
+class TrafficLevel(NamedTuple):
+    """A stretch of the traffic: how its load is to the mean, and its mean lengths."""
+
+    times: float
+    lengths: Lengths
+
+
 @dataclass(frozen=True)
 class Traffic:
-    """plan: of one cell. `demand`: requests/s, or requests under way, that all replicas together must carry."""
+    """Holds what all replicas together must carry.
+
+    plan    of one cell; `demand`: requests/s, or requests under way
+    levels  of a trace those of its windows that ask for most, whatever a token of a prompt costs beside one of an
+            answer; else the mean alone
+    """
 
     plan: Plan
     kind: Literal["rate", "concurrency"]
@@ -42,6 +65,18 @@ class Traffic:
     output_tokens: float
     bounds: tuple[QuantileBound, ...]
     hours: Hours | None = None
+    cached_tokens: float = 0.0
+    levels: tuple[TrafficLevel, ...] = ()
+    windows: dict[tuple[float, int], list[Rows]] = field(default_factory=dict, compare=False)
+
+    @property
+    def lengths(self) -> Lengths:
+        return Lengths(self.input_tokens, self.output_tokens, self.cached_tokens)
+
+    @property
+    def has_times(self) -> bool:
+        """Tell whether requests come at times that are to be kept: those of a trace, or in bunches."""
+        return self.is_open and self.plan.cells[0].process not in ("poisson", "constant")
 
     @property
     def is_open(self) -> bool:
@@ -54,36 +89,60 @@ class Traffic:
 
     def part(self, load: float, requests: int) -> Plan:
         """Return the traffic's first requests at so many per second, or so many under way."""
-        plan, count = self.plan, min(requests, len(self.plan))
-        columns: dict[str, Any] = {name: getattr(plan, name)[:count] for name in Plan.COLUMNS}
-        cell = plan.cells[0]
+        plan, cell = self.plan, self.plan.cells[0]
+        part = take_requests(plan, np.arange(min(requests, len(plan))))
         if self.is_open:
-            columns["intended_s"] = columns["intended_s"] * (cell.value / load)
             cell = msgspec.structs.replace(cell, value=load, time_scale=cell.time_scale * cell.value / load)
-        else:
-            cell = msgspec.structs.replace(cell, value=float(max(1, round(load))))
-        blocks = None if plan.blocks is None else plan.blocks.take(np.arange(count))
-        return replace(plan, cells=(cell,), blocks=blocks, **columns)
+            return replace(part, cells=(cell,), intended_s=part.intended_s * (plan.cells[0].value / load))
+        users = max(1, round(load))
+        phase = part.phase.copy()
+        phase[: min(users, len(phase) // 2)] = 0  # all of them come at once, and nobody does so later
+        return replace(part, phase=phase, cells=(msgspec.structs.replace(cell, value=float(users)),))
+
+    def parts(self, load: float, requests: int, prompt_weight: float) -> list[Plan]:
+        """Return plans of so many per second: of requests that have times of their own a share, in the windows of so
+        many `requests` that ask for most, all of them where there are no more. `prompt_weight`: what a token of a
+        prompt costs, in tokens of an answer."""
+        if not self.has_times:
+            return [self.part(load, requests)]
+        share = load / self.plan.cells[0].value
+        windows = self._find_windows(requests, prompt_weight)
+        return [thin(take_requests(self.plan, rows, self.plan.intended_s[rows[0]]), share) for rows in windows]
+
+    def _find_windows(self, requests: int, prompt_weight: float) -> list[Rows]:
+        if requests >= len(self.plan):
+            return [np.arange(len(self.plan))]
+        key = 2.0 ** round(math.log2(max(prompt_weight, 1e-6))), 2 ** round(math.log2(requests))
+        if key not in self.windows:
+            work = (self.plan.input_tokens - _cached(self.plan)) * key[0] + self.plan.output_tokens
+            self.windows[key] = find_busiest(self.plan, work, min(key[1], len(self.plan)), 2)
+        return self.windows[key]
 
 
-def traffic_of(options: RecommendOptions) -> Traffic:
-    """Draw the traffic. Raises InputError: no load or two, no bound that can be held."""
+def traffic_of(options: RecommendOptions, seed: int | None = None) -> Traffic:
+    """Draw the traffic, without a seed as it is for every choice. Raises InputError: no load or two, no bound that
+    can be held."""
     if options.trace is not None and (options.rate is not None or options.concurrency is not None):
         raise InputError("--trace: comes at its own times; leave --rate and --concurrency out")
-    if options.trace is None and (options.rate is None) == (options.concurrency is None):
+    if options.rate is not None and options.concurrency is not None:
+        raise InputError("--rate, --concurrency: are two loads; give one")
+    if options.burstiness != 1 and options.rate is None:
+        raise InputError("--burstiness: says how arrivals at a rate are spread; it goes with --rate")
+    if options.trace is None and options.rate is None and options.concurrency is None:
         raise InputError("--rate: say how much traffic there is, --rate 20 or --concurrency 200 or --trace FILE")
     bounds = tuple(_bound(name, limit_s) for name, limit_s in parse_slo(options.slo))
     given: dict[str, Any] = {
-        name: getattr(options, name) for name in ("input", "output", "range_ratio", "prefix", "prefix_groups", "seed")
+        name: getattr(options, name) for name in ("input", "output", "range_ratio", "prefix", "prefix_groups")
     }
-    given |= {"deployment": "", "warmup": 0}
+    given |= {"deployment": "", "warmup": 0, "seed": _CHOICE_SEED if seed is None else seed}
     if options.trace is not None:
         if options.input is not None:
             raise InputError("--input: a trace has its own lengths; leave it out")
         given |= {"trace": options.trace, "input": None, "prefix": 0}
     elif options.rate is not None:
         # Of one request per second: the clock is scaled to whatever rate is looked at.
-        given |= {"rate": 1.0, "requests": MOST_REQUESTS}
+        count = MOST_REQUESTS if options.burstiness in (1.0, math.inf) else _BURSTY_REQUESTS
+        given |= {"rate": 1.0, "requests": count, "burstiness": options.burstiness}
     else:
         given |= {"concurrency": 1, "requests": MOST_REQUESTS}
     plan = Planner(options_of(given, SimulateOptions)).plan()
@@ -91,15 +150,53 @@ def traffic_of(options: RecommendOptions) -> Traffic:
         raise InputError(f"{options.trace}: has no request")
     hours = split_hours(options, plan) if options.trace is not None else None
     plan = plan if hours is None else hours.busiest
-    demand = (options.rate or options.concurrency or plan.cells[0].value) * options.growth
+    demand = float((options.rate or options.concurrency or plan.cells[0].value) * options.growth)
+    if options.rate is not None and plan.cells[0].process not in ("poisson", "constant"):
+        plan = hasten(plan, demand / plan.cells[0].value)
+    cached = float(_cached(plan).mean())
     return Traffic(
         plan=plan,
         kind="concurrency" if options.concurrency is not None else "rate",
-        demand=float(demand),
+        demand=demand,
         input_tokens=float(plan.input_tokens.mean()),
         output_tokens=float(max(2.0, plan.output_tokens.mean())),
         bounds=bounds,
         hours=hours.scale(demand) if hours is not None else None,
+        cached_tokens=cached,
+        levels=_cut_levels(plan) if options.trace is not None else (),
+    )
+
+
+def _cached(plan: Plan) -> NDArray[np.float64]:
+    """Count by request the tokens that a prefix cache with enough room would have."""
+    if not shares(plan, 0):
+        return np.zeros(len(plan))
+    return np.asarray(np.clip(promised_tokens(plan, 0), 0, plan.input_tokens - 1), float)
+
+
+def _cut_levels(plan: Plan) -> tuple[TrafficLevel, ...]:
+    """Return the mean of a trace, and of its windows those that no other exceeds in tokens of prompts and of answers:
+    whatever either costs, the most work is in one of these."""
+    times_s, new = plan.intended_s, plan.input_tokens - _cached(plan)
+    span_s = float(times_s[-1] - times_s[0]) or 1.0
+    window = np.minimum((times_s - times_s[0]) / span_s * _WINDOWS, _WINDOWS - 1).astype(int)
+    counts = np.bincount(window, minlength=_WINDOWS)
+    asked = np.stack([np.bincount(window, each, _WINDOWS) for each in (new, plan.output_tokens)], axis=1)
+    picked: dict[int, None] = {}
+    for angle in (0.0, 0.05, 0.2, 0.5, 0.8, 1.0):
+        weights = np.array([angle, 1 - angle]) / np.maximum(1.0, asked.sum(axis=0))
+        picked.setdefault(int(np.argmax(asked @ weights)))
+    rows = [np.flatnonzero(window == each) for each in picked if counts[each]]
+    return tuple(
+        TrafficLevel(
+            len(each) * _WINDOWS / len(plan),
+            Lengths(
+                float(plan.input_tokens[each].mean()),
+                float(max(2.0, plan.output_tokens[each].mean())),
+                float((plan.input_tokens[each] - new[each]).mean()),
+            ),
+        )
+        for each in rows
     )
 
 

@@ -31,7 +31,7 @@ from loadstone.core.statistics.distribution import PERCENTILES
 from loadstone.core.summary import QUEUE_GROWS
 from loadstone.core.text import excerpt
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.steady_state import steady_states
+from loadstone.predict.steady_state import Lengths, steady_states
 from loadstone.predict.step_time import StepModel
 from loadstone.runs.bench import bench
 from loadstone.runs.cells import Event, Listener
@@ -225,7 +225,7 @@ def _guess(options: RunOptions, deployed: str, search: LoadSearch) -> float:
     best = 1.0
     rules = parse_rules(search.bounds)
     group = deployment.dp if deployment.attention_dp else 1
-    for level in steady_states(model, policy, group, inputs, outputs):
+    for level in steady_states(model, policy, group, Lengths(inputs, outputs)):
         for rule in rules:
             value = level.latency_s(rule.metric, PERCENTILES[rule.percentile], outputs)
             if rule.limit_s is not None and value > rule.limit_s:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import math
 import time
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,11 @@ from loadstone.core.settings import FirstToken, PredictionBasis, RunSettings
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.summary import SCHEMA, Summary
 from loadstone.predict.scheduler import policy_of
+from loadstone.predict.simulator.bound_errors import bound_factors, estimate_error
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
-from loadstone.predict.simulator.interval import CellIntervals, answer_s, intervals
+from loadstone.predict.simulator.interval import CellIntervals, answer_s, beginning, intervals
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DRAWS = 24
+_BOUNDED_REQUESTS = 2_000
+"""Of a cell, for the errors of what is bounded."""
 _PAUSE_S = 0.1
 """Between cells."""
 _EVENT_BYTES = 12
@@ -124,18 +128,20 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     info = execution.describe(options, plan, target, settings, source="simulated", name=name)
     run = execution.open_run(output.out, info, plan, signals, _EVENT_BYTES)
     draws = DRAWS if asked.draws is None else asked.draws
-    return _Simulation(run, deployment, fleet, draws, options.load.grace_s)
+    return _Simulation(run, deployment, fleet, draws, options.load.grace_s, asked.acceptance is not None)
 
 
 @dataclasses.dataclass
 class _Simulation:
-    """A run of a fleet whose folder is open. `draws`: for the intervals; `grace_s`: as in LoadOptions."""
+    """A run of a fleet whose folder is open. `draws`: for the intervals; `grace_s`: as in LoadOptions;
+    `acceptance_known`: the user gave that of drafts."""
 
     run: execution.OpenRun
     deployment: Deployment
     fleet: Fleet
     draws: int
     grace_s: float
+    acceptance_known: bool = False
 
     def simulate(self) -> None:
         """Simulate all cells, and write their records."""
@@ -147,7 +153,7 @@ class _Simulation:
             if any(_moves_in_waves(plan, cell) for cell in range(len(plan.cells))):
                 info.settings.basis.moves_in_waves = True
             info.settings.basis.uncovered += list(dict.fromkeys(each.what for each in loads))
-        errors = uncertainty(plan, self.fleet, self.draws, info.slo)
+        errors = uncertainty(plan, self.fleet, self.draws, info.slo, acceptance_known=self.acceptance_known)
         info.settings.intervals = [each.intervals for each in errors]
         if info.slo:
             info.settings.slo_factors = [each.factors for each in errors]
@@ -196,14 +202,27 @@ def check(plan: Plan, longest: int, what: str) -> NDArray[np.int64]:
     return np.concatenate(lengths)
 
 
-def uncertainty(plan: Plan, fleet: Fleet, draws: int, slo: Collection[str] = ()) -> list[CellIntervals]:
-    """Compute by cell how far off metrics may be; see simulator.interval. Nothing where the model knows no spread."""
+def uncertainty(
+    plan: Plan, fleet: Fleet, draws: int, slo: Collection[str] = (), *, acceptance_known: bool = False
+) -> list[CellIntervals]:
+    """Compute by cell how far off metrics may be; see simulator.interval and simulator.bound_errors. Nothing where
+    the model knows no spread."""
     model = fleet.model
     if not isinstance(model, StepModel) or draws < 1:
         return [CellIntervals({}, {}) for _ in plan.cells]
-    drawn, rest, profile = model.draws(draws, plan.seed), remaining(model.profile), model.profile
-    wider = [profile.wider_for(_uncovered_load(plan, cell, fleet)) for cell in range(len(plan.cells))]
-    return [intervals(plan, cell, fleet, drawn, rest, slo, wider[cell]) for cell in range(len(plan.cells))]
+    drawn = model.draws(draws, plan.seed)
+    found = []
+    for cell in range(len(plan.cells)):
+        wider = model.profile.wider_for(_uncovered_load(plan, cell, fleet))
+        factors: dict[str, list[float]] = {}
+        if slo:
+            part = beginning(plan, cell, _BOUNDED_REQUESTS)
+            run = run_cell(part, 0, fleet, grace_s=math.inf)
+            error = estimate_error(run, fleet, acceptance_known=acceptance_known)
+            error = error._replace(covariance=wider**2 * error.covariance)
+            factors = bound_factors(part, run, fleet, slo, error)
+        found.append(CellIntervals(intervals(plan, cell, fleet, drawn, remaining(model.profile), wider), factors))
+    return found
 
 
 def _uncovered_load(plan: Plan, cell: int, fleet: Fleet) -> list[Uncovered]:

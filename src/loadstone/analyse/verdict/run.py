@@ -178,6 +178,14 @@ def _stopped(cell: CellInfo) -> Iterator[Finding]:
 # --- what a prediction rests on -------------------------------------------------------------------------------------
 
 
+def describe_network_guess(nodes: int) -> str:
+    """Say what a prediction over several nodes rests on."""
+    return (
+        f"one replica spans {nodes} nodes, and no measurement that the performance model was fitted on does: the "
+        "latency of a message between nodes is a guess, its bandwidth that of the adapters' data sheet"
+    )
+
+
 def prediction_findings(info: RunInfo) -> list[Finding]:
     """Find what the predictions of a simulated run rest on."""
     basis = info.settings.basis or PredictionBasis()
@@ -194,9 +202,7 @@ def prediction_findings(info: RunInfo) -> list[Finding]:
         findings.append(
             finding(
                 "network_guessed",
-                f"one replica spans {basis.nodes_crossed} nodes, and no measurement that the performance model was "
-                "fitted on does: the latency of a message between nodes is a guess, its bandwidth that of the "
-                "adapters' data sheet",
+                describe_network_guess(basis.nodes_crossed),
             )
         )
     if basis.assumed:

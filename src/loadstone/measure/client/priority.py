@@ -15,14 +15,15 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-NICE, NICE_IF_STARVED = -5, -20
-"""Weights of 3 and 87 times that of others. At -20 from the start, a hundred streams that start together on two
-cores kept the timing server from writing: TTFT p50 was 15 to 25 ms above the truth; at -5 it is 0.2 ms. At -5
-beside vLLM on two cores, arrivals waited 60 to 220 ms (p99) to be read."""
+LEVELS = (-5, -10, -15, -20)
+"""Weights of 3, 9, 29 and 87 times that of others. At -20 from the start, a hundred streams that start together on
+two cores kept the timing server from writing: TTFT p50 was 15 to 25 ms above the truth; at -5 it is 0.2 ms. At -5
+beside vLLM on two cores, arrivals waited 60 to 220 ms (p99) to be read. Straight to -20 once kept waiting gave 0.4 to
+0.8 ms, and 5 to 120 ms (docs/trust.md)."""
 _TICK_S = 0.01
 _WINDOW_S = 1.0
 _WAITED = 0.1
-"""The share of a window in which a worker was ready and had no processor: with more, it takes the higher weight."""
+"""The share of a window in which a worker was ready and had no processor: with more, its weight rises."""
 _AUTOGROUP = "/proc/self/autogroup"
 _LISTENING = "0A"
 _TRIES = 20
@@ -45,7 +46,7 @@ def rise() -> None:
     if not leads_session():
         return
     for _ in range(_TRIES):
-        if set_weight(NICE):
+        if set_weight(LEVELS[0]):
             return
         time.sleep(_RETRY_S)
 
@@ -68,27 +69,29 @@ def set_weight(nice: int) -> bool:
 
 
 class WeightGuard:
-    """Raises the weight of a session that leads its group once it was kept waiting for a processor.
+    """Raises the weight of a session that leads its group by a level whenever it was kept waiting for a processor.
 
     A timer that fires late, by more than the process computed meanwhile, tells of that.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, change: Callable[[int], bool] = set_weight) -> None:
         self._loop, self._change = loop, change
+        self._levels = list(LEVELS[1:])
         self._waited_s = 0.0
         self._used_s = time.process_time()
         self._due_s = self._window_end_s = loop.time()
 
     def watch(self) -> None:
-        """Look every 10 ms until the weight is raised."""
+        """Look every 10 ms until the highest level is reached."""
         now_s, used_s = self._loop.time(), time.process_time()
         self._waited_s += max(0.0, now_s - self._due_s - (used_s - self._used_s))
         if now_s >= self._window_end_s:
-            if self._waited_s > _WAITED * _WINDOW_S and self._change(NICE_IF_STARVED):
-                return
+            if self._waited_s > _WAITED * _WINDOW_S and self._change(self._levels[0]):
+                del self._levels[0]
             self._waited_s, self._window_end_s = 0.0, now_s + _WINDOW_S
         self._used_s, self._due_s = used_s, now_s + _TICK_S
-        self._loop.call_at(self._due_s, self.watch)
+        if self._levels:
+            self._loop.call_at(self._due_s, self.watch)
 
 
 def _may_rise() -> bool:
@@ -97,7 +100,7 @@ def _may_rise() -> bool:
     if before > 0:
         return False
     try:
-        os.setpriority(os.PRIO_PROCESS, 0, min(before, NICE))
+        os.setpriority(os.PRIO_PROCESS, 0, min(before, LEVELS[0]))
     except OSError:
         return False
     os.setpriority(os.PRIO_PROCESS, 0, before)

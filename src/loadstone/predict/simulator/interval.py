@@ -1,6 +1,6 @@
 """Intervals of a simulated cell: a part of it, with coefficients drawn from the profile's uncertainty.
 
-For each draw the ratio of a figure (a median, a percentile that is bounded, a throughput) to that with the best
+For each draw the ratio of a figure (a median, a throughput) to that with the best
 coefficients; to the logarithm of the ratio is added the spread that remained when the profile was fitted (`residual`:
 of quantities, ln(measured/predicted)). The 10 % and 90 % quantiles of that are the 80 % interval.
 """
@@ -8,7 +8,7 @@ of quantities, ln(measured/predicted)). The 10 % and 90 % quantiles of that are 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 from typing import NamedTuple
@@ -17,8 +17,6 @@ import msgspec
 import numpy as np
 
 from loadstone.core.plan import Load, Plan
-from loadstone.core.statistics.distribution import PERCENTILES
-from loadstone.core.summary import latency_field
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet
@@ -33,18 +31,17 @@ _ROUNDS = 4
 _MOST_REQUESTS = 4096
 _MEDIANS = ("ttft_s", "ttft_intended_s", "tpot_s", "itl_s", "e2e_s", "e2e_intended_s")
 _RESIDUAL: dict[str, Quantity] = {"ttft_s": "ttft", "ttft_intended_s": "ttft", "tpot_s": "tpot", "itl_s": "tpot"}
-_SHARES = (np.arange(25) + 0.5) / 25
-_POINTS = np.array([NormalDist().inv_cdf(share) for share in _SHARES])
+_POINTS = np.array([NormalDist().inv_cdf((at + 0.5) / 25) for at in range(25)])
 _RATE = "output_tokens_per_s"
 
 Interval = tuple[float, float]
 
 
 class CellIntervals(NamedTuple):
-    """The 80 % intervals of a cell's figures.
+    """Tells how far a cell's figures may be off.
 
     intervals  by metric, what its p50 is multiplied by for the low and the high end of the 80 % interval
-    factors    by bound of the SLO, equally likely factors of the figure that is bounded, ascending
+    factors    by bound of the SLO, equally likely factors of its figure, draw by draw (bound_errors.py)
     """
 
     intervals: dict[str, Interval]
@@ -57,14 +54,13 @@ def intervals(
     fleet: Fleet,
     draws: Sequence[StepTimes],
     residual: Mapping[Quantity, float],
-    slo: Collection[str] = (),
     wider: float = 1.0,
-) -> CellIntervals:
-    """Simulate the beginning of a cell at each draw. `slo`: names of bounds, as `ttft` or `tpot_p99`; `wider`: how
-    many times as wide the intervals are, in ln."""
+) -> dict[str, Interval]:
+    """Simulate the beginning of a cell at each draw; returns the intervals as CellIntervals has them. `wider`: how
+    many times as wide they are, in ln."""
     part = beginning(plan, cell)
     runs = [run_cell(part, 0, replace(fleet, model=model), grace_s=0.0) for model in (fleet.model, *draws)]
-    best, *drawn = (_figures(run, part.cells[0], slo) for run in runs)
+    best, *drawn = (_figures(run) for run in runs)
     ratios = {
         name: np.log([each[name] / value for each in drawn if each.get(name, 0) > 0 and value > 0] or [1.0])
         for name, value in best.items()
@@ -77,22 +73,16 @@ def intervals(
             min(1.0, each[_RATE] / best[_RATE]) if share is None else share
             for each, share in zip(drawn, drawn_leaving, strict=True)
         ] or [1.0])  # fmt: skip
-    cell_intervals = CellIntervals({}, {})
+    found: dict[str, Interval] = {}
     for name, by_draw in ratios.items():
         # ITL is a step and so is TPOT; nothing more is known of the one than of the other.
         remains = _residual_spread(name, best, ratios, residual)
         if keeps_up and name == _RATE and not by_draw.any():
             remains = 0.0
         logs = wider * (by_draw[:, None] + remains * _POINTS[None, :])
-        if name in slo:
-            cell_intervals.factors[name] = np.exp(np.quantile(logs, _SHARES)).tolist()
-            continue
         low, high = np.exp(np.quantile(logs, (LOW, HIGH)))
-        cell_intervals.intervals[name] = (
-            min(1.0, float(low)),
-            1.0 if keeps_up and name == _RATE else max(1.0, float(high)),
-        )
-    return cell_intervals
+        found[name] = min(1.0, float(low)), 1.0 if keeps_up and name == _RATE else max(1.0, float(high))
+    return found
 
 
 def _residual_spread(
@@ -107,27 +97,19 @@ def _residual_spread(
         e2e = float(ratios["e2e_s"].std())
         follows = min(1.0, float(ratios[name].std()) / e2e) if e2e > 0 else 1.0
         return follows * _residual_spread("e2e_s", best, ratios, residual)
-    if name not in _MEDIANS:
-        name = f"{name.partition('_')[0]}_s"  # a bounded percentile: as what it is one of
     if not name.startswith("e2e"):
         return residual.get(_RESIDUAL[name], 0.0)
     first = best[name.replace("e2e", "ttft")] / best[name] if best[name] > 0 else 0.0
     return math.hypot(first * residual.get("ttft", 0.0), (1 - first) * residual.get("tpot", 0.0))
 
 
-def _figures(run: CellRun, load: Load, slo: Collection[str]) -> dict[str, float]:
-    """Return of measured requests that ended the p50 of each latency, output tokens per second, and by bound the
-    figure that it bounds: a percentile, or of a bound on every request the slowest."""
+def _figures(run: CellRun) -> dict[str, float]:
+    """Return of measured requests that ended the p50 of each latency, and output tokens per second."""
     rows = answered_rows(run)
     latencies = latencies_s(rows)
     figures = {name: float(np.median(values)) for name in _MEDIANS if len(values := latencies[name])}
     if len(rows) and (length_s := float(rows["end"].max() - rows["sent"].min())) > 0:
         figures[_RATE] = float(rows["tokens"].sum()) / length_s
-    for name in slo:
-        base, _, percentile = name.partition("_")
-        values = latencies[latency_field(base, load)]
-        if len(values):
-            figures[name] = float(np.quantile(values, PERCENTILES[percentile] if percentile else 1.0))
     return figures
 
 
@@ -151,11 +133,12 @@ def answer_s(run: CellRun) -> float:
     return float((first - sent)[done].min() + np.median((end - first)[done])) if done.any() else 0.0
 
 
-def beginning(plan: Plan, cell: int) -> Plan:
-    """Cut a plan of one cell: the warm-up of that one and its first requests, as many as settle it."""
+def beginning(plan: Plan, cell: int, least: int = _LEAST_REQUESTS) -> Plan:
+    """Cut a plan of one cell: the warm-up of that one and its first requests, as many as settle it; `least`, where
+    there are so many."""
     load = plan.cells[cell]
     rows = plan.rows(cell)
-    wanted = _LEAST_REQUESTS
+    wanted = least
     if not load.is_open:
         wanted = max(wanted, int(_ROUNDS * load.value))
     count = min(len(rows), plan.warmup_count(cell) + min(wanted, _MOST_REQUESTS))

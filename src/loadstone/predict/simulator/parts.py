@@ -1,0 +1,87 @@
+"""Parts of a plan of one cell: some of its requests, a replica's share of a trace, faster arrivals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.core.plan import Plan
+
+Rows = NDArray[np.int64]
+
+
+def take_requests(plan: Plan, rows: Rows, start_s: float = 0.0, rate: float | None = None) -> Plan:
+    """Return a plan of these requests alone, with times from `start_s` on. `rate`: of its load; None: as it was."""
+    columns: dict[str, Any] = {name: getattr(plan, name)[rows] for name in Plan.COLUMNS}
+    columns["intended_s"] = columns["intended_s"] - start_s
+    columns["cell"] = np.zeros(len(rows), np.int32)
+    cell = plan.cells[0] if rate is None else msgspec.structs.replace(plan.cells[0], value=rate)
+    return replace(plan, cells=(cell,), blocks=None if plan.blocks is None else plan.blocks.take(rows), **columns)
+
+
+def hasten(plan: Plan, factor: float) -> Plan:
+    """Return the plan with arrivals `factor` times as fast: what it is on the clock of an engine that is so many
+    times slower."""
+    cells = tuple(
+        msgspec.structs.replace(each, value=each.value * factor, time_scale=each.time_scale / factor)
+        for each in plan.cells
+    )
+    return replace(plan, cells=cells, intended_s=plan.intended_s / factor, think_s=plan.think_s / factor)
+
+
+def thin(plan: Plan, share: float) -> Plan:
+    """Return what a router sends to a part of a fleet: that share of the requests, evenly, at their own times.
+
+    A share above 1 is of several such crowds: each sends the same lengths, a moment later and with its own prompts.
+    """
+    crowds = max(1, int(np.ceil(share - 1e-9)))
+    if crowds > 1:
+        plan = _multiply(plan, crowds)
+    counted = np.arange(len(plan) + 1) * (share / crowds)
+    rows = np.flatnonzero(np.diff(np.floor(counted + 0.5)) > 0)
+    rows = rows if len(rows) else np.array([0])
+    return take_requests(plan, rows, rate=plan.cells[0].value * share / crowds)
+
+
+def _multiply(plan: Plan, crowds: int) -> Plan:
+    """Return the requests of several crowds. The n-th comes n/crowds of a mean gap later."""
+    count = len(plan)
+    gap_s = float(plan.intended_s[-1] - plan.intended_s[0]) / max(1, count - 1)
+    later_s = np.repeat(np.arange(crowds) * gap_s / crowds, count)
+    rows = np.tile(np.arange(count), crowds)
+    times_s = plan.intended_s[rows] + later_s
+    order = np.argsort(times_s, kind="stable")
+    many = take_requests(plan, rows[order], rate=plan.cells[0].value * crowds)
+    many = replace(many, intended_s=times_s[order])
+    crowd = np.repeat(np.arange(crowds), count)[order].astype(np.int32)
+    if many.blocks is not None:
+        blocks = many.blocks
+        apart = np.repeat(crowd, np.diff(blocks.offsets)) * (int(blocks.ids.max(initial=0)) + 1)
+        many = replace(many, blocks=replace(blocks, ids=(blocks.ids + apart).astype(np.int32)))
+    groups = many.prefix_group + crowd * (int(plan.prefix_group.max(initial=0)) + 1)
+    return replace(many, prefix_group=np.where(many.prefix_group < 0, -1, groups).astype(np.int32))
+
+
+def find_busiest(plan: Plan, work: NDArray[np.float64], count: int, windows: int) -> list[Rows]:
+    """Return the windows of equal length, apart from one another, in which requests ask for most `work`: each of
+    some `count` requests, the busiest first. The whole plan where it has no more."""
+    if len(plan) <= count:
+        return [np.arange(len(plan))]
+    times_s = plan.intended_s
+    span_s = float(times_s[-1] - times_s[0]) * count / len(plan)
+    ends = np.searchsorted(times_s, times_s + span_s, side="right")
+    total = np.concatenate([[0.0], np.cumsum(work)])
+    asked = total[ends] - total[:-1]
+    asked[times_s > times_s[-1] - span_s] *= 0.999  # a window that the trace's end cuts off is none to prefer
+    found: list[Rows] = []
+    for _ in range(windows):
+        first = int(np.argmax(asked))
+        if asked[first] <= 0:
+            break
+        found.append(np.arange(first, ends[first]))
+        asked[(times_s < times_s[first] + span_s) & (times_s > times_s[first] - span_s)] = 0.0
+    return found

@@ -1,0 +1,107 @@
+"""The plans that are shown: each is simulated under the load that was asked for. Those that do not hold there give
+way to more replicas, or to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from loadstone.recommend.asked_load import AskedLoad, check_whole, simulate_asked
+from loadstone.recommend.decide import PlanChoice, best_of_each
+from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.progress import show_progress
+from loadstone.recommend.traffic import Traffic
+
+_MOST_MORE = 3
+"""Times that replicas are added to a plan that does not hold."""
+_MOST_OF_GPU = 2
+"""Plans of a kind of GPU that are tried for one that holds."""
+
+
+class ConfirmedPlan(NamedTuple):
+    """A plan under the asked load. on_whole: requests of the whole trace, where that was simulated besides."""
+
+    choice: PlanChoice
+    asked: AskedLoad
+    on_whole: int = 0
+
+
+def confirm_plans(
+    choices: Sequence[PlanChoice], traffic: Traffic, options: RecommendOptions, *, learned: bool
+) -> list[ConfirmedPlan]:
+    """Return --plans of all plans, and the best of each kind of GPU: first those that hold with --confidence, of
+    these the least regret, then the likeliest."""
+    confirmed: list[ConfirmedPlan] = []
+    heads = best_of_each(choices)
+    for head in heads:
+        held = [_name_gpu(each.choice) for each in confirmed if _holds(each, options)]
+        tried = [_name_gpu(each.choice) for each in confirmed]
+        few = len(held) < options.plans and len(tried) < 2 * options.plans
+        if few or (_name_gpu(head) not in held and tried.count(_name_gpu(head)) < _MOST_OF_GPU):
+            show_progress(f"simulating the asked load on {head.replicas} × {head.finalist.name}")
+            confirmed.append(_confirm(head, choices, traffic, options, learned=learned))
+    plans = sorted(confirmed, key=lambda each: each.choice.regret if _holds(each, options) else -each.asked.p_slo)
+    plans.sort(key=lambda each: not _holds(each, options))
+    return _check_first(plans, traffic, options)
+
+
+def _name_gpu(choice: PlanChoice) -> str:
+    return choice.finalist.deployment.gpu.name
+
+
+def _holds(plan: ConfirmedPlan, options: RecommendOptions) -> bool:
+    return plan.asked.p_slo >= options.confidence
+
+
+def _confirm(
+    head: PlanChoice, choices: Sequence[PlanChoice], traffic: Traffic, options: RecommendOptions, *, learned: bool
+) -> ConfirmedPlan:
+    """Simulate a plan under the asked load, with more replicas as long as it does not hold there."""
+    assumed = options.acceptance is None
+
+    def simulate(choice: PlanChoice) -> ConfirmedPlan:
+        replicas = choice.replicas - options.reserve
+        asked = simulate_asked(choice.finalist, replicas, traffic, learned=learned, assumed=assumed)
+        return ConfirmedPlan(choice._replace(p_slo=asked.p_slo), asked)
+
+    others = sorted((each for each in choices if each.finalist is head.finalist), key=lambda each: each.replicas)
+    plan = simulate(head)
+    more = [each for each in others if each.replicas > head.replicas][:_MOST_MORE]
+    while more and not _holds(plan, options):
+        plan = simulate(more.pop(0))
+    return plan
+
+
+def _check_first(plans: list[ConfirmedPlan], traffic: Traffic, options: RecommendOptions) -> list[ConfirmedPlan]:
+    """Put first the first plan that also holds on the whole trace."""
+    if not traffic.has_times:
+        return plans
+    failed: list[ConfirmedPlan] = []
+    for at, plan in enumerate(plans):
+        if plan.asked.whole or not _holds(plan, options):
+            return [*plans[at:], *failed]
+        show_progress(f"simulating the whole trace on {plan.choice.replicas} × {plan.choice.finalist.name}")
+        holds, requests = check_whole(plan.choice.finalist, plan.choice.replicas - options.reserve, traffic)
+        if holds:
+            return [plan._replace(on_whole=requests), *plans[at + 1 :], *failed]
+        failed.append(plan._replace(on_whole=requests, asked=plan.asked._replace(met=False, p_slo=0.0)))
+    return failed
+
+
+def show_with_seed(
+    plans: Sequence[ConfirmedPlan], traffic: Traffic, options: RecommendOptions, *, learned: bool
+) -> list[ConfirmedPlan]:
+    """Return the same plans with the figures that other requests give them."""
+    assumed = options.acceptance is None
+    return [
+        plan._replace(
+            asked=simulate_asked(
+                plan.choice.finalist,
+                plan.choice.replicas - options.reserve,
+                traffic,
+                learned=learned,
+                assumed=assumed,
+            )
+        )
+        for plan in plans
+    ]

@@ -1,0 +1,58 @@
+"""Errors of bounded figures: their draws, and what slower engines do under a load."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from loadstone.catalogue import parse_deployment
+from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.simulator.bound_errors import PredictionError, bound_factors, draw_factors, estimate_error
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import fleet_of
+from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.planning import Planner
+
+FLEET = fleet_of(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"))
+
+
+def factors_under(load: dict[str, object], *slo: str, spread: float = 0.2) -> dict[str, list[float]]:
+    given = {"deployment": "", "input": "1024", "output": "128", "requests": [600], "warmup": 0} | load
+    plan = Planner(options_of(given, SimulateOptions)).plan()
+    error = PredictionError(np.zeros(2), np.diag([0.1**2, spread**2]))
+    return bound_factors(plan, run_cell(plan, 0, FLEET, grace_s=math.inf), FLEET, slo, error)
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.3])
+def test_draws_have_the_interval_of_a_normal_and_are_always_the_same(spread: float) -> None:
+    error = PredictionError(np.array([0.1, 0.0]), np.diag([spread**2, spread**2]))
+    for at, mean in enumerate(error.mean):
+        logs = np.log(draw_factors(error)[:, at]) - mean
+        assert np.quantile(logs, (0.1, 0.9)).tolist() == pytest.approx([-Z80 * spread, Z80 * spread], rel=0.15)
+        assert abs(np.median(logs)) < 0.1 * spread
+    assert (draw_factors(error) == draw_factors(error)).all()
+
+
+def test_in_a_closed_loop_a_slow_engine_is_slow_and_nothing_else() -> None:
+    drawn = draw_factors(PredictionError(np.zeros(2), np.diag([0.1**2, 0.2**2])))
+    found = factors_under({"concurrency": [16]}, "tpot_p99", "ttft_p99")
+    assert found["tpot_p99"] == pytest.approx(drawn[:, 1].tolist())
+    assert found["ttft_p99"] == pytest.approx(drawn[:, 0].tolist())
+
+
+def test_at_a_rate_a_slow_engine_has_a_larger_batch_and_at_last_does_not_keep_up() -> None:
+    drawn = draw_factors(PredictionError(np.zeros(2), np.diag([0.1**2, 0.2**2])))[:, 1]
+    idle, busy = (np.array(factors_under({"rate": [rate]}, "tpot_p99")["tpot_p99"]) for rate in (1.0, 25.0))
+    slow = (drawn > 1.2) & (drawn < 1.4)
+    assert np.median(idle[slow] / drawn[slow]) < np.median(busy[slow] / drawn[slow])
+    assert (np.sort(busy)[np.argsort(np.argsort(drawn))] == busy).all()
+
+
+def test_the_error_of_a_run_is_that_of_coefficients_and_what_remains() -> None:
+    given = {"deployment": "", "input": "1024", "output": "128", "requests": [200], "rate": [5.0]}
+    plan = Planner(options_of(given, SimulateOptions)).plan()
+    error = estimate_error(run_cell(plan, 0, FLEET), FLEET)
+    assert (np.sqrt(np.diag(error.covariance)) > 0.05).all()
+    assert np.linalg.eigvalsh(error.covariance).min() >= 0

@@ -1,0 +1,82 @@
+"""The load that was asked for: recommend and simulate give one answer to one question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asked import options
+from loadstone.analyse.compare.price import Prices
+from loadstone.catalogue import parse_deployment
+from loadstone.core.summary import Summary
+from loadstone.recommend.asked_load import AskedLoad, simulate_asked
+from loadstone.recommend.candidates import make_candidate
+from loadstone.recommend.curve import Curve
+from loadstone.recommend.finalists import SimulatedCandidate
+from loadstone.recommend.traffic import traffic_of
+from loadstone.runs.simulate import simulate
+from loadstone.workload.options import SimulateOptions, options_of
+
+CASES = [
+    ("llama-3.1-8b@1xh100/tp1,engine=vllm", 1, {"rate": rate}, slo)
+    for rate in (5, 10, 15)
+    for slo in ("ttft_p99<300ms,tpot_p99<15ms", "tpot_p50<10ms", "e2e_p90<2s")
+]
+CASES += [
+    (
+        "llama-3.1-8b@1xh200/tp1,engine=sglang",
+        1,
+        {"rate": rate, "input": "4k", "output": "200"},
+        "ttft_p95<1s,tpot_p95<25ms",
+    )
+    for rate in (2, 5, 8)
+]
+CASES += [
+    (
+        "llama-3.1-8b@1xh100/tp1,engine=vllm",
+        1,
+        {"rate": None, "concurrency": users, "range_ratio": 0.7},
+        "tpot_p90<12ms,ttft_p90<400ms",
+    )
+    for users in (8, 32, 64)
+]
+CASES += [
+    ("llama-3.1-8b@1xh100/tp1,engine=vllm", 2, {"rate": rate}, "ttft_p99<300ms,tpot_p99<15ms")
+    for rate in (10, 20, 30)
+]
+CASES += [
+    ("llama-3.1-70b:fp8@4xh100/tp4,engine=tensorrt-llm", 1, {"rate": rate}, "tpot_p99<25ms,ttft_p99<1s")
+    for rate in (2, 5)
+]
+
+
+def ask(deployment: str, replicas: int, **changed: object) -> AskedLoad:
+    """One plan under the asked load, without choosing it."""
+    asked = options(**({"model": deployment.partition("@")[0]} | changed))
+    traffic = traffic_of(asked)
+    candidate = make_candidate(parse_deployment(deployment), asked, traffic, Prices(), {})
+    finalist = SimulatedCandidate(candidate, Curve([], 0.0), None, np.empty(0), np.empty(0))  # type: ignore[arg-type]
+    return simulate_asked(finalist, replicas, traffic, learned=False, assumed=True)
+
+
+@pytest.mark.parametrize(("deployment", "replicas", "load", "slo"), CASES)
+def test_recommend_and_simulate_agree(deployment, replicas, load, slo, tmp_path: Path) -> None:
+    planned = ask(deployment, replicas, slo=slo, **load)
+    given = {"input": "1024", "output": "128"} | load
+    rate, users = given.pop("rate"), given.pop("concurrency", None)
+    given |= {"rate": [float(rate)]} if rate is not None else {"concurrency": [users]}
+    name = (
+        deployment
+        if replicas == 1
+        else deployment.replace("@1x", f"@{replicas}x").replace("tp1", f"tp1,dp{replicas}")
+    )
+    run = options_of(
+        given | {"deployment": name, "slo": slo, "requests": [2000], "seed": 5, "draws": 2, "out": tmp_path},
+        SimulateOptions,
+    )
+    (cell,) = Summary.of(simulate(run)).cells
+    assert planned.p_slo == pytest.approx(cell.slo_probability, abs=0.06)
+    assert cell.metrics.tpot_s is not None
+    assert planned.tpot_s[0] == pytest.approx(cell.metrics.tpot_s.p50, rel=0.05)
