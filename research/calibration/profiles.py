@@ -161,9 +161,11 @@ def profiles(
         fitted = [case for case in cases if case.point.ttft_s or case.point.tpot_s]
         sources = Counter(case.point.source for case in fitted)
         kinds = Counter(kind_of(case.deployment.model) for case in fitted)
-        spread = fit.spread(keys)
+        members = Counter(map(family, fitted))
         # A wider profile stands for a member that the fit has not seen: its own shares are unknown.
-        spread = spread + _unseen(engine, era, architecture)
+        unseen = _unseen(engine, era, architecture)
+        spread = fit.spread(keys) + unseen
+        without = {name: np.diag(fits[name].spread(keys) + unseen) for name in sorted(members) if name in fits}
         widest = engine == architecture == "*"
         found.append(
             Profile(
@@ -176,9 +178,17 @@ def profiles(
                 covariance=tuple(_rounded(row) for row in spread),
                 residual=dict(residual_of(engine, era, architecture)),
                 provenance=FitProvenance(
-                    script, date, len(fitted), dict(sorted(sources.items())), kinds=dict(sorted(kinds.items()))
+                    script,
+                    date,
+                    len(fitted),
+                    dict(sorted(sources.items())),
+                    kinds=dict(sorted(kinds.items())),
+                    families=dict(sorted(members.items())),
                 ),
                 held_out={name: _rounded(fits[name].logarithms(keys)) for name in sorted(fits)},
+                held_out_spread={
+                    name: _rounded(np.sqrt(variances / np.diag(spread))) for name, variances in without.items()
+                },
                 families=dict(sorted(families.items())) if widest else {},
                 family_shares={name: _rounded(fit.share_of(("family", name))) for name in sorted(fits)}
                 if widest

@@ -159,6 +159,20 @@ def test_the_server_has_the_last_word_on_itself(loadstone: Loadstone) -> None:
     assert view.facts.architecture == "meta-llama/Meta-Llama-3.1-8B"
 
 
+def test_an_engine_that_does_not_say_what_it_is_is_the_one_that_was_declared(loadstone: Loadstone) -> None:
+    def as_transformers(ask: Ask, send: Send) -> None:
+        if ask.path == "/v1/models":
+            send(whole("200 OK", json.dumps({"data": [{"id": "meta-llama/x", "owned_by": "meta-llama"}]}).encode()))
+        else:
+            answer(ask, send)
+
+    with ScriptedServer(as_transformers, meets=True) as server:
+        done = loadstone("bench", server.url, *SMALL, "--deployment", "llama-3.1-8b@1xcpu/engine=transformers")
+        bare = loadstone("bench", server.url, *SMALL, "--deployment", "llama-3.1-8b@1xcpu")
+    assert json.loads((done.folder / "run.json").read_bytes())["target"]["engine"] == "transformers"
+    assert json.loads((bare.folder / "run.json").read_bytes())["target"]["engine"] is None
+
+
 def test_it_is_laid_over_the_simulation_of_the_same(loadstone: Loadstone, tmp_path: Path) -> None:
     asked = (*QUICK, "--concurrency", "1", "--requests", "3", "--json", "--out", tmp_path / "runs")
     with ScriptedServer(as_vllm, meets=True) as server:

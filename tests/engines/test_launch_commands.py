@@ -135,13 +135,61 @@ def test_a_container_gets_what_the_engine_needs_and_no_secret(monkeypatch: pytes
 
 
 def test_another_checkpoint_is_asked_for_where_loading_cannot_make_it() -> None:
-    assert "--quantization fp8" in lines("llama-3.1-70b:fp8@8xh200")[0]
-    launch = made("llama-3.1-70b:int4@8xh200")
+    assert "--quantization fp8" in lines("llama-3-70b:fp8@8xh200")[0]
+    launch = made("llama-3-70b:int4@8xh200")
     assert launch.notes == (
-        "meta-llama/Meta-Llama-3.1-70B has weights in bf16, the deployment in int4: "
-        "name such a checkpoint with --model",
+        "no checkpoint of meta-llama/Meta-Llama-3-70B in int4 is known that vllm reads, and it makes none: "
+        "convert it into ./Meta-Llama-3-70B-int4, or name one with --model",
     )
-    assert made("llama-3.1-70b:int4@8xh200", Site(model="a/b-AWQ")).notes == ()
+    assert made("llama-3-70b:int4@8xh200", Site(model="a/b-AWQ")).notes == ()
+
+
+IMAGE = "vllm/vllm-openai:v0.33.0"
+HUB = "/root/.cache/huggingface"
+
+
+@pytest.mark.parametrize(
+    ("deployment", "site", "words"),
+    [
+        ("llama-3.1-8b@1xmi300x", Site(runtime="docker", image="rocm/vllm:6.4", cache="/m"),
+         ["--device /dev/kfd --device /dev/dri --group-add video --group-add render",
+          "--entrypoint vllm rocm/vllm:6.4 serve meta-llama/Meta-Llama-3.1-8B "]),
+        ("llama-3.1-8b@1xmi300x", Site(runtime="docker", image="vllm/vllm-openai-rocm:v1", cache="/m"),
+         [" vllm/vllm-openai-rocm:v1 meta-llama/Meta-Llama-3.1-8B "]),
+        ("llama-3.1-8b@1xmi300x/engine=sglang", Site(runtime="podman", image="s:rocm", cache="/m"),
+         ["--device /dev/kfd", "--group-add keep-groups", " s:rocm sglang serve "]),
+        ("llama-3.1-8b@1xcpu", Site(runtime="docker", image=IMAGE, cache="/m"),
+         ["--name loadstone-8000-0 --ipc host"]),
+        ("llama-3.1-8b@1xh100", Site(runtime="enroot", image=IMAGE, cache="/m"),
+         ["enroot import -o", "vllm+vllm-openai+v0.33.0.sqsh docker://vllm/vllm-openai:v0.33.0 enroot start --rw",
+          ".sqsh meta-llama/Meta-Llama-3.1-8B "]),
+        ("llama-3.1-8b@1xh100", Site(runtime="enroot", image="host.example/a/vllm:1", cache="/m"),
+         ["docker://host.example#a/vllm:1", ".sqsh vllm serve meta-llama/"]),
+        ("deepseek-v3@16xh200/tp16,nodes=2,engine=sglang",
+         Site(runtime="pyxis", image="a/b:1", cache="/m", nodes=NODES),
+         [f"--nodelist={NODES[0]} --container-image=a/b:1 --container-mounts /m:{HUB} ",
+          "--no-container-entrypoint env HF_HOME=/root/.cache/huggingface sglang serve"]),
+        ("llama-3.1-8b@1xmi300x", Site(runtime="apptainer", image=IMAGE, cache="/m", environment=(("A", "b"),)),
+         [f"apptainer exec --writable-tmpfs --rocm --bind /m:{HUB} --env A=b --env HF_HOME=",
+          f"docker://{IMAGE} vllm serve"]),
+        ("llama-3.1-8b@1xh100",
+         Site(runtime="docker", image=IMAGE, cache="/m", mounts=("/d:/d",), devices=("/dev/infiniband",),
+              options=("--privileged",)),
+         ["--device /dev/infiniband --gpus all", "--volume /d:/d ", f"--privileged {IMAGE}"]),
+    ],
+)  # fmt: skip
+def test_containers_of_every_runtime_get_gpus_folders_and_one_entry_point(
+    deployment: str, site: Site, words: list[str]
+) -> None:
+    line = lines(deployment, site)[0]
+    for each in words:
+        assert each in line
+    assert "--gpus" not in line or "h100" in deployment
+
+
+def test_a_folder_of_the_home_is_that_of_who_runs_the_command() -> None:
+    launch = made("llama-3.1-8b@1xh100", Site(runtime="docker", image=IMAGE))
+    assert f'--volume "$HOME"/.cache/huggingface:{HUB} ' in launch.shell_lines()[0]
 
 
 @pytest.mark.skipif(not FLAGS.exists(), reason="the engines' own flags are not beside this checkout")

@@ -12,6 +12,7 @@ import pytest
 
 from engines import tiny_model, triton_server
 from engines.launch import _HOMES, environment
+from engines.recommended import RECOMMENDED
 from loadstone.engines import launch_named
 from loadstone.engines.launch import Site
 from loadstone.measure.engines.launch import LaunchError, RunningEngine
@@ -56,7 +57,7 @@ CASES = {
                 "enforce_eager": True,
             },
         ),
-        ("llama-3.1-405b:fp8@16xh200/tp8,pp2,nodes=2", {"nnodes": 2, "node_rank": 0, "quantization": "fp8"}),
+        ("llama-3-70b:fp8@16xh200/tp8,pp2,nodes=2", {"nnodes": 2, "node_rank": 0, "quantization": "fp8"}),
         (
             "llama-3.1-8b@1xh100/attention_backend=FLASHINFER,compile_level=1,disable_overlap,load_format=dummy,"
             "generation_config=vllm,kv_offloading_size=4,moe_backend=triton,scheduling_policy=priority,seed=7,"
@@ -99,6 +100,10 @@ CASES = {
         ),
     ],
 }  # fmt: skip
+for text, _, _ in RECOMMENDED:
+    engine = text.partition("engine=")[2].partition(",")[0]
+    if engine in CASES:
+        CASES[engine].append((text, {}))
 PROGRAMS = {"vllm": ("vllm", VLLM), "sglang": ("sglang", SGLANG)}
 
 

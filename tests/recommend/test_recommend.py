@@ -173,13 +173,14 @@ def test_deployments_that_the_reserve_leaves_no_gpus_for_are_left_out(reserve: i
     ("changed", "words"),
     [
         ({"price": ()}, "no prices are given: plans are ranked by their number of GPUs"),
-        ({"weights_dtype": "fp8"}, "weights in fp8 are not the checkpoint's"),
+        ({"weights_dtype": "fp8", "kv_dtype": "fp8"}, "weights in fp8 with a KV cache in fp8: nobody publishes"),
     ],
 )
 def test_notes_say_what_was_assumed(changed, words) -> None:
     document = plans(**changed)
-    assert any(words in note for note in document.notes)
-    assert not any(words in note for note in plans(weights_dtype="bf16").notes)
+    other = plans(weights_dtype="bf16")
+    assert any(words in note for note in (*document.notes, *document.plans[0].warnings))
+    assert not any(words in note for note in (*other.notes, *other.plans[0].warnings))
     assert (document.plans[0].usd_per_month is None) == ("price" in changed)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +13,9 @@ import typer
 
 from loadstone.commands.bench import _target
 from loadstone.commands.flags import takes
+from loadstone.engines.launch import Launch, RankCommand
+from loadstone.measure.engines.launch import LaunchError
+from loadstone.studies.machines.client import LedRanks
 from loadstone.studies.measure import command_words
 from loadstone.workload.options import Options, options_of
 
@@ -36,3 +43,40 @@ def test_words_mean_what_the_options_mean(given: dict[str, Any]) -> None:
     if isinstance(expected.target.url, str):
         expected.target.url = [expected.target.url]
     assert read[0] == expected
+
+
+class _Lost:
+    """A rank whose host is gone."""
+
+    lost = "the connection to node1 was lost"
+
+    def __init__(self, log: Path) -> None:
+        self.log_path = log
+
+    def exit_code(self) -> int:
+        return 255
+
+    def end(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def test_a_host_that_is_lost_is_named(tmp_path: Path) -> None:
+    launch = Launch(engine="vllm", ranks=(RankCommand("node1", ("x",), {}),), url="", container=None, notes=())
+    ranks = LedRanks(launch, "", tmp_path, lambda i, log, on_end: _Lost(log))
+    with pytest.raises(LaunchError, match="rank 0 of vllm is lost: the connection to node1 was lost"):
+        ranks.check()
+
+
+def test_nothing_is_left_of_an_actor_that_was_killed() -> None:
+    program = (
+        "from loadstone.studies.machines.ray_host import RankHost; import os, time; "
+        "host = RankHost(); host.start('sleep 1 &\\nwait $!\\n'); print(host.work(), flush=True); "
+        "time.sleep(0.5); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False,
+                          capture_output=True, text=True)  # fmt: skip
+    folder, ends_s = Path(done.stdout.strip()), time.monotonic() + 10
+    while folder.exists() and time.monotonic() < ends_s:
+        time.sleep(0.1)
+    assert not folder.exists()

@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,6 +41,7 @@ from loadstone.predict.step_time.formulas import (
     step_seconds,
     step_terms,
 )
+from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.step import Chunks, StepModel
 from loadstone.predict.step_time.work import Work, stack, work_of
 
@@ -49,6 +51,8 @@ MOST_USERS = 65_536
 MOST_TOKENS = 4_000_000
 REQUESTS_PER_USER = 10
 """Requests that a closed loop sends, where a point does not say (InferenceX: `--num-prompts $(( CONC * 10 ))`)."""
+_FILLED_S = 1000.0
+"""Between the request that fills the prefix cache and those that come at times of their own."""
 _STEP = 1e-3
 """Of ln θ, for slopes by differences."""
 
@@ -59,7 +63,8 @@ _STEP = 1e-3
 @dataclass
 class Case:
     """One point that can be simulated as a closed loop of users, or as one static batch, on all its schedulers. The
-    first `warm` requests are its warm-up: simulated, and left out of TTFT and TPOT."""
+    first `warm` requests are its warm-up: simulated, and left out of TTFT and TPOT. All prompts begin with the same
+    `cached` tokens."""
 
     point: Point
     deployment: Deployment
@@ -70,6 +75,7 @@ class Case:
     work: Work
     times: NDArray[np.float64] | None = None
     warm: int = 0
+    cached: int = 0
 
 
 def case_of(point: Point) -> Case:
@@ -88,24 +94,55 @@ def case_of(point: Point) -> Case:
     users, requests = _load(point)
     if not 0 < users <= MOST_USERS:
         raise InputError(f"{users} users at once; at most {MOST_USERS}")
+    cached = _cached_tokens(point)
+    # With a prefix that is cached, somebody has to have put it there: the first of each user, or one before a burst.
+    closed = point.load == "concurrency" and point.mode != "static" and users < requests
+    warm = 0 if not cached else users if closed else 1
     rng = np.random.default_rng([0, point.row])
-
-    def lengths(nominal: int, least: int) -> NDArray[np.int64]:
-        return rng.integers(
-            max(least, int(point.range_ratio * nominal)), int(point.range_most * nominal) + 1, requests
-        )
-
-    inputs, outputs = lengths(point.input_tokens, 1), lengths(point.output_tokens, 2)
+    inputs, outputs = _lengths(point, deployment, requests + warm, rng)
     policy = policy_of(deployment, lengths=inputs + outputs, acceptance=point.acceptance)
     longest = int((inputs + outputs).max())
     if longest > policy.longest_tokens:
         raise InputError(f"requests of up to {longest} tokens; the KV cache holds {policy.longest_tokens}")
-    if point.prefix_tokens:
-        raise InputError("shared prefixes: what was cached is not said")
+    if cached and not policy.prefix_cache:
+        raise InputError("cached_len: prefix caching is off in this deployment")
     times = None
     if point.load == "rate" and point.load_value and math.isfinite(point.load_value):
-        times = np.cumsum(rng.exponential(1 / point.load_value, requests))
-    return Case(point, deployment, users, policy, inputs, outputs, work_of(deployment), times)
+        times = np.cumsum(rng.exponential(1 / point.load_value, requests + warm))
+    if warm and not closed:
+        after = np.zeros(requests) if times is None else times[1:]
+        times = np.concatenate([[0.0], _FILLED_S + after])
+    return Case(point, deployment, users, policy, inputs, outputs, work_of(deployment), times, warm, cached)
+
+
+def _cached_tokens(point: Point) -> int:
+    if point.prefix_tokens and point.cached_tokens is None:
+        raise InputError("shared prefixes: what was cached is not said (cached_len)")
+    cached = point.cached_tokens or 0
+    shortest = int(point.range_ratio * (point.input_tokens or 0))
+    if cached and (cached >= shortest or point.length_spread):
+        raise InputError(f"cached_len {cached}: some prompts are no longer than that, or may be")
+    return cached
+
+
+def _lengths(
+    point: Point, deployment: Deployment, count: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw prompts and answers: uniform in a range, or log-normal as those of real text, within the context."""
+
+    def draw(nominal: int, least: int) -> NDArray[np.int64]:
+        if point.length_spread:
+            variance = math.log1p(point.length_spread**2)
+            drawn = rng.lognormal(math.log(nominal) - variance / 2, math.sqrt(variance), count)
+            return np.maximum(least, np.rint(drawn)).astype(np.int64)
+        return rng.integers(max(least, int(point.range_ratio * nominal)), int(point.range_most * nominal) + 1, count)
+
+    inputs, outputs = draw(point.input_tokens or 0, 1), draw(point.output_tokens or 0, 2)
+    limit = rules_of(deployment).context_limit
+    if point.length_spread and limit is not None:
+        outputs = np.minimum(outputs, limit // 2)
+        inputs = np.minimum(inputs, limit - outputs)
+    return inputs, outputs
 
 
 def _load(point: Point) -> tuple[int, int]:
@@ -199,12 +236,20 @@ def run(
 
     Raises InputError where a request would never fit into the KV cache.
     """
+    return _run_plan(fleet, _plan(users, inputs, outputs, seed, times), warm)
+
+
+def _run_plan(fleet: Fleet, plan: Plan, warm: int) -> Outcome:
     model = _Counted(fleet.model)
-    plan = _plan(users, inputs, outputs, seed, times)
+    inputs, outputs = plan.input_tokens.astype(np.int64), plan.output_tokens.astype(np.int64)
+    load, cached = plan.cells[0], bool(plan.prefix_tokens.any())
     # The quick loop may find only when it has counted steps that blocks run short: it is taken where they cannot.
-    at_once = users if times is None else len(inputs)
+    at_once = len(inputs) if load.is_open else load.slots
     done = run_cell(plan, 0, replace(fleet, model=model), quick=_holds_all(fleet.policy, at_once, inputs + outputs))
-    latencies = latencies_s(request_rows(done)[warm:])
+    rows = request_rows(done)[warm:]
+    latencies = latencies_s(rows)
+    # What fills the cache before a burst is over before it, and does not count.
+    alone = warm if cached and load.is_open else 0
     schedulers = [replica.scheduler for replica in done.replicas]
     preemptions = sum(scheduler.preemptions for scheduler in schedulers)
     replicas = len(done.replicas)
@@ -220,8 +265,8 @@ def run(
         ttft_s=latencies["ttft_s"],
         tpot_s=latencies["tpot_s"],
         e2e_s=latencies["e2e_s"],
-        output_tokens=int(outputs.sum()),
-        duration_s=done.over_s - done.start_s,
+        output_tokens=int(outputs[alone:].sum()),
+        duration_s=done.over_s - (float(rows["sent"].min()) if alone else done.start_s),
         preemptions=preemptions,
         decode_steps=steps / replicas,
         decodes=max(0.0, decodes) / max(1, steps),
@@ -240,7 +285,12 @@ def _holds_all(policy: EnginePolicy, users: int, tokens: NDArray[np.int64]) -> b
 
 
 def _plan(
-    users: int, inputs: NDArray[np.int64], outputs: NDArray[np.int64], seed: int, times: NDArray[np.float64] | None
+    users: int,
+    inputs: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+    seed: int,
+    times: NDArray[np.float64] | None,
+    cached: int = 0,
 ) -> Plan:
     count = len(inputs)
     none, nothing = np.full(count, -1, np.int32), np.zeros(count, np.int32)
@@ -254,8 +304,8 @@ def _plan(
         intended_s=np.full(count, np.nan) if times is None else times,
         input_tokens=inputs.astype(np.int32),
         output_tokens=outputs.astype(np.int32),
-        prefix_group=none,
-        prefix_tokens=nothing,
+        prefix_group=nothing if cached else none,
+        prefix_tokens=np.full(count, cached, np.int32),
         turn=none,
         think_s=np.zeros(count),
         prompt=none,
@@ -316,17 +366,39 @@ def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
     drafts = 0 if speculative is None else speculative.draft_tokens
     model = StepModel(case.deployment, values=values, work=case.work, draft_tokens=drafts)
     fleet = fleet_with(case.deployment, case.policy, model)
-    return run(fleet, case.users, case.inputs, case.outputs, case.point.row, case.times, case.warm), model
+    plan = _plan(case.users, case.inputs, case.outputs, case.point.row, case.times, case.cached)
+    return _run_plan(fleet, plan, case.warm), model
+
+
+def slower_than_fewer(cases: Sequence[Case]) -> str | None:
+    """Say that TPOT rises with tp, where the case with the fewest users took longer than half of its GPUs should."""
+    case = min((each for each in cases if each.point.tpot_s), key=lambda each: each.users, default=None)
+    if case is None or case.point.tpot_s is None or case.deployment.tp % 2:
+        return None
+    whole = case.deployment
+    half = msgspec.structs.replace(whole, tp=whole.tp // 2, gpus=whole.gpus // 2, ep=min(whole.ep, whole.gpus // 2))
+    try:
+        fewer = replace(case, deployment=half, policy=policy_of(half), work=work_of(half))
+        outcome, _ = simulate(fewer, profile_of(half).values())
+    except InputError:
+        return None  # the model does not fit, or cannot be cut so
+    expected_s = float(np.median(outcome.tpot_s))
+    if case.point.tpot_s <= expected_s:
+        return None
+    return (
+        f"TPOT rises with TP: {case.point.tpot_s * 1e3:.3g} ms was measured at tp{whole.tp} with {case.users} users, "
+        f"and tp{half.tp} should take {expected_s * 1e3:.3g}; look at the host (clocks, links, other processes) first"
+    )
 
 
 def _means(case: Case, outcome: Outcome) -> tuple[float, ...]:
     """Return the columns of _MEANS for one case."""
     middle = np.mean if case.point.stat == "mean" else np.median
-    mean = float(case.inputs.mean())
+    mean = float(case.inputs.mean()) - case.cached
     sequences = max(1.0, outcome.chunk_tokens / mean)
     # A chunk of a longer prompt has on average half the prompt before it.
     new = min(mean, outcome.chunk_tokens)
-    pairs = new * max(mean - new, 0.0) / 2 + new * new / 2
+    pairs = new * (case.cached + max(mean - new, 0.0) / 2 + new / 2)
     mixed = case.policy.order == "mixed"
     return (
         max(1.0, outcome.decodes),

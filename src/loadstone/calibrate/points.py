@@ -30,7 +30,7 @@ MOST_TP = 16
 
 _DECIDE = (
     "num_gpus", "nodes", "tp", "dp", "moe_tp", "moe_ep", "input_len", "output_len", "prefix_len", "arrival_value",
-    "num_prompts", "range_ratio", "range_most", "acceptance",
+    "num_prompts", "range_ratio", "range_most", "acceptance", "cached_len", "length_spread",
 )  # fmt: skip
 _MEASURED = ("ttft_ms_median", "tpot_ms_median", "output_tok_s")
 _MISSING = ("nan", "n/a", "na", "none", "null", "-")
@@ -48,6 +48,7 @@ class Point(
         "input_tokens": "input_len",
         "output_tokens": "output_len",
         "prefix_tokens": "prefix_len",
+        "cached_tokens": "cached_len",
         "load": "arrival",
         "load_value": "arrival_value",
         "requests": "num_prompts",
@@ -61,6 +62,8 @@ class Point(
 
     deployment               a shorthand, in place of the columns that say what was measured
     range_ratio, range_most  lengths are uniform between these shares of the nominal ones
+    cached_tokens            of each prompt, in the prefix cache when it came; None: not known
+    length_spread            lengths of real text: their standard deviation, of their mean; 0: uniform, as above
     acceptance               of a guessed token, where the text is known; None: as assumed everywhere
     exclude, unfitted        why it must not be predicted, or not be fitted on; empty: it may
     wrong                    the first cell that decides a prediction, or was measured, and cannot be read; empty:
@@ -83,6 +86,7 @@ class Point(
     input_tokens: int | None = None
     output_tokens: int | None = None
     prefix_tokens: int | None = None
+    cached_tokens: int | None = None
     load: str = ""
     load_value: float | None = None
     requests: int | None = None
@@ -93,6 +97,7 @@ class Point(
     mode: str = ""
     range_ratio: float = 1.0
     range_most: float = 1.0
+    length_spread: float = 0.0
     acceptance: float | None = None
     stat: str = ""
     exclude: str = ""

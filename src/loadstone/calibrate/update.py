@@ -84,6 +84,8 @@ def update(
             "loadstone calibrate", date, len(cases), {case.point.source: 1 for case in cases}, note
         ),
         held_out={},
+        held_out_spread={},
+        wider=1.0,
         families={},
         family_shares={},
     )

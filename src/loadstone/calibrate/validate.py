@@ -5,7 +5,8 @@ Also the document of `loadstone validate --json`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import exp, inf, sqrt
 from typing import Literal
 
 import msgspec
@@ -15,14 +16,19 @@ from loadstone.calibrate.cases import Case, CaseTable, case_of, refresh, slopes
 from loadstone.calibrate.points import Point
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.step_time.coefficients import Array
+from loadstone.predict.step_time.coverage import uncovered_load
 from loadstone.predict.step_time.profile import (
     OtherArchitecture,
     Profile,
     Quantity,
     family_of,
     is_own,
+    leave_out,
     profile_of,
+    remaining,
     spreads,
+    uncovered_classes,
 )
 
 QUANTITIES: tuple[Quantity, ...] = ("ttft", "tpot", "throughput")
@@ -50,7 +56,9 @@ class Scored(msgspec.Struct, frozen=True):
 
     Times in seconds, `throughput` in output tokens per second; `low` and `high` bound an 80 % interval. `profile`
     says which coefficients were used; `held_out`: they were fitted without this point's model family (True), which
-    was in no fit (False), or nobody knows, for the profile is the user's own (None).
+    was in no fit (False), or nobody knows, for the profile is the user's own (None). `rows_left`: the measurements
+    behind the profile, without those of a family held out; `uncovered`: the classes without measurements that the
+    point is in (coverage.py).
     """
 
     point: Point
@@ -63,11 +71,13 @@ class Scored(msgspec.Struct, frozen=True):
     profile: str = ""
     held_out: bool | None = False
     users: int = 0
+    rows_left: int = 0
+    uncovered: tuple[str, ...] = ()
 
 
-def score(points: Sequence[Point], profile_name: str | None = None) -> list[Scored]:
+def score(points: Sequence[Point], profile_name: str | None = None, *, hold_out: bool = True) -> list[Scored]:
     """Predict every point in order, where that is possible. `profile_name`: a user's profile, in place of the
-    shipped ones."""
+    shipped ones; `hold_out`: by coefficients that were fitted without a point's model family."""
     cases: list[Case] = []
     profiles: list[Profile] = []
     skipped: dict[int, str] = {}
@@ -85,7 +95,7 @@ def score(points: Sequence[Point], profile_name: str | None = None) -> list[Scor
             cases.append(case)
         except OtherArchitecture as reason:
             skipped[point.row] = str(reason)
-    predicted = dict(zip((case.point.row for case in cases), _predicted(cases, profiles), strict=True))
+    predicted = dict(zip((case.point.row for case in cases), _predicted(cases, profiles, hold_out), strict=True))
     return [
         predicted.get(point.row)
         or Scored(point, {}, {}, {}, measured_of(point), skipped.get(point.row, "the same row number twice"))
@@ -98,44 +108,76 @@ def measured_of(point: Point) -> dict[Quantity, float]:
     return {name: value for name, value in zip(QUANTITIES, values, strict=True) if value is not None}
 
 
-def _predicted(cases: Sequence[Case], profiles: Sequence[Profile]) -> list[Scored]:
+def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: bool) -> list[Scored]:
     if not cases:
         return []
-    families = [family_of(case.deployment.model, case.point.fold) for case in cases]
+    families = [family_of(case.deployment.model, case.point.fold) if hold_out else "" for case in cases]
     held = [
         True if family in profile.held_out else None if is_own(profile) else False
         for profile, family in zip(profiles, families, strict=True)
     ]
-    values = np.array([profile.values(without=family) for profile, family in zip(profiles, families, strict=True)])
+    profiles = [leave_out(profile, family) for profile, family in zip(profiles, families, strict=True)]
+    values = np.array([profile.values() for profile in profiles])
     table = CaseTable(cases)
     refresh(table, values)
     by_ttft, by_tpot = slopes(table, np.log(values))
-    by = {"ttft": by_ttft, "tpot": by_tpot, "throughput": by_tpot}
     scored = []
-    for at, case in enumerate(cases):
+    for at, (case, profile) in enumerate(zip(cases, profiles, strict=True)):
         predicted: dict[Quantity, float] = {
-            "ttft": table.ttft_s[at],
-            "tpot": table.tpot_s[at],
-            "throughput": table.rate[at],
+            "ttft": float(table.ttft_s[at]),
+            "tpot": float(table.tpot_s[at]),
+            "throughput": float(table.rate[at]),
         }
-        source, profile = case.point.source, profiles[at]
-        spread = {
-            name: float(np.exp(Z80 * spreads(profile, by[name][at : at + 1], name, source)[0])) for name in QUANTITIES
-        }
+        loads = [] if is_own(profile) else uncovered_load(case.deployment, *count_at_once(case))
+        spread = _spreads(case, profile, predicted, by_ttft[at : at + 1], by_tpot[at : at + 1])
+        width = {name: exp(Z80 * profile.wider_for(loads) * value) for name, value in spread.items()}
+        found = [] if is_own(profile) else [*uncovered_classes(case.deployment), *loads]
         scored.append(
             Scored(
                 point=_with_names(case),
-                predicted={name: float(value) for name, value in predicted.items()},
-                low={name: float(value) / spread[name] for name, value in predicted.items()},
-                high={name: float(value) * spread[name] for name, value in predicted.items()},
+                predicted=predicted,
+                low={name: value / width[name] for name, value in predicted.items()},
+                high={name: value * width[name] for name, value in predicted.items()},
                 measured=measured_of(case.point),
                 deployment=case.deployment.name,
-                profile=profiles[at].name,
+                profile=profile.name,
                 held_out=held[at],
                 users=case.users,
+                rows_left=profile.provenance.rows,
+                uncovered=tuple(each.what for each in found),
             )
         )
     return scored
+
+
+def count_at_once(case: Case) -> tuple[int, int]:
+    """Return the requests of a burst, 0 where it is none, and those that one scheduler runs at once."""
+    point = case.point
+    burst = point.load == "rate" and point.load_value == inf and point.mode != "offline"
+    return (len(case.inputs) if burst else 0), min(case.users // case.deployment.dp, case.policy.max_seqs)
+
+
+def _spreads(
+    case: Case, profile: Profile, predicted: Mapping[Quantity, float], by_ttft: Array, by_tpot: Array
+) -> dict[Quantity, float]:
+    """Return standard deviations of ln(measured/predicted). In a closed loop tokens per second are as far off as E2E,
+    which is TTFT and then tokens, each by its share of the time."""
+    source = case.point.source
+    spread = {
+        name: float(spreads(profile, by, name, source)[0])
+        for name, by in zip(QUANTITIES, (by_ttft, by_tpot, by_tpot), strict=True)
+    }
+    if case.point.load == "concurrency" and case.point.mode != "offline":
+        tokens_s = (float(case.outputs.mean()) - 1) * predicted["tpot"]
+        first = predicted["ttft"] / (predicted["ttft"] + tokens_s)
+        slope = (first * by_ttft + (1 - first) * by_tpot)[0]
+        rest = remaining(profile, source)
+        spread["throughput"] = sqrt(
+            float(slope @ np.array(profile.covariance) @ slope)
+            + (first * rest["ttft"]) ** 2
+            + ((1 - first) * rest["tpot"]) ** 2
+        )
+    return spread
 
 
 def _with_names(case: Case) -> Point:
@@ -203,7 +245,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class ScoredRow(msgspec.Struct, frozen=True):
-    """A Scored as `loadstone validate --json` prints it; the last three are there if it was predicted."""
+    """A Scored as `loadstone validate --json` prints it; the last five are there if it was predicted."""
 
     row: int
     predicted: Figures
@@ -214,6 +256,8 @@ class ScoredRow(msgspec.Struct, frozen=True):
     deployment: str | msgspec.UnsetType = msgspec.UNSET
     profile: str | msgspec.UnsetType = msgspec.UNSET
     family_held_out: bool | msgspec.UnsetType | None = msgspec.UNSET
+    rows_left: int | msgspec.UnsetType = msgspec.UNSET
+    uncovered: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Validation(msgspec.Struct, frozen=True):
@@ -240,7 +284,12 @@ def _row(each: Scored) -> ScoredRow:
     if each.skipped_because is not None:
         return row
     return msgspec.structs.replace(
-        row, deployment=each.deployment, profile=each.profile, family_held_out=each.held_out
+        row,
+        deployment=each.deployment,
+        profile=each.profile,
+        family_held_out=each.held_out,
+        rows_left=each.rows_left,
+        uncovered=each.uncovered,
     )
 
 

@@ -49,6 +49,8 @@ def calibrate(
             f"the prediction before was off by a factor of {result.furthest:.1f}: check that {result.deployment} is "
             "what ran, with its precision and arguments"
         )
+    if result.remark:
+        print(result.remark)
     print(f"kept in {result.path}; use it with --profile {profile if out is None else result.path}")
 
 

@@ -34,7 +34,8 @@ def launch(
         list[str] | None, option(_WHERE, "address of a node, rank 0 first; once for each of several nodes")
     ] = None,
     container: Annotated[
-        Literal["docker", "podman", "enroot"] | None, option(_WHERE, "start it in a container, run by this")
+        Literal["docker", "podman", "enroot", "pyxis", "apptainer"] | None,
+        option(_WHERE, "start it in a container, run by this"),
     ] = None,
     image: Annotated[str | None, option(_WHERE, "image of the container, e.g. vllm/vllm-openai:v0.33.0")] = None,
     cache: Annotated[Path, option(_WHERE, "folder of models, mounted into the container")] = Path(

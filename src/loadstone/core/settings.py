@@ -38,6 +38,8 @@ class PredictionBasis(msgspec.Struct, kw_only=True):
 
     unmeasured           what of the deployment no measurement is behind, in words
     vendor_unmeasured    no measurement on GPUs of this vendor; `engine_unmeasured`: with this engine
+    uncovered            classes of deployments and loads without measurements whose intervals are wider for it
+    moves_in_waves       a closed loop whose requests are all of one length
     nodes_crossed        nodes that one replica spans; `own_profile`: the profile is the user's
     assumed              where the model's config.json is silent
     not_simulated        arguments of the deployment that change nothing here; `not_read`: inputs that are left out
@@ -52,6 +54,8 @@ class PredictionBasis(msgspec.Struct, kw_only=True):
     unmeasured: str | UnsetType = UNSET
     vendor_unmeasured: bool | UnsetType = UNSET
     engine_unmeasured: bool | UnsetType = UNSET
+    uncovered: list[str] = []
+    moves_in_waves: bool | UnsetType = UNSET
     nodes_crossed: int | UnsetType = UNSET
     own_profile: bool | UnsetType = UNSET
     draft: str | UnsetType | None = UNSET

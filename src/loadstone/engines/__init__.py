@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.shorthand import checkpoint_of, parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.engines import triton
+from loadstone.engines.advice import advise, describe_loading
 from loadstone.engines.launch import ANYWHERE, Launch, Site, launch_command
 from loadstone.engines.llama_cpp import LlamaCpp
 from loadstone.engines.mlx_lm import MlxLm
@@ -42,29 +43,36 @@ def launch_of(deployment: Deployment, site: Site = ANYWHERE) -> Launch:
         command = triton.command(deployment, site)
         return launch_command(msgspec.structs.replace(deployment, arguments=()), command, site)
     rules.check_launch()
-    return launch_command(deployment, rules.command(site), site)
+    rules, notes = _advise(rules, site)
+    command = rules.command(site)
+    return launch_command(rules.deployment, command._replace(notes=(*command.notes, *notes)), site)
+
+
+def _advise(rules: EngineRules, site: Site) -> tuple[EngineRules, list[str]]:
+    """Return the rules of the deployment as it would start, and what is to be said of it; see advise()."""
+    deployment = rules.deployment
+    if deployment.engine not in ENGINES or deployment.gpu.vendor == "any":
+        return rules, []
+    changed, notes = advise(rules, ranks(deployment))
+    if rules.loads_first and (stored := rules.weights(site).first) is not None:
+        notes += describe_loading(rules, site, ranks(msgspec.structs.replace(deployment, weights_dtype=stored)))
+    return rules_of(changed), notes
 
 
 def launch_named(text: str, site: Site) -> Launch:
     """Return launch_of() a deployment's shorthand, at the checkpoint that it names. Raises InputError."""
-    return launch_of(parse_deployment(text), load_checkpoint(text, site))
+    return launch_of(parse_deployment(text), site)
 
 
 def keywords_named(text: str, site: Site) -> Keywords:
     """Return what launch_named() does for the engine's own interface in Python. Raises InputError."""
-    deployment, site = parse_deployment(text), load_checkpoint(text, site)
+    deployment = parse_deployment(text)
     rules = rules_of(deployment)
     rules.check_launch()
-    return keywords_of(deployment, rules.command(site), site, rules.model_name(site))
-
-
-def load_checkpoint(text: str, site: Site) -> Site:
-    """Return the site with the very checkpoint that a shorthand names, also where the catalogue knows several by one
-    name."""
-    checkpoint, decides_precision = checkpoint_of(text)
-    if site.model is not None or checkpoint is None:
-        return site
-    return msgspec.structs.replace(site, **{"model" if decides_precision else "checkpoint": checkpoint})
+    rules, notes = _advise(rules, site)
+    command = rules.command(site)
+    told = command._replace(notes=(*command.notes, *notes))
+    return keywords_of(rules.deployment, told, site, rules.model_name(site))
 
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:

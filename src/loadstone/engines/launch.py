@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from loadstone.catalogue.architecture.precision import TORCH_DTYPES
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.checkpoints import TUNED, Checkpoint, named_checkpoint, published
+from loadstone.catalogue.deployment.deployment import Deployment, Draft
 from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
 from loadstone.engines.sharding.limits import switched
 from loadstone.workload.option_values import engine_flags, variables
 
-Runtime = Literal["docker", "podman", "enroot"]
+Runtime = Literal["docker", "podman", "enroot", "pyxis", "apptainer"]
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables that are handed on by name and never written down."""
 _SHM = "32g"
@@ -43,7 +44,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """Says where and how a deployment is started; what has no value is as the engine has it by default.
 
     model        what the engine is told to load: a path, or an id; None: the deployment's model by its name
-    checkpoint   id of the weights as the user wrote it, whose precision the deployment may change
     port         of the server, on every interface of its node where there are several nodes or a container, else on
                  `host`
     nodes        addresses of the nodes, that of rank 0 first; placeholders where they are not known yet
@@ -51,12 +51,12 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     runtime      of containers; None: the engine runs as it is installed
     image        in which it runs there
     cache        folder of models on the nodes, mounted into the container
+    mounts       further folders that it gets, THERE:INSIDE; `devices`, and `options` of its runtime, likewise
     arguments    of the engine's own command line, as (flag, value), passed as they are; value None: a flag alone
     environment  of the engine
     """
 
     model: str | None = None
-    checkpoint: str | None = None
     host: str = "127.0.0.1"
     port: int | None = None
     nodes: tuple[str, ...] = ()
@@ -65,6 +65,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     runtime: Runtime | None = None
     image: str | None = None
     cache: str = "~/.cache/huggingface"
+    mounts: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     arguments: tuple[tuple[str, str | None], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
@@ -134,12 +137,16 @@ class RankCommand(msgspec.Struct, frozen=True):
 
 
 class Container(msgspec.Struct, frozen=True):
-    """Describes the container of the ranks. `engine`: the digest is recorded when it runs, a tag may move."""
+    """Describes the container of the ranks: its digest is recorded when it runs, a tag may move. `vendor`: of the
+    GPUs that it gets."""
 
     runtime: Runtime
     image: str
     shm_size: str
     mounts: tuple[str, ...]
+    vendor: str = "nvidia"
+    devices: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,17 +177,29 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         world = ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={len(self.ranks)}"]
         world = [*world, f"--ntasks-per-node={self.tasks_per_node}"] if self.tasks_per_node > 1 else []
         lines = [
-            [*(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()), shlex.join([*world, *rank.argv])]
+            [*(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()), join_words([*world, *rank.argv])]
             for rank in ranks
         ]
         return [" ".join(line) for line in lines]
 
     def words(self, rank: RankCommand, folder: str) -> list[str]:
         """Return the command of a rank, with the launch's files in `folder`."""
-        return [
-            f"{folder}/{word.removeprefix('./')}" if word.removeprefix("./").partition(":")[0] in self.files else word
-            for word in rank.argv
-        ]
+        return [self._place(word, folder) for word in rank.argv]
+
+    def _place(self, word: str, folder: str) -> str:
+        for name in self.files:
+            word = f"{folder}/{name}" if word == name else word.replace(f"./{name}:", f"{folder}/{name}:")
+        return word
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Return a command as a shell reads it, where a word that begins with ~/ is of the home there."""
+    return " ".join(map(quote_word, words))
+
+
+def quote_word(word: str) -> str:
+    """Quote a word for a shell of the machine on which it is read."""
+    return f'"$HOME"/{shlex.quote(word[2:])}' if word.startswith("~/") else shlex.quote(word)
 
 
 def launch_command(deployment: Deployment, command: Command, site: Site) -> Launch:
@@ -199,16 +218,17 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
             )
     environment = {**dict(command.env), **dict(site.environment)}
     container = None
-    if command.tasks > 1 and site.runtime in ("docker", "podman"):
+    if command.tasks > 1 and site.runtime not in (None, "enroot"):
         raise InputError(f"--container {site.runtime}: ranks of MPI do not reach each other through it; use enroot")
     if site.runtime is not None:
         if site.image is None:
             raise InputError(f"--container {site.runtime}: no image; name one with --image")
-        mounts = [f"{site.cache}:{_CACHE}"]
-        if site.model is not None and site.model.startswith("/"):
-            mounts.append(f"{site.model}:{site.model}")
+        mounts = [f"{site.cache}:{_CACHE}", *site.mounts]
+        mounts += [f"{word}:{word}" for word in command.program[1:] if word.startswith("/")]
         mounts += [f"./{name}:{_IN_CONTAINER}/{name}" for name, _ in command.files]
-        container = Container(site.runtime, site.image, _SHM, tuple(mounts))
+        container = Container(
+            site.runtime, site.image, _SHM, tuple(mounts), deployment.gpu.vendor, site.devices, site.options
+        )
     ranks = []
     for i, address in enumerate(addresses):
         flags = [*command.flags, *listening, *(command.nodes[i] if command.nodes else [])]
@@ -216,7 +236,8 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         words = _spell_words(flags, command.underscores) + own_words(site, command.underscores)
         argv = [*command.program, *words]
         if container is not None:
-            argv = _wrap_in_container(container, command, argv, environment, f"loadstone-{port}-{i}")
+            where = (f"--nodelist={address}",) if deployment.nodes > 1 else ()
+            argv = _wrap_in_container(container, command, argv, environment, (f"loadstone-{port}-{i}", *where))
         ranks.append(RankCommand(address, tuple(argv), {} if container else environment))
     return Launch(
         engine=deployment.engine,
@@ -292,26 +313,76 @@ def own_words(site: Site, underscores: bool = False) -> list[str]:
     )
 
 
+_DEVICES = {"amd": ("/dev/kfd", "/dev/dri"), "intel": ("/dev/dri",)}
+_UNCONFINED = ("--security-opt", "seccomp=unconfined")
+_GPU_FLAGS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("docker", "nvidia"): ("--gpus", "all"),
+    ("podman", "nvidia"): ("--device", "nvidia.com/gpu=all"),
+    ("docker", "amd"): ("--group-add", "video", "--group-add", "render", *_UNCONFINED),
+    ("podman", "amd"): ("--group-add", "keep-groups", *_UNCONFINED),
+    ("apptainer", "nvidia"): ("--nv",),
+    ("apptainer", "amd"): ("--rocm",),
+}
+"""What a runtime is told beside devices so that the container sees GPUs; enroot and pyxis show NVIDIA's by hooks."""
+_ENGINE_IMAGE = re.compile(r"vllm-openai(-[a-z0-9]+)?(?=[:@+]|$)")
+"""Images whose entry point is the engine's program; that of others, ROCm's among them, is a shell or nothing."""
+_IMPORT = 'exec 9>"$0.lock"; flock 9; test -e "$0" || enroot import -o "$0" "$1"; exec 9>&-; shift; exec "$@"'
+
+
 def _wrap_in_container(
-    container: Container, command: Command, argv: list[str], environment: dict[str, str], name: str
+    container: Container, command: Command, argv: list[str], environment: dict[str, str], place: tuple[str, ...]
 ) -> list[str]:
     """Return `argv` as it runs in a container. Secrets are named without a value: the runtime takes it from its own
-    environment.
+    environment. `place`: the container's name, then what tells Slurm the node.
     """
-    runtime = container.runtime
-    mounts = [word for each in container.mounts for word in ("--mount" if runtime == "enroot" else "--volume", each)]
+    runtime, image, mounts = container.runtime, container.image, container.mounts
     argv = [f"{_IN_CONTAINER}/{word}" if word in dict(command.files) else word for word in argv]
     variables = [f"{each}={value}" for each, value in environment.items()]
-    names = [word for each in (*SECRETS, *variables) for word in ("--env", each)]
-    if runtime == "enroot":
-        return ["enroot", "start", "--rw", *mounts, *names, container.image, *argv]
-    gpus = ["--gpus", "all"] if runtime == "docker" else ["--device", "nvidia.com/gpu=all"]
-    return [
-        *(runtime, "run", "--rm", "--init", "--name", name, *gpus, "--ipc", "host", "--network", "host"),
-        *("--shm-size", container.shm_size, *mounts, *names),
-        container.image,
-        *argv[command.entry :],
-    ]
+    own = bool(_ENGINE_IMAGE.search(image))
+    gpus = _GPU_FLAGS.get((runtime, container.vendor), ())
+    devices = (*_DEVICES.get(container.vendor, ()), *container.devices)
+    if runtime in ("docker", "podman"):
+        entry = [] if own or not command.entry else ["--entrypoint", argv[0]]
+        return [
+            *(runtime, "run", "--rm", "--init", "--name", place[0], *_repeat("--device", devices), *gpus),
+            *("--ipc", "host", "--network", "host", "--shm-size", container.shm_size),
+            *_repeat("--volume", mounts),
+            *_repeat("--env", (*SECRETS, *variables)),
+            *(*container.options, *entry, image),
+            *argv[command.entry if own else len(entry) // 2 :],
+        ]
+    variables.append(f"HF_HOME={_CACHE}")  # there the user is not root, and has another home
+    if runtime == "apptainer":
+        source = image if "://" in image or image.endswith(".sif") else f"docker://{image}"
+        options = (
+            *gpus,
+            *_repeat("--bind", (*mounts, *container.devices)),
+            *_repeat("--env", variables),
+            *container.options,
+        )
+        return ["apptainer", "exec", "--writable-tmpfs", *options, source, *argv]
+    mounts = (*mounts, *(f"{device}:{device}" for device in devices))
+    if runtime == "pyxis":
+        step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", *place[1:], f"--container-image={_name_image(image)}")
+        options = ("--container-mounts", ",".join(mounts), "--container-writable", "--no-container-entrypoint")
+        return [*step, *options, *container.options, "env", *variables, *argv]
+    options = (*_repeat("--mount", mounts), *_repeat("--env", (*SECRETS, *variables)), *container.options)
+    argv = argv[command.entry if own else 0 :]
+    if image.endswith(".sqsh"):
+        return ["enroot", "start", "--rw", *options, image, *argv]
+    file = re.sub(r"[^A-Za-z0-9.-]+", "+", image) + ".sqsh"
+    source = f"docker://{_name_image(image)}"
+    return ["sh", "-c", _IMPORT, file, source, "enroot", "start", "--rw", *options, file, *argv]
+
+
+def _repeat(flag: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (flag, value)]
+
+
+def _name_image(image: str) -> str:
+    """Return an image as enroot and pyxis name it: its registry, if it has one, before a #."""
+    host, slash, rest = image.partition("/")
+    return f"{host}#{rest}" if slash and re.search(r"[.:]", host) and not image.startswith((".", "/")) else image
 
 
 def over_one(count: int) -> int | None:
@@ -319,16 +390,45 @@ def over_one(count: int) -> int | None:
     return count if count > 1 else None
 
 
-def weights_flags(deployment: Deployment, site: Site) -> tuple[Flags, tuple[str, ...]]:
-    """Return how the weights get the deployment's precision where that is not the checkpoint's: dtype or quantisation
-    when loading, or a note that another checkpoint is needed.
-    """
-    wanted, stored = deployment.weights_dtype, deployment.model.weights_dtype
-    if wanted == stored or site.model is not None:
-        return [], ()
-    if wanted in DTYPES and stored in DTYPES:
-        return [("dtype", DTYPES[wanted])], ()
-    if wanted == "fp8" and stored in DTYPES:
-        return [("quantization", "fp8")], ()
-    name = deployment.model.name
-    return [], (f"{name} has weights in {stored}, the deployment in {wanted}: name such a checkpoint with --model",)
+class Weights(NamedTuple):
+    """Holds what an engine loads: its name, the precision of the KV cache that goes with it, flags that change its
+    precision when it is loaded, and `first`: the precision in which it is loaded before it is quantised, if it is."""
+
+    model: str
+    kv: str
+    flags: Flags = []  # noqa: RUF012
+    notes: tuple[str, ...] = ()
+    first: str | None = None
+
+
+def choose_weights(
+    deployment: Deployment, site: Site, reads: Callable[[Checkpoint], bool], quantises: bool
+) -> Weights:
+    """Return the checkpoint that was named, in the deployment's precision: as it is, as somebody publishes it, by
+    what the engine does when it loads, or a folder into which it must be converted. Raises InputError."""
+    model, wanted = deployment.model, deployment.weights_dtype
+    if site.model is not None:
+        return Weights(site.model, model.kv_dtype)
+    named = named_checkpoint(model, deployment.named)
+    if wanted == named.weights:
+        return Weights(named.name, named.kv)
+    if wanted in DTYPES and named.weights in DTYPES:
+        return Weights(named.name, named.kv, [("dtype", DTYPES[wanted])])
+    known = [each for each in published(model, deployment.named) if each.weights == wanted and reads(each)]
+    if known:
+        chosen = min(known, key=lambda each: each.kv != deployment.kv_dtype)
+        tuned = bool(TUNED.search(chosen.name.lower())) and not TUNED.search(named.name.lower())
+        note = f"{named.name} is in {named.weights}; in {wanted} it is published as {chosen.name}"
+        return Weights(chosen.name, chosen.kv, [], (note + ", the instruct version" if tuned else note,))
+    if quantises and wanted == "fp8" and named.weights in DTYPES:
+        return Weights(named.name, named.kv, [("quantization", "fp8")], first=named.weights)
+    folder = f"./{named.name.rpartition('/')[2]}-{wanted}"
+    note = f"no checkpoint of {named.name} in {wanted} is known that {deployment.engine} reads, and it makes none"
+    return Weights(folder, model.kv_dtype, [], (f"{note}: convert it into {folder}, or name one with --model",))
+
+
+def name_draft(draft: Draft) -> str:
+    """Return the checkpoint of a draft model, in its precision."""
+    named = named_checkpoint(draft.model, draft.named)
+    known = (each.name for each in published(draft.model, draft.named) if each.weights == draft.weights_dtype)
+    return named.name if named.weights == draft.weights_dtype else next(known, named.name)

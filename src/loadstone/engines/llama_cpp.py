@@ -81,7 +81,7 @@ class LlamaCpp(EngineRules):
             raise InputError("llama.cpp loads a GGUF file; name one with --model")
         if self.deployment.tp > 1 and self.deployment.pp > 1:
             raise InputError("llama.cpp cuts layers or deals them, not both; leave out tp or pp")
-        cache = self.kv_flag({"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "q8_0"})
+        cache = self.kv_flag({"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "q8_0"}, site)
         flags: Flags = [
             ("alias", site.served_name),
             ("parallel", self.slots),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadstone.engines.launch import Command, Flags, Site
+from loadstone.engines.launch import Command, Flags, Site, name_draft
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.limits import count, is_speculative
 
@@ -15,9 +15,10 @@ class MlxLm(EngineRules):
         """Return its command: it serves under the name that it loads; /v1/models lists its cache."""
         guessed, draft = is_speculative(self.deployment), self.deployment.draft
         flags: Flags = [
-            ("kv-bits", self.kv_flag({"int8": "8"})),
-            ("draft-model", draft.model.name if draft else None),
+            ("kv-bits", self.kv_flag({"int8": "8"}, site)),
+            ("draft-model", name_draft(draft) if draft else None),
             ("num-draft-tokens", count(self.deployment, "num_speculative_tokens") if guessed else None),
         ]
-        model = self.model_name(site)
-        return Command([site.program or "mlx_lm.server", "--model", model], flags, port=8080, model=model)
+        weights = self.weights(site)
+        program = [site.program or "mlx_lm.server", "--model", weights.model]
+        return Command(program, flags, notes=weights.notes, port=8080, model=weights.model)

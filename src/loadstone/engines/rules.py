@@ -14,10 +14,11 @@ from typing import ClassVar, Literal, NamedTuple
 import msgspec
 
 from loadstone.catalogue.architecture.model import Layers
+from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.engines import CHOICES
 from loadstone.core.errors import InputError
-from loadstone.engines.launch import Command, Site
+from loadstone.engines.launch import Command, Site, Weights, choose_weights
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import (
     BatchLimits,
@@ -106,6 +107,9 @@ class EngineRules:
     fp8_widening       16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0: not known
     places_per_batch   each batch of a pipeline has its own part of the places (batch_seqs of EnginePolicy)
     unreadable_weights precisions that its files of weights cannot have
+    quantises          it can make FP8 weights of a 16-bit checkpoint when it loads it
+    loads_first        it then has the 16-bit ones in the GPU's memory before it does
+    needs_context      it does not start where one request of max_model_len does not fit its cache
     spreads_experts    with attention-DP it deals whole experts over all ranks, whatever `ep` says
     step_argument      its argument for the most tokens of a step; empty: it has none
     seqs_argument      its argument for the most requests at once
@@ -122,6 +126,9 @@ class EngineRules:
     fp8_widening: ClassVar[float] = 0.0
     places_per_batch: ClassVar[bool] = True
     unreadable_weights: ClassVar[tuple[str, ...]] = ()
+    quantises: ClassVar[bool] = False
+    loads_first: ClassVar[bool] = False
+    needs_context: ClassVar[bool] = False
     spreads_experts: ClassVar[bool] = False
     step_argument: ClassVar[str] = ""
     seqs_argument: ClassVar[str] = ""
@@ -288,6 +295,11 @@ class EngineRules:
         return 0
 
     @property
+    def graph_seqs(self) -> int:
+        """Return the largest batch of decodes that runs as a CUDA graph; 0: not known, or none does."""
+        return 0
+
+    @property
     def latent_launches(self) -> int | None:
         """Return kernels that the host launches for a layer of latent attention; None: as most engines do."""
         return None
@@ -302,13 +314,23 @@ class EngineRules:
 
     def model_name(self, site: Site) -> str:
         """Return what the engine is told to load."""
-        return site.model or site.checkpoint or self.deployment.model.name
+        return self.weights(site).model
 
-    def kv_flag(self, names: Mapping[str, str]) -> str | None:
+    def weights(self, site: Site) -> Weights:
+        """Return the checkpoint that it loads, and how it gets the deployment's precision. Raises InputError."""
+        return choose_weights(self.deployment, site, self.reads, self.quantises)
+
+    def reads(self, checkpoint: Checkpoint) -> bool:
+        """Return whether it reads what others publish in a precision of their own, on this GPU."""
+        makers = {"nvidia": "nvidia", "amd": "amd"}
+        vendor = makers.get(checkpoint.publisher, self.deployment.gpu.vendor)
+        return bool(self.cache_dtypes) and vendor == self.deployment.gpu.vendor
+
+    def kv_flag(self, names: Mapping[str, str], site: Site) -> str | None:
         """Return how the engine spells the precision of its KV cache; None where that is the checkpoint's. Raises
         InputError."""
         kv = self.deployment.kv_dtype
-        if kv == self.deployment.model.kv_dtype:
+        if kv == self.deployment.model.kv_dtype == self.weights(site).kv:
             return None
         if kv not in names:
             raise InputError(f"kv={kv}: {self.deployment.engine} takes {', '.join(names)}; leave it out for its own")
@@ -326,6 +348,11 @@ class EngineRules:
         for name in wanted:
             if name not in self.spelled:
                 raise InputError(f"{name}: no command of {deployment.engine} says that; leave it out")
+        if is_speculative(deployment) and deployment.draft is None and not deployment.model.draft_layers:
+            raise InputError(
+                f"num_speculative_tokens: {deployment.model.name} has no layers that guess tokens; name a smaller "
+                "model with draft=MODEL, or leave it out"
+            )
         for name, choices in CHOICES.items():
             value = self.deployment.argument(name)
             if value is not None and value != choices[0]:

@@ -7,7 +7,8 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 from __future__ import annotations
 
 from loadstone.catalogue.architecture.attention import LatentAttention
-from loadstone.engines.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
+from loadstone.core.errors import InputError
+from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
 from loadstone.engines.rules import EngineRules, Era, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import GIB, MIB, BatchLimits, Budget, count, fraction, is_speculative, switched
@@ -21,6 +22,11 @@ WINDOW_SHARE = 0.8
 """`swa_full_tokens_ratio`: tokens in the windows' pool per token of full attention's."""
 STATE_SHARE = 0.9
 """`mamba_full_memory_ratio`: memory for states per memory for KV, where no number of states is set."""
+REQUEST_STATES = 3
+"""MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO: states kept for each running request where prefixes are cached: its
+own, that of the prefix it found, and the one it leaves in the cache. With its `extra_buffer` there are two more."""
+_SHARES_STATES_SINCE = (0, 5, 4)
+"""From then on hybrids have a prefix cache too (pull request 11214)."""
 SPECULATIVE_SEQS = 48
 """max_running_requests where tokens are guessed and it is not given (speculative_hook._handle_eagle_family)."""
 KEEP_FREE = 0.098
@@ -42,6 +48,9 @@ request 15927)."""
 _GRAPH_MIB_PER_SEQ = 2
 _GRAPH_MIB_PER_PREFILL_SIZE = 8
 _DRAFT_MIB = 2048
+
+_COMPRESSED_SEQS = 256
+"""Likewise of DeepSeek-V4, with guesses and without (its apply_deepseek_v4_defaults, which comes first)."""
 
 _NEW_SPELLINGS_SINCE = (0, 5, 23)
 """--attn-dp-size and --cuda-graph-backend-…; the older forms are refused from 2027 on."""
@@ -78,6 +87,8 @@ class Sglang(EngineRules):
     all_pairs = True
     step_argument, seqs_argument = "chunked_prefill_size", "max_running_requests"
     fp8_widening = 410.0
+    quantises = True
+    loads_first = True
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
@@ -108,11 +119,13 @@ class Sglang(EngineRules):
 
     def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
         """Return 2048, up to 4096 where the cache holds that many at 512 per whole context; of all replicas 48 where
-        tokens are guessed.
+        tokens are guessed, and 256 of DeepSeek-V4.
         """
         deployment = self.deployment
         given = count(deployment, "max_running_requests")
-        if given is None and is_speculative(deployment):
+        if given is None and deployment.model.model_type == "deepseek_v4":
+            given = _COMPRESSED_SEQS
+        elif given is None and is_speculative(deployment):
             given = SPECULATIVE_SEQS
         if given is not None:
             return max(1, min(given // (deployment.dp if deployment.attention_dp else 1), kv_tokens // 2))
@@ -184,7 +197,12 @@ class Sglang(EngineRules):
             runtime_bytes=context,
             graphs_bytes=graphs,
             state_bytes=max(0.0, room) * STATE_SHARE / (1 + STATE_SHARE) if states else 0.0,
+            request_states=REQUEST_STATES if self._shares_states else 1,
         )
+
+    @property
+    def _shares_states(self) -> bool:
+        return self.version >= _SHARES_STATES_SINCE and switched(self.deployment, "prefix_caching") is not False
 
     def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
         return pooled(rank.cache, limits.block_tokens, WINDOW_SHARE)
@@ -239,13 +257,21 @@ class Sglang(EngineRules):
         chunk = _LATENT_GRAPH_TOKENS if latent else self.limits().max_batched_tokens
         return count(deployment, "piecewise_cuda_graph_max_tokens") or chunk
 
+    @property
+    def graph_seqs(self) -> int:
+        return 0 if self.is_eager else self.limits().max_seqs
+
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
         """Return `sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m sglang.launch_server`. Short forms
         such as --tp are prefixes that a later release may find ambiguous, so names are written in full."""
         deployment = self.deployment
-        weights, notes = weights_flags(deployment, site)
+        if deployment.nodes > 1 and deployment.dp > 1 and not deployment.attention_dp:
+            raise InputError(
+                f"dp{deployment.dp}: sglang has its replicas on one node; start one for each, or use attention-dp"
+            )
+        weights = self.weights(site)
         new, apart = self.version >= _NEW_SPELLINGS_SINCE, deployment.attention_dp
         chunk = -1 if switched(deployment, "enable_chunked_prefill") is False else None
         flags: Flags = [
@@ -257,8 +283,8 @@ class Sglang(EngineRules):
             ("dp-size", None if apart and (new or self.version < (0, 4, 2)) else over_one(deployment.dp)),
             ("enable-dp-attention", apart and not new),
             ("ep-size", over_one(deployment.ep)),
-            *weights,
-            ("kv-cache-dtype", self.kv_flag(_KV_FLAGS)),
+            *weights.flags,
+            ("kv-cache-dtype", self.kv_flag(_KV_FLAGS, site)),
             ("context-length", count(deployment, "max_model_len", "max_seq_len")),
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("chunked-prefill-size", chunk or deployment.argument("chunked_prefill_size")),
@@ -273,15 +299,15 @@ class Sglang(EngineRules):
             ("enable-metrics", True),
         ]
         if self.version >= (0, 5, 6):
-            program = [site.program or "sglang", "serve", "--model-path", self.model_name(site)]
+            program = [site.program or "sglang", "serve", "--model-path", weights.model]
         else:
-            program = [site.program or "python3", "-m", "sglang.launch_server", "--model-path", self.model_name(site)]
+            program = [site.program or "python3", "-m", "sglang.launch_server", "--model-path", weights.model]
         first = addresses_of(deployment, site)[0]
         nodes: list[Flags] = [
             [("nnodes", deployment.nodes), ("node-rank", i), ("dist-init-addr", f"{first}:{_DIST_PORT}")]
             for i in range(deployment.nodes)
         ]
-        return Command(program, flags, nodes if deployment.nodes > 1 else [], notes, port=30000)
+        return Command(program, flags, nodes if deployment.nodes > 1 else [], weights.notes, port=30000)
 
     def _eager_flags(self, new: bool) -> Flags:
         if not switched(self.deployment, "enforce_eager"):
@@ -299,7 +325,7 @@ class Sglang(EngineRules):
             return []
         return [
             ("speculative-algorithm", "EAGLE" if draft is None else "STANDALONE"),
-            ("speculative-draft-model-path", None if draft is None else draft.model.name),
+            ("speculative-draft-model-path", None if draft is None else name_draft(draft)),
             ("speculative-num-steps", tokens),
             ("speculative-eagle-topk", 1),
             ("speculative-num-draft-tokens", tokens + 1),

@@ -11,8 +11,18 @@ from typing import Any
 
 import msgspec
 
+from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.core.errors import InputError
-from loadstone.engines.launch import Command, Flags, Site, launch_settings, over_one, weights_flags
+from loadstone.engines.launch import (
+    Command,
+    Flags,
+    Site,
+    Weights,
+    choose_weights,
+    launch_settings,
+    name_draft,
+    over_one,
+)
 from loadstone.engines.rules import EngineRules, Era, Scheduling
 from loadstone.engines.sharding.limits import BatchLimits, Budget, count, fraction, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
@@ -28,6 +38,7 @@ _NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
 _OWN_FLAGS = ("max_batch_size", "max_num_tokens")
 _KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "nvfp4": "nvfp4", "fp8": "fp8"}
 _SETTINGS_FILE = "trtllm.yaml"
+_UNREAD = ("neuralmagic", "redhatai")
 
 
 class TensorrtLlm(EngineRules):
@@ -87,6 +98,18 @@ class TensorrtLlm(EngineRules):
             gather_tokens=int(share * max_batched_tokens),
         )
 
+    def weights(self, site: Site) -> Weights:
+        """Return what it loads: where it builds an engine, it quantises to FP8 then."""
+        built = self.deployment.argument("backend") == "tensorrt"
+        return choose_weights(self.deployment, site, self.reads, built)
+
+    def reads(self, checkpoint: Checkpoint) -> bool:
+        """Return whether it does: not what compressed-tensors and AutoAWQ write."""
+        foreign = checkpoint.publisher in _UNREAD or (
+            checkpoint.weights == "int4" and checkpoint.publisher != "nvidia"
+        )
+        return super().reads(checkpoint) and not foreign
+
     @property
     def graph_tokens(self) -> int:
         """Return the largest of `capture_num_tokens`, which nobody has by default."""
@@ -107,12 +130,11 @@ class TensorrtLlm(EngineRules):
             raise InputError(
                 f"dp{deployment.dp}: trtllm-serve has no replicas; start one for each, or use attention-dp"
             )
-        weights, notes = weights_flags(deployment, site)
         built = deployment.argument("backend") == "tensorrt"
+        weights = self.weights(site)
+        notes = weights.notes
         if built and site.model is None:
             notes += ("each start builds the engine; `trtllm-build` builds it once: name its folder with --model",)
-        elif weights:
-            notes += (f"the checkpoint decides its precision: name one in {deployment.weights_dtype} with --model",)
         flags: Flags = [
             ("tp_size", deployment.moe_ranks),
             ("pp_size", over_one(deployment.pp)),
@@ -122,24 +144,24 @@ class TensorrtLlm(EngineRules):
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("enable_chunked_prefill", switched(deployment, "enable_chunked_prefill")),
         ]
-        settings = self._make_settings(built and ("quantization", "fp8") in weights)
+        settings = self._make_settings(site, weights)
         if settings:
             flags.append(("config" if self.version >= (1, 2) else "extra_llm_api_options", _SETTINGS_FILE))
         files = ((_SETTINGS_FILE, msgspec.yaml.encode(settings).decode()),) if settings else ()
-        program = [site.program or "trtllm-serve", "serve", self.model_name(site)]
+        program = [site.program or "trtllm-serve", "serve", weights.model]
         tasks = deployment.gpus // deployment.nodes if deployment.nodes > 1 else 1
         if deployment.nodes > 1:
             program = ["trtllm-llmapi-launch", *program]
         return Command(program, flags, [], notes, files, underscores=True, tasks=tasks)
 
-    def _make_settings(self, quantised: bool) -> dict[str, Any]:
+    def _make_settings(self, site: Site, weights: Weights) -> dict[str, Any]:
         """Return what the file has. The fraction is there since releases have named its flag differently, and some
         take the file's kv_cache_config for all of it."""
         deployment = self.deployment
         cache: dict[str, Any] = {}
         if (share := fraction(deployment, "free_gpu_memory_fraction")) is not None:
             cache["free_gpu_memory_fraction"] = share
-        if (dtype := self.kv_flag(_KV_FLAGS)) is not None:
+        if (dtype := self.kv_flag(_KV_FLAGS, site)) is not None:
             cache["dtype"] = dtype
         if (tokens := count(deployment, "block_size")) is not None:
             cache["tokens_per_block"] = tokens
@@ -155,7 +177,11 @@ class TensorrtLlm(EngineRules):
             settings["speculative_config"] = (
                 {"decoding_type": "MTP", "num_nextn_predict_layers": tokens}
                 if draft is None
-                else {"decoding_type": "Draft_Target", "max_draft_len": tokens, "speculative_model": draft.model.name}
+                else {
+                    "decoding_type": "Draft_Target",
+                    "max_draft_len": tokens,
+                    "speculative_model": name_draft(draft),
+                }
             )
         for name in ("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio"):
             if (text := deployment.argument(name)) is not None:
@@ -164,7 +190,10 @@ class TensorrtLlm(EngineRules):
             settings["attention_dp_config"] = {"enable_balance": True, "timeout_iters": steps}
         if (tokens := count(deployment, "capture_num_tokens")) is not None:
             settings["torch_compile_config"] = {"enable_piecewise_cuda_graph": True, "capture_num_tokens": [tokens]}
-        if quantised:
+        for flag, value in weights.flags:
+            if flag == "dtype":
+                settings["dtype"] = value
+        if ("quantization", "fp8") in weights.flags:
             settings["quant_config"] = {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}
         for key, value in launch_settings(deployment):
             group, dot, name = key.partition(".")

@@ -4,7 +4,7 @@ rules."""
 from __future__ import annotations
 
 from loadstone.core.errors import InputError
-from loadstone.engines.launch import Command, Flags, Site, weights_flags
+from loadstone.engines.launch import Command, Flags, Site
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.limits import count
 
@@ -16,14 +16,13 @@ class Transformers(EngineRules):
     def command(self, site: Site) -> Command:
         """Return its command: it serves under the name that it loads, whatever `served_name` says; /v1/models lists
         its cache."""
-        weights, notes = weights_flags(self.deployment, site)
-        if any(name != "dtype" for name, _ in weights):
+        weights = self.weights(site)
+        if weights.notes:
             raise InputError(f"transformers makes no {self.deployment.weights_dtype} weights; name such a checkpoint")
         flags: Flags = [
-            *weights,
+            *weights.flags,
             ("continuous-batching", True),
             ("cb-block-size", count(self.deployment, "block_size")),
             ("no-cb-use-cuda-graph", self.is_eager),
         ]
-        model = self.model_name(site)
-        return Command([site.program or "transformers", "serve", model], flags, notes=notes, model=model)
+        return Command([site.program or "transformers", "serve", weights.model], flags, model=weights.model)

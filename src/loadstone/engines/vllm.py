@@ -11,7 +11,7 @@ import math
 from loadstone.catalogue.architecture.model import FullAttention, LatentAttention, Layers, LinearAttention, Model
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
-from loadstone.engines.launch import Command, Flags, Site, addresses_of, over_one, weights_flags
+from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
 from loadstone.engines.rules import EngineRules, Era, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, grouped
 from loadstone.engines.sharding.limits import GIB, BatchLimits, Budget, count, fraction, switched
@@ -70,6 +70,8 @@ class Vllm(EngineRules):
     fp8_widening = 295.0
     places_per_batch = False
     spreads_experts = True
+    quantises = True
+    needs_context = True
 
     @property
     def is_v0(self) -> bool:
@@ -226,7 +228,16 @@ class Vllm(EngineRules):
     def graph_tokens(self) -> int:
         """Return `max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none before its V1
         core."""
-        if self.is_eager or self.is_v0 or not CUDAGRAPH_MODES[self.cudagraph_mode]:
+        return self._captured_tokens if CUDAGRAPH_MODES[self.cudagraph_mode] else 0
+
+    @property
+    def graph_seqs(self) -> int:
+        guessed = count(self.deployment, "num_speculative_tokens") or 0
+        return self._captured_tokens // (1 + guessed)
+
+    @property
+    def _captured_tokens(self) -> int:
+        if self.is_eager or self.is_v0:
             return 0
         limits = self.limits()
         given = count(self.deployment, "max_cudagraph_capture_size")
@@ -238,7 +249,8 @@ class Vllm(EngineRules):
         """Return `vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own processes where
         ranks reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
         deployment = self.deployment
-        weights, notes = weights_flags(deployment, site)
+        weights = self.weights(site)
+        notes = weights.notes
         chunks, prefixes = switched(deployment, "enable_chunked_prefill"), switched(deployment, "prefix_caching")
         flags: Flags = [
             ("served-model-name", site.served_name),
@@ -246,8 +258,8 @@ class Vllm(EngineRules):
             ("pipeline-parallel-size", over_one(deployment.pp)),
             ("data-parallel-size", over_one(deployment.dp)),
             ("enable-expert-parallel", deployment.ep > 1),
-            *weights,
-            ("kv-cache-dtype", self.kv_flag(_KV_FLAGS)),
+            *weights.flags,
+            ("kv-cache-dtype", self.kv_flag(_KV_FLAGS, site)),
             ("max-model-len", count(deployment, "max_model_len", "max_seq_len")),
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("enforce-eager", switched(deployment, "enforce_eager")),
@@ -261,7 +273,7 @@ class Vllm(EngineRules):
         ranks = deployment.moe_ranks if deployment.attention_dp else deployment.tp * deployment.dp
         if deployment.ep > 1 and deployment.ep != ranks:
             notes += (f"vLLM deals experts over all {ranks} ranks, not over {deployment.ep}",)
-        program = [site.program or "vllm", "serve", self.model_name(site)]
+        program = [site.program or "vllm", "serve", weights.model]
         backend, renamed = deployment.argument("attention_backend"), {}
         if self.version < _STRUCTURED_OUTPUTS_SINCE:
             renamed["structured-outputs-config.backend"] = "guided-decoding-backend"
@@ -282,7 +294,7 @@ class Vllm(EngineRules):
         if tokens is None:
             return None
         draft = self.deployment.draft
-        config = {"method": "mtp"} if draft is None else {"method": "draft_model", "model": draft.model.name}
+        config = {"method": "mtp"} if draft is None else {"method": "draft_model", "model": name_draft(draft)}
         return json.dumps({**config, "num_speculative_tokens": tokens})
 
     def _spell_nodes(self, site: Site) -> list[Flags]:

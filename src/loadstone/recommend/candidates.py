@@ -13,7 +13,6 @@ import msgspec
 from loadstone.analyse.compare.price import Prices, key
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.architecture.model import Experts
-from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
@@ -26,6 +25,7 @@ from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.work import work_of
 from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.precisions import list_precisions
 from loadstone.recommend.traffic import QuantileBound, Traffic, TrafficLevel
 
 _STEPS = (None, 2048, 16384)
@@ -177,10 +177,11 @@ def list_machines(options: RecommendOptions) -> Iterator[Deployment]:
                     raise
                 continue  # of several engines, those have an argument that know it
         mixture = any(isinstance(run.mlp, Experts) for run in first.model.kinds)
+        precisions = list_precisions(first, options)
         for gpus in _powers_of_two(options.gpus_max):
             nodes = -(-gpus // first.gpu.per_node)
             for tp, pp, dp, ep in _layouts(gpus, min(gpus, first.gpu.per_node), mixture, options.tp):
-                for weights, kv in product(_weights(first, options), _caches(first, options)):
+                for weights, kv in precisions:
                     yield msgspec.structs.replace(
                         first,
                         gpus=gpus,
@@ -212,20 +213,6 @@ def _layouts(gpus: int, per_node: int, mixture: bool, tps: Sequence[int]) -> Ite
             yield tp, rest, 1, 1
         if mixture and rest > 1 and tp <= 4:
             yield from ((tp, 1, rest, ep) for ep in (1, gpus))
-
-
-def _weights(first: Deployment, options: RecommendOptions) -> list[str]:
-    if options.weights_dtype:
-        return [dtype_of(each, "--weights-dtype") for each in options.weights_dtype]
-    own = first.weights_dtype
-    narrower = "fp8" in first.gpu.flops_per_s and (own not in FORMATS or FORMATS[own].bytes > FORMATS["fp8"].bytes)
-    return [own, "fp8"] if narrower and ":" not in options.model else [own]
-
-
-def _caches(first: Deployment, options: RecommendOptions) -> list[str]:
-    if options.kv_dtype:
-        return [kv_dtype_of(each, "--kv-dtype") for each in options.kv_dtype]
-    return list(dict.fromkeys([first.kv_dtype, *(["fp8"] if "fp8" in first.gpu.flops_per_s else [])]))
 
 
 def vary_limits(base: Deployment) -> Iterator[Deployment]:

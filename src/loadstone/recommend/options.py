@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import counts, text, texts, words
@@ -80,10 +81,13 @@ class RecommendOptions(Flags):
     )
     gpus_max: int = flag(SEARCH, "GPUs in all, at most", 32, limits=Limits("must be 1 to 65,536", 1, most=65_536))
     engine: tuple[str, ...] = flag(SEARCH, "engines to choose among", "vllm,sglang,tensorrt-llm", words)
-    weights_dtype: tuple[str, ...] = flag(
-        SEARCH, "precisions of the weights [default: the checkpoint's, and fp8 where the GPU has it]", (), words
+    quality: Literal["as-published", "any"] = flag(
+        SEARCH,
+        "precisions to choose among: as-published, those of checkpoints that somebody publishes; any, fp8 besides",
+        "as-published",
     )
-    kv_dtype: tuple[str, ...] = flag(SEARCH, "precisions of the KV cache [default: the model's, and fp8]", (), words)
+    weights_dtype: tuple[str, ...] = flag(SEARCH, "precisions of the weights [default: by --quality]", (), words)
+    kv_dtype: tuple[str, ...] = flag(SEARCH, "precisions of the KV cache [default: by --quality]", (), words)
     tp: tuple[int, ...] = flag(SEARCH, "tensor parallelism [default: all powers of two]", (), counts)
     arguments: Sequence[str] = flag(
         SEARCH, "an argument that every deployment has, e.g. max_model_len=16384", (), texts, name="argument"

@@ -7,7 +7,7 @@ from pathlib import Path
 from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
 from loadstone.recommend.result import Recommendation
-from loadstone.recommend.text import answer, footer, plan_table, remarks, why_measure
+from loadstone.recommend.text import answer, describe_launch, footer, plan_table, remarks, why_measure
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
 from loadstone.report.pages.html import frame_page, render
 from loadstone.report.table import Table
@@ -28,7 +28,7 @@ def write_page(document: Recommendation, path: Path) -> None:
         figures=[cost_figure(finalists, "dollars a month" if priced else "GPUs"), load_figure(finalists, load_unit)],
         why=why_measure(document),
         command=document.measure_next.command if document.measure_next else "",
-        launch="\n".join(document.plans[0].launch),
+        launch="\n".join(describe_launch(document.plans[0])),
         rejected=_rejected(document),
         foot=footer(document),
     )

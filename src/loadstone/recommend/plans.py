@@ -15,7 +15,6 @@ from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import Z80
-from loadstone.engines import launch_of
 from loadstone.predict.step_time.step import parts_of
 from loadstone.recommend.asked_load import AskedLoad
 from loadstone.recommend.by_hour import Hours
@@ -35,6 +34,7 @@ from loadstone.recommend.result import (
     Rejected,
     Span,
 )
+from loadstone.recommend.start import describe_start
 from loadstone.recommend.traffic import Traffic, replayed
 
 _MOST_REJECTED = 40
@@ -75,7 +75,7 @@ def describe_plan(
         helps=_best_change(finalist.candidate, found),
         regret=choice.regret * (HOURS_PER_MONTH if priced else 1.0),
         source="measured" if deployment.name in {each.deployment for each in measured} else "simulated",
-        launch=list(launch_of(deployment).shell_lines()),
+        **describe_start(finalist.candidate, replicas, options, traffic),
         by_hour=None if traffic.hours is None else follow_hours(choice, traffic.hours, options, traffic),
         why=_explain_probability(asked),
         usd_per_month_one_down=month / replicas * (replicas + 1) if priced else None,
@@ -349,11 +349,6 @@ def write_notes(
     notes = []
     if not options.price:
         notes.append("no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)")
-    other = {each.deployment.weights_dtype for each in finalists} - {finalists[0].deployment.model.weights_dtype}
-    if other:
-        notes.append(
-            f"weights in {' and '.join(sorted(other))} are not the checkpoint's: look at the quality of its answers"
-        )
     if any(each.candidate.policy.speculative for each in finalists) and options.acceptance is None:
         notes.append("drafts are taken to be accepted in 0.7 ± 0.1 of cases; give --acceptance if you know it")
     for run in measured:

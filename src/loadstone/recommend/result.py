@@ -76,7 +76,9 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_month_whole_nodes  where GPUs are rented by the node; None where that is the same
     checked         of a trace: how much of it was simulated for these figures
     source          measured: a run of this deployment moved the prediction
-    launch          commands, one a rank, of one replica
+    launch          commands, one a rank, of one replica; `files`: what must lie beside them, by name
+    warnings        what is to be known before it is started
+    further         what narrower numbers than anybody publishes would save
     by_hour         of a trace of several windows: as many replicas as each needs
     """
 
@@ -96,6 +98,9 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     source: Literal["simulated", "measured"]
     launch: list[str]
     by_hour: ByHour | None = None
+    files: dict[str, str] = {}
+    warnings: list[str] = []
+    further: str | None = None
     why: str = ""
     usd_per_month_one_down: float | None = None
     usd_per_month_whole_nodes: float | None = None

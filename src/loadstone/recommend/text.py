@@ -26,7 +26,7 @@ def render(document: Recommendation) -> list[Shown]:
     parts += ["", why_measure(document)]
     if document.measure_next is not None:
         parts.append(f"  {document.measure_next.command}")
-    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in document.plans[0].launch)]
+    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in describe_launch(document.plans[0]))]
     if document.study:
         parts += ["", f"{document.study} measures all of these: loadstone study run {document.study}"]
     return [*parts, "", footer(document)]
@@ -65,7 +65,15 @@ def remarks(document: Recommendation) -> list[str]:
     ]
     why = [f"Plan {number}: {plan.why}." for number, plan in plans[:1] if plan.why]
     binds = [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans]
-    return [*binds, *why, *costs, *checks, *hourly, *_describe_gpus(document)]
+    further = [f"Plan 1: {document.plans[0].further}."] if document.plans[0].further else []
+    warnings = [f"Plan {number}: {each}." for number, plan in plans for each in plan.warnings]
+    return [*binds, *why, *further, *costs, *checks, *hourly, *_describe_gpus(document), *warnings]
+
+
+def describe_launch(plan: DeploymentPlan) -> list[str]:
+    """Return the commands of a replica, and the files that they name."""
+    files = [line for name, content in plan.files.items() for line in (f"{name}:", *content.rstrip().splitlines())]
+    return [*plan.launch, *files]
 
 
 def _describe_costs(document: Recommendation) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from loadstone.analyse import imported_run
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summary_of
-from loadstone.calibrate.cases import MOST_REQUESTS, Case
+from loadstone.calibrate.cases import MOST_REQUESTS, Case, slower_than_fewer
 from loadstone.calibrate.points import Point
 from loadstone.calibrate.update import update
 from loadstone.catalogue import Deployment, parse_deployment
@@ -44,6 +44,7 @@ class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
     interval_…      mean half-widths of the predictions' 80 % intervals, relative
     error_…         median errors, relative
     furthest        the factor that predictions were off by before, of TTFT or TPOT, whichever is the larger
+    remark          what is odd about the measurements, in words; None: nothing
     """
 
     schema: int
@@ -57,6 +58,7 @@ class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
     error_after: dict[Quantity, float]
     deployment: str
     furthest: float
+    remark: str | None = None
 
 
 def calibrate(
@@ -89,6 +91,7 @@ def calibrate(
         error_before=_each(calibration.gap_before, _error),
         error_after=_each(calibration.gap_after, _error),
         deployment=target.name,
+        remark=slower_than_fewer(cases),
         furthest=max((exp(abs(median(each))) for each in gaps if each), default=1.0),
     )
 

@@ -21,6 +21,8 @@ import msgspec
 
 from loadstone.analyse.stopping import Stopping, parse_rules
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.shorthand import names_engine
+from loadstone.catalogue.engines import engine_title
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.record import Target
@@ -105,6 +107,9 @@ def prepare(options: Options, stopping: Stopping | None, stack: contextlib.ExitS
     headers = headers_of(options.client.headers)
     servers = targets.find_servers(options.target, draft, stack, tell)
     server = probe(options, draft, servers, headers)
+    text = options.target.launch or options.target.deployment or ""
+    if server.target.engine is None and declared is not None and (options.target.launch or names_engine(text)):
+        server.target.engine = engine_title(declared.engine)
     plan, expected_s = plan_for(planner, draft, server, options.client)
     salt = salt_of(options.client.salt)
     check_plan(plan, server, salt, options.client.workers)

@@ -104,7 +104,7 @@ def _interpreter(program: str) -> list[str] | None:
 def _digest(runtime: str, image: str, *, here: bool) -> str | None:
     """Find the digest of the image that a name stands for on this machine."""
     told = image
-    if here and runtime != "enroot" and "@" not in image:
+    if here and runtime in ("docker", "podman") and "@" not in image:
         told = _output([runtime, "image", "inspect", "--format", "{{json .RepoDigests}}", image], _ANSWER_S) or ""
     digest = _DIGEST.search(told)
     return digest[0] if digest else None

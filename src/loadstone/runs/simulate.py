@@ -33,7 +33,15 @@ from loadstone.predict.simulator.interval import CellIntervals, answer_s, beginn
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.profile import engine_measured, remaining, unmeasured, vendor_measured
+from loadstone.predict.step_time.coverage import Uncovered, uncovered_load
+from loadstone.predict.step_time.profile import (
+    engine_measured,
+    is_own,
+    remaining,
+    uncovered_classes,
+    unmeasured,
+    vendor_measured,
+)
 from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.runs import execution
 from loadstone.workload.options import SimulateOptions, SimulatorOptions, change
@@ -140,6 +148,11 @@ class _Simulation:
         folder, info, plan, signals = self.run
         basis = info.settings.profile or "a model without a profile"
         run_folder.log(folder, f"{self.deployment.name}, by {basis}: plan {plan.plan_id[:6]} seed {plan.seed}")
+        if info.settings.basis is not None:
+            loads = [each for cell in range(len(plan.cells)) for each in _uncovered_load(plan, cell, self.fleet)]
+            if any(_moves_in_waves(plan, cell) for cell in range(len(plan.cells))):
+                info.settings.basis.moves_in_waves = True
+            info.settings.basis.uncovered += list(dict.fromkeys(each.what for each in loads))
         errors = uncertainty(plan, self.fleet, self.draws, info.slo, acceptance_known=self.acceptance_known)
         info.settings.intervals = [each.intervals for each in errors]
         if info.slo:
@@ -200,14 +213,35 @@ def uncertainty(
     drawn = model.draws(draws, plan.seed)
     found = []
     for cell in range(len(plan.cells)):
+        wider = model.profile.wider_for(_uncovered_load(plan, cell, fleet))
         factors: dict[str, list[float]] = {}
         if slo:
             part = beginning(plan, cell, _BOUNDED_REQUESTS)
             run = run_cell(part, 0, fleet, grace_s=math.inf)
             error = estimate_error(run, fleet, acceptance_known=acceptance_known)
+            error = error._replace(covariance=wider**2 * error.covariance)
             factors = bound_factors(part, run, fleet, slo, error)
-        found.append(CellIntervals(intervals(plan, cell, fleet, drawn, remaining(model.profile)), factors))
+        found.append(CellIntervals(intervals(plan, cell, fleet, drawn, remaining(model.profile), wider), factors))
     return found
+
+
+def _uncovered_load(plan: Plan, cell: int, fleet: Fleet) -> list[Uncovered]:
+    """List the classes without measurements that a cell's load is in, of the shipped profiles."""
+    load, model = plan.cells[cell], fleet.model
+    if not isinstance(model, StepModel) or is_own(model.profile):
+        return []
+    count = len(plan.rows(cell)) - plan.warmup_count(cell)
+    at_once = count if load.is_burst else load.slots
+    burst = count if load.is_burst and plan.workload.get("mode") != "offline" else 0
+    return uncovered_load(model.deployment, burst, min(at_once // fleet.replicas, fleet.policy.max_seqs))
+
+
+def _moves_in_waves(plan: Plan, cell: int) -> bool:
+    """Tell whether users of a closed loop end together and come back together, as none is shorter than another."""
+    rows = plan.rows(cell)
+    here = slice(rows.start, rows.stop)
+    alike = all(len(set(column[here].tolist())) == 1 for column in (plan.input_tokens, plan.output_tokens))
+    return plan.cells[cell].slots > 1 and alike and not plan.has_sessions
 
 
 def _release() -> None:
@@ -243,6 +277,8 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
         basis.unmeasured = unmeasured(deployment, profile)
         basis.vendor_unmeasured = not vendor_measured(deployment)
         basis.engine_unmeasured = not engine_measured(deployment)
+        if not is_own(profile):
+            basis.uncovered = [each.what for each in uncovered_classes(deployment)]
     if deployment.nodes_crossed > 1:
         basis.nodes_crossed, basis.own_profile = deployment.nodes_crossed, asked.profile is not None
     if fleet.policy.speculative is not None:

@@ -6,11 +6,13 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from loadstone.catalogue.engines import engine_key
 from loadstone.core.errors import InputError
-from loadstone.engines import EMBEDDED, launch_named, launch_of, load_checkpoint
+from loadstone.engines import EMBEDDED, launch_named, launch_of
 from loadstone.engines.launch import Launch as Commands
-from loadstone.engines.launch import RankCommand, Site, own_words, read_site
+from loadstone.engines.launch import RankCommand, Site, own_words, quote_word, read_site
 from loadstone.measure.engines import llama_cpp
 from loadstone.studies.file import EngineSettings
 from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch
@@ -21,9 +23,15 @@ _EMBEDDED_CONTEXT = 4096
 
 
 def commands_of(
-    launch: PlannedLaunch, engine: EngineSettings, nodes: tuple[str, ...], port: int | None, host: str = "127.0.0.1"
+    launch: PlannedLaunch,
+    engine: EngineSettings,
+    nodes: tuple[str, ...],
+    port: int | None,
+    host: str = "127.0.0.1",
+    here: bool = False,
 ) -> Commands:
-    """Return the commands of all ranks. `host`: where the only one of them listens. Raises InputError where the
+    """Return the commands of all ranks. `host`: where the only one of them listens; `here`: this machine starts
+    them, and folders of the home are those of its user. Raises InputError where the
     engine cannot be started so.
     """
     site = read_site(
@@ -34,14 +42,20 @@ def commands_of(
         program=engine.program,
         runtime=engine.container if engine.image else None,
         image=engine.image,
+        cache=Path(engine.cache),
         argument=launch.arguments,
         env=engine.env,
+        mounts=engine.mounts,
+        devices=engine.devices,
+        options=engine.options,
     )
+    if not here:
+        site = msgspec.structs.replace(site, cache=engine.cache)
     if launch.model == EMBEDDED_MODEL and launch.deployment is None and engine.model is None:
         return _embedded(site)
     if launch.parsed is None or launch.deployment is None:
         return launch_named(f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}", site)
-    return launch_of(launch.parsed, load_checkpoint(launch.deployment, site))
+    return launch_of(launch.parsed, site)
 
 
 def _embedded(site: Site) -> Commands:
@@ -79,7 +93,7 @@ def with_address(text: str, address: str) -> str:
 def shell_word(word: str, address: Callable[[int], str]) -> str:
     """Quote a word of a command for a shell; `address`: what gives the shell that of a node, by its number."""
     first, *parts = word.split(_ADDRESS)
-    quoted = shlex.quote(first) if first or not parts else ""
+    quoted = quote_word(first) if first or not parts else ""
     for part in parts:
         rest = part.lstrip("0123456789")
         quoted += address(int(part[: len(part) - len(rest)])) + (shlex.quote(rest) if rest else "")

@@ -22,6 +22,7 @@ from loadstone.core.files import read_bytes
 from loadstone.core.text import excerpt
 from loadstone.core.units import parse_seconds
 from loadstone.core.yaml_text import RefusedYamlError, check_yaml
+from loadstone.engines.launch import Runtime
 from loadstone.workload.options import LOAD, WORKLOAD, Options, flags_of
 
 _MOST_BYTES = 1 << 20
@@ -47,7 +48,9 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     engine     which one, where the name in the study is one of the study's own (`vllm-new: {engine: vllm}`)
     version    its release; decides spellings of flags and what is predicted
     image      of a container to start it in; none: the engine that is installed
-    container  what runs the image
+    container  what runs the image: docker, podman, enroot, pyxis (Slurm's srun --container-image), apptainer
+    cache      folder of models where the engine runs, mounted into the container; `mounts`: others, THERE:INSIDE
+    devices    that the container gets beside the GPUs; `options`: of its runtime, passed as they are
     program    the path of the engine's program or interpreter, where it is not the one on PATH
     model      what the engine loads, where that is not the study's model: a path or another id
     args       its own flags and values, passed as they are; null or true: a flag without a value
@@ -58,7 +61,11 @@ class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     engine: str | None = None
     version: str | None = None
     image: str | None = None
-    container: Literal["docker", "podman", "enroot"] = "docker"
+    container: Runtime = "docker"
+    cache: str = "~/.cache/huggingface"
+    mounts: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     program: str | None = None
     model: str | None = None
     args: dict[str, str | int | float | bool | None] = {}

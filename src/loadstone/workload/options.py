@@ -133,7 +133,7 @@ class TargetOptions(Flags):
         TARGET, "with --launch: NAME=VALUE in the engine's environment", (), values.variables, name="env"
     )
     program: str | None = flag(TARGET, "with --launch: path of the engine's program [default: found on PATH]")
-    container: Literal["docker", "podman", "enroot"] | None = flag(
+    container: Literal["docker", "podman", "enroot", "pyxis", "apptainer"] | None = flag(
         TARGET, "with --launch: start it in a container, run by this"
     )
     image: str | None = flag(TARGET, "with --launch: image of the container, e.g. vllm/vllm-openai:v0.33.0")

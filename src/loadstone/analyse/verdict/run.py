@@ -178,17 +178,31 @@ def _stopped(cell: CellInfo) -> Iterator[Finding]:
 # --- what a prediction rests on -------------------------------------------------------------------------------------
 
 
+def describe_network_guess(nodes: int) -> str:
+    """Say what a prediction over several nodes rests on."""
+    return (
+        f"one replica spans {nodes} nodes, and no measurement that the performance model was fitted on does: the "
+        "latency of a message between nodes is a guess, its bandwidth that of the adapters' data sheet"
+    )
+
+
 def prediction_findings(info: RunInfo) -> list[Finding]:
     """Find what the predictions of a simulated run rest on."""
     basis = info.settings.basis or PredictionBasis()
     findings = [*_unmeasured(basis)]
+    if basis.uncovered:
+        evidence = f"no measurement covers {'; nor '.join(basis.uncovered)}: intervals are twice as wide, or more"
+        findings.append(finding("uncovered", evidence))
+    if basis.moves_in_waves is True:
+        evidence = (
+            "all requests of a closed loop are of one length: its users move in waves, and prompts come together"
+        )
+        findings.append(finding("waves", evidence))
     if basis.nodes_crossed and not basis.own_profile:
         findings.append(
             finding(
                 "network_guessed",
-                f"one replica spans {basis.nodes_crossed} nodes, and no measurement that the performance model was "
-                "fitted on does: the latency of a message between nodes is a guess, its bandwidth that of the "
-                "adapters' data sheet",
+                describe_network_guess(basis.nodes_crossed),
             )
         )
     if basis.assumed:

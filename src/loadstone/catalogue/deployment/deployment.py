@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.checkpoints import split_precision
 from loadstone.catalogue.engines import DEFAULT_ENGINE
 from loadstone.catalogue.hardware import Gpu, Node
 
@@ -21,6 +22,7 @@ class Draft(msgspec.Struct, frozen=True):
 
     model: Model
     weights_dtype: str
+    named: str = ""
 
 
 class Deployment(msgspec.Struct, frozen=True):
@@ -35,6 +37,7 @@ class Deployment(msgspec.Struct, frozen=True):
     node          the node that was named, if one was
     arguments     the engine's own, as (name, value)
     draft         the model that the argument of that name names
+    named         the model as it was written, where several have the shapes of its entry; see named_checkpoint()
     """
 
     model: Model
@@ -53,6 +56,7 @@ class Deployment(msgspec.Struct, frozen=True):
     arguments: tuple[tuple[str, str], ...] = ()
     node: Node | None = None
     draft: Draft | None = None
+    named: str = ""
 
     @property
     def name(self) -> str:
@@ -70,7 +74,10 @@ class Deployment(msgspec.Struct, frozen=True):
             parts.append(f"version={self.engine_version}")
         parts += [f"{key}={value}" for key, value in self.arguments]
         model = next((alias for alias in self.model.aliases if "/" not in alias), self.model.name)
-        weights = "" if self.weights_dtype == self.model.weights_dtype else f":{self.weights_dtype}"
+        stored = self.model.weights_dtype
+        if self.named and not self.model.given:
+            model, stored = self.named, split_precision(self.named)[1] or stored
+        weights = "" if self.weights_dtype == stored else f":{self.weights_dtype}"
         gpus = f"{self.gpus}x{self.gpu.given or self.gpu.name}"
         hardware = f"{self.nodes}x{self.node.given or self.node.name}" if self.node else gpus
         return f"{model}{weights}@{hardware}/{','.join(parts)}"
@@ -104,6 +111,7 @@ class Deployment(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(
             self,
             model=self.draft.model,
+            named=self.draft.named,
             weights_dtype=self.draft.weights_dtype,
             gpus=self.tp,
             nodes=-(-self.tp * self.nodes // self.gpus),

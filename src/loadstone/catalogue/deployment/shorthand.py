@@ -11,6 +11,7 @@ import msgspec
 
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
+from loadstone.catalogue.checkpoints import split_precision
 from loadstone.catalogue.config.reader import read_given
 from loadstone.catalogue.deployment.alternatives import split_commas
 from loadstone.catalogue.deployment.deployment import Deployment, Draft
@@ -39,17 +40,10 @@ from loadstone.core.errors import InputError
 _MOST_GPUS = 65_536
 _WHERE = re.compile(r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*|.+\.(?:ya?ml|json))", re.IGNORECASE)
 _FILE = re.compile(r"(.+?\.(?:ya?ml|json))(?:/(.*))?", re.IGNORECASE)
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _COUNT = re.compile(r"(tp|pp|dp|ep|nodes)=?([0-9]+)")
 _DRAFTS = {"draft", *(flag for engine in ENGINES.values() for flag, ours in engine.same.items() if ours == "draft")}
 _DRAFT = re.compile(rf"[/,]\s*-*(?:{'|'.join(sorted(_DRAFTS)).replace('_', '[-_]')})\s*=", re.IGNORECASE)
 _SHARED = ("attention-dp", "dp-attention", "attention_dp", "dp_attention")
-_PRECISION = re.compile(
-    r"-(?:quantized\.)?(fp8|nvfp4|fp4|mxfp4|bf16|int8|int4|w8a8|w4a16|awq|gptq)"
-    r"(?:-(?:dynamic|static|block|kv|marlin|(int4|int8)))*$",
-    re.IGNORECASE,
-)
-"""How a checkpoint's name ends with its precision: `-FP8-dynamic`, `-AWQ`, `-GPTQ-Int4`, `-quantized.w4a16`."""
 
 
 class _Options(msgspec.Struct):
@@ -86,17 +80,6 @@ def models_of(text: str) -> list[str]:
     left, _, rest = split_deployment(text)
     drafts = [value for key, value in map(key_value, split_commas(rest)) if key in _DRAFTS]
     return [_name_and_weights(each)[0] for each in (left, *drafts)]
-
-
-def checkpoint_of(text: str) -> tuple[str | None, bool]:
-    """Return the Hugging Face id that a shorthand names its model by, None where it names it otherwise, and whether
-    that id says its precision itself.
-    """
-    left = split_deployment(text)[0]
-    name = left.rpartition(":")[0] or left
-    if not _HUB_ID.fullmatch(name) or is_file(name):
-        return None, False
-    return name, _split_precision(name)[1] is not None
 
 
 def key_value(part: str) -> tuple[str, str]:
@@ -152,7 +135,8 @@ def _parse(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Dep
     model, weights = _model_of(left, model)
     try:
         kind, gpus, nodes, node = _hardware_of(where, gpu)
-        return _arrange(model, kind, gpus, nodes, node, weights, _options_of(rest, _name_and_weights(left)[0]))
+        made = _arrange(model, kind, gpus, nodes, node, weights, _options_of(rest, _name_and_weights(left)[0]))
+        return msgspec.structs.replace(made, named=_named(left, model))
     except InputError as error:
         raise InputError(f"deployment {text!r}: {error}") from None
 
@@ -181,23 +165,23 @@ def _model_of(left: str, model: Model | None = None) -> tuple[Model, str]:
 def _name_and_weights(left: str) -> tuple[str, str | None]:
     name, colon, dtype = left.rpartition(":")
     if not colon:
-        return _split_precision(left)
+        return split_precision(left)
     try:
         weights = dtype_of(dtype, f"deployment {left!r}")
     except InputError:
         if dtype.lower() not in FORMATS and ("/" in dtype or "\\" in dtype or "." in dtype):
             return left, None  # a path with a colon in it
         raise
-    return _split_precision(name)[0], weights
+    return split_precision(name)[0], weights
 
 
-def _split_precision(name: str) -> tuple[str, str | None]:
-    """Return (name, precision) of a model that the catalogue has without the end that says its precision; else
-    None."""
-    match = _PRECISION.search(name)
-    if match is None or is_catalogued(name) or not is_catalogued(name[: match.start()]):
-        return name, None
-    return name[: match.start()], dtype_of(match[2] or match[1], name)
+def _named(left: str, model: Model) -> str:
+    """Return the name of a model as it was written, with the end that says its precision; nothing where it is the
+    name that its entry is shown by anyway."""
+    name, _, dtype = left.rpartition(":")
+    written = name if name and dtype and _name_and_weights(left)[1] is not None else left
+    shown = next((alias for alias in model.aliases if "/" not in alias), model.name)
+    return "" if written.strip().lower() in (model.name.lower(), shown) else written.strip()
 
 
 def _hardware_of(where: str, gpu: Gpu | None) -> tuple[Gpu, int, int, Node | None]:
@@ -367,7 +351,8 @@ def _draft_of(arguments: dict[str, str]) -> Draft | None:
     if arguments.get("num_speculative_tokens", "0") == "0":
         raise InputError("the draft guesses no tokens; add num_speculative_tokens=5")
     try:
-        return Draft(*_model_of(arguments["draft"]))
+        model, weights = _model_of(arguments["draft"])
+        return Draft(model, weights, _named(arguments["draft"], model))
     except InputError as error:
         raise InputError(f"draft: {error}") from None
 

@@ -28,6 +28,7 @@ class Budget(msgspec.Struct, frozen=True):
     runtime_bytes     contexts, kernels, collectives' buffers
     graphs_bytes      CUDA graphs, where the engine counts them
     state_bytes       pools of fixed size for linear attention's states, where the engine has them apart
+    request_states    states that it keeps there for each running request
     """
 
     total_bytes: float
@@ -37,6 +38,7 @@ class Budget(msgspec.Struct, frozen=True):
     runtime_bytes: float
     graphs_bytes: float = 0.0
     state_bytes: float = 0.0
+    request_states: int = 1
 
     @property
     def kv_bytes(self) -> float:

@@ -54,8 +54,10 @@ def intervals(
     fleet: Fleet,
     draws: Sequence[StepTimes],
     residual: Mapping[Quantity, float],
+    wider: float = 1.0,
 ) -> dict[str, Interval]:
-    """Simulate the beginning of a cell at each draw; returns the intervals as CellIntervals has them."""
+    """Simulate the beginning of a cell at each draw; returns the intervals as CellIntervals has them. `wider`: how
+    many times as wide they are, in ln."""
     part = beginning(plan, cell)
     runs = [run_cell(part, 0, replace(fleet, model=model), grace_s=0.0) for model in (fleet.model, *draws)]
     best, *drawn = (_figures(run) for run in runs)
@@ -77,7 +79,7 @@ def intervals(
         remains = _residual_spread(name, best, ratios, residual)
         if keeps_up and name == _RATE and not by_draw.any():
             remains = 0.0
-        logs = by_draw[:, None] + remains * _POINTS[None, :]
+        logs = wider * (by_draw[:, None] + remains * _POINTS[None, :])
         low, high = np.exp(np.quantile(logs, (LOW, HIGH)))
         found[name] = min(1.0, float(low)), 1.0 if keeps_up and name == _RATE else max(1.0, float(high))
     return found

@@ -16,6 +16,7 @@ from loadstone.predict.sizing.check import contradictions
 
 NO_LIMIT_TOKENS = 1 << 24
 """The longest context looked at where the model's config names none."""
+_USUAL_FRACTION = "0.8"
 _MOST_DOUBLED = 9
 """Remedies are looked for up to 2⁸ times the GPUs."""
 
@@ -61,7 +62,7 @@ class Memory(msgspec.Struct, frozen=True):
             if not state or any(group.kind == "state" for group in cache.groups):
                 continue
             if budget.state_bytes:
-                held = min(held, budget.state_bytes / state)
+                held = min(held, budget.state_bytes / (state * budget.request_states))
             else:
                 blocks_bytes = cache.request_blocks(context_tokens) * cache.block_bytes
                 held = min(held, max(0.0, budget.kv_bytes) / (state + blocks_bytes))
@@ -189,6 +190,8 @@ def no_room(
         return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"
     if (shared := _sharing_experts(deployment, context_tokens, requests)) is not None:
         return f"{text}; replicas that share one set of experts would (attention-dp {_cut(shared)})"
+    if (freed := _keeping_less_free(deployment)) is not None:
+        return f"{text}; mem_fraction_static={freed} would: by itself SGLang keeps 1.5 MiB free per token of a chunk"
     larger = more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room) or "larger GPUs would"
     # In the shorthand's words, which all commands take; --weights-dtype is of `size` alone.
     wide = deployment.weights_dtype in ("bf16", "fp16", "fp32")
@@ -213,6 +216,16 @@ def more_gpus(deployment: Deployment, context_tokens: int, requests: int, times:
     (tp4)`."""
     found = _enough(deployment, context_tokens, requests, times)
     return None if found is None else f"{found.gpus} GPUs would ({_cut(found)})"
+
+
+def _keeping_less_free(deployment: Deployment) -> str | None:
+    """The usual `mem_fraction_static`, where SGLang's own would be smaller and with that one there is room."""
+    if deployment.engine != "sglang" or deployment.argument("mem_fraction_static") is not None:
+        return None
+    told = msgspec.structs.replace(
+        deployment, arguments=(*deployment.arguments, ("mem_fraction_static", _USUAL_FRACTION))
+    )
+    return _USUAL_FRACTION if memory_of(told).has_room else None
 
 
 def _sharing_experts(deployment: Deployment, context_tokens: int, requests: int) -> Deployment | None:

@@ -5,13 +5,14 @@ A profile is a small JSON file. Shipped ones are packed into one, `profiles.json
 ln(measured/predicted) that remains with the best coefficients, by quantity. `held_out` has, for each model family
 that the fit has seen, the logarithms of a fit without it: what its own points are scored with. The widest profile
 has the `families` of models, and what each adds to the logarithms of all profiles: kernels fit one model better than
-another.
+another. `held_out_spread` has how many times as uncertain each coefficient is without a family's rows; `wider`: how
+much wider intervals are, in ln, than the fit says, because no measurement covers the deployment (coverage.py).
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -37,11 +38,12 @@ from loadstone.predict.step_time.coefficients import (
     SPREAD,
     Array,
 )
+from loadstone.predict.step_time.coverage import Uncovered, uncovered, widening
 
 Quantity = Literal["ttft", "tpot", "throughput"]
 """What is predicted of a point, and scored."""
 
-_FEW = 5
+FEW_ROWS = 5
 """Rows: with fewer, boards of an architecture that differ threefold in power and products rest on one of them."""
 MEASURED_VENDORS = ("nvidia", "any")
 """On whose GPUs present releases of engines were measured with every kind of model (docs/accuracy.md)."""
@@ -51,8 +53,8 @@ benchmarks/public_points.csv lie inside, where nothing is suspect in them (docs/
 
 
 class FitProvenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The points that a profile was fitted on; `kinds`: how many of its rows are of which kind of model
-    (boards.kind_of)."""
+    """The points that a profile was fitted on; `kinds`, `families`: how many of its rows are of which kind of model
+    (boards.kind_of), and of which family."""
 
     script: str
     date: str
@@ -60,6 +62,7 @@ class FitProvenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sources: dict[str, int]
     note: str = ""
     kinds: dict[str, int] = {}
+    families: dict[str, int] = {}
 
 
 class OtherArchitecture(InputError):
@@ -80,6 +83,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     residual: dict[Quantity, float]
     provenance: FitProvenance
     held_out: dict[str, tuple[float, ...]] = {}
+    held_out_spread: dict[str, tuple[float, ...]] = {}
+    wider: float = 1.0
     families: dict[str, str] = {}
     family_shares: dict[str, tuple[float, ...]] = {}
     schema: int = 1
@@ -87,6 +92,14 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def values(self, without: str | None = None) -> Array:
         """The coefficients; `without` a model family: as fitted without it, where it was in the fit."""
         return np.exp(self.held_out.get(without or "", self.logarithms))
+
+    def rows_without(self, family: str) -> int:
+        """Count the measurements behind it that are not of a model family."""
+        return self.provenance.rows - self.provenance.families.get(family, 0)
+
+    def wider_for(self, load: Sequence[Uncovered]) -> float:
+        """Return how many times as wide a load's intervals are as those of the profile."""
+        return max(1.0, widening(load) / self.wider)
 
     def draws(self, n: int, seed: int) -> list[Array]:
         """Draw `n` vectors of coefficients from the log-normal that the fit left."""
@@ -152,8 +165,44 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         if key in shipped:
             chosen = _adapt_to_kind(shipped[key], kind_of(deployment.model), shipped)
             chosen = _adapt_to_family(chosen, family_of(deployment.model), shipped)
-            return chosen if known and not deployment.gpu.given else _widen(chosen, shipped)
+            chosen = chosen if known and not deployment.gpu.given else _widen(chosen, shipped)
+            return _stretch(chosen, widening(uncovered_classes(deployment)))
     return prior_profile()
+
+
+def uncovered_classes(deployment: Deployment) -> list[Uncovered]:
+    """List the classes without measurements that a deployment is in, by the families that were measured on its
+    architecture."""
+    mine = shipped_profiles().get(("*", "*", architecture_of(deployment.gpu)))
+    families = () if mine is None else mine.provenance.families
+    return uncovered(deployment, families, family_of(deployment.model))
+
+
+def leave_out(profile: Profile, family: str) -> Profile:
+    """Return the profile of the fit without a model family, with that fit's uncertainty; the same where the family is
+    not in the fit. With no rows left it is as uncertain as a GPU that nobody has measured."""
+    if family not in profile.held_out:
+        return profile
+    times = np.array(profile.held_out_spread.get(family, np.ones(len(NAMES))))
+    covariance = times[:, None] * np.array(profile.covariance) * times
+    left = msgspec.structs.replace(
+        profile,
+        logarithms=profile.held_out[family],
+        covariance=tuple(map(tuple, covariance.tolist())),
+        provenance=msgspec.structs.replace(profile.provenance, rows=profile.rows_without(family)),
+    )
+    if left.provenance.rows:
+        return left
+    wide = _widen(left, shipped_profiles())
+    return _stretch(wide, 2.0) if is_amd(profile.architecture) and wide.wider == 1 else wide
+
+
+def _stretch(profile: Profile, times: float) -> Profile:
+    """Return the profile with intervals so many times as wide, in ln."""
+    if times == 1:
+        return profile
+    covariance = tuple(map(tuple, (np.array(profile.covariance) * times**2).tolist()))
+    return msgspec.structs.replace(profile, covariance=covariance, wider=profile.wider * times)
 
 
 def unmeasured(deployment: Deployment, profile: Profile) -> str:
@@ -175,7 +224,7 @@ def unmeasured(deployment: Deployment, profile: Profile) -> str:
     if kind not in evidence.provenance.kinds:
         return f"{release} with {kind} models on {architecture}"
     rows = evidence.provenance.rows
-    return f"{deployment.engine} on {architecture} but for {rows}" if rows < _FEW else ""
+    return f"{deployment.engine} on {architecture} but for {rows}" if rows < FEW_ROWS else ""
 
 
 def engine_measured(deployment: Deployment) -> bool:
@@ -203,9 +252,9 @@ def remaining(profile: Profile, source: str | None = None) -> dict[Quantity, flo
 
     No less than ELSEWHERE, but where the fit has seen the source, or the profile is the user's own.
     """
-    if is_own(profile) or source in _sources() or profile.architecture == PROCESSOR:
-        return profile.residual
-    return {name: max(value, ELSEWHERE.get(name, 0.0)) for name, value in profile.residual.items()}
+    seen = is_own(profile) or source in _sources() or profile.architecture == PROCESSOR
+    least: dict[Quantity, float] = {} if seen else ELSEWHERE
+    return {name: profile.wider * max(value, least.get(name, 0.0)) for name, value in profile.residual.items()}
 
 
 def spreads(profile: Profile, slopes: Array, quantity: Quantity, source: str | None = None) -> Array:

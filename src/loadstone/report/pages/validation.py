@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from loadstone.calibrate.validate import Errors, Scored, summarise
-from loadstone.predict.step_time.profile import Quantity
+from loadstone.predict.step_time.profile import FEW_ROWS, Quantity
 from loadstone.report.table import Shown, Table
 
 _TITLES: dict[Quantity, str] = {"tpot": "TPOT", "ttft": "TTFT", "throughput": "output tok/s"}
@@ -37,6 +37,7 @@ def explain(rows: Sequence[Scored]) -> list[str]:
     reasons = Counter(each.skipped_because for each in rows if each.skipped_because)
     return [
         f"{len(scored)} of {len(rows)} points predicted{_fits(scored)}",
+        *_left(scored),
         "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the 80 % interval",
         *(f"left out, {count}: {reason}" for reason, count in reasons.most_common(8)),
     ]
@@ -52,3 +53,12 @@ _FITTED = {
 def _fits(scored: Sequence[Scored]) -> str:
     counts = {held: sum(each.held_out is held for each in scored) for held in _FITTED}
     return "".join(f"; {count} {_FITTED[held]}" for held, count in counts.items() if count)
+
+
+def _left(scored: Sequence[Scored]) -> Iterator[str]:
+    """Say on how few measurements predictions rest, and which of them no measurement covers."""
+    few = Counter((each.profile, each.rows_left) for each in scored if each.held_out and each.rows_left < FEW_ROWS)
+    for (profile, left), count in few.most_common(8):
+        yield f"{count} by {profile} without their family, which leaves {left or 'none'} of its measurements"
+    for what, count in Counter(what for each in scored for what in each.uncovered).most_common(8):
+        yield f"{count} with wider intervals: no measurement covers {what}; two points for `calibrate` would"

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from loadstone.core.errors import TargetError
 from loadstone.engines.launch import Launch
-from loadstone.measure.engines.launch import RankProcess, StartedRanks
+from loadstone.measure.engines.launch import LaunchError, RankProcess, StartedRanks
 
 HERE = "localhost"
 """The name in a study file of the host that runs the study."""
@@ -21,7 +21,10 @@ _FILES = ("dataset", "trace", "plan", "tokenizer", "structured")
 
 
 class LedProcess(RankProcess, Protocol):
-    """A process on another host. `stop` asks it to end, and returns when it has; `end` only asks."""
+    """A process on another host. `stop` asks it to end, and returns when it has; `end` only asks. `lost`: what was
+    lost with it, where that is why it ended."""
+
+    lost: str
 
     def end(self) -> None: ...
 
@@ -43,6 +46,14 @@ class LedRanks(StartedRanks):
         except BaseException:
             self.stop()
             raise
+
+    def check(self) -> None:
+        """Check the ranks. Raises LaunchError, which names the host where one was lost."""
+        for i, process in enumerate(self._processes):
+            if process.exit_code() is not None and process.lost:
+                which = f"rank {i} of {self.launch.engine}"
+                raise LaunchError(f"{which} is lost", process.lost, process.log_path)
+        super().check()
 
     def stop(self) -> None:
         """End all ranks together; returns when they are gone, or their hosts are."""

@@ -36,7 +36,7 @@ class LocalMachine:
         if engine.url is not None:
             yield RunningLaunch(engine.url, {"url": engine.url})
             return
-        commands = commands_of(launch, engine, (), free_port())
+        commands = commands_of(launch, engine, (), free_port(), here=True)
         if len(commands.ranks) > 1:
             raise InputError(
                 f"{len(commands.ranks)} nodes are needed, and `local` is one; run it --on another machine"

@@ -131,7 +131,7 @@ def _start_ranks(
 
     def start(i: int, log_path: Path, on_end: Callable[[], None]) -> RayProcess:
         text = None if goes else add_secrets(make_rank_script(commands, i, setup), SECRETS)
-        return RayProcess(ray, actors[i], text, log_path, on_end)
+        return RayProcess(ray, actors[i], text, log_path, on_end, f"node {commands.ranks[i].node}")
 
     return LedRanks(commands, commands.url, folder, start)
 
@@ -140,11 +140,19 @@ class RayProcess:
     """A process that an actor leads; see measure.engines.launch.Rank. A thread of ours copies its log."""
 
     def __init__(
-        self, ray: Any, actor: Any, text: str | None, log_path: Path, on_end: Callable[[], None] = lambda: None
+        self,
+        ray: Any,
+        actor: Any,
+        text: str | None,
+        log_path: Path,
+        on_end: Callable[[], None] = lambda: None,
+        node: str = "the node",
     ) -> None:
         self.log_path = log_path
+        self._node = node
         self._ray, self._actor, self._on_end = ray, actor, on_end
         self._code: int | None = None
+        self.lost = ""
         self._is_told = False
         self._over = threading.Event()
         if text is not None:
@@ -174,7 +182,8 @@ class RayProcess:
                 try:
                     piece, code = self._ray.get(self._actor.read.remote(at), timeout=_ANSWER_S)
                 except Exception as error:
-                    log.write(f"the node or its part of Ray was lost ({type(error).__name__})\n".encode())
+                    self.lost = f"{self._node} or its part of Ray was lost ({type(error).__name__})"
+                    log.write(f"{self.lost}\n".encode())
                     code = _LOST
                     break
                 log.write(piece)

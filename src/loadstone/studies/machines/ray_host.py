@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import shlex
 import shutil
 import subprocess
 import tarfile
@@ -54,7 +56,9 @@ class RankHost:
             self._process = subprocess.Popen(
                 ["bash", "-s"], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-        self._write(text.encode())
+        # Where this actor is killed, nobody cleans up after it but that shell.
+        gone = f"kill -0 {os.getpid()} 2>/dev/null || rm -rf {shlex.quote(str(self._folder))}"
+        self._write(f"trap {shlex.quote(gone)} EXIT\n{text}".encode())
         threading.Thread(target=self._beat, args=(self._process,), daemon=True).start()
 
     def read(self, at: int) -> tuple[bytes, int | None]:

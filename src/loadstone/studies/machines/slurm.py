@@ -220,8 +220,13 @@ class SlurmRanks(StartedRanks):
         self.ranks.extend(SlurmRank(folder, i) for i in range(len(commands.ranks)))
 
     def check(self) -> None:
-        """Check the ranks. Raises LaunchError also where Slurm has ended the job."""
-        super().check()
+        """Check the ranks. Raises LaunchError also where Slurm has ended the job, and names a node that was lost."""
+        try:
+            super().check()
+        except LaunchError as error:
+            if lost := find_lost_nodes(self._job.nodes):  # the ranks on others end for it, which is no reason
+                raise LaunchError(f"{self.launch.engine}: {lost}", error.cause, error.log) from None
+            raise
         self.check_job()
 
     def check_job(self) -> None:
@@ -231,6 +236,9 @@ class SlurmRanks(StartedRanks):
         job = find_job(self._job.name)
         self._looked_s = time.monotonic()
         if job is None or job.state not in (*_RUNS, _GOES):
+            if lost := find_lost_nodes(self._job.nodes):
+                why = f"{self.launch.engine}: {lost}"
+                raise LaunchError(why, _describe_end(job, self._job.name), self._folder / "job.log")
             super().check()  # a rank that ended is the better reason
             log = self._folder / "job.log"
             words = first_error(log.read_text(errors="replace")) if log.exists() else _NOT_SHARED.format(self._folder)
@@ -411,6 +419,17 @@ def _describe_end(job: SlurmJob | None, name: str) -> str:
     why = f" ({job.reason})" if job.reason not in ("", "None") else ""
     remedy = {"TIMEOUT": "; give it more with time:", "NODE_FAIL": "; a node of it has vanished"}.get(job.state, "")
     return f"job {job.id} of Slurm is {job.state}{why}{remedy}"
+
+
+def find_lost_nodes(nodes: Sequence[str]) -> str:
+    """Name those of a job's nodes that Slurm has lost: `node n2 is lost (DOWN*)`; nothing where it has them all."""
+    lost = []
+    for node in nodes:
+        fields = _ask_patiently("scontrol", "show", "node", node, "--oneliner").split()
+        state = next((field.partition("=")[2] for field in fields if field.startswith("State=")), "")
+        if "DOWN" in state or "FAIL" in state or "NOT_RESPONDING" in state or state.endswith("*"):
+            lost.append(f"node {node} is lost ({state})")
+    return ", ".join(lost)
 
 
 def _address_of(node: str) -> str:

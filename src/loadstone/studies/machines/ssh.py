@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from loadstone.core.errors import InputError, TargetError
-from loadstone.engines.launch import SECRETS
+from loadstone.engines.launch import SECRETS, join_words
 from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.process import container_stop
 from loadstone.runs import provenance
@@ -178,7 +178,7 @@ def make_script(
         enter=f"cd {shlex.quote(work)}" if work else f'cd "$({_TEMPORARY})"',
         before="\n".join(before),
         setup="\n".join(setup),
-        command=shlex.join(["env", *variables, *argv]),
+        command=join_words(["env", *variables, *argv]),
         lease=_LEASE_S,
         grace=grace_s,
         after="\n".join((*stop, ":" if work else 'rm -rf "$PWD"')),
@@ -336,6 +336,7 @@ class RemoteProcess:
         self._process = process
         self._on_end = on_end
         self._code: int | None = None
+        self.lost = ""
         self._is_told = False
         self._over = threading.Event()
         self._tasks = [asyncio.ensure_future(self._follow()), asyncio.ensure_future(self._beat())]
@@ -376,8 +377,9 @@ class RemoteProcess:
         self._tasks[1].cancel()
         status = done.exit_status
         if status is None:
+            self.lost = f"the connection to {self._host.name} was lost"
             with self.log_path.open("a") as log:
-                log.write(f"the connection to {self._host.name} was lost\n")
+                log.write(f"{self.lost}\n")
             status = _LOST
         if not self._is_told:
             self._code = status

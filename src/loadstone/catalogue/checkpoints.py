@@ -1,0 +1,132 @@
+"""Finds checkpoints: which weights a name means, and who publishes a model in another precision.
+
+Models of one shape share an entry of the catalogue, such as Llama 3.1 70B, 3.3 70B and their instruct versions: they
+are sized alike, and are other weights. What is started is what was named.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+from loadstone.catalogue.architecture.model import Model
+from loadstone.catalogue.architecture.precision import dtype_of
+from loadstone.catalogue.find import entries_of, find_model, is_catalogued
+from loadstone.catalogue.user_files import is_file
+from loadstone.core.errors import InputError
+from loadstone.core.host import make_path
+
+TUNED = re.compile(r"-(instruct|chat|it)\b")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_PRECISION = re.compile(
+    r"-(?:quantized\.)?(fp8|nvfp4|fp4|mxfp4|bf16|int8|int4|w8a8|w4a16|awq|gptq)"
+    r"(?:-(?:dynamic|static|block|kv|pertensor|marlin|(int4|int8)))*$",
+    re.IGNORECASE,
+)
+"""How a checkpoint's name ends with its precision: `-FP8-dynamic`, `-AWQ`, `-GPTQ-Int4`, `-quantized.w4a16`."""
+
+
+class Checkpoint(NamedTuple):
+    """Holds the id or folder of weights, with their precision and that of the KV cache that goes with them."""
+
+    name: str
+    weights: str
+    kv: str
+
+    @property
+    def publisher(self) -> str:
+        return self.name.partition("/")[0].lower()
+
+
+def split_precision(name: str) -> tuple[str, str | None]:
+    """Return (name, precision) of a model that the catalogue has without the end that says its precision; else
+    None."""
+    match = _PRECISION.search(name)
+    if match is None or is_catalogued(name) or not is_catalogued(name[: match.start()]):
+        return name, None
+    return name[: match.start()], dtype_of(match[2] or match[1], name)
+
+
+def named_checkpoint(model: Model, named: str) -> Checkpoint:
+    """Return the checkpoint that a deployment of `model` named so. Raises InputError: a name of the catalogue for
+    which no checkpoint is known, so that another would be started in its place."""
+    name = named or model.name
+    path = make_path(name)
+    if is_file(name) or path.exists():
+        return Checkpoint(str(path if path.is_dir() else path.parent), model.weights_dtype, model.kv_dtype)
+    base, weights = split_precision(name)
+    if weights is not None and not _HUB_ID.fullmatch(name):
+        found = next((each for each in published(model, base) if each.weights == weights), None)
+        name = found.name if found is not None else _find_id(model, base)
+        weights = weights if found is not None else None
+    elif not _HUB_ID.fullmatch(name):
+        name = _find_id(model, name)
+    return Checkpoint(name, weights or model.weights_dtype, _kv_of(name, model))
+
+
+def _kv_of(name: str, model: Model) -> str:
+    return next((kv for kv, names in _more().items() if name in names), model.kv_dtype)
+
+
+def _find_id(model: Model, name: str) -> str:
+    """Return the id with an owner that a short name means: the maker's with these words, else the entry's own."""
+    text = name.strip().lower()
+    ids = [model.name, *(alias for alias in model.aliases if "/" in alias)]
+    stems = [_stem(each) for each in ids]
+    for wanted, known in ((text, stems), (text, [TUNED.sub("", each) for each in stems])):
+        if wanted in known:
+            return ids[known.index(wanted)]
+    if TUNED.search(text) or text not in {each.lower() for each in model.aliases}:
+        what = f"{name!r} has the shape of {model.name}, and no checkpoint is known by that name"
+        raise InputError(f"{what}; write the id of one, such as {' or '.join(ids[:3])}")
+    return model.name
+
+
+def published(model: Model, named: str = "") -> tuple[Checkpoint, ...]:
+    """Return the checkpoints of a model that the catalogue knows, in every precision: of the very model that was
+    named, by its makers first; where no instruct version was asked for by a short name, also of that one."""
+    if model.given:
+        return ()
+    base = split_precision(named or model.name)[0]
+    own = base if _HUB_ID.fullmatch(base) else _find_id(model, base)
+    stem, owner = _stem(own), own.partition("/")[0].lower()
+    exact = list(_by_stem().get(stem, ()))
+    if not _HUB_ID.fullmatch(named) and not TUNED.search(stem):
+        tuned = (each for each in _by_stem() if TUNED.sub("", each) == stem != each)
+        exact += [name for each in tuned for name in _by_stem()[each]]
+    found = [own, *sorted(exact, key=lambda name: name.partition("/")[0].lower() != owner)]
+    return tuple(_describe(name, model) for name in dict.fromkeys(found))
+
+
+def _describe(name: str, model: Model) -> Checkpoint:
+    weights = split_precision(name)[1]
+    if weights is None and is_catalogued(name):
+        entry = find_model(name)
+        return Checkpoint(name, entry.weights_dtype, entry.kv_dtype)
+    return Checkpoint(name, weights or model.weights_dtype, _kv_of(name, model))
+
+
+def _stem(name: str) -> str:
+    """Return the name of a model without its owner, its precision, and what one maker has written before it."""
+    return _PRECISION.sub("", name.rpartition("/")[2]).lower().removeprefix("meta-")
+
+
+@cache
+def _more() -> dict[str, list[str]]:
+    text = resources.files("loadstone.catalogue").joinpath("checkpoints.toml").read_text("utf-8")
+    kv: dict[str, list[str]] = tomllib.loads(text)["kv"]
+    return kv
+
+
+@cache
+def _by_stem() -> dict[str, tuple[str, ...]]:
+    names = [name for key, entry in entries_of("models").items() for name in (key, *entry.get("aliases", ()))]
+    names += [name for more in _more().values() for name in more]
+    stems: dict[str, list[str]] = {}
+    for name in names:
+        if "/" in name:
+            stems.setdefault(_stem(name), []).append(name)
+    return {stem: tuple(each) for stem, each in stems.items()}
