@@ -113,6 +113,7 @@ class EngineRules:
     spreads_experts    with attention-DP it deals whole experts over all ranks, whatever `ep` says
     step_argument      its argument for the most tokens of a step; empty: it has none
     seqs_argument      its argument for the most requests at once
+    static_argument    its argument for the share of memory that weights and cache get, if it lowers that for chunks
     """
 
     name: ClassVar[str] = ""
@@ -132,6 +133,7 @@ class EngineRules:
     spreads_experts: ClassVar[bool] = False
     step_argument: ClassVar[str] = ""
     seqs_argument: ClassVar[str] = ""
+    static_argument: ClassVar[str] = ""
     spelled: ClassVar[frozenset[str]] = _COMMON
 
     def __init__(self, deployment: Deployment) -> None:
@@ -298,6 +300,10 @@ class EngineRules:
     def graph_seqs(self) -> int:
         """Return the largest batch of decodes that runs as a CUDA graph; 0: not known, or none does."""
         return 0
+
+    def uncovered(self) -> list[str]:
+        """Return what of the deployment no measurement covers, in this engine's own ways."""
+        return []
 
     @property
     def latent_launches(self) -> int | None:

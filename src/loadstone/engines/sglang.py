@@ -49,6 +49,8 @@ _GRAPH_MIB_PER_SEQ = 2
 _GRAPH_MIB_PER_PREFILL_SIZE = 8
 _DRAFT_MIB = 2048
 
+_SLOW_ON_B300 = (0, 5, 10), (0, 5, 12)
+"""From the first release on, before the second."""
 _COMPRESSED_SEQS = 256
 """Likewise of DeepSeek-V4, with guesses and without (its apply_deepseek_v4_defaults, which comes first)."""
 
@@ -89,6 +91,7 @@ class Sglang(EngineRules):
     fp8_widening = 410.0
     quantises = True
     loads_first = True
+    static_argument = "mem_fraction_static"
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
@@ -260,6 +263,15 @@ class Sglang(EngineRules):
     @property
     def graph_seqs(self) -> int:
         return 0 if self.is_eager else self.limits().max_seqs
+
+    def uncovered(self) -> list[str]:
+        deployment, found = self.deployment, []
+        if deployment.attention_dp and deployment.argument("moe_a2a_backend") == "deepep":
+            found.append("SGLang's attention data-parallel with DeepEP")
+        first, after = _SLOW_ON_B300
+        if deployment.gpu.name == "b300" and first <= self.version < after:
+            found.append("SGLang 0.5.10 and 0.5.11 on B300, which run slowly there")
+        return found
 
     # --- how it is started ------------------------------------------------------------------------------------------
 

@@ -115,6 +115,10 @@ class TensorrtLlm(EngineRules):
         """Return the largest of `capture_num_tokens`, which nobody has by default."""
         return 0 if self.is_eager else count(self.deployment, "capture_num_tokens") or 0
 
+    def uncovered(self) -> list[str]:
+        picks = any(getattr(run.attention, "top_tokens", None) for run in self.deployment.model.kinds)
+        return ["TensorRT-LLM with sparse attention (DSA)"] if picks else []
+
     @property
     def latent_launches(self) -> int | None:
         """Return what for prompts its host takes: 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""

@@ -191,7 +191,7 @@ def no_room(
     if (shared := _sharing_experts(deployment, context_tokens, requests)) is not None:
         return f"{text}; replicas that share one set of experts would (attention-dp {_cut(shared)})"
     if (freed := _keeping_less_free(deployment)) is not None:
-        return f"{text}; mem_fraction_static={freed} would: by itself SGLang keeps 1.5 MiB free per token of a chunk"
+        return f"{text}; {freed} would: by itself the engine keeps more free, the larger its chunks of prompts"
     larger = more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room) or "larger GPUs would"
     # In the shorthand's words, which all commands take; --weights-dtype is of `size` alone.
     wide = deployment.weights_dtype in ("bf16", "fp16", "fp32")
@@ -219,13 +219,13 @@ def more_gpus(deployment: Deployment, context_tokens: int, requests: int, times:
 
 
 def _keeping_less_free(deployment: Deployment) -> str | None:
-    """The usual `mem_fraction_static`, where SGLang's own would be smaller and with that one there is room."""
-    if deployment.engine != "sglang" or deployment.argument("mem_fraction_static") is not None:
+    """The argument for the usual share of static memory, if the engine's own is smaller and with this there is
+    room."""
+    name = rules_of(deployment).static_argument
+    if not name or deployment.argument(name) is not None:
         return None
-    told = msgspec.structs.replace(
-        deployment, arguments=(*deployment.arguments, ("mem_fraction_static", _USUAL_FRACTION))
-    )
-    return _USUAL_FRACTION if memory_of(told).has_room else None
+    told = msgspec.structs.replace(deployment, arguments=(*deployment.arguments, (name, _USUAL_FRACTION)))
+    return f"{name}={_USUAL_FRACTION}" if memory_of(told).has_room else None
 
 
 def _sharing_experts(deployment: Deployment, context_tokens: int, requests: int) -> Deployment | None:

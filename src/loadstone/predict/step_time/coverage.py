@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from loadstone.catalogue.architecture.attention import LatentAttention
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.engines import rules_of
 
 _TWICE = 2.0
 _FOUR_BITS = ("nvfp4", "mxfp4")
 _LARGE_BURST = 500
-_BAD_BUILDS = (0, 5, 10), (0, 5, 12)
-"""SGLang's releases from the first on and before the second ran slowly on B300."""
 
 
 class Uncovered(NamedTuple):
@@ -31,13 +28,7 @@ class Uncovered(NamedTuple):
 def uncovered(deployment: Deployment, measured: Collection[str], family: str) -> list[Uncovered]:
     """List the classes that a deployment is in. `measured`: the families with measurements on its architecture."""
     gpu, model, weights = deployment.gpu, deployment.model, deployment.weights_dtype
-    found = []
-    if deployment.engine == "sglang":
-        if deployment.attention_dp and deployment.argument("moe_a2a_backend") == "deepep":
-            found.append(Uncovered("SGLang's attention data-parallel with DeepEP"))
-        first, after = _BAD_BUILDS
-        if gpu.name == "b300" and first <= rules_of(deployment).version < after:
-            found.append(Uncovered("SGLang 0.5.10 and 0.5.11 on B300, which run slowly there"))
+    found = [Uncovered(what) for what in rules_of(deployment).uncovered()]
     if gpu.vendor == "amd":
         if family not in measured:
             found.append(Uncovered(f"{model.name}'s family on {gpu.architecture}"))
@@ -47,8 +38,6 @@ def uncovered(deployment: Deployment, measured: Collection[str], family: str) ->
             found.append(Uncovered(f"INT4 experts on {gpu.name}", 3.0))
     if (gpu.architecture or "").startswith("Grace"):
         found.append(Uncovered(f"hosts with Grace processors ({gpu.name})"))
-    if deployment.engine == "tensorrt-llm" and any(_picks_tokens(run.attention) for run in model.kinds):
-        found.append(Uncovered("TensorRT-LLM with sparse attention (DSA)"))
     return found
 
 
@@ -67,7 +56,3 @@ def uncovered_load(deployment: Deployment, burst: int, running: int) -> list[Unc
 def widening(found: Sequence[Uncovered]) -> float:
     """Return how much wider intervals are in ln; 1 where nothing was found."""
     return max((each.times for each in found), default=1.0)
-
-
-def _picks_tokens(attention: object) -> bool:
-    return isinstance(attention, LatentAttention) and attention.top_tokens is not None
