@@ -77,6 +77,6 @@ def test_recommend_and_simulate_agree(deployment, replicas, load, slo, tmp_path:
         SimulateOptions,
     )
     (cell,) = Summary.of(simulate(run)).cells
-    assert planned.p_slo == pytest.approx(cell.slo_probability, abs=0.06)
+    assert planned.p_slo == pytest.approx(cell.slo_probability, abs=0.08)
     assert cell.metrics.tpot_s is not None
     assert planned.tpot_s[0] == pytest.approx(cell.metrics.tpot_s.p50, rel=0.05)

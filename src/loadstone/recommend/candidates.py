@@ -119,11 +119,13 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
                 continue
             if candidate.replicas:
                 candidates.append(candidate)
-                least = min(least, candidate.cost)
             else:
                 refuse(deployment, _refuse(candidate, traffic))
-            if number == 0 and candidate.cost > _HOPELESS * least:
-                break
+            if candidate.load > 0:
+                unit = deployment.gpus * _price_gpu(deployment, prices) / candidate.load
+                least = min(least, unit)
+                if number == 0 and unit > _HOPELESS * least:
+                    break
     candidates.sort(key=lambda each: (each.cost, -each.load * each.replicas))
     return Search(candidates, [_explain_no_room(each) for each in refusals.values()], looked_at)
 
@@ -247,8 +249,12 @@ def make_candidate(
     replicas = math.ceil(traffic.demand / load * (1 - 1e-9)) if load > 0 else 0
     if replicas * deployment.gpus > options.gpus_max:
         replicas = 0
-    price = prices.get(key(deployment.gpu.name), math.nan) if prices else 1.0
-    return Candidate(deployment, policy, model, load, replicas, replicas * deployment.gpus * price, level)
+    cost = replicas * deployment.gpus * _price_gpu(deployment, prices)
+    return Candidate(deployment, policy, model, load, replicas, cost, level)
+
+
+def _price_gpu(deployment: Deployment, prices: Prices) -> float:
+    return prices.get(key(deployment.gpu.name), math.nan) if prices else 1.0
 
 
 def schedulers_in_step(deployment: Deployment) -> int:
