@@ -303,7 +303,7 @@ def test_the_folder_of_a_run_that_never_began_does_not_say_running(server: Timin
 def test_a_run_that_an_error_ends_does_not_say_running(
     server: TimingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
+    def fails(*_: object, **__: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     load = {"input": "8", "output": "4", "concurrency": [1], "requests": [4], "out": tmp_path}
@@ -337,7 +337,7 @@ def test_an_interrupted_simulation_keeps_the_cells_that_were_done(loadstone: Loa
 
 
 def test_a_simulation_that_never_began_does_not_say_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "uncertainty", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(simulate, "uncertainty", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         simulate.simulate(
             SimulateOptions.read(deployment="llama-3.1-8b@1xh100", concurrency=[1], requests=[4], out=tmp_path)

@@ -173,7 +173,7 @@ def test_deployments_that_the_reserve_leaves_no_gpus_for_are_left_out(reserve: i
     ("changed", "words"),
     [
         ({"price": ()}, "no prices are given: plans are ranked by their number of GPUs"),
-        ({"weights_dtype": "fp8", "kv_dtype": "fp8"}, "weights in fp8 with a KV cache in fp8: nobody publishes"),
+        ({"weights_dtype": "fp8", "kv_dtype": "fp8"}, "in fp8 it is published as nvidia/"),
     ],
 )
 def test_notes_say_what_was_assumed(changed, words) -> None:

@@ -69,7 +69,7 @@ def test_a_deployment_is_started_measured_and_stopped(program: Path) -> None:
 
 
 def test_an_engine_that_does_not_start_is_one_line_and_its_log_stays(program: Path) -> None:
-    with pytest.raises(LaunchError, match=r"the model's file cannot be loaded; check .* \(log: (\S+)\)$") as caught:
+    with pytest.raises(LaunchError, match=r"there is no file no-such\.gguf, .*; check .* \(log: (\S+)\)$") as caught:
         bench(options(program, model="no-such.gguf"))
     assert caught.value.log.stat().st_size
     assert gone(pid_of(program))
