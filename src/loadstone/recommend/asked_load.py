@@ -20,6 +20,7 @@ from loadstone.predict.simulator.bound_errors import (
     bound_factors,
     bounded_figures,
     split_error,
+    sum_causes,
 )
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
@@ -96,7 +97,7 @@ def _judge_part(
     names = [each.name for each in traffic.bounds]
     if error is None:
         causes = split_error(run, fleet, acceptance_known=not assumed)
-        error = PredictionError(np.zeros(2), np.sum(list(causes.values()), axis=0))
+        error = sum_causes(causes)
     else:
         causes = {"what the measurement leaves open": error.covariance}
     factors = bound_factors(part, run, fleet, names, error)

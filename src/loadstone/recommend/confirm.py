@@ -57,11 +57,9 @@ def _confirm(
     head: PlanChoice, choices: Sequence[PlanChoice], traffic: Traffic, options: RecommendOptions, *, learned: bool
 ) -> ConfirmedPlan:
     """Simulate a plan under the asked load, with more replicas as long as it does not hold there."""
-    assumed = options.acceptance is None
 
     def simulate(choice: PlanChoice) -> ConfirmedPlan:
-        replicas = choice.replicas - options.reserve
-        asked = simulate_asked(choice.finalist, replicas, traffic, learned=learned, assumed=assumed)
+        asked = _simulate(choice, traffic, options, learned=learned)
         return ConfirmedPlan(choice._replace(p_slo=asked.p_slo), asked)
 
     others = sorted((each for each in choices if each.finalist is head.finalist), key=lambda each: each.replicas)
@@ -92,16 +90,10 @@ def show_with_seed(
     plans: Sequence[ConfirmedPlan], traffic: Traffic, options: RecommendOptions, *, learned: bool
 ) -> list[ConfirmedPlan]:
     """Return the same plans with the figures that other requests give them."""
-    assumed = options.acceptance is None
-    return [
-        plan._replace(
-            asked=simulate_asked(
-                plan.choice.finalist,
-                plan.choice.replicas - options.reserve,
-                traffic,
-                learned=learned,
-                assumed=assumed,
-            )
-        )
-        for plan in plans
-    ]
+    return [plan._replace(asked=_simulate(plan.choice, traffic, options, learned=learned)) for plan in plans]
+
+
+def _simulate(choice: PlanChoice, traffic: Traffic, options: RecommendOptions, *, learned: bool) -> AskedLoad:
+    """Simulate the asked load on the replicas of a plan but for those that may fail."""
+    replicas, assumed = choice.replicas - options.reserve, options.acceptance is None
+    return simulate_asked(choice.finalist, replicas, traffic, learned=learned, assumed=assumed)

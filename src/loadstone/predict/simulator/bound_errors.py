@@ -10,7 +10,7 @@ multiplied by m; so a queue grows as it would.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -112,7 +112,11 @@ def draw_factors(error: PredictionError) -> Floats:
 
 def estimate_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -> PredictionError:
     """Return how far predictions of this run may be off."""
-    causes = split_error(run, fleet, acceptance_known=acceptance_known)
+    return sum_causes(split_error(run, fleet, acceptance_known=acceptance_known))
+
+
+def sum_causes(causes: Mapping[str, Floats]) -> PredictionError:
+    """Return the error that independent causes make together, each given by its covariance."""
     return PredictionError(np.zeros(2), np.sum(list(causes.values()), axis=0))
 
 
