@@ -180,6 +180,7 @@ DIALECTS = st.builds(
 )
 TEXTS = st.sampled_from(
     [b" Found", b"a", b"12", b"0", "日本".encode(), "😀".encode(), b"}", b"{", b"[DONE]", b"data: x", b":", b"/"]
+    + [b"<think>", b"</", b"think>", b"</think>", b" "]
 )
 SOME_ODD_TEXTS = [
     b"",
