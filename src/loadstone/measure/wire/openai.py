@@ -193,6 +193,9 @@ class OpenAIAnswer(Answer):
         # usage that has no count nothing is running.
         if not text or text.isspace() or counted != self.running:
             return None
+        is_content = bool(choices[0].text or delta.content) and not self._closing
+        if self._channel != (ANSWER if is_content else THINKING):
+            return None
         if chunk.model and self.model is None:  # an event before it that was never ended has swallowed it unread
             return None
         template = learn(body, text, counted=counted, sse=self._sse, stop=bool(self._closing))
