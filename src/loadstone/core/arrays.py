@@ -172,7 +172,7 @@ def _add_channels(table: NDArray[Any], batch: pa.RecordBatch, events: Events) ->
     table["tool"] = (tokens - table["thinking"]) * np.where(known, called, np.nan)
 
 
-def _share(part: Floats, whole: Floats) -> Floats:
+def _share(part: NDArray[Any], whole: NDArray[Any]) -> Floats:
     return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
 
 

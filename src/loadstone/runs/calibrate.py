@@ -220,7 +220,7 @@ def _case(folder: Path, number: int, cell: CellSummary, deployment: Deployment, 
     inputs, outputs = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
     drafts = cell.drafts
     try:
-        policy = policy_of(deployment, acceptance=drafts and drafts.acceptance, lengths=inputs + outputs)
+        policy = policy_of(deployment, acceptance=drafts.acceptance if drafts else None, lengths=inputs + outputs)
     except InputError as reason:
         raise InputError(f"--deployment: {reason}") from reason
     keep = order[:MOST_REQUESTS]

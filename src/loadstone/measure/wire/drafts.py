@@ -76,5 +76,5 @@ def _histogram(value: object) -> list[int] | None:
         value = [value.get(str(number), 0) for number in range(max(numbers, default=-1) + 1)]
     if not isinstance(value, list) or len(value) > _MOST_POSITIONS:
         return None
-    counts = [known for each in value if (known := _count(each)) is not None]
-    return counts if len(counts) == len(value) and sum(counts) else None
+    counts: list[int] = [known for each in value if (known := _count(each)) is not None]
+    return counts if len(counts) == len(value) and any(counts) else None
