@@ -173,7 +173,9 @@ def _add_channels(table: NDArray[Any], batch: pa.RecordBatch, events: Events) ->
 
 
 def _share(part: NDArray[Any], whole: NDArray[Any]) -> Floats:
-    return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)
+    share = np.zeros(len(whole))
+    np.divide(part, whole, out=share, where=whole > 0)
+    return share
 
 
 def answer_rate_per_s(rows: NDArray[Any]) -> Floats:
