@@ -197,7 +197,7 @@ TEXTS = st.sampled_from(
         b"think>",
         b"</think>",
         b" ",
-    ]  # fmt: skip
+    ]
 )
 SOME_ODD_TEXTS = [
     b"",
