@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core.plan import Plan
+from loadstone.core.plan import PHASES, Plan
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.scheduler.running import gains
 from loadstone.predict.simulator.run import CellRun
@@ -165,7 +165,7 @@ class _Records:
         columns = {
             "request_id": named(index),
             "cell": pa.array(np.full(len(index), self._cell, np.int32)),
-            "phase": one_of(row >= requests.warm, "warmup", "measure"),
+            "phase": one_of(plan.phase[plan.rows(self._cell).start + row], *PHASES),
             "intended_s": pa.array(self._intended[here]),
             "sent_s": pa.array(self._sent[here]),
             "end_s": pa.array(end),
