@@ -54,7 +54,7 @@ _SCHEMA_EXTRA = "needs the package jsonschema: pip install 'loadstone[check]'"
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the grader of an answer needs. `task`: questions of a kind are counted together.
 
-    answer  a number, letter or text; of a needle a list of texts; of json any value; of a tool the call, if it is known
+    answer  a number, letter or text; of a needle a list of texts; of json any value; of a tool the call, if known
     """
 
     id: str
@@ -109,11 +109,11 @@ def read_checks(given: str, *, seed: int, prompt_tokens: int, most_tokens: int |
         kept = _sample(((at, bytes(each)) for at, each in pieces(path, stream, kind, False)), asked, seed, path)
     if not kept:
         raise InputError(f"{path}: no questions; {_GIVE}")
-    items = []
+    items, unit = [], "line" if kind == "lines" else "element"
     for number, data in kept:
+        if len(data) > _MOST_ITEM_BYTES:
+            raise InputError(f"--check {path}, {unit} {number}: over {_MOST_ITEM_BYTES:,} bytes; shorten it")
         try:
-            if len(data) > _MOST_ITEM_BYTES:
-                raise ItemError(f"over {_MOST_ITEM_BYTES:,} bytes; give shorter prompts")
             items.append(_item(value_of(data, kind), number))
         except ItemError as error:
             raise InputError(
@@ -298,7 +298,7 @@ def _tools(value: dict[str, Any]) -> list[Any]:
 
 _WORDS = (
     "amber", "basil", "cedar", "delta", "ember", "fjord", "grove", "haven", "ivory", "jade", "kelp", "lotus", "maple",
-    "north", "onyx", "pearl", "quartz", "river", "slate", "topaz", "umbra", "violet", "willow", "xenon", "yarrow", "zinc",
+    "north", "onyx", "pearl", "quartz", "river", "slate", "topaz", "umbra", "violet", "willow", "xenon", "yarrow",
 )  # fmt: skip
 _LINE_TOKENS = 20
 _MOST_LINES = 400

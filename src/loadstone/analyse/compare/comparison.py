@@ -27,6 +27,7 @@ from loadstone.analyse.compare.result import (
 )
 from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
 from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key, open_run, refuse_twice, runs_in
+from loadstone.analyse.grading.paired import adjust
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
@@ -78,6 +79,7 @@ def compare(
         )
     compared = [cells.gather(by_load[0][key], by_load[1][key], metrics) for key in matched]
     judge(compared, seed)
+    judge_answers(compared)
     setup = differences(*sides)
     findings = [*_findings(sides, compared, setup), *(_missing_prices(sides, prices) if prices else ())]
     return Comparison(
@@ -163,6 +165,15 @@ def judge(compared: Sequence[ComparedCell], seed: int, relabellings: int = RELAB
     repeats.count(tested, [result.least for result in results])
 
 
+def judge_answers(compared: Sequence[ComparedCell]) -> None:
+    """Adjust the tests of graded answers for one another; a side whose answers are wrong cannot win its load."""
+    graded = [(cell, cell.answers) for cell in compared if cell.answers is not None]
+    adjust(each for _, answers in graded for each in answers.tests.values())
+    for cell, answers in graded:
+        for row in cell.rows:
+            row.failing += answers.worse
+
+
 # --- findings of a comparison ---------------------------------------------------------------------------------------
 
 
@@ -174,6 +185,9 @@ def _findings(sides: Sides, compared: Sequence[ComparedCell], setup: Sequence[Di
     yield from _single_runs(sides, compared)
     yield from _order_of_runs(compared)
     yield from _point_values(compared)
+    for cell in compared:
+        if cell.answers is not None:
+            yield from cell.answers.findings(cell.load.label)
 
 
 def _different_workloads(setup: Sequence[Difference]) -> Iterator[Finding]:

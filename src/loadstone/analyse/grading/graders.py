@@ -158,9 +158,8 @@ def _grade_json(question: Question, text: str) -> Grade:
 def _is_same(value: Any, answer: Any) -> bool:
     """Compare values of JSON; True is not 1."""
     try:
-        return bool(
-            msgspec.json.encode(value, order="deterministic") == msgspec.json.encode(answer, order="deterministic")
-        )
+        on_both = [msgspec.json.encode(each, order="deterministic") for each in (value, answer)]
+        return on_both[0] == on_both[1]
     except (ValueError, RecursionError):
         return False
 

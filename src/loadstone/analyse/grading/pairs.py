@@ -1,4 +1,4 @@
-"""Statistics of right and wrong answers: of one run, of two that were asked the same, and what such data could show."""
+"""Computes statistics of right and wrong answers: of one run, of two asked the same, and what these could show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 
 def difference(both: int, only_a: int, only_b: int, neither: int) -> tuple[float, float]:
-    """Return the 95 % interval of the accuracy of B less that of A on the same questions (Newcombe 1998, method 10)."""
+    """Return the 95 % interval of B's accuracy less A's on the same questions (Newcombe 1998, method 10)."""
     count = both + only_a + only_b + neither
     if not count:
         return -1.0, 1.0

@@ -41,9 +41,9 @@ from loadstone.core.run_folder.records import (
 from loadstone.core.run_folder.server import read_server, seal_server, server_schema, write_server
 
 __all__ = [
-    "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "STEP", "GradedAnswer", "Journal", "JournalWriter", "assemble", "check_cells",
-    "create", "cut_to_issued", "damaged_journals", "find_changed", "is_held", "journal_schema", "log", "own",
-    "read_answers", "read_columns", "read_header", "read_info", "read_plan", "read_records", "read_server", "records_schema",
-    "run_id", "seal", "seal_server", "server_schema", "write_answers", "write_failure", "write_info", "write_json", "write_plan",
-    "write_records", "write_server",
+    "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "STEP", "GradedAnswer", "Journal", "JournalWriter",
+    "assemble", "check_cells", "create", "cut_to_issued", "damaged_journals", "find_changed", "is_held",
+    "journal_schema", "log", "own", "read_answers", "read_columns", "read_header", "read_info", "read_plan",
+    "read_records", "read_server", "records_schema", "run_id", "seal", "seal_server", "server_schema",
+    "write_answers", "write_failure", "write_info", "write_json", "write_plan", "write_records", "write_server",
 ]  # fmt: skip

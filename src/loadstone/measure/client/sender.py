@@ -134,8 +134,9 @@ class Sender:
             self.loop.call_later(load.duration_s + self._job.grace_s, self._end_grace, load)
         self.progress.issued += 1
         compared = load.keeps_text(request)
+        kept = bool(due.opened) or compared or request.phase == "check"
         stream = Stream(request, b"", intended_ns, new_answer(
-            self._job.endpoint, stream=self._job.streams, keep_text=bool(due.opened) or compared or request.phase == "check",
+            self._job.endpoint, stream=self._job.streams, keep_text=kept
         ))  # fmt: skip
         if compared:
             self._compared[stream] = due.body
@@ -284,12 +285,10 @@ class Sender:
         self._count_latencies(stream)
 
     def _keep_answer(self, stream: Stream) -> None:
-        """Keep an answer for whoever grades it; halves of surrogate pairs, which no text holds, are replaced."""
+        """Keep an answer for whoever grades it."""
         answer = stream.answer
-        text = blank(answer.text[:_GRADED_CHARACTERS].encode("utf-8", "replace").decode(), self._keys)
-        calls = [
-            {name: said.encode("utf-8", "replace").decode() for name, said in call.items()} for call in answer.calls
-        ]
+        text = blank(_whole(answer.text[:_GRADED_CHARACTERS]), self._keys)
+        calls = [{name: _whole(said) for name, said in call.items()} for call in answer.calls]
         self.answers.append(GradedText(
             request_id=stream.request.request_id,
             ended=stream.status == "ok",
@@ -397,3 +396,8 @@ class Sender:
         if self._grpc is not None:
             shut_down(self.loop)
         self._pacer.close()
+
+
+def _whole(text: str) -> str:
+    """Replace halves of surrogate pairs, which JSON can write and no text holds."""
+    return text.encode("utf-8", "replace").decode()

@@ -247,8 +247,7 @@ class OpenAIAnswer(Answer):
                 self.still += self._last_running == before
             if self._keeps and choices and not (first := choices[0]).index:
                 self._keep(first.text or (first.delta.content if first.delta is not None else None))
-                if first.delta is not None and is_present(first.delta.tool_calls):
-                    self._keep_call(bytes(first.delta.tool_calls))
+                self._keep_call(first.delta)
         if chunk.timings is not None:
             self._take_timings(chunk.timings)
         if chunk.error is not NO_RAW and is_present(chunk.error):
@@ -258,10 +257,10 @@ class OpenAIAnswer(Answer):
         elif self.finish_reason in _GIVEN_UP:
             self._complain(f"the server gave up the request (finish reason {self.finish_reason})")
 
-    def _keep_call(self, piece: bytes) -> None:
-        if self._texts_length < MAX_TEXT:
-            self._called.append(piece)
-            self._texts_length += len(piece)
+    def _keep_call(self, delta: Delta | None) -> None:
+        if delta is not None and is_present(delta.tool_calls) and self._texts_length < MAX_TEXT:
+            self._called.append(bytes(delta.tool_calls))
+            self._texts_length += len(self._called[-1])
 
     def _take_unlisted(self, document: Any) -> str | None:
         """The unknown field by which a chunk is output: what it says differed from chunk to chunk, or it is the first

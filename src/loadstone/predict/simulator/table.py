@@ -152,7 +152,7 @@ class _Records:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        plan, run, requests = self._plan, self._run, self._run.requests
+        plan, run = self._plan, self._run
         index, row = self._index[here], self._row[here]
         end = np.where(done, self._end[here] + run.stream_s, run.stop_s)
 
