@@ -495,8 +495,8 @@ class Accuracy(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     thinking: int
     unparsed: int
     crossed: int
-    temperature: float | None = None
-    undecided: str | None = None
+    temperature: float | None = _null()
+    undecided: str | None = _null()
     tasks: list[TaskAccuracy] = []
     part: Part | None = None
 

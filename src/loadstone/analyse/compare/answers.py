@@ -34,7 +34,7 @@ class ComparedAnswers(msgspec.Struct, kw_only=True, frozen=True):
     a, b              share that is right; only_a, only_b: questions that one side alone answered right
     low, high         95 % interval of b − a; p: exact McNemar test, adjusted for loads and kinds of question
     would_show        the loss that so many questions show with a power of 80 %
-    flips             share of answers that turn from right to wrong or back between two runs of a side; None: not known
+    flips             share of answers that turn right or wrong between two runs of a side; None: not known
     identical         share of answers that are the same text; identical_again: between two runs of a side
     first_difference  median token at which others part, about
     length            mean tokens, B over A; length_low, length_high: 95 %
