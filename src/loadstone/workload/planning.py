@@ -67,7 +67,7 @@ class Planner:
         _check_combinations(options.workload)
         self._sessions = _sessions(options.workload)
         self._workload, self._output = _read_workload(options.workload, self._sessions)
-        self._checks, self._asked = _read_checks(self._grading, options.workload, self._workload)
+        self._checks = _read_checks(self._grading, options.workload.seed, self._workload)
 
     @property
     def chooses_length(self) -> bool:
@@ -105,13 +105,11 @@ class Planner:
             requests = [
                 arrivals.default_requests(load, expected) for load, expected in zip(loads, e2e_s, strict=True)
             ]
-        if self._asked is not None and not _is_counted(options.load) and _is_drawn(workload, loads):
+        drawn = not (isinstance(workload, trace.Trace) or any(load.is_burst or load.profile for load in loads))
+        if self._checks is not None and self._checks.asked and drawn and not _is_counted(options.load):
             # Enough that the questions asked for are at most their share.
-            least = math.ceil(self._asked * (1 - self._grading.check_share) / self._grading.check_share)
-            requests = [
-                max(least, *(requests or ())[cell : cell + 1] or [arrivals.default_requests(load)])
-                for cell, load in enumerate(loads)
-            ]
+            least = math.ceil(self._checks.asked * (1 / self._grading.check_share - 1))
+            requests = [max(least, count) for count in requests or map(arrivals.default_requests, loads)]
         _check_count(options.load, loads, requests or [_expected_requests(load, workload) for load in loads])
         if isinstance(workload, trace.Trace):
             cut["lengthened"] = int((workload.input_tokens < min_input_tokens).sum())
@@ -137,7 +135,7 @@ class Planner:
         if asked.dataset is not None and beyond is not None and plan.prompts:
             _check_prompts(asked, plan, beyond)
         plan.workload.update({name: value for name, value in cut.items() if value})
-        return plan if self._checks is None else mix(plan, self._checks, self._grading.check_share, self._asked)
+        return plan if self._checks is None else mix(plan, self._checks, self._grading.check_share)
 
     def _fit(self, max_tokens: int | None, beyond: Beyond | None, cut: dict[str, Any]) -> Workload:
         """Leave out what is not to be sent; `cut` gets how much of a data set that is."""
@@ -151,20 +149,12 @@ class Planner:
         return fitting
 
 
-def _read_checks(
-    grading: CheckOptions, asked: WorkloadOptions, workload: Workload
-) -> tuple[CheckSet | None, int | None]:
-    """Return the questions to mix in, and how many are asked for. Raises InputError."""
+def _read_checks(grading: CheckOptions, seed: int, workload: Workload) -> CheckSet | None:
+    """Return the questions to mix in. Raises InputError."""
     if grading.check is None:
-        return None, None
-    prompt_tokens = workload.input.mean if isinstance(workload, Synthetic) else 1024
-    most = grading.check_tokens
-    return read_checks(grading.check, seed=asked.seed, prompt_tokens=int(prompt_tokens), most_tokens=most)
-
-
-def _is_drawn(workload: Workload, loads: Sequence[Load]) -> bool:
-    """Tell whether as many requests can be drawn as are wanted."""
-    return not isinstance(workload, trace.Trace) and not any(load.is_burst or load.profile for load in loads)
+        return None
+    tokens = int(workload.input.mean) if isinstance(workload, Synthetic) else 1024
+    return read_checks(grading.check, seed=seed, prompt_tokens=tokens, most_tokens=grading.check_tokens)
 
 
 def _is_counted(load: LoadOptions) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 from loadstone.analyse.grading.pairs import LEVEL, detectable_loss, difference, mcnemar
-from loadstone.core.run_folder import GradedAnswer
+from loadstone.core.run_folder import STEP, GradedAnswer
 
 LEAST_LOSS = 0.01
 """A smaller loss than a point does not matter, however sure it is."""
@@ -19,45 +20,73 @@ _RESAMPLES = 1000
 Pair = tuple[GradedAnswer, GradedAnswer]
 
 
-@dataclass
-class AnswerPairs:
-    """The first answers to each question that both sides answered without an error, and what they tell.
+class ComparedAnswers(msgspec.Struct, kw_only=True, frozen=True):
+    """Tells of graded answers to the same questions on two sides, as `loadstone compare --json` prints it.
 
-    p         of the exact McNemar test, adjusted for all tests made together by judge()
-    noise     the share of answers that flip between two runs of one side; None where that was not measured
+    task              the kind of question; "": all, with each kind under `tasks`
+    a, b              share that is right; only_a, only_b: questions that one side alone answered right
+    low, high         95 % interval of b − a
+    p                 of the exact McNemar test, adjusted for loads and kinds of question
+    would_show        the loss that so many questions show with a power of 80 %
+    flips             share of answers that turn right or wrong between two runs of a side; None: not known
+    identical         share of answers that are the same text; identical_again: between two runs of a side
+    first_difference  median token at which others part, about
+    length            mean tokens, B over A, of answers that neither side cut; length_low, length_high: 95 %
+    undecided         why nothing is concluded, where nothing is
     """
 
-    pairs: list[Pair]
-    p: float = 1.0
-    noise: float | None = None
+    task: str
+    questions: int
+    a: float
+    b: float
+    only_a: int
+    only_b: int
+    low: float
+    high: float
+    p: float
+    differs: bool
+    would_show: float | None
+    flips: float | None
+    identical: float
+    identical_again: float | None
+    first_difference: float | None
+    length: float | None
+    length_low: float | None
+    length_high: float | None
+    undecided: str | None
+    tasks: list[ComparedAnswers]
 
-    def __post_init__(self) -> None:
+
+class AnswerPairs:
+    """The first answers to each question that both sides answered without an error, at least one. Attributes as in
+    ComparedAnswers; `again`: pairs of two runs of one side.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], task: str = "", again: Sequence[AnswerPairs] = ()) -> None:
+        self.pairs, self.task, self.questions = pairs, task, len(pairs)
         found = [0, 0, 0, 0]
-        for a, b in self.pairs:
-            found[(not a.right) * 2 + (not b.right)] += 1
-        self.both, self.only_a, self.only_b, self.neither = found
+        for one, other in pairs:
+            found[(not one.right) * 2 + (not other.right)] += 1
+        both, self.only_a, self.only_b, _ = found
+        self.a, self.b = (both + self.only_a) / len(pairs), (both + self.only_b) / len(pairs)
+        self.low, self.high = difference(*found)
         self.p = mcnemar(self.only_a, self.only_b)
+        self.identical = sum(one.digest == other.digest for one, other in pairs) / len(pairs)
+        self.flips = sum(each.discordant for each in again) / len(again) if again else None
+        self.identical_again = sum(each.identical for each in again) / len(again) if again else None
+        tasks = sorted({one.task for one, _ in pairs})
+        split = {each: [pair for pair in pairs if pair[0].task == each] for each in tasks if len(tasks) > 1}
+        self.tasks = [AnswerPairs(own, each) for each, own in split.items()]
+        self.length, self.length_low, self.length_high = self._lengths()
 
     @property
-    def count(self) -> int:
-        return len(self.pairs)
-
-    @property
-    def a(self) -> float:
-        return (self.both + self.only_a) / self.count
-
-    @property
-    def b(self) -> float:
-        return (self.both + self.only_b) / self.count
+    def turned(self) -> AnswerPairs:
+        """The same with A for B. Its p values are those of a single test."""
+        return AnswerPairs([(b, a) for a, b in self.pairs])
 
     @property
     def discordant(self) -> float:
-        return (self.only_a + self.only_b) / self.count
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of B's accuracy less A's."""
-        return difference(self.both, self.only_a, self.only_b, self.neither)
+        return (self.only_a + self.only_b) / self.questions
 
     @property
     def differs(self) -> bool:
@@ -65,87 +94,91 @@ class AnswerPairs:
         return self.p < LEVEL
 
     @property
-    def worse(self) -> bool:
-        """True if B is worse than A by more than chance, and by enough to matter."""
-        return self.differs and self.a - self.b >= LEAST_LOSS
-
-    @property
     def would_show(self) -> float | None:
-        """The loss that so many pairs show with a power of 80 %; None where they can show none."""
-        return detectable_loss(self.count, round(self.discordant if self.noise is None else self.noise, 4))
+        return detectable_loss(self.questions, round(self.discordant if self.flips is None else self.flips, 4))
 
     @property
-    def identical(self) -> float:
-        return sum(a.digest == b.digest for a, b in self.pairs) / self.count
+    def worse(self) -> list[AnswerPairs]:
+        """All questions, or the kinds of them, that B answers worse, by more than chance and enough to matter."""
+        return [
+            each
+            for each in (self, *self.tasks)
+            if each.differs and each.a - each.b >= LEAST_LOSS and each.undecided is None
+        ]
 
     @property
     def first_difference(self) -> float | None:
-        """The token, about, at which answers that differ part: the median. STEP characters are as near as it gets."""
         found = sorted(_parting(a, b) for a, b in self.pairs if a.digest != b.digest)
         return found[len(found) // 2] if found else None
 
     @property
-    def lengths(self) -> tuple[float, float, float] | None:
-        """The ratio of mean tokens B/A with its 95 % interval, by bootstrap over questions neither side cut."""
-        import numpy as np
-
-        whole = [(a.tokens, b.tokens) for a, b in self.pairs if not (a.cut or b.cut) and a.tokens and b.tokens]
-        if len(whole) < LEAST_PAIRS:
-            return None
-        tokens = np.array(whole, np.float64)
-        picks = np.random.default_rng(0).integers(len(tokens), size=(_RESAMPLES, len(tokens)))
-        sums = np.stack([tokens[picks, side].sum(axis=1) for side in (0, 1)])
-        low, high = np.quantile(sums[1] / sums[0], [0.025, 0.975])
-        return float(tokens[:, 1].sum() / tokens[:, 0].sum()), float(low), float(high)
-
-    @property
     def drifts(self) -> bool:
         """True if answers are longer or shorter by more than LENGTHS allow, beyond doubt."""
-        lengths = self.lengths
-        return lengths is not None and (lengths[2] < LENGTHS[0] or lengths[1] > LENGTHS[1])
+        low, high = self.length_low, self.length_high
+        return low is not None and high is not None and (high < LENGTHS[0] or low > LENGTHS[1])
 
     @property
     def undecided(self) -> str | None:
-        """Say why nothing is concluded from the pairs, where nothing is."""
-        cut = max(sum(pair[side].cut for pair in self.pairs) for side in (0, 1)) if self.pairs else 0
-        thinking = max(sum(pair[side].thinking for pair in self.pairs) for side in (0, 1)) if self.pairs else 0
-        if self.count < LEAST_PAIRS:
-            return f"{self.count} questions were answered on both sides, {LEAST_PAIRS} are needed"
-        return why_undecided(self.count, 0, cut, thinking)
+        if self.questions < LEAST_PAIRS:
+            return f"{self.questions} questions were answered on both sides, {LEAST_PAIRS} are needed"
+        sides = zip(*self.pairs, strict=True)
+        return next(filter(None, (why_undecided(self.questions, 0, side) for side in sides)), None)
+
+    @property
+    def printed(self) -> ComparedAnswers:
+        return msgspec.convert(self, ComparedAnswers, from_attributes=True)
+
+    def _lengths(self) -> tuple[float, float, float] | tuple[None, None, None]:
+        """Compute the ratio of mean tokens with its 95 % interval, by bootstrap over questions."""
+        import numpy as np
+
+        whole = [(a.tokens, b.tokens) for a, b in self.pairs if not (a.cut or b.cut) and a.tokens and b.tokens]
+        if self.task or len(whole) < LEAST_PAIRS:
+            return None, None, None
+        tokens = np.array(whole, np.float64)
+        picks = np.random.default_rng(0).integers(len(tokens), size=(_RESAMPLES, len(tokens)))
+        low, high = np.quantile(tokens[picks, 1].sum(axis=1) / tokens[picks, 0].sum(axis=1), [0.025, 0.975])
+        return float(tokens[:, 1].sum() / tokens[:, 0].sum()), float(low), float(high)
 
 
-def pair_answers(a: Iterable[GradedAnswer], b: Iterable[GradedAnswer]) -> list[Pair]:
-    """Pair the first answers to each question."""
+def pair_answers(
+    a: Iterable[GradedAnswer], b: Iterable[GradedAnswer], again: Sequence[AnswerPairs] = ()
+) -> AnswerPairs | None:
+    """Pair the first answers to each question; None where no question is on both sides."""
     on_a, on_b = _take_firsts(a), _take_firsts(b)
-    return [(answer, on_b[name]) for name, answer in on_a.items() if name in on_b]
-
-
-def by_task(pairs: list[Pair]) -> dict[str, AnswerPairs]:
-    """Split pairs by the kind of question; nothing where all are of one."""
-    tasks = sorted({a.task for a, _ in pairs})
-    return (
-        {}
-        if len(tasks) < 2
-        else {task: AnswerPairs([pair for pair in pairs if pair[0].task == task]) for task in tasks}
-    )
+    pairs = [(answer, on_b[name]) for name, answer in on_a.items() if name in on_b]
+    return AnswerPairs(pairs, again=again) if pairs else None
 
 
 def adjust(tested: Iterable[AnswerPairs]) -> None:
-    """Adjust p values of tests that are made together (Holm)."""
+    """Adjust the p values of tests that are made together, those of kinds of question among them (Holm)."""
     largest = 0.0
-    ranked = sorted(tested, key=lambda each: each.p)
+    ranked = sorted((test for each in tested for test in (each, *each.tasks)), key=lambda each: each.p)
     for at, each in enumerate(ranked):
-        largest = max(largest, min(1.0, each.p * (len(ranked) - at)))
-        each.p = largest
+        each.p = largest = max(largest, min(1.0, each.p * (len(ranked) - at)))
 
 
-def why_undecided(asked: int, failed: int, cut: int, thinking: int) -> str | None:
+def why_undecided(asked: int, failed: int, answers: Iterable[GradedAnswer]) -> str | None:
     """Say why graded answers give no verdict, where they give none."""
+    ended = list(answers)
+    cut, thinking = sum(each.cut for each in ended), sum(each.thinking for each in ended)
     if failed > FAILED_SHARE * asked:
         return f"{failed} of {asked} graded requests failed"
     if thinking > CUT_SHARE * asked:
         return f"{thinking} of {asked} answers are thinking without an answer"
     return f"{cut} of {asked} answers were cut at the limit of their tokens" if cut > CUT_SHARE * asked else None
+
+
+def tell(pairs: Iterable[AnswerPairs | ComparedAnswers]) -> str:
+    """Write `json 100.0 → 87.1 % of 240 (p < 0.001)` of each."""
+    return ", ".join(
+        f"{each.task or 'all'} {100 * each.a:.1f} → {100 * each.b:.1f} % of {each.questions} ({show_p(each.p)})"
+        for each in pairs
+    )
+
+
+def show_p(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p {p:.2g}"
 
 
 def _take_firsts(answers: Iterable[GradedAnswer]) -> dict[str, GradedAnswer]:
@@ -157,7 +190,6 @@ def _take_firsts(answers: Iterable[GradedAnswer]) -> dict[str, GradedAnswer]:
 
 
 def _parting(a: GradedAnswer, b: GradedAnswer) -> float:
-    """Estimate the token at which two answers part, by the beginnings that they share."""
-    shared = next((at for at, (x, y) in enumerate(zip(a.marks, b.marks, strict=False)) if x != y), None)
-    shared = min(len(a.marks), len(b.marks)) if shared is None else shared
-    return shared * a.tokens / max(1, len(a.marks))
+    """Estimate the token at which two answers part, by the beginnings that they share: STEP characters apart."""
+    shared: Iterator[int] = (at for at, (x, y) in enumerate(zip(a.marks, b.marks, strict=False)) if x != y)
+    return next(shared, min(len(a.marks), len(b.marks))) * a.tokens / max(1, len(a.marks))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
+from loadstone.analyse.compare.answers import tell_answers
 from loadstone.analyse.compare.result import (
     BoundResult,
     CellResult,
@@ -58,7 +59,7 @@ def answer_lines(comparison: Comparison) -> list[str]:
     for cell in comparison.cells:
         if (answers := cell.answers) is UNSET:
             continue
-        lines.append(f"answers at {cell.load.label}: {answers.sentence}")
+        lines.append(f"answers at {cell.load.label}: {tell_answers(answers)}")
         again = "" if answers.identical_again is None else f" (A against A {answers.identical_again:.0%})"
         parts = [f"{answers.identical:.0%} identical{again}"]
         if answers.first_difference is not None:
