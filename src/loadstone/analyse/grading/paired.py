@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from loadstone.analyse.grading.pairs import LEVEL, detectable_loss, difference, mcnemar
-from loadstone.core.run_folder import STEP, GradedAnswer
+from loadstone.core.run_folder import GradedAnswer
 
 LEAST_LOSS = 0.01
 """A smaller loss than a point does not matter, however sure it is."""
