@@ -56,7 +56,6 @@ class AnswerGrader:
             cell=int(cell),
             question=question.id,
             task=question.task,
-            grade=question.grade,
             ended=said.ended,
             cut=said.cut,
             thinking=grades.thinking,

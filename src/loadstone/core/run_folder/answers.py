@@ -36,7 +36,6 @@ class GradedAnswer(msgspec.Struct, kw_only=True, frozen=True):
     cell: int
     question: str
     task: str
-    grade: str
     ended: bool
     cut: bool
     thinking: bool
