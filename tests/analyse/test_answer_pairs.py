@@ -30,7 +30,7 @@ def flipping(count: int, noise: float, lost: float, rng: random.Random) -> Answe
     pairs = []
     for number in range(count):
         drawn, share = rng.random(), noise / 2
-        a = drawn < share + lost or drawn >= 2 * share + lost and rng.random() < 0.8
+        a = drawn < share + lost or (drawn >= 2 * share + lost and rng.random() < 0.8)
         b = share + lost <= drawn < 2 * share + lost or (drawn >= 2 * share + lost and a)
         pairs.append((answer(number, right=a), answer(number, right=b)))
     return AnswerPairs(pairs)

@@ -15,9 +15,12 @@ from loadstone.workload.checks import Question, question_of, read_checks
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
 SHARED = SHARED if SHARED.is_dir() else Path("/work/shared/data")
 TRAPS = (
-    "18", "$18", "18.00", "$1,234.", "-5", "070", "####", "#### ", "#### 18", "####18", "#### $18", "#### 12 000", "...",
-    "10-12 days", "（18）", "１８", "\\boxed{18}", "**18**", "%", "\n", " ", "1e5", "18 dollars (in 2 days)", "½", ",", "--3",
-    "#### -1,000.50.", "The answer is 18.", "<think>7</think>", "\u0000", "18.5.2", "$", ".", "\u200b18", "0x12", "12000.0",
+    "18", "$18", "18.00", "$1,234.", "-5", "070", "####", "#### ", "#### 18", "####18", "#### $18", "#### 12 000",
+    "...",
+    "10-12 days", "（18）", "１８", "\\boxed{18}", "**18**", "%", "\n", " ", "1e5", "18 dollars (in 2 days)", "½",
+    ",", "--3",
+    "#### -1,000.50.", "The answer is 18.", "<think>7</think>", "\u0000", "18.5.2", "$", ".", "\u200b18", "0x12",
+    "12000.0",
 )  # fmt: skip
 
 
@@ -66,7 +69,8 @@ def test_numbers_are_extracted_as_lm_evaluation_harness_does() -> None:
     ("text", "right", "strict"),
     [
         ("B", True, True), ("b.", True, True), ("The answer is (B).", True, True), ("A cat, so (B)", True, False),
-        ("Answer: **B**", True, True), ("A or C? It is B", True, False), ("A", False, False), ("a banana", False, False),
+        ("Answer: **B**", True, True), ("A or C? It is B", True, False), ("A", False, False),
+        ("a banana", False, False),
         ("The answer is (A). No: the answer is (B)", True, True), ("", False, False), ("<think>B", False, False),
         ("<think>A</think>B", True, True),
     ],
@@ -79,7 +83,8 @@ def test_letters(text: str, right: bool, strict: bool) -> None:
 @pytest.mark.parametrize(
     ("kind", "answer", "text", "right", "strict"),
     [
-        ("text", "145", "145", True, True), ("text", "145", "It is 145.", True, False), ("text", "145", "1450", False, False),
+        ("text", "145", "145", True, True), ("text", "145", "It is 145.", True, False), ("text", "145",
+        "1450", False, False),
         ("exact", "145", " 145\n", True, True), ("exact", "145", "It is 145", False, False),
         ("needle", ["7421", "x"], "X and 7421", True, True), ("needle", ["7421"], "7422", False, False),
         ("json", {"a": 1}, '{"a": 1}', True, True), ("json", {"a": 1}, '```json\n{"a":1}\n```', True, False),
@@ -100,11 +105,13 @@ def test_calls_of_tools_must_name_a_tool_and_fit_its_schema() -> None:
         return grade(Question("1", "tool", "tool", answer, None, tools), "", calls, thought=False).flexible
 
     rome = {"name": "weather", "arguments": '{"city": "Rome"}'}
-    assert right([rome]) and right([rome], {"name": "weather", "arguments": {"city": "Rome"}})
+    assert right([rome])
+    assert right([rome], {"name": "weather", "arguments": {"city": "Rome"}})
     assert not right([rome], {"name": "weather", "arguments": {"city": "Paris"}})
     for bad in ('{"city": 7}', "{", "[]", "null", '{"town": "Rome"}'):
         assert not right([{**rome, "arguments": bad}])
-    assert not right([{**rome, "name": "weathr"}]) and not right([])
+    assert not right([{**rome, "name": "weathr"}])
+    assert not right([])
 
 
 def test_thinking_without_an_answer_is_told() -> None:

@@ -33,7 +33,8 @@ def read(tmp_path: Path, *items: Any, count: str = "") -> CheckSet:
         ({"question": "How many?", "answer": "2 + 3\n#### 1,005"}, "number", "1,005", "#### [number]"),
         ({"question": "Which?", "choices": ["x", "y"], "answer": 1, "subject": "law"}, "letter", "B", "A. x\nB. y"),
         ({"question": "Which?", "options": ["x", "y"], "answer": "A", "answer_index": 0}, "letter", "A", "(X)"),
-        ({"question": "Which?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": "2"}, "letter", "B", ""),
+        ({"question": "Which?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": "2"}, "letter",
+        "B", ""),
         ({"input": "The number is 7.", "outputs": ["7"]}, "needle", ["7"], "number is 7"),
         ({"prompt": "Say it", "answer": "it"}, "text", "it", "Say it"),
         ({"messages": [{"role": "user", "content": "JSON"}], "answer": {"a": 1}}, "json", {"a": 1}, "JSON"),
@@ -71,7 +72,7 @@ def test_items_as_they_are_published(tmp_path: Path, item: Any, grade: str, answ
     ],
 )  # fmt: skip
 def test_what_cannot_be_graded_is_refused_in_one_line(tmp_path: Path, items: list[Any], complaint: str) -> None:
-    with pytest.raises(InputError, match="q.jsonl") as caught:
+    with pytest.raises(InputError, match=r"q\.jsonl") as caught:
         read(tmp_path, *items)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -80,7 +81,7 @@ def test_what_cannot_be_graded_is_refused_in_one_line(tmp_path: Path, items: lis
 def test_more_than_there_is_and_files_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the file has 1 questions"):
         read(tmp_path, {"prompt": "x", "answer": "1"}, count=":2")
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match=r"No such file"):
         read_checks(str(tmp_path / "none.jsonl"), seed=0, prompt_tokens=1, most_tokens=None)
     with pytest.raises(InputError, match="write FILE:N"):
         read_checks("generated:0", seed=0, prompt_tokens=1, most_tokens=None)
@@ -158,4 +159,5 @@ def test_the_right_answer_and_a_salt_are_never_sent(tmp_path: Path, chat: bool) 
     sent = json.loads(body.render(writer.write(request), request.output_tokens))
     assert "Samarkand" not in json.dumps(sent)
     assert sent.get("messages", sent.get("prompt")) == ([{"role": "user", "content": "Where?"}] if chat else "Where?")
-    assert ("tools" in sent) == chat and sent["max_tokens"] == 128
+    assert ("tools" in sent) == chat
+    assert sent["max_tokens"] == 128
