@@ -83,7 +83,8 @@ def test_letters(text: str, right: bool, strict: bool) -> None:
 @pytest.mark.parametrize(
     ("kind", "answer", "text", "right", "strict"),
     [
-        ("text", "145", "145", True, True), ("text", "145", "It is 145.", True, False), ("text", "145",
+        ("text", "145", "145", True, True), ("text", "145", "It is 145.", True, False),
+        ("text", "145",
         "1450", False, False),
         ("exact", "145", " 145\n", True, True), ("exact", "145", "It is 145", False, False),
         ("needle", ["7421", "x"], "X and 7421", True, True), ("needle", ["7421"], "7422", False, False),
