@@ -51,7 +51,7 @@ _NUMBER = re.compile(r"-?\$?[0-9][0-9,]{0,100}(\.[0-9]{1,100})?\.?")
 
 
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the grader of an answer needs. `task`: questions of a kind are counted together.
+    """Holds what the grader of an answer needs. `task`: questions of a kind are counted together.
 
     answer  a number, letter or text; of a needle a list of texts; of json any value; of a tool the call, if known
     """

@@ -27,7 +27,7 @@ _MOST_CHARACTERS = 1 << 20
 
 
 class Grade(msgspec.Struct, frozen=True):
-    """What a grader says of an answer.
+    """Says how an answer is right or wrong.
 
     strict    right in the form that was asked for; flexible: right, however it is said
     parsed    something was found that could be the answer
@@ -196,11 +196,6 @@ def _is_valid_call(question: Question, calls: list[Any]) -> bool:
 
 
 _GRADERS: dict[str, Callable[[Question, str], Grade]] = {
-    "number": _grade_number,
-    "letter": _grade_letter,
-    "text": _grade_text,
-    "exact": _grade_text,
-    "needle": _grade_needle,
-    "json": _grade_json,
-    "schema": _grade_json,
-}
+    "number": _grade_number, "letter": _grade_letter, "text": _grade_text, "exact": _grade_text,
+    "needle": _grade_needle, "json": _grade_json, "schema": _grade_json,
+}  # fmt: skip

@@ -100,11 +100,8 @@ class AnswerPairs:
     @property
     def worse(self) -> list[AnswerPairs]:
         """All questions, or the kinds of them, that B answers worse, by more than chance and enough to matter."""
-        return [
-            each
-            for each in (self, *self.tasks)
-            if each.differs and each.a - each.b >= LEAST_LOSS and each.undecided is None
-        ]
+        lost = [each for each in (self, *self.tasks) if each.differs and each.a - each.b >= LEAST_LOSS]
+        return [each for each in lost if each.undecided is None]
 
     @property
     def first_difference(self) -> float | None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.run_folder.folder import replace_file
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 NAME = "answers.parquet"
 STEP = 8
@@ -49,20 +45,15 @@ class GradedAnswer(msgspec.Struct, kw_only=True, frozen=True):
     text: str | None = None
 
 
-def _answers_schema() -> pa.Schema:
-    import pyarrow as pa
-
-    kinds = {"bool": pa.bool_(), "int": pa.int32(), "list[int]": pa.list_(pa.uint32())}
-    hints = GradedAnswer.__annotations__
-    return pa.schema([pa.field(name, kinds.get(hints[name], pa.string())) for name in GradedAnswer.__struct_fields__])
-
-
 def write_answers(folder: Path, answers: Sequence[GradedAnswer]) -> None:
     """Write answers.parquet anew. Raises InputError as replace_file() does."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist([msgspec.structs.asdict(each) for each in answers], schema=_answers_schema())
+    kinds = {"bool": pa.bool_(), "int": pa.int32(), "list[int]": pa.list_(pa.uint32())}
+    hints = GradedAnswer.__annotations__
+    schema = pa.schema([(name, kinds.get(hints[name], pa.string())) for name in GradedAnswer.__struct_fields__])
+    table = pa.Table.from_pylist([msgspec.structs.asdict(each) for each in answers], schema=schema)
     with replace_file(folder / NAME) as partial:
         pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
 

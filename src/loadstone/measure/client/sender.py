@@ -290,13 +290,8 @@ class Sender:
         text = blank(_whole(answer.text[:_GRADED_CHARACTERS]), self._keys)
         calls = [{name: _whole(said) for name, said in call.items()} for call in answer.calls]
         self.answers.append(GradedText(
-            request_id=stream.request.request_id,
-            ended=stream.status == "ok",
-            cut=answer.finish_reason == "length",
-            tokens=stream.output_tokens(),
-            text=text,
-            thought=answer.thought,
-            calls=calls,
+            request_id=stream.request.request_id, ended=stream.status == "ok", cut=answer.finish_reason == "length",
+            tokens=stream.output_tokens(), text=text, thought=answer.thought, calls=calls,
         ))  # fmt: skip
 
     def _count_latencies(self, stream: Stream) -> None:
