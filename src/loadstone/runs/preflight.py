@@ -302,7 +302,9 @@ def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int 
     if target.max_model_tokens is not None and longest > target.max_model_tokens and not plan.has_texts:
         row = int((plan.input_tokens + plan.output_tokens).argmax())
         what = f"--input {plan.input_tokens[row]} and --output {plan.output_tokens[row]}: together they are"
-        if plan.has_sessions:
+        if plan.phase[row] == CHECK:
+            what = f"--check: an answer of {plan.output_tokens[row]} tokens (--check-tokens) is"
+        elif plan.has_sessions:
             what = f"--turns: a session grows to {longest} tokens,"
         raise InputError(
             f"{what} beyond the server's context of {target.max_model_tokens} tokens; "

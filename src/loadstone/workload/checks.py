@@ -37,7 +37,7 @@ GRADES = ("number", "letter", "text", "exact", "json", "schema", "tool", "needle
 LETTERS = "ABCDEFGHIJ"
 _GIVE = "give JSONL, a question with its answer on each line"
 _MOST_QUESTIONS = 100_000
-_MOST_ITEM_BYTES = 1 << 22
+_MOST_BYTES, _MOST_ITEM_BYTES = 1 << 28, 1 << 22
 _GENERATED_QUESTIONS = 1000
 _SHORT, _LONG = 128, 1024
 """Tokens that an answer may have where its item does not say: of texts and needles, and of all that is reasoned."""
@@ -116,6 +116,8 @@ def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
         kind = kind_of(path, stream)
         if kind == "text":
             raise InputError(f"{path}: plain text has no answers to grade by; {_GIVE}")
+        if asked is None and path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"--check {path}: over {_MOST_BYTES:,} bytes; say how many questions, FILE:N")
         kept = _sample(((at, bytes(each)) for at, each in pieces(path, stream, kind, False)), asked, seed, path)
     items, unit = [], "line" if kind == "lines" else "element"
     for number, data in kept:

@@ -9,6 +9,7 @@ from typing import Literal
 from loadstone.analyse.compare.sides import RunCell
 from loadstone.analyse.grading.accuracy import show_drift
 from loadstone.analyse.grading.paired import AnswerPairs, ComparedAnswers, pair_answers, show_p, tell
+from loadstone.analyse.run_facts import mapping
 from loadstone.core import run_folder
 from loadstone.core.summary import Finding
 
@@ -26,7 +27,7 @@ def compare_answers(a: Sequence[RunCell], b: Sequence[RunCell]) -> AnswerPairs |
     again = [pair for side in (a, b) for pair in itertools.starmap(_pair, itertools.pairwise(side)) if pair]
     if abs(on_a.share - on_b.share) > _SHARES_ALIKE:
         return f"they are {on_a.share:.1%} of A's requests and {on_b.share:.1%} of B's"
-    digests = [place.run.info.settings.workload.get("check", {}).get("sha256") for place in (a[0], b[0])]
+    digests = [mapping(place.run.info.settings.workload.get("check")).get("sha256") for place in (a[0], b[0])]
     pairs = _pair(a[0], b[0], again) if digests[0] == digests[1] else None
     return pairs or f"no question of {on_a.name} (A) and {on_b.name} (B) is on both sides"
 

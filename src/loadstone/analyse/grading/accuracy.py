@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from loadstone.analyse import metrics
 from loadstone.analyse.grading.paired import AnswerPairs, adjust, pair_answers, tell, why_undecided
 from loadstone.analyse.grading.pairs import wilson
+from loadstone.analyse.run_facts import mapping
 from loadstone.analyse.verdict.finding import finding
 from loadstone.core import arrays, run_folder
 from loadstone.core.plan import CHECK, Plan
@@ -48,7 +49,7 @@ def grade_cells(
 
 
 def _accuracy(folder: Path, info: RunInfo, plan: Plan, number: int, answers: Sequence[GradedAnswer]) -> Accuracy:
-    told, settings = plan.workload.get("check") or {}, info.settings.check or {}
+    told, settings = mapping(plan.workload.get("check")), info.settings.check or {}
     phases = plan.phase[plan.rows(number).start : plan.rows(number).stop]
     ended = [each for each in answers if each.ended]
     tasks = sorted({each.task for each in ended})
