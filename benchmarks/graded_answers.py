@@ -2,9 +2,9 @@
 
     python benchmarks/graded_answers.py [--pairs 400]
 
-A server answers 80 % of the questions right, by question; in each run a share `noise` of the answers flips either way.
-The table has, by number of questions and noise, how many of the pairs A against A are told apart, how many of the
-pairs whose B loses what is said to show, and that loss.
+A server answers 80 % of the questions right, by question; in each run a share `noise` of the answers flips either
+way. The table has, by number of questions and noise, how many of the pairs A against A are told apart, how many of
+the pairs whose B loses what is said to show, and that loss.
 """
 
 from __future__ import annotations
