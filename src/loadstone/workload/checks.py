@@ -134,7 +134,8 @@ def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
 
 def _sample(items: Iterable[tuple[int, bytes]], asked: int | None, seed: int, path: Path) -> list[tuple[int, bytes]]:
     """Take `asked` items at random, or all, in random order: a reservoir, since a file may be of any size."""
-    rng, kept = random.Random(seed), []
+    rng = random.Random(seed)
+    kept: list[tuple[int, bytes]] = []
     for seen, item in enumerate(items):
         if len(kept) < (_MOST_QUESTIONS if asked is None else asked):
             kept.append(item)
@@ -338,12 +339,12 @@ def _insert(plan: Plan, at: NDArray[np.int64], picks: NDArray[np.int64], checks:
     before = np.where(
         (plan.cell[last] == plan.cell[at]) & (plan.intended_s[last] <= times), plan.intended_s[last], times
     )
-    new = {
+    new: dict[str, Any] = {
         "cell": plan.cell[at], "phase": CHECK, "intended_s": (before + times) / 2, "input_tokens": -1,
         "output_tokens": np.array(checks.max_tokens)[picks], "prefix_group": -1, "prefix_tokens": 0, "turn": -1,
         "think_s": 0.0, "prompt": len(plan.prompts) + picks,
     }  # fmt: skip
-    columns = {name: np.insert(getattr(plan, name), at, values) for name, values in new.items()}
+    columns: dict[str, Any] = {name: np.insert(getattr(plan, name), at, values) for name, values in new.items()}
     blocks = plan.blocks
     if blocks is not None:
         lengths = np.insert(np.diff(blocks.offsets), at, 0)

@@ -77,6 +77,9 @@ class AnswerPairs:
         tasks = sorted({one.task for one, _ in pairs})
         split = {each: [pair for pair in pairs if pair[0].task == each] for each in tasks if len(tasks) > 1}
         self.tasks = [AnswerPairs(own, each) for each, own in split.items()]
+        self.length: float | None
+        self.length_low: float | None
+        self.length_high: float | None
         self.length, self.length_low, self.length_high = self._lengths()
 
     @property
