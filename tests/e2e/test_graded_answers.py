@@ -53,7 +53,7 @@ class Solver:
             several, number = self._under_way > 1, next(self._numbers)
         time.sleep(0.01)
         text = solve(prompt) + self.key
-        if self.garbles and several and number % 20 < 2:
+        if self.garbles and several and number % 20 == 0:
             text = "\u001b[2J\ufffd#" + text[::-1]
         send(SSE)
         for piece in (text[:3], text[3:]):
@@ -96,7 +96,7 @@ def test_a_server_that_garbles_answers_under_load_is_caught(loadstone: Loadstone
     )
     alone, loaded = document["cells"]
     assert alone["graded"]["accuracy"] == 1.0
-    assert loaded["graded"]["accuracy"] < 0.97
+    assert loaded["graded"]["accuracy"] < 0.98
     found = {each["kind"]: each for each in loaded["verdict"]["findings"]}
     assert found["answers_wrong"]["severity"] == "error"
     assert "lightest load" in found["answers_wrong"]["evidence"]
