@@ -14,6 +14,7 @@ from loadstone.analyse import drafts, imported_run, verdict
 from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.drafts import drafts_of
+from loadstone.analyse.grading.accuracy import grade_cells
 from loadstone.analyse.metrics import CellNumbers, RequestBounds, measure_cell
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
@@ -116,6 +117,9 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
     samples = run_folder.read_server(folder)
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_summarise_cell(run, cell, dialect) for cell in range(len(plan.cells))]
+    there = {number: cell for number, cell in enumerate(cells) if cell is not None}
+    for number, found in grade_cells(folder, info, plan, there).items():
+        there[number].verdict = verdict.judge([*there[number].verdict.findings, *found])
     doubt(run_folder.find_changed(folder, info.marks), [cell for cell in cells if cell is not None])
     findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
     return run_summary(folder, info, [cell for cell in cells if cell is not None], findings)

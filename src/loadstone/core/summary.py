@@ -506,6 +506,52 @@ class StatedNumber(msgspec.Struct, kw_only=True, frozen=True):
     definition: str | None = None
 
 
+class TaskAccuracy(msgspec.Struct, kw_only=True, frozen=True):
+    """The answers to one kind of question. Fields as in Accuracy."""
+
+    task: str
+    questions: int
+    accuracy: float | None
+    low: float
+    high: float
+
+
+class Accuracy(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The graded answers of a cell, under its load.
+
+    name          of the questions' file
+    share         of the cell's requests, warm-up left out, that were graded
+    asked         graded requests; failed: those that did not end well, which no other count has
+    questions     different ones that were answered; one that was asked again counts by the mean of its answers
+    accuracy      share of right answers, however they are said; `low`, `high`: 95 % (Wilson)
+    strict        share that is right in the form that was asked for
+    cut           answers that ended at the limit of their tokens, and count as wrong; thinking: thinking alone
+    unparsed      answers in which nothing could be the answer
+    crossed       wrong answers with what another question asks for
+    undecided     why no verdict is given, where none is
+    tasks         by kind of question, where there are several
+    part          latencies and tokens of graded requests, which the cell's own leave out
+    """
+
+    name: str
+    share: float
+    asked: int
+    failed: int
+    questions: int
+    accuracy: float | None
+    low: float
+    high: float
+    strict: float | None
+    cut: int
+    thinking: int
+    unparsed: int
+    crossed: int
+    temperature: float | None = _null()
+    undecided: str | None = _null()
+    tasks: list[TaskAccuracy] = []
+    part: Part | None = None
+
+
 # --- a cell, a run ----------------------------------------------------------------------------------------------
 
 
@@ -516,6 +562,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     measured_by        whose client measured an imported run
     definitions        the dialect by whose formulas an imported cell's numbers were made; null where nobody knows,
                        left out where they were made of its records
+    graded             of answers that were graded
     stated             what an imported file states otherwise than its requests give it
     slo_per_request_s  bounds on each request: `ttft`, `tpot`, `e2e` to seconds
     p_slo              of a prediction: the probability that all bounds are met at once, over its joint errors
@@ -535,6 +582,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     measured_by: str | None = None
     definitions: str | UnsetType | None = UNSET
     stated: list[StatedNumber] = []
+    graded: Accuracy | None = None
     verdict: Verdict
     server: ServerFigures | None = None
     gpu: GpuFigures | None = None

@@ -53,6 +53,8 @@ def render(summary: Summary) -> list[Shown]:
     findings: list[Finding] = []
     tables = [_table(cells, findings)]
     tables += [_parts(cells, *named) for named in _PARTS if any(named[0](cell) for cell in cells)]
+    if any(cell.graded for cell in cells):
+        tables.append(answers(list(zip(_loads(cells)[1], cells, strict=True)), _loads(cells)[0]))
     if cells[0].dialect is not None:
         tables.append(_dialect(cells))
     lines = [*_definitions(cells, summary.source == "simulated"), *_first_token(summary.first_token)]
@@ -191,6 +193,35 @@ _PARTS: tuple[tuple[_PartsOf, str, Callable[[Any], str]], ...] = (
     (lambda cell: cell.by_piece, "load", _piece),
 )
 """Of what a cell has parts, the head of their column, and the name of one."""
+
+
+def answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
+    """Make one row for each cell with graded answers, named by its load, and one for each kind of question there."""
+    shown = []
+    for load, cell in rows:
+        if (graded := cell.graded) is None:
+            continue
+        part = graded.part
+        every = [("", graded.questions, graded.accuracy, graded.low, graded.high)]
+        every += [(task.task, task.questions, task.accuracy, task.low, task.high) for task in graded.tasks]
+        for task, questions, accuracy, low, high in every:
+            whole = not task
+            shown.append(
+                [
+                    (f"{head} · answers", f"{load} · {excerpt(task or 'all', 40)}"),
+                    ("graded", str(questions)),
+                    ("right %", "-" if accuracy is None else f"{100 * accuracy:.1f}"),
+                    ("95 %", f"{100 * low:.1f}–{100 * high:.1f}"),
+                    ("in form %", f"{100 * graded.strict:.1f}" if whole and graded.strict is not None else "-"),
+                    ("cut", str(graded.cut) if whole else ""),
+                    ("failed", str(graded.failed) if whole else ""),
+                    ("unparsed", str(graded.unparsed) if whole else ""),
+                    ("of requests", f"{graded.share:.1%}" if whole else ""),
+                    ("TTFT p50", _p50(part.ttft_s) if whole and part else "-"),
+                    ("E2E p50", _p50(part.e2e_s) if whole and part else "-"),
+                ]
+            )
+    return table_of(shown, f"{head} · answers")
 
 
 def _dialect(cells: Sequence[CellSummary]) -> Table:
