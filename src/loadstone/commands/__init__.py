@@ -24,6 +24,7 @@ from loadstone.commands.bench import bench
 from loadstone.commands.calibrate import calibrate
 from loadstone.commands.catalogue import catalogue
 from loadstone.commands.compare import compare
+from loadstone.commands.doctor import doctor
 from loadstone.commands.exchange import export, import_
 from loadstone.commands.launch import launch
 from loadstone.commands.offline import offline
@@ -35,6 +36,7 @@ from loadstone.commands.serve_sim import serve_sim
 from loadstone.commands.simulate import simulate
 from loadstone.commands.size import size
 from loadstone.commands.study import study
+from loadstone.commands.trend import trend
 from loadstone.commands.validate import validate
 from loadstone.commands.view import view
 from loadstone.core.errors import InputError, LoadstoneError, NoRoomError, lacks_room
@@ -49,7 +51,7 @@ UNREAD = 141
 
 COMMANDS = (
     bench, simulate, serve_sim, launch, offline, recommend, size, validate, calibrate, catalogue, recover, show,
-    report, query, selftest, import_, export, compare, view,
+    report, query, selftest, doctor, import_, export, compare, trend, view,
 )  # fmt: skip
 
 

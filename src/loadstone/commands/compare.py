@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,6 +26,10 @@ def compare(
     ] = False,
     price: Price = None,
     seed: Annotated[int, typer.Option(help="seed of the permutation tests: same runs and seed, same result")] = 0,
+    format: Annotated[
+        Literal["text", "github", "junit"],
+        typer.Option(help="text, GitHub's annotations, or JUnit's XML, for continuous integration"),
+    ] = "text",
     json: Annotated[bool, typer.Option("--json", help="print the comparison as JSON on stdout")] = False,
 ) -> None:
     """Compare two runs, or two sets of repeats. Shows what differs in the setup, and each metric's ratio B/A with its
@@ -32,6 +37,8 @@ def compare(
     from loadstone.analyse.compare import compare as compare_runs
     from loadstone.core.errors import InputError
 
+    if json and format != "text":
+        raise InputError(f"--json and --format {format}: each is a document of its own; give one")
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")
     comparison = compare_runs(
@@ -39,12 +46,15 @@ def compare(
     )
     if json:
         print_json(comparison)
+    elif format != "text":
+        from loadstone.report.pages.checks import github, junit
+
+        sys.stdout.write((github if format == "github" else junit)(comparison))
     else:
         from loadstone.report.pages.comparison import render
 
         print_text(*render(comparison))
-    # A bound that nothing can be held against must not let a change through.
-    if any(bound.met or bound.missing or bound.failing for bound in comparison.fail_on or ()):
+    if any(bound.fails for bound in comparison.fail_on or ()):
         raise typer.Exit(1)
 
 

@@ -51,7 +51,7 @@ def export(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
-    """Write a run for other tools. As vLLM's, SGLang's or llm-d's JSON, CSV (a row per load), Parquet (per request)."""
+    """Write a run for other tools. As JSON of vLLM, SGLang or llm-d, CSV (per load), Parquet (per request)."""
     from loadstone.interop.write import export_run, file_name
 
     if out is None and (json or form == "parquet"):

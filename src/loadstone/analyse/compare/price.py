@@ -18,6 +18,8 @@ from loadstone.core.errors import InputError
 
 _MOST_DOLLARS = 1_000_000
 """The most dollars for an hour of one GPU: more is a mistake, and infinite prices for tokens would follow."""
+OUTPUT_OVER_INPUT, CACHED_OVER_INPUT = 4.0, 0.1
+"""What an output token, and one from a prefix cache, are sold for over an input token: usual in price lists."""
 _MANY = re.compile(r"(\d{1,6})\s*(?:[x×]\s*|\s)(.+)")
 
 
@@ -87,6 +89,20 @@ def dollars_per_hour(facts: RunFacts, prices: Prices) -> float | None:
 def per_million(dollars: float | None, tokens_per_s: float | None) -> float | None:
     """Compute the dollars per million tokens at `dollars` per hour."""
     return dollars / 3600 / tokens_per_s * 1e6 if dollars is not None and tokens_per_s else None
+
+
+def weigh_tokens(output_per_s: float | None, total_per_s: float | None, cached_share: float) -> float | None:
+    """Compute the input tokens per second that sell for as much as all tokens do; `cached_share`: of the input."""
+    if output_per_s is None or total_per_s is None or total_per_s < output_per_s:
+        return None
+    inputs = total_per_s - output_per_s
+    return inputs * (1 - cached_share + cached_share * CACHED_OVER_INPUT) + output_per_s * OUTPUT_OVER_INPUT
+
+
+def list_prices(dollars_input: float) -> dict[str, float]:
+    """Return the dollars for which a million tokens of each kind must be sold, by that of input tokens."""
+    cached, output = dollars_input * CACHED_OVER_INPUT, dollars_input * OUTPUT_OVER_INPUT
+    return {"input": dollars_input, "cached": cached, "output": output}
 
 
 def without_price(runs: Iterable[tuple[str, RunFacts]], prices: Prices) -> str | None:

@@ -1,5 +1,5 @@
-"""Writes runs for other tools: as vLLM's and SGLang's result files, as llm-d's benchmark report, as CSV with a row per
-cell, as Parquet per request."""
+"""Writes runs for other tools: as vLLM's and SGLang's result files, as llm-d's benchmark report, as CSV with a row
+per cell, as Parquet per request."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Writes llm-d's benchmark report 0.2.1: a JSON document for each load, one a line where a run has several.
 
-What its schema has no field for (exact counts, GPUs of an engine whose number nobody knows, loads other than a rate or
-a concurrency) stands in `native.config.loadstone`, where its readers pass it by and `loadstone import` finds it.
+What its schema has no field for (exact counts, GPUs of an engine whose number nobody knows, loads other than a rate
+or a concurrency) stands in `native.config.loadstone`: its readers pass it by, `loadstone import` finds it.
 """
 
 from __future__ import annotations
