@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from statistics import median
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,9 +29,8 @@ from loadstone.core.summary import CellSummary
 
 FALSE_ALARMS = 0.002
 """The chance of any alarm where nothing changed, unless another is asked for."""
-_MOST_RUNS = 2000
-_ORDERS = 9_999
-_MOST_ORDERS = 99_999
+_ORDERS = (9_999, 99_999)
+"""The least and the most random orders."""
 _AT_ONCE = 2_000_000
 """Numbers of relabelled runs in memory at once."""
 _SIDE = 2
@@ -51,13 +51,14 @@ class TrendPoint(msgspec.Struct, frozen=True):
 
 
 class TrendSeries(msgspec.Struct):
-    """The runs of one setup at one load, by date. `why_not_tested`: None where it was."""
+    """The runs of one setup at one load, by date. `left_out`: runs with errors;
+    `why_not_tested`: None where it was."""
 
     setup: str
     load: Load
     points: list[TrendPoint]
     metrics: list[str]
-    left_out: list[str]
+    left_out: int
     why_not_tested: str | None = None
 
 
@@ -102,28 +103,28 @@ class Trend(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def find_changes(runs: Sequence[StoredRun], *, false_alarms: float = FALSE_ALARMS, seed: int = 0) -> Trend:
-    """Find the steps in every series of these runs. Raises InputError: a rate that is none, or too many runs."""
+    """Find the steps in every series of these runs. Raises InputError: a rate that is none."""
     if not 1e-4 <= false_alarms <= 0.5:
         raise InputError(f"--false-alarms {false_alarms:g}: must lie between 0.0001 and 0.5, such as {FALSE_ALARMS}")
-    if len(runs) > _MOST_RUNS:
-        raise InputError(f"{len(runs):,} runs: at most {_MOST_RUNS:,} in one trend; name fewer")
     made = list(_make_series(runs))
-    for each in made:
-        if not each.metrics:
-            each.why_not_tested = "no metric is told by all of its runs"
-    family = [at for at, each in enumerate(made) if each.why_not_tested is None and len(each.points) >= 2 * _SIDE]
     least = least_runs(false_alarms)
     for each in made:
-        if each.why_not_tested is None and len(each.points) < least:
+        if len(each.points) < least:
             each.why_not_tested = f"{len(each.points)} runs, and {least} are needed to hold the rate of false alarms"
-    tests = {at: _Test(made[at], seed, len(family) / false_alarms) for at in family if not made[at].why_not_tested}
+        elif not each.metrics:
+            each.why_not_tested = "no metric is told by all of its runs"
+    family = [at for at, each in enumerate(made) if each.why_not_tested is None]
+    test = _Test(seed, min(max(_ORDERS[0], math.ceil(5 * len(family) / false_alarms)), _ORDERS[1]))
+    logs = {
+        at: np.log([[p.values[name] or 1.0 for name in made[at].metrics] for p in made[at].points]) for at in family
+    }
+    first = {at: float(test.find(logs[at])[1].min()) for at in family}
     changes: list[ChangePoint] = []
-    order = sorted(tests, key=lambda at: tests[at].p)
-    for rank, at in enumerate(order):
-        level = false_alarms / (len(order) - rank)
-        if tests[at].p > level:
+    for rank, at in enumerate(sorted(family, key=lambda at: first[at])):
+        level = false_alarms / (len(family) - rank)
+        if first[at] > level:
             break
-        changes += _describe(made[at], at, list(tests[at].search(level)), level)
+        changes += _describe(made[at], at, list(test.search(logs[at], level)), level)
     changes.sort(key=lambda change: (change.created, change.series))
     return Trend(false_alarms=false_alarms, series=made, changes=changes)
 
@@ -147,11 +148,16 @@ def _make_series(runs: Sequence[StoredRun]) -> Iterator[TrendSeries]:
         kept = [(run, cell) for run, cell in cells if not cell.verdict.kinds("error")]
         intended = not load.is_closed and all(cell.metrics.ttft_intended_s is not None for _, cell in kept)
         steady = all(cell.steady is not None or cell.metrics.sustained is not None for _, cell in kept)
-        points = [_make_point(run, cell, intended, steady) for run, cell in kept]
+        points = []
+        for run, cell in kept:
+            stats = {each.name: each.stat(cell, intended, steady, None) for each in DEFAULT}
+            values = {
+                name: stat.value if stat is not None and stat.value > 0 else None for name, stat in stats.items()
+            }
+            points.append(TrendPoint(run.info.run_id, run.info.created, run.facts.engine_version, values))
         known = [each.name for each in DEFAULT if points and all(point.values[each.name] for point in points)]
-        facts = msgspec.structs.replace(cells[-1][0].facts, engine_version=None)
-        left_out = [run.info.run_id for run, cell in cells if cell.verdict.kinds("error")]
-        yield TrendSeries(facts.label, load, points, known, left_out)
+        label = msgspec.structs.replace(cells[-1][0].facts, engine_version=None).label
+        yield TrendSeries(label, load, points, known, len(cells) - len(kept))
 
 
 def _setup_key(run: StoredRun) -> str:
@@ -159,74 +165,48 @@ def _setup_key(run: StoredRun) -> str:
     from what arrived, which differs a little.
     """
     facts = msgspec.to_builtins(run.facts)
-    told = {name: value for name, value in facts.items() if name not in _VARIES}
-    for name in ("input_tokens", "output_tokens"):
-        told[name] = None if told[name] is None else f"{told[name]:.2g}"
-    return msgspec.json.encode(told, order="sorted").decode()
-
-
-def _make_point(run: StoredRun, cell: CellSummary, intended: bool, steady: bool) -> TrendPoint:
-    values: dict[str, float | None] = {}
-    for metric in DEFAULT:
-        stat = metric.stat(cell, intended, steady, None)
-        values[metric.name] = stat.value if stat is not None and stat.value > 0 else None
-    return TrendPoint(run.info.run_id, run.info.created, run.facts.engine_version, values)
+    lengths = {name: f"{facts[name] or 0:.2g}" for name in ("input_tokens", "output_tokens")}
+    return repr([value for name, value in (facts | lengths).items() if name not in _VARIES])
 
 
 # --- the test ---------------------------------------------------------------------------------------------------
 
 
-class _Test:
-    """Tests one series; `resolved`: one over the smallest level that has to be reached."""
+class _Test(NamedTuple):
+    """Tests series, by so many random orders of their runs."""
 
-    def __init__(self, series: TrendSeries, seed: int, resolved: float) -> None:
-        self._logs = np.log([[point.values[name] or 1.0 for name in series.metrics] for point in series.points])
-        self._orders = min(max(_ORDERS, math.ceil(5 * resolved)), _MOST_ORDERS)
-        self._seed = seed
-        self._first = self._test(0, len(self._logs))
+    seed: int
+    orders: int
 
-    @property
-    def p(self) -> float:
-        return float(self._first[1].min())
+    def search(self, logs: Floats, level: float, begin: int = 0) -> Iterator[tuple[int, Floats]]:
+        """Yield (place, p of each metric) of all steps, in order. `begin`: the number of the first of these runs."""
+        place, p = self.find(logs)
+        if p.min() <= level:
+            yield from self.search(logs[:place], level, begin)
+            yield begin + place, p
+            yield from self.search(logs[place:], level, begin + place)
 
-    def search(self, level: float) -> Iterator[tuple[int, Floats]]:
-        """Yield (place, p of each metric) of all steps, in order."""
-        yield from self._search(0, len(self._logs), self._first, level)
-
-    def _search(self, begin: int, end: int, tested: tuple[int, Floats], level: float) -> Iterator[tuple[int, Floats]]:
-        place, p = tested
-        if p.min() > level:
-            return
-        sides = ((begin, place), (place, end))
-        found = [list(self._search(*side, self._test(*side), level)) for side in sides]
-        yield from found[0]
-        yield place, p
-        yield from found[1]
-
-    def _test(self, begin: int, end: int) -> tuple[int, Floats]:
+    def find(self, logs: Floats) -> tuple[int, Floats]:
         """Return where a step explains most, and the p value of each metric there, over all metrics and places."""
-        logs = self._logs[begin:end]
         runs, metrics = logs.shape
-        if runs < 2 * _SIDE:
-            return end, np.ones(metrics)
-        centred = logs - logs.mean(axis=0)
-        spread = (centred**2).sum(axis=0)
         # What differs by less than counts, as of a simulator without noise, is no series to find a step in.
         varies = np.ptp(logs, axis=0) > math.log1p(RESOLUTION)
-        scaled = np.where(varies, centred / np.sqrt(np.where(varies, spread, 1.0)), 0.0)
+        if runs < 2 * _SIDE or not varies.any():
+            return runs, np.ones(metrics)
+        centred = logs - logs.mean(axis=0)
+        scaled = np.where(varies, centred / np.sqrt((centred**2).sum(axis=0) + 1e-300), 0.0)
         own = _explained(scaled[None])[0]
         place = int(own.max(axis=1).argmax())
-        rng = np.random.default_rng([self._seed, begin, end])
-        chunk = max(1, _AT_ONCE // logs.size)
-        reached = np.zeros(metrics)
-        for start in range(0, self._orders, chunk):
-            count = min(chunk, self._orders - start)
+        rng = np.random.default_rng([self.seed, runs])
+        reached, left = np.ones(metrics), self.orders
+        while left > 0:
+            count = min(left, max(1, _AT_ONCE // logs.size))
+            left -= count
             orders = rng.permuted(np.tile(np.arange(runs), (count, 1)), axis=1)
             largest = _explained(scaled[orders]).max(axis=(1, 2))
             # Sums differ in their last bits with the order of their terms.
             reached += (largest[:, None] >= own[place] * (1 - 1e-9)).sum(axis=0)
-        p = (1 + reached) / (1 + self._orders)
-        return begin + place + _SIDE, np.where(varies, p, 1.0)
+        return place + _SIDE, np.where(varies, reached / (1 + self.orders), 1.0)
 
 
 def _explained(scaled: Floats) -> Floats:

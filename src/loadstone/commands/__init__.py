@@ -23,20 +23,18 @@ from typer.core import TyperCommand
 from loadstone.commands.bench import bench
 from loadstone.commands.calibrate import calibrate
 from loadstone.commands.catalogue import catalogue
-from loadstone.commands.compare import compare
-from loadstone.commands.doctor import doctor
+from loadstone.commands.compare import compare, trend
 from loadstone.commands.exchange import export, import_
 from loadstone.commands.launch import launch
 from loadstone.commands.offline import offline
 from loadstone.commands.output import INTERRUPTED
 from loadstone.commands.recommend import recommend
 from loadstone.commands.report import report
-from loadstone.commands.runs import query, recover, selftest, show
+from loadstone.commands.runs import doctor, query, recover, selftest, show
 from loadstone.commands.serve_sim import serve_sim
 from loadstone.commands.simulate import simulate
 from loadstone.commands.size import size
 from loadstone.commands.study import study
-from loadstone.commands.trend import trend
 from loadstone.commands.validate import validate
 from loadstone.commands.view import view
 from loadstone.core.errors import InputError, LoadstoneError, NoRoomError, lacks_room

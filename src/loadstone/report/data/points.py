@@ -16,7 +16,7 @@ from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.plan import Load, LoadKind
-from loadstone.core.summary import CellSummary, Metrics, Roofline, ServerFigures, Window
+from loadstone.core.summary import CellSummary, Roofline, ServerFigures, Window
 from loadstone.core.units import show_seconds
 from loadstone.report.data.statistic import Estimate, energy, latency, price, round_count, throughput
 from loadstone.report.data.wording import clean, count, join
@@ -307,7 +307,7 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         dollars_per_hour=dollars,
         dollars_output=price(dollars, output),
         dollars_total=price(dollars, total),
-        dollars_input=price(dollars, _weigh(longer, metrics, output)),
+        dollars_input=price(dollars, output, weigh_tokens(longer, metrics)),
         j_output=energy(window.j_per_output_token, delivered),
         j_total=energy(window.j_per_total_token, delivered),
         basis=basis(run.info, facts, [kind, cell.load.value, how]),
@@ -315,16 +315,6 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         how=how,
         slo=", ".join(f"{clean(name)} < {show_seconds(limit_s)}" for name, limit_s in run.info.slo.items()),
     )
-
-
-def _weigh(window: Window, metrics: Metrics, output: Estimate | None) -> Estimate | None:
-    """Make the rate of tokens by what they are sold for, with the certainty of that of output tokens."""
-    share = (metrics.cached_input_tokens or 0) / metrics.input_tokens if metrics.input_tokens else 0.0
-    value = weigh_tokens(window.output_tokens_per_s, window.total_tokens_per_s, min(1.0, share))
-    if value is None or output is None or not output.value:
-        return None
-    low, high = (None if end is None else end * value / output.value for end in (output.low, output.high))
-    return msgspec.structs.replace(output, value=value, low=low, high=high)
 
 
 FACTS = (

@@ -28,14 +28,11 @@ _COLUMNS = {
 _PRICES = {
     "dollars_per_hour": "dollars_per_hour",
     **{
-        f"{name}{end}": f"dollars_{kind}.{each}"
-        for kind, name in {
-            "output": "dollars_per_million_output_tokens",
-            "total": "dollars_per_million_total_tokens",
-            "input": "list_price_input",
-        }.items()
+        f"dollars_per_million_{kind}_tokens{end}": f"dollars_{kind}.{each}"
+        for kind in ("output", "total")
         for end, each in _ENDS.items()
     },
+    "list_price_input": "dollars_input.value",
 }
 
 

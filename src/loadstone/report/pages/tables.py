@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from loadstone.analyse.compare.price import list_prices
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.units import show_load, show_number, show_seconds
 from loadstone.report.data.frames import (
@@ -234,12 +233,6 @@ def _number(stat: Estimate | None) -> str:
     return show_number(stat.value) if stat is not None else "-"
 
 
-def _list_prices(point: CellPoint) -> str:
-    if point.dollars_input is None:
-        return "-"
-    return ", ".join(map(show_number, list_prices(point.dollars_input.value).values()))
-
-
 def _value(stat: Estimate | None) -> str:
     return "-" if stat is None else show_seconds(stat.value) + (" ⌀" if stat.which == "mean" else "")
 
@@ -304,7 +297,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     ("$/M output", "r", lambda point: _number(point.dollars_output)),
     (_INTERVAL, "u", lambda point: _bounds(point.dollars_output, show_number)),
     ("$/M total", "u", lambda point: _number(point.dollars_total)),
-    ("$/M list: in, cached, out", "r", _list_prices),
+    ("$/M list in", "u", lambda point: _number(point.dollars_input)),
     ("J/token", "r", lambda point: _number(point.j_output)),
     ("J/token total", "u", lambda point: _number(point.j_total)),
     ("GPUs' W", "u", lambda point: show_number(point.power_w)),
@@ -342,9 +335,9 @@ _EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
     (
         lambda point: point.dollars_per_hour is not None,
         "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
-        "deployment, over the throughput beside it; the interval is that of the output throughput. List: what tokens "
-        "must be sold for to pay for the GPUs, where an output token costs 4 times an input token, one from a prefix "
-        "cache a tenth.",
+        "deployment, over the throughput beside it; the interval is that of the output throughput. List in: what "
+        "input tokens must be sold for to pay for the GPUs, where an output token costs 4 times as much, one from a "
+        "prefix cache a tenth.",
     ),
     (
         lambda point: point.power_w is not None,

@@ -18,18 +18,7 @@ _DRAWN = ("tpot_p50", "ttft_p50", "output_tokens_per_s")
 
 def render(trend: Trend) -> list[Shown]:
     """Show the steps, then the series."""
-    return [
-        _head(trend),
-        *(f"  {sentence}" for sentence in describe_changes(trend)),
-        "",
-        table_series(trend),
-        _note(trend),
-    ]
-
-
-def describe_changes(trend: Trend) -> list[str]:
-    """Write a sentence for each step, by date."""
-    return [_sentence(change) for change in trend.changes]
+    return [_head(trend), *map(_sentence, trend.changes), table_series(trend), _note(trend)]
 
 
 def _head(trend: Trend) -> str:
@@ -37,10 +26,7 @@ def _head(trend: Trend) -> str:
     if not tested:
         return "Nothing could be tested: too few runs of one setup at one load."
     worse = sum(change.worse for change in trend.changes)
-    if not trend.changes:
-        return f"No change in {count(tested)} series."
-    steps = f"{count(len(trend.changes))} change{'s' * (len(trend.changes) > 1)} in {count(tested)} series"
-    return f"{steps}, {count(worse)} for the worse:" if worse else f"{steps}, none for the worse:"
+    return f"Changes: {len(trend.changes) or 'none'} in {count(tested)} series, {worse or 'none'} for the worse."
 
 
 def _sentence(change: ChangePoint) -> str:
@@ -55,23 +41,21 @@ def _sentence(change: ChangePoint) -> str:
 
 def _show(metric: ChangedMetric) -> str:
     show = show_number if metric.metric.endswith("per_s") else show_seconds
-    share = f"{100 * (metric.ratio - 1):+.1f} %".replace("-", "−")
     verdict = "worse" if metric.worse else "better"
-    return f"{metric.metric} {show(metric.before)} → {show(metric.after)} ({share}, {verdict})"
+    share = f"{100 * (metric.ratio - 1):+.1f} %, {verdict}".replace("-", "−")
+    return f"{metric.metric} {show(metric.before)} → {show(metric.after)} ({share})"
 
 
 def table_series(trend: Trend) -> Table:
     """Make a row for each series."""
     rows = []
     for at, each in enumerate(trend.series):
-        dates = [point.created[:10] for point in each.points]
         steps = sum(change.series == at for change in trend.changes)
-        result = each.why_not_tested or (f"{steps} change{'s' * (steps > 1)}" if steps else "no change")
-        left_out = f"; {len(each.left_out)} left out for errors" if each.left_out else ""
-        span = f"{dates[0]} – {dates[-1]}" if dates else "-"
-        rows.append([clean(each.setup, 120), each.load.label, str(len(dates)), span, result + left_out])
-    heads = ["setup", "load", "runs", "from – to", "result"]
-    return Table(key="series", title="Series", heads=heads, align="wwrww", rows=rows, words=True)
+        left_out = f"; {each.left_out} left out for errors" if each.left_out else ""
+        result = (each.why_not_tested or f"{steps or 'no'} change{'s' * (steps > 1)}") + left_out
+        rows.append([clean(each.setup, 120), each.load.label, str(len(each.points)), result])
+    heads = ["setup", "load", "runs", "result"]
+    return Table(key="series", title="Series", heads=heads, align="wwrw", rows=rows, words=True)
 
 
 def _note(trend: Trend) -> str:
@@ -83,30 +67,22 @@ def _note(trend: Trend) -> str:
 
 def write_page(trend: Trend, path: Path) -> None:
     """Write the page. Raises InputError where it cannot be written."""
-    from loadstone.report.charts.trend import trend_figure
+    from loadstone.report.charts.bands import trend_figure
     from loadstone.report.pages.html import frame_page, render
 
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"-o {path}: a trend is an HTML page; name it e.g. trend.html")
-    changed = {change.series for change in trend.changes}
-    drawn = [at for at, each in enumerate(trend.series) if each.points]
-    shown = sorted(drawn, key=lambda at: (at not in changed, at))
+    of = {at: [change for change in trend.changes if change.series == at] for at in range(len(trend.series))}
+    shown = sorted((at for at, each in enumerate(trend.series) if each.points), key=lambda at: (not of[at], at))
     figures = [
-        trend_figure(
-            trend.series[at], metric, [each for each in trend.changes if each.series == at], f"trend-{at}-{metric}"
-        )
+        trend_figure(trend.series[at], metric, of[at], f"trend-{at}-{metric}")
         for at in shown[:_MOST_SERIES]
         for metric in _DRAWN
         if metric in trend.series[at].metrics
     ]
     content = render(
-        "trend.html",
-        head=_head(trend).rstrip(":"),
-        sentences=describe_changes(trend),
-        figures=figures,
-        series=table_series(trend),
-        note=_note(trend),
-        hidden=len(shown[_MOST_SERIES:]),
-    )
+        "trend.html", head=_head(trend), sentences=list(map(_sentence, trend.changes)), figures=figures,
+        series=table_series(trend), note=_note(trend), hidden=len(shown[_MOST_SERIES:]),
+    )  # fmt: skip
     with explain_os_error(f"-o {path}: cannot be written", "name another file"):
         path.write_text(frame_page("Trend", content), encoding="utf-8")
