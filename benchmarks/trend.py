@@ -53,8 +53,8 @@ def main() -> None:
         pool = []
         for seed in range(wanted.pool):
             document = simulate(
-                "llama-3.1-8b@1xh100", concurrency=4, input=500, output="uniform:32:96", requests=64, seed=seed, draws=0,
-                out=scratch,
+                "llama-3.1-8b@1xh100", concurrency=4, input=500, output="uniform:32:96", requests=64, seed=seed,
+                draws=0, out=scratch,
             )  # fmt: skip
             pool.append(read_run(Path(document["run_dir"])))
         show("simulated", pool, wanted.series, wanted.runs)

@@ -119,8 +119,5 @@ def _folders(out: Path) -> _Checks:
     for name, folder, do in (("cache", host.cache_folder(), "set XDG_CACHE_HOME"), ("runs", out.absolute(), "--out")):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         free = shutil.disk_usage(there).free / _GIB
-        yield (
-            name,
-            f"{folder}, {free:.0f} GiB free",
-            None if os.access(there, os.W_OK) and free > 5 else f"{do}: another",
-        )
+        remedy = None if os.access(there, os.W_OK) and free > 5 else f"{do}: another"
+        yield name, f"{folder}, {free:.0f} GiB free", remedy

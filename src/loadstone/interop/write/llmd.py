@@ -16,7 +16,7 @@ import msgspec
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.core.errors import InputError
-from loadstone.core.summary import CellSummary, Latency, Level, finite
+from loadstone.core.summary import CellSummary, Latency, finite
 from loadstone.interop.read.values import COUNTS, FACTS, drop_missing
 
 _LATENCIES = {
@@ -45,9 +45,9 @@ def _make_report(run: StoredRun, number: int, cell: CellSummary) -> dict[str, An
         "uid": f"{info.run_id}-{number}", "eid": info.run_id, "time": {"start": info.created} | lasted,
         "description": ". ".join([f"{info.source}, {trust}", *doubts]), "keywords": [info.source, trust],
     }  # fmt: skip
-    results = {"request_performance": {"aggregate": _make_aggregate(cell)}, "observability": _make_observed(cell)}
+    results = {"request_performance": {"aggregate": _make_aggregate(cell)}}
     scenario = {"stack": [_make_engine(run.facts)], "load": _make_load(run, cell)}
-    return {"version": "0.2.1", "run": about, "scenario": scenario, "results": drop_missing(results)}
+    return {"version": "0.2.1", "run": about, "scenario": scenario, "results": results}
 
 
 def _make_engine(facts: RunFacts) -> dict[str, Any]:
@@ -130,21 +130,3 @@ def _statistics(values: Latency | None, unit: str) -> dict[str, Any] | None:
 
 def _mean(value: float | None, unit: str) -> dict[str, Any] | None:
     return None if finite(value) is None else {"units": unit, "mean": value}
-
-
-def _make_observed(cell: CellSummary) -> dict[str, Any]:
-    """Describe what was read of the engine and its GPUs meanwhile; empty where nothing was."""
-    server, gpu = cell.server, cell.gpu
-    levels: dict[str, tuple[Level | None, str, float]] = {
-        "running_requests": (server and server.running, "count", 1),
-        "waiting_requests": (server and server.waiting, "count", 1),
-        "kv_cache_usage": (server and server.kv_usage, "percent", 100),
-        "power_consumption": (gpu and gpu.power_w, "Watts", 1),
-        "gpu_utilization": (gpu and gpu.busy_share, "percent", 100),
-    }
-    told = {
-        name: {"units": unit, "mean": level.mean * scale, "max": level.max * scale}
-        for name, (level, unit, scale) in levels.items()
-        if level is not None
-    }
-    return {"components": [{"component_label": "engine", "aggregate": told}]} if told else {}

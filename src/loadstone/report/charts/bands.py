@@ -196,13 +196,7 @@ def trend_figure(series: TrendSeries, metric: str, changes: Sequence[ChangePoint
     names = [point.run for point in series.points]
     places = [names.index(change.run) for change in changes]
     rows = [
-        {
-            "n": at,
-            "value": value * scale,
-            "run": run.run,
-            "date": run.created[:16],
-            "release": run.release or "not told",
-        }
+        {"n": at, "value": value * scale, "run": run.run, "date": run.created[:16], "release": run.release or "?"}
         for at, (run, value) in enumerate(zip(series.points, values, strict=True), 1)
     ]
     levels = [
@@ -216,11 +210,7 @@ def trend_figure(series: TrendSeries, metric: str, changes: Sequence[ChangePoint
     lines = alt.Chart(data(levels)).mark_rule(color=INK).encode(x="from:Q", x2="to:Q", y="level:Q")
     steps = alt.Chart(data([{"at": place + 0.5} for place in places]))
     rules = steps.mark_rule(color=VERMILION, strokeDash=[5, 4]).encode(x="at:Q")
-    return figure(
-        key,
-        f"{metric}, {series.load.label}",
-        [series.setup, "line: the median between steps; dashed: a step; a point: a run"],
-        [points, lines, *([rules] if places else [])],
-        section="trend",
-        summary=f"{metric} of {len(values)} runs with {len(places)} steps",
-    )
+    title, layers = f"{metric}, {series.load.label}", [points, lines, *([rules] if places else [])]
+    notes = [series.setup, "line: the median between steps; dashed: a step; a point: a run"]
+    summary = f"{metric} of {len(values)} runs with {len(places)} steps"
+    return figure(key, title, notes, layers, section="trend", summary=summary)
