@@ -53,6 +53,22 @@ def test_the_workflow_measures_in_turn_and_fails_on_a_bound() -> None:
     assert used <= known
 
 
+def test_the_site_has_every_page_once() -> None:
+    listed = str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    pages = [f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")]
+    assert [page for page in pages if listed.count(f"'{page}'") != 1] == []
+
+
+@pytest.mark.slow
+def test_the_site_is_built_with_search_and_the_functions(tmp_path: Path) -> None:
+    subprocess.run([ROOT / "scripts" / "docs"], check=True, capture_output=True)
+    site = ROOT / "dist" / "site"
+    assert "loadstone.bench" in (site / "reference.html").read_text()
+    assert "ttft" in (site / "search" / "search_index.js").read_text().lower()
+    page = (site / "docs" / "trend.html").read_text()
+    assert "https://fonts." not in page
+
+
 @pytest.mark.slow
 def test_the_wheel_installs_in_a_fresh_environment_in_one_line(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT]

@@ -47,7 +47,7 @@ def serving(address: str | None) -> Iterator[Listener]:
         if address is not None:
             host, _, port = address.rpartition(":")
             try:
-                server, _thread = start_http_server(int(port), host.strip("[]") or "127.0.0.1", registry)
+                server, _thread = start_http_server(int(port) or -1, host.strip("[]") or "127.0.0.1", registry)
             except (OSError, OverflowError, ValueError) as error:
                 remedy = "choose another port from 1 to 65535, or HOST:PORT"
                 raise InputError(f"--metrics-port {address}: cannot be served ({error}); {remedy}") from None
