@@ -15,8 +15,12 @@ from loadstone.commands.output import print_json, print_text
 
 
 def compare(
-    a: Annotated[str, typer.Argument(help="a run folder; its repeats with commas, A1,A2,A3; or a folder of repeats")],
-    b: Annotated[str, typer.Argument(help="what to compare with A, in the same forms")],
+    sides: Annotated[
+        tuple[str, str],
+        typer.Argument(
+            metavar="A B", help="run folders; repeats with commas, A1,A2,A3 B1,B2,B3; or folders of repeats"
+        ),
+    ],
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,9 +47,8 @@ def compare(
         raise InputError(f"--json and --format {format}: each is a document of its own; give one")
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")
-    comparison = compare_runs(
-        _folders(a), _folders(b), fail_on=fail_on or (), allow_errors=allow_errors, price=price or (), seed=seed
-    )
+    a, b = map(_folders, sides)
+    comparison = compare_runs(a, b, fail_on=fail_on or (), allow_errors=allow_errors, price=price or (), seed=seed)
     if json:
         print_json(comparison)
     elif format != "text":

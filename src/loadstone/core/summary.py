@@ -171,6 +171,8 @@ class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     def j_per_output_token(self) -> None:
         """The long run is of no window in which energy was read."""
 
+    j_per_total_token: ClassVar[None] = None
+
 
 class RateInterval(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """The 80 % interval of a predicted throughput.

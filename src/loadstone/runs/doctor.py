@@ -90,10 +90,10 @@ def _gpus() -> _Checks:
                 values.get((gpu.gpu, name), 0.0) for name in ("sm_clock_mhz", "clock_reasons", "memory_used_bytes")
             )
             held = sorted(set(reasons_in(held_by)) - {"idle"})
-            remedy = f"its clock is held down by {', '.join(held)}" if held else None
-            remedy = f"{used / _GIB:.0f} GiB are in use: end what has them" if used > _GIB else remedy
+            do = f"its clock is held down by {', '.join(held)}" if held else None
+            do = f"{used / _GIB:.0f} GiB are in use: end what has them" if used > _GIB else do
             limits = f"clock {clock:.0f} of {gpu.sm_clock_max_mhz or 0:.0f} MHz, limit {gpu.power_limit_w or 0:.0f} W"
-            yield f"GPU {gpu.gpu}", f"{gpu.name}, {limits}, driver {gpus.driver}", remedy
+            yield f"GPU {gpu.gpu}", f"{gpu.name}, {limits}, driver {gpus.driver}", do
 
 
 def _engines() -> _Checks:

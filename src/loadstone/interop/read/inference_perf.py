@@ -136,7 +136,7 @@ def llmd(document: Value, where: str) -> ResultCell:
     sent, failed = cell.requests.get("sent"), cell.requests.get("error")
     if sent is None or failed is None or sent < failed:
         return cell
-    ok, per_s = max(0, sent - failed - cell.requests.get("cancelled", 0)), cell.totals.get("requests_per_s")
+    ok, per_s = max(0, sent - failed - (cell.requests.get("cancelled") or 0)), cell.totals.get("requests_per_s")
     cell.requests["ok"] = ok
     # run.time is of the whole run, start-up included: the window is what the rates were divided by.
     cell.duration_s = own.positive("duration_s") or (ok / per_s if ok and per_s else None)
@@ -168,8 +168,8 @@ def _read_llmd_workload(load: Value) -> dict[str, Any]:
     spans = {_read_span(end) for end in ends if end}
     if not ends[0] or None in spans or len(spans) != 1:
         return {}
-    longest = [end.get("max" if end.get("distribution") == "uniform" else "value") for end in ends]
-    return make_lengths(*longest, spans.pop(), prefix_tokens=load.whole("prefix.prefix_len.value"))
+    first, second = (end.get("max" if end.get("distribution") == "uniform" else "value") for end in ends)
+    return make_lengths(first, second, spans.pop(), prefix_tokens=load.whole("prefix.prefix_len.value"))
 
 
 def _read_span(length: Value) -> float | None:

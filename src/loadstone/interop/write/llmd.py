@@ -117,7 +117,7 @@ def _make_aggregate(cell: CellSummary) -> dict[str, Any]:
         "request_rate": _mean(metrics.requests_per_s, "queries/s"),
     }  # fmt: skip
     latencies = {name: _statistics(metrics.latency(of), unit) for name, (of, unit) in _LATENCIES.items()}
-    parts = {"requests": counts | lengths, "latency": latencies, "throughput": rates}
+    parts: dict[str, dict[str, Any]] = {"requests": counts | lengths, "latency": latencies, "throughput": rates}
     return {name: drop_missing(part) for name, part in parts.items()}
 
 
