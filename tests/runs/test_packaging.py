@@ -26,7 +26,7 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
 
 
 def test_the_client_s_job_gives_bench_what_it_takes() -> None:
-    job = yaml.safe_load((ROOT / "examples" / "kubernetes_client.yaml").read_text())
+    job = yaml.safe_load((ROOT / "examples" / "kubernetes_client.yml").read_text())
     (container,) = job["spec"]["template"]["spec"]["containers"]
     command, url, *flags = container["args"]
     named = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
