@@ -33,6 +33,8 @@ from loadstone.engines.sharding.rank import Rank
 
 Order = Literal["mixed", "prefill-first", "static"]
 Route = Literal["least-busy", "round-robin"]
+Load = Literal["async", "overlap", "blocking"]
+Write = Literal["through", "evicted"]
 
 _WITHOUT_NVFP4 = ("Volta", "Turing")
 _NOT_IN_MARLIN = ("fp8", "nvfp4", "mxfp4")

@@ -30,7 +30,7 @@ import msgspec
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
-from loadstone.engines.rules import Order, Route, Scheduling
+from loadstone.engines.rules import Load, Order, Route, Scheduling, Write
 from loadstone.engines.sharding.limits import switched
 from loadstone.predict.sizing.memory import engine_limits, reserved_tokens
 
@@ -55,6 +55,24 @@ class Speculative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def tokens_per_step(self) -> float:
         """Expected tokens of one step."""
         return sum(self.acceptance**i for i in range(self.draft_tokens + 1))
+
+
+class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The tiers below one scheduler's KV cache (tiers.py), in tokens, and the seconds that a token's load takes over
+    the link to each.
+
+    load          async: requests wait for it; overlap: beside the step's layers; blocking: the step waits
+    write         through: blocks are copied down as they are computed; evicted: when their room is wanted
+    chunk_tokens  that are found or not found together
+    """
+
+    host_tokens: int
+    host_token_s: float
+    disk_tokens: int = 0
+    disk_token_s: float = 0.0
+    load: Load = "async"
+    write: Write = "through"
+    chunk_tokens: int = 1
 
 
 class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +100,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     pipeline                 batches under way at once, each on its way through the stages of a pipeline; they share
                              the cache, the queue and the slots
     batch_seqs               requests that run in one of them; None: as many as in all
+    tiers                    below the cache; None: there are none
     """
 
     kv_blocks: int
@@ -101,6 +120,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     gather_tokens: int = 0
     pipeline: int = 1
     batch_seqs: int | None = None
+    tiers: Tiers | None = None
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs", "pipeline"):

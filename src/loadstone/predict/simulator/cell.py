@@ -144,7 +144,8 @@ def _arrive(
             run.grow((now_s - begun_s) / duration_s if duration_s else 0.0)
     sequence = Sequence(index, requests.input_tokens[row], requests.output_tokens[row])
     if contents is not None:
-        sequence.keys = contents.keys(index)
+        segments = contents.segments(index)
+        sequence.share(segments, segments[-1][1] if segments else 0)
     return sequence
 
 
