@@ -32,7 +32,7 @@ from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.engines.rules import Load, Order, Route, Scheduling, Write
 from loadstone.engines.sharding.limits import switched
-from loadstone.predict.sizing.memory import engine_limits, reserved_tokens
+from loadstone.predict.sizing.memory import engine_limits, lower_tiers, reserved_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -218,6 +218,14 @@ def policy_of(
         else:
             batch_seqs = min(batch_seqs, budget // per_decode)
     kept = reserved is None and (habits.prefix_cache if caching is None else caching)
+    below, offload = lower_tiers(deployment), rules.offload
+    tiers = None
+    if below and offload is not None:
+        if pipeline > 1 or not kept:
+            raise InputError(f"{deployment.name}: kv_host is not simulated here with pp, or without a prefix cache")
+        how = offload._asdict()
+        del how["disk"]  # it is in what there is of it
+        tiers = msgspec.convert({**below, **how}, Tiers)
     as_scheduled = habits._replace(prefix_cache=kept)._asdict()
     del as_scheduled["budget_tokens"]  # it is max_batched_tokens
     return EnginePolicy(
@@ -229,5 +237,6 @@ def policy_of(
         speculative=speculative,
         pipeline=pipeline,
         batch_seqs=batch_seqs,
+        tiers=tiers,
         **as_scheduled,
     )
