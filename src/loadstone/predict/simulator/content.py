@@ -7,6 +7,7 @@ of these up to the one that its blocks end in.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from typing import NamedTuple
 
 from loadstone.core.plan import Plan
 from loadstone.predict.scheduler.blocks import Segment
@@ -27,6 +28,16 @@ def shares(plan: Plan, cell: int) -> bool:
     )
 
 
+class _Path(NamedTuple):
+    """What was walked of a prompt: its segments, the name, number and tokens of the last, and the tokens of all."""
+
+    segments: list[Segment] = []  # noqa: RUF012  (is never changed)
+    name: Hashable = None
+    number: int = 0
+    tokens: int = 0
+    end: int = 0
+
+
 class Contents:
     """The segments of a cell's requests, `block_tokens` to a block. The warm-up shares nothing but prefixes."""
 
@@ -36,51 +47,53 @@ class Contents:
         self._requests = requests
         self._block = block_tokens
         self._paths: dict[Hashable, int] = {}
-        self._said: dict[int, tuple[list[Segment], int, int]] = {}  # by a session's last turn so far
+        self._said: dict[int, _Path] = {}  # by a session's last turn so far
 
     def segments(self, index: int) -> list[Segment]:
         """Return the segments of the full blocks, from the first on, that another request may ask for too."""
         requests = self._requests
         turn = requests.turn[requests.row(index)]
         if turn < 0:
-            return self._walk(([], 0, 0), self._alone(index))[0]
+            return self._walk(_Path(), self._alone(index)).segments
         follows = requests.turn_follows(index)
         said = self._said.pop(index - 1, None)
         first = index if said is not None else index - turn
+        said = said or _Path()
         for past in range(first, index + 1):
-            said = self._walk(said or ([], 0, 0), self._turn(past, past < index or follows))
-        assert said is not None  # noqa: S101
+            said = self._walk(said, self._turn(past, index - turn, past < index or follows))
         if follows:
             self._said[index] = said
-        return said[0]
+        return said.segments
 
-    def _walk(
-        self, begun: tuple[list[Segment], int, int], parts: Iterator[tuple[Hashable, int]]
-    ) -> tuple[list[Segment], int, int]:
-        """Go on with a path: its segments, its end in tokens, its number."""
-        segments, end, path = list(begun[0]), begun[1], begun[2]
+    def _walk(self, begun: _Path, parts: Iterator[tuple[Hashable, int]]) -> _Path:
+        """Go on with a path. Parts of one name that follow one another are one segment, wherever requests end in
+        it."""
+        segments, name, number, tokens, end = list(begun.segments), begun.name, begun.number, begun.tokens, begun.end
         paths, block = self._paths, self._block
         blocks = end // block
-        for name, tokens in parts:
-            number = paths.setdefault((path, name), len(paths) + 1)
-            end += tokens
+        for next_name, more in parts:
+            if next_name != name:
+                # The same part cut elsewhere is another path from there on.
+                path = paths.setdefault((number, tokens), len(paths) + 1)
+                number, name, tokens = paths.setdefault((path, next_name), len(paths) + 1), next_name, 0
+            tokens += more
+            end += more
             if end // block > blocks:
                 blocks = end // block
+                if segments and segments[-1][0] == number:
+                    segments.pop()
                 segments.append((number, blocks))
-            # The same part cut elsewhere is another path from there on.
-            path = paths.setdefault((number, tokens), len(paths) + 1)
-        return segments, end, path
+        return _Path(segments, name, number, tokens, end)
 
-    def _turn(self, index: int, answered: bool) -> Iterator[tuple[Hashable, int]]:
+    def _turn(self, index: int, first: int, answered: bool) -> Iterator[tuple[Hashable, int]]:
         """List (name, tokens) of what a turn adds; `answered`: a later turn has its answer too."""
         requests, plan = self._requests, self._plan
         row = requests.row(index)
         prefix = int(plan.prefix_tokens[self._start + row])
         if prefix:
             yield ("prefix", int(plan.prefix_group[self._start + row])), prefix
-        yield ("prompt", index), self._own(index) - prefix
-        if answered:
-            yield ("answered", index), requests.output_tokens[row]
+        answer = requests.output_tokens[row] if answered else 0
+        yield ("said", first), self._own(index) - prefix + answer
 
     def _alone(self, index: int) -> Iterator[tuple[Hashable, int]]:
         """List (name, tokens) of a request outside of sessions, as far as they are not its own."""
