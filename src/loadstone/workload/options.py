@@ -370,6 +370,9 @@ class SimulatorOptions(Flags):
     acceptance: float | None = flag(
         SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"
     )
+    route: Literal["round-robin", "least-busy", "prefix"] | None = flag(
+        SIMULATOR, "how requests are spread over replicas [default: as the engine does; prefix: to who has most of it]"
+    )
     draws: int | None = flag(
         SIMULATOR,
         "simulations with varied coefficients, for the 80 % intervals; 0: no intervals [default: 24]",

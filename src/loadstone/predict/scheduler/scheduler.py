@@ -357,6 +357,12 @@ class Scheduler(Running):
             hits = min(most, hits + cache.own_blocks_left(sequence))
         return hits
 
+    def cached_blocks(self, sequence: Sequence) -> int:
+        """Count the blocks of a request, from the first on, that the KV cache or a tier below it has."""
+        caches = [] if self._cache is None else [self._cache]
+        caches += [] if self.tiers is None else self.tiers.levels
+        return max((cache.match(sequence.segments, sequence.shared_blocks) for cache in caches), default=0)
+
     def _waits_for_load(self, tiers: LowerTiers, sequence: Sequence) -> bool:
         """Tell whether a request waits beside the queue for blocks of a lower tier, where it does not run meanwhile;
         its load may begin here (vLLM's Scheduler.schedule and get_num_new_matched_tokens)."""

@@ -40,6 +40,7 @@ class LowerTiers:
 
     asynchronous   requests wait for their loads, not the steps
     loaded_tokens  so far
+    levels         what is in the host, and on disk
     """
 
     def __init__(self, tiers: Tiers, policy: EnginePolicy) -> None:
@@ -51,7 +52,7 @@ class LowerTiers:
         self._late = tiers.write == "evicted"
         self._block = block
         self._chunk = max(1, tiers.chunk_tokens // block)
-        self._levels = [PrefixCache() for tokens in (tiers.host_tokens, tiers.disk_tokens) if tokens]
+        self.levels = [PrefixCache() for tokens in (tiers.host_tokens, tiers.disk_tokens) if tokens]
         beside = policy.kv_blocks if self._late else 0
         self._blocks = [tiers.host_tokens // block + beside, tiers.disk_tokens // block]
         self._block_s = [tiers.host_token_s * block, tiers.disk_token_s * block]
@@ -67,7 +68,7 @@ class LowerTiers:
 
     def keep(self, sequence: Sequence, shared: int, own: int, owner: Hashable | None) -> None:
         """Have the blocks of a request that leaves the KV cache, of which nobody but its `owner` asks for `own`."""
-        for cache, blocks in zip(self._levels, self._blocks, strict=False):
+        for cache, blocks in zip(self.levels, self._blocks, strict=False):
             cache.take_own(sequence)
             cache.take(sequence.segments, 0, shared)
             cache.give_back(sequence.segments, shared, own, owner)
@@ -77,13 +78,13 @@ class LowerTiers:
         """Count the blocks, from the first on, that the KV cache with `hits` of them and each lower tier have."""
         found = [hits]
         shared = min(most, sequence.shared_blocks)
-        for cache in self._levels:
+        for cache in self.levels:
             there = cache.match(sequence.segments, shared)
             cache.take(sequence.segments, 0, there)
             cache.give_back(sequence.segments, there, 0)
             if sequence.preempted and there == shared:
                 there = min(most, there + cache.own_blocks_left(sequence))
-            found.append(max(found[-1], there if there == most else there // self._chunk * self._chunk))
+            found.append(max(found[-1], there // self._chunk * self._chunk))
         return found
 
     # --- loads for which a request waits --------------------------------------------------------------------------

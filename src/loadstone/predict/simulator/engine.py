@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler, Sequence
+from loadstone.workload.routing import choose_by_prefix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -293,9 +294,14 @@ def until_load(replicas: list[Replica], now_s: float, plan: tuple[float, float, 
     return a, b, step_at(now_s, a, b, steps, wake_s)[0] if steps > 1 else steps
 
 
-def choose_replica(loads: list[int], turn: int, how: Route) -> int:
-    """Choose which of those with these loads takes the `turn`-th request: the next in turn, or the least busy."""
+def choose_replica(
+    loads: list[int], turn: int, how: Route, sequence: Sequence | None = None, of: list[Replica] | None = None
+) -> int:
+    """Choose which of those with these loads takes the `turn`-th request: the next in turn, the least busy, or who
+    `of` the replicas has most of the prompt in its caches."""
     count = len(loads)
+    if how == "prefix" and sequence is not None and of is not None:
+        return choose_by_prefix([each.scheduler.cached_blocks(sequence) for each in of], loads, turn)
     if how == "round-robin":
         return turn % count
     return min(range(count), key=lambda at: (loads[at], (at - turn) % count))
@@ -328,7 +334,7 @@ class LockstepGroup:
         members = self.members
         self._turn += 1
         how = members[0].scheduler.policy.route
-        member = members[choose_replica([each.load for each in members], self._turn, how)]
+        member = members[choose_replica([each.load for each in members], self._turn, how, sequence, members)]
         may_enter = member.scheduler.open
         member.scheduler.add(sequence)
         if self.next_s == NEVER or member.pauses:
