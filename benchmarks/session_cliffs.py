@@ -56,10 +56,16 @@ SWEEPS = {
     ),
     "2275": Sweep("zai-org/GLM-5.2-FP8@8xh200/tp8,engine=sglang", (1, 2, 3, 4, 5, 6, 8), 3, 5),
 }  # fmt: skip
-TIERS = {"hbm": "", "dram": ",kv_offload=lmcache,kv_host=200gb", "nvme": ",kv_offload=lmcache,kv_host=200gb,kv_disk=2tb"}
+TIERS = {
+    "hbm": "",
+    "dram": ",kv_offload=lmcache,kv_host=200gb",
+    "nvme": ",kv_offload=lmcache,kv_host=200gb,kv_disk=2tb",
+}
 
 
-def throughput(deployment: str, sessions: int, turns: int, tokens: int, route: str | None = None) -> tuple[float, float]:
+def throughput(
+    deployment: str, sessions: int, turns: int, tokens: int, route: str | None = None
+) -> tuple[float, float]:
     """All tokens per second and GPU, and the share of prompts that was cached."""
     answer = 600
     asked = plan_of(
@@ -101,7 +107,9 @@ def main() -> None:
             best = max(best, total)
         low, high = sweep.fine / WIDER, sweep.fallen * WIDER
         said = "met" if low <= found <= high else "missed"
-        print(f"{name}: falls at {found or 'none'}, published {sweep.fine} to {sweep.fallen} ({low:g} to {high:g}): {said}")
+        print(
+            f"{name}: falls at {found or 'none'}, published {sweep.fine} to {sweep.fallen} ({low:g} to {high:g}): {said}"
+        )
 
 
 if __name__ == "__main__":

@@ -142,7 +142,9 @@ def test_the_host_gives_up_what_was_used_least_lately_and_what_is_late_has_both(
 
 @settings(max_examples=150)
 @given(
-    asked=st.lists(st.tuples(st.sampled_from(["abc", "abcde", "abx", "pqrst", "p"]), st.integers(1, 40)), max_size=14),
+    asked=st.lists(
+        st.tuples(st.sampled_from(["abc", "abcde", "abx", "pqrst", "p"]), st.integers(1, 40)), max_size=14
+    ),
     kinds=st.sampled_from([("async", "through"), ("overlap", "through"), ("blocking", "evicted")]),
     kv_blocks=st.integers(9, 14),
     host_blocks=st.integers(1, 12),

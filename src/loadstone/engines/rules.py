@@ -298,7 +298,9 @@ class EngineRules:
         offload = self.offload
         if offload is None:
             name = "kv_host" if host is not None else "kv_disk"
-            return f"{name}: {deployment.engine} keeps no KV cache outside of the GPUs here; leave it out, or use vllm"
+            return (
+                f"{name}: {deployment.engine} keeps no KV cache outside of the GPUs here; leave it out, or use vllm"
+            )
         if host is None:
             return "kv_disk lies below the host's memory; give kv_host too"
         if disk is not None and not offload.disk:
@@ -385,7 +387,9 @@ class EngineRules:
         if (refusal := self.offload_refusal()) is not None:
             raise InputError(refusal)
         if deployment.argument("kv_disk") is not None:
-            raise InputError("kv_disk: no command here says that; start the engine yourself, and give `bench` its URL")
+            raise InputError(
+                "kv_disk: no command here says that; start the engine yourself, and give `bench` its URL"
+            )
         counts = ("tp", "pp", "dp", "ep", "nodes")
         wanted = [name for name in counts if getattr(deployment, name) > 1]
         wanted += ["attention-dp"] if deployment.attention_dp else []

@@ -103,7 +103,9 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     """Make the plan and the folder of a simulation. Raises InputError."""
     asked, output = options.simulator, options.output
     deployment = parse_deployment(asked.deployment)
-    fleet = fleet_of(deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline, route=asked.route)
+    fleet = fleet_of(
+        deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline, route=asked.route
+    )
     longest, limit = longest_request(deployment, fleet.policy)
     planner = Planner(options)
     plan = planner.plan(longest if options.workload.trace is not None else None)

@@ -371,7 +371,8 @@ class SimulatorOptions(Flags):
         SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"
     )
     route: Literal["round-robin", "least-busy", "prefix"] | None = flag(
-        SIMULATOR, "how requests are spread over replicas [default: as the engine does; prefix: to who has most of it]"
+        SIMULATOR,
+        "how requests are spread over replicas [default: as the engine does; prefix: to who has most of it]",
     )
     draws: int | None = flag(
         SIMULATOR,
