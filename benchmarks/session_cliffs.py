@@ -3,10 +3,11 @@
     python benchmarks/session_cliffs.py [CASE…]        prints a line for each load, and for each case whether it is met
 
 Assumed of sessions, from facts other than the sweeps' own turning points:
-  - in AgentX's full-context set one session held 35 % of a pool of 1,048,576 tokens at most (InferenceX pull 2273), and
-    its traces have 145 top-level calls (57,000 in 393): 145 turns, each with as many tokens more, up to 367,000;
-  - answers of 600 tokens (input over output tokens of InferenceX pull 2275, at prompts of 95,000 tokens), tools of 8 s
-    (inference-perf's example), exponential;
+  - in AgentX's full-context set one session held 35 % of a pool of 1,048,576 tokens at most (InferenceX pull
+    2273), and its traces have 145 top-level calls (57,000 in 393): 145 turns, each with as many tokens more, up to
+    367,000;
+  - answers of 600 tokens (input over output tokens of InferenceX pull 2275, at prompts of 95,000 tokens), tools of
+    8 s (inference-perf's example), exponential;
   - ATOM pull 890 states contexts of 100,000 tokens and 32 users; its host memory and disk are assumed: 200 GB, 2 TB.
 Sub-agents are not told apart: a session is one chain. The prefill-decode split of pull 2275 is simulated as its
 prefill node alone, whose KV cache has to hold the sessions.
@@ -108,7 +109,7 @@ def main() -> None:
         low, high = sweep.fine / WIDER, sweep.fallen * WIDER
         said = "met" if low <= found <= high else "missed"
         print(
-            f"{name}: falls at {found or 'none'}, published {sweep.fine} to {sweep.fallen} ({low:g} to {high:g}): {said}"
+            f"{name}: falls at {found or 'none'}, published {sweep.fine}..{sweep.fallen} ({low:g}..{high:g}): {said}"
         )
 
 

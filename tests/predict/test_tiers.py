@@ -225,7 +225,8 @@ def test_by_prefix_sessions_stay_where_their_blocks_are() -> None:
         policy = EnginePolicy(kv_blocks=550, max_batched_tokens=2048, max_seqs=64, route=how)
         run = run_cell(asked, 0, Fleet(policy, Times(step=0.01, token=1e-5), replicas=3))
         share[how] = sum(run.cached_tokens) / sum(run.requests.input_tokens)
-    assert share["round-robin"] < 0.4 < 0.6 < share["prefix"]
+    assert share["round-robin"] < 0.4
+    assert share["prefix"] > 0.6
 
 
 def test_a_router_remembers_what_it_sent_and_passes_over_who_is_far_busier() -> None:

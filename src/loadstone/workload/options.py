@@ -372,7 +372,7 @@ class SimulatorOptions(Flags):
     )
     route: Literal["round-robin", "least-busy", "prefix"] | None = flag(
         SIMULATOR,
-        "how requests are spread over replicas [default: as the engine does; prefix: to who has most of it]",
+        "how replicas get requests; prefix: who has most of the prompt [default: as the engine does]",
     )
     draws: int | None = flag(
         SIMULATOR,

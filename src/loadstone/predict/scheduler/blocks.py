@@ -162,7 +162,7 @@ class PrefixCache:
 
 
 class _Run:
-    """What is kept of one segment: `kept` blocks, the first `used` of them by somebody; `users`: how many use so many
+    """Holds what is kept of one segment: `kept` blocks, the first `used` of them by somebody; `users`: how many use so many
     of them; `pieces`: those that nobody uses, as they were given back, the first blocks last."""
 
     __slots__ = ("kept", "pieces", "used", "users")
@@ -189,7 +189,7 @@ class _Piece:
 
 
 def _pieces(segments: Iterable[Segment], held: int, blocks: int) -> Iterator[tuple[Hashable, int, int]]:
-    """Yield of each segment with blocks from `held` to `blocks`: its key, its blocks up to there, and up to `held`."""
+    """Yield, of segments with blocks from `held` to `blocks`, the key, its blocks up to there and up to `held`."""
     start = 0
     for key, end in segments:
         if start >= blocks:

@@ -171,6 +171,15 @@ def _speculation(deployment: Deployment, acceptance: float, most_tokens: int) ->
     return Speculative(int(drafts), acceptance)
 
 
+def _tiers_of(deployment: Deployment) -> Tiers | None:
+    below, offload = lower_tiers(deployment), rules_of(deployment).offload
+    if not below or offload is None:
+        return None
+    how = offload._asdict()
+    del how["disk"]  # it is in what there is of it
+    return msgspec.convert({**below, **how}, Tiers)
+
+
 def policy_of(
     deployment: Deployment, *, acceptance: float | None = None, lengths: NDArray[np.int64] | None = None
 ) -> EnginePolicy:
@@ -218,14 +227,9 @@ def policy_of(
         else:
             batch_seqs = min(batch_seqs, budget // per_decode)
     kept = reserved is None and (habits.prefix_cache if caching is None else caching)
-    below, offload = lower_tiers(deployment), rules.offload
-    tiers = None
-    if below and offload is not None:
-        if pipeline > 1 or not kept:
-            raise InputError(f"{deployment.name}: kv_host is not simulated here with pp, or without a prefix cache")
-        how = offload._asdict()
-        del how["disk"]  # it is in what there is of it
-        tiers = msgspec.convert({**below, **how}, Tiers)
+    tiers = _tiers_of(deployment)
+    if tiers is not None and (pipeline > 1 or not kept):
+        raise InputError(f"{deployment.name}: kv_host is not simulated here with pp, or without a prefix cache")
     as_scheduled = habits._replace(prefix_cache=kept)._asdict()
     del as_scheduled["budget_tokens"]  # it is max_batched_tokens
     return EnginePolicy(

@@ -26,7 +26,8 @@ from typing import Any
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler.blocks import PrefixCache
 from loadstone.predict.scheduler.policy import EnginePolicy
-from loadstone.predict.scheduler.running import NO_CHUNKS, Running, Sequence
+from loadstone.predict.scheduler.running import NO_CHUNKS, Running
+from loadstone.predict.scheduler.sequence import Sequence
 from loadstone.predict.scheduler.tiers import LowerTiers
 
 

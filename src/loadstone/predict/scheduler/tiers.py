@@ -24,13 +24,9 @@ the request ends: its blocks are in HBM until long after that.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
-
 from loadstone.predict.scheduler.blocks import PrefixCache
 from loadstone.predict.scheduler.policy import EnginePolicy, Tiers
-
-if TYPE_CHECKING:
-    from loadstone.predict.scheduler.running import Sequence
+from loadstone.predict.scheduler.sequence import Sequence
 
 NEVER = float("inf")
 
