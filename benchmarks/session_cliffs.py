@@ -1,6 +1,6 @@
 """Simulates published sweeps of agents' sessions: at how many sessions throughput falls, and what lower tiers give.
 
-    python benchmarks/session_cliffs.py [CASE…]        prints a line for each load, and for each case whether it is met
+    python benchmarks/session_cliffs.py [CASE…]   prints a line for each load, and whether each case is met
 
 Assumed of sessions, from facts other than the sweeps' own turning points:
   - in AgentX's full-context set one session held 35 % of a pool of 1,048,576 tokens at most (InferenceX pull

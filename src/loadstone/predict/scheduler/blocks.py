@@ -162,8 +162,8 @@ class PrefixCache:
 
 
 class _Run:
-    """Holds what is kept of one segment: `kept` blocks, the first `used` of them by somebody; `users`: how many use so many
-    of them; `pieces`: those that nobody uses, as they were given back, the first blocks last."""
+    """Holds what is there of one segment: `kept` blocks, the first `used` of them by somebody; `users`: how many use
+    so many of them; `pieces`: those that nobody uses, as they were given back, the first blocks last."""
 
     __slots__ = ("kept", "pieces", "used", "users")
 

@@ -171,10 +171,12 @@ def _speculation(deployment: Deployment, acceptance: float, most_tokens: int) ->
     return Speculative(int(drafts), acceptance)
 
 
-def _tiers_of(deployment: Deployment) -> Tiers | None:
+def _tiers_of(deployment: Deployment, possible: bool) -> Tiers | None:
     below, offload = lower_tiers(deployment), rules_of(deployment).offload
     if not below or offload is None:
         return None
+    if not possible:
+        raise InputError(f"{deployment.name}: kv_host is not simulated here with pp, or without a prefix cache")
     how = offload._asdict()
     del how["disk"]  # it is in what there is of it
     return msgspec.convert({**below, **how}, Tiers)
@@ -197,8 +199,7 @@ def policy_of(
 
     `acceptance`: of a guessed token; None: ACCEPTANCE.
     """
-    acceptance = ACCEPTANCE if acceptance is None else acceptance
-    if not 0 <= acceptance <= 1:
+    if not 0 <= (acceptance := ACCEPTANCE if acceptance is None else acceptance) <= 1:
         raise InputError(f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1")
     reserved = reserved_tokens(deployment)
     limits = engine_limits(deployment, None if lengths is None or reserved else max(1, round(lengths.mean())))
@@ -227,9 +228,6 @@ def policy_of(
         else:
             batch_seqs = min(batch_seqs, budget // per_decode)
     kept = reserved is None and (habits.prefix_cache if caching is None else caching)
-    tiers = _tiers_of(deployment)
-    if tiers is not None and (pipeline > 1 or not kept):
-        raise InputError(f"{deployment.name}: kv_host is not simulated here with pp, or without a prefix cache")
     as_scheduled = habits._replace(prefix_cache=kept)._asdict()
     del as_scheduled["budget_tokens"]  # it is max_batched_tokens
     return EnginePolicy(
@@ -241,6 +239,6 @@ def policy_of(
         speculative=speculative,
         pipeline=pipeline,
         batch_seqs=batch_seqs,
-        tiers=tiers,
+        tiers=_tiers_of(deployment, pipeline == 1 and kept),
         **as_scheduled,
     )

@@ -24,6 +24,7 @@ the request ends: its blocks are in HBM until long after that.
 from __future__ import annotations
 
 from collections.abc import Hashable
+
 from loadstone.predict.scheduler.blocks import PrefixCache
 from loadstone.predict.scheduler.policy import EnginePolicy, Tiers
 from loadstone.predict.scheduler.sequence import Sequence

@@ -29,7 +29,7 @@ def shares(plan: Plan, cell: int) -> bool:
 
 
 class _Path(NamedTuple):
-    """Holds what was walked of a prompt: its segments, the name, number and tokens of the last, and the tokens of all."""
+    """Holds the part of a prompt walked over: segments; name, number and tokens of the last; the tokens of all."""
 
     segments: list[Segment] = []  # noqa: RUF012  (is never changed)
     name: Hashable = None
