@@ -106,6 +106,8 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     fleet = fleet_of(
         deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline, route=asked.route
     )
+    if asked.acceptance is None and isinstance(fleet.model, StepModel):
+        asked = dataclasses.replace(asked, acceptance=fleet.model.profile.acceptance)
     longest, limit = longest_request(deployment, fleet.policy)
     planner = Planner(options)
     plan = planner.plan(longest if options.workload.trace is not None else None)

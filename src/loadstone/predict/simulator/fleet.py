@@ -50,10 +50,12 @@ def fleet_of(
 ) -> Fleet:
     """Make the engines of a deployment, and the times of their steps; by the user's `profile`, None: the one that is
     shipped for it. `offline`: as their own interfaces answer batches, without server and client."""
-    policy = routed(policy_of(deployment, acceptance=acceptance), route)
+    coefficients = profile_of(deployment, profile)
+    accepted = coefficients.acceptance if acceptance is None else acceptance
+    policy = routed(policy_of(deployment, acceptance=accepted), route)
     model = StepModel(
         deployment,
-        profile_of(deployment, profile),
+        coefficients,
         draft_tokens=policy.speculative.draft_tokens if policy.speculative is not None else 0,
         offline=offline,
     )
