@@ -401,6 +401,10 @@ class SimulatorOptions(Flags):
     acceptance: float | None = flag(
         SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"
     )
+    route: Literal["round-robin", "least-busy", "prefix"] | None = flag(
+        SIMULATOR,
+        "how replicas get requests; prefix: who has most of the prompt [default: as the engine does]",
+    )
     draws: int | None = flag(
         SIMULATOR,
         "simulations with varied coefficients, for the 80 % intervals; 0: no intervals [default: 24]",
