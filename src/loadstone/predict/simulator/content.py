@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterator
 
 from loadstone.core.plan import Plan
 from loadstone.predict.simulator.client import CellRequests
+from loadstone.workload.prompts import text_tokens
 
 _PLACE_BITS = 24
 
@@ -33,7 +34,7 @@ class Contents:
 
     def __init__(self, plan: Plan, cell: int, requests: CellRequests, block_tokens: int) -> None:
         self._plan = plan
-        self._start = plan.rows(cell).start
+        self._cell, self._start = cell, plan.rows(cell).start
         self._requests = requests
         self._block = block_tokens
         self._paths: dict[Hashable, int] = {}
@@ -60,6 +61,9 @@ class Contents:
         row = requests.row(index)
         at = self._start + row
         turn = requests.turn[row]
+        if plan.graph is not None:
+            yield from self._of_call(index, row)
+            return
         if turn >= 0:
             first = index - turn
             for past in range(first, index + 1):
@@ -81,6 +85,28 @@ class Contents:
                 tokens -= plan.blocks.tokens
         elif plan.prompt[at] >= 0:
             yield ("text", int(plan.prompt[at])), tokens
+
+    def _of_call(self, index: int, row: int) -> Iterator[tuple[Hashable, int]]:
+        """List (name, tokens) of a call that brings its whole prompt: blocks, or messages and answers."""
+        requests, plan = self._requests, self._plan
+        tokens, blocks = requests.input_tokens[row], plan.blocks
+        if blocks is None:
+            return
+        at, copy = self._start + row, plan.copy(self._cell, index)
+        first = index - requests.turn[row]
+        answers = dict(plan.live_answers(at))
+        for place, block in enumerate(blocks.take_row(at).tolist()):
+            if tokens <= 0:
+                return
+            size = blocks.tokens or text_tokens(plan.prompts[block])
+            name: Hashable = (copy, block)
+            if place in answers:
+                name = ("answered", first + answers[place])
+                size = requests.output_tokens[requests.row(first + answers[place])]
+            yield name, min(tokens, size)
+            tokens -= size
+        if plan.graph is not None and plan.graph.live:
+            yield ("answered", index), requests.output_tokens[row]
 
     def _own(self, index: int) -> int:
         """Count the prompt tokens of a turn that no turn before it had."""
