@@ -107,7 +107,8 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     fleet = fleet_of(deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline)
     longest, limit = longest_request(deployment, fleet.policy)
     planner = Planner(options)
-    plan = planner.plan(longest if options.workload.trace is not None else None)
+    has_lengths = options.workload.trace is not None or options.workload.agents is not None
+    plan = planner.plan(longest if has_lengths else None)
     if asked.offline:
         if not all(load.is_burst for load in plan.cells):
             raise InputError("--offline: a batch is there whole; give its size with --rate inf --requests 32,64")
