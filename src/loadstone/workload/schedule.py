@@ -457,7 +457,7 @@ def _graph_of(workload: AgentTrace, chosen: Sequence[_CopyOfSession]) -> tuple[C
             call = calls[place]
             known = tuple(parent - each.first for parent in call.after if parent >= each.first)
             lost = place > each.first and not known
-            # In a session that begins in its midst, what waited for calls before that follows the first one's sending.
+            # Where a session begins in its midst, what waited for calls before that follows the first one's sending.
             parents.append((0,) if lost else known)
             sent.append(call.sent or lost)
             copies.append(each.copy)
@@ -473,7 +473,8 @@ def _graph_of(workload: AgentTrace, chosen: Sequence[_CopyOfSession]) -> tuple[C
         np.array(copies, np.int32), workload.live,
     )  # fmt: skip
     ids = np.concatenate(own).astype(np.int32)
-    return graph, Blocks(workload.block_tokens, block_offsets, ids, np.array(back, np.int32), np.array(kept, np.int32))
+    before = np.array(back, np.int32), np.array(kept, np.int32)
+    return graph, Blocks(workload.block_tokens, block_offsets, ids, *before)
 
 
 def _whole_prompt(calls: Sequence[Call], call: Call) -> NDArray[np.int32]:

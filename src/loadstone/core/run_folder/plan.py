@@ -218,6 +218,9 @@ def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
             if count > _MOST_GAPS * (1 + len(names)):
                 raise InputError(f"{folder}: {len(names)} records with numbers up to {count} are of no run")
             warm = plan.warmup_count(cell)
+            goes_on = plan.graph is not None and count > warm
+            while goes_on and (plan.cyclic(cell) or count < len(planned)) and plan.turn[plan.row(cell, count)] > 0:
+                count += 1  # a session that was begun is planned whole
             if count > warm and not plan.cyclic(cell):
                 planned = planned[:count]
             elif count > warm:
