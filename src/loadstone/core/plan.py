@@ -271,9 +271,10 @@ class Plan:
             digest.update(self.blocks.offsets.tobytes() + ids.tobytes())
         if (graph := self.graph) is not None:
             digest.update(msgspec.json.encode(graph.live))
-            columns = [graph.offsets, graph.parents, graph.sent, graph.copy]
+            columns: list[NDArray[Any]] = [graph.offsets, graph.parents, graph.sent, graph.copy]
             kept = [] if self.blocks is None else [self.blocks.back, self.blocks.kept]
-            digest.update(b"".join([column.tobytes() for column in [*columns, *kept] if column is not None]))
+            columns += [column for column in kept if column is not None]
+            digest.update(b"".join([column.tobytes() for column in columns]))
         return digest.hexdigest()[:12]
 
     @cached_property

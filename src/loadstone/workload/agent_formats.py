@@ -272,7 +272,7 @@ class MlperfReader:
             if row.conversation_id in self._seen:
                 what = f"conversation {str(row.conversation_id)[:40]!r} goes on after another"
                 raise BadLine("unsorted", what, "keep its rows together")
-            yield from self.finish()
+            yield from self._end()
             self._begin()
             self._name = row.conversation_id
             self._seen.add(row.conversation_id)
@@ -300,6 +300,9 @@ class MlperfReader:
         self._delay_s = 0.0
 
     def finish(self) -> Iterator[RawSession | BadSession]:
+        yield from self._end()
+
+    def _end(self) -> Iterator[RawSession]:
         if self._messages and not self._messages[-1].startswith(ASSISTANT):
             self._end_call(0)
         if self._calls:

@@ -134,13 +134,11 @@ def read(path: Path, *, skip_bad: bool = False) -> AgentTrace:
         reader = None
         for line, value in numbered:
             try:
-                if isinstance(value, BadLine):
-                    raise value
                 if reader is None:
                     name = format_of(path, line, value)
                     reader = READERS[name](store.dropped)
-                for raw in reader.add(line, value):
-                    store.add(raw)
+                for session in reader.add(line, value):
+                    store.add(session)
             except BadLine as bad:
                 _leave_out(path, line, bad, skip_bad, skipped)
         for raw in reader.finish() if reader is not None else ():

@@ -133,9 +133,9 @@ class Planner:
         """Leave out what is not to be sent; `cut` gets how much of a data set that is."""
         workload = self._workload
         if isinstance(workload, agents.AgentTrace):
-            fitting = workload if max_tokens is None else workload.within(max_tokens)
-            cut["overflowed"] = fitting.overflowed
-            return fitting
+            within = workload if max_tokens is None else workload.within(max_tokens)
+            cut["overflowed"] = within.overflowed
+            return within
         if isinstance(workload, trace.Trace):
             return _cut_trace(self.options, workload, max_tokens)
         if not isinstance(workload, dataset.Dataset) or beyond is None or not self.options.workload.skip_bad:

@@ -240,7 +240,9 @@ def count_text_tokens(plan: Plan, cell: int) -> NDArray[np.int64]:
     for place, row in enumerate(rows):
         kept, back = (0, 0) if blocks.back is None or blocks.kept is None else (blocks.kept[row], blocks.back[row])
         own = blocks.own(row)
-        if kept and back <= place and kept == blocks.kept[row - back] + len(blocks.own(row - back)):
+        before_row = row - int(back)
+        begun = 0 if blocks.kept is None else int(blocks.kept[before_row])
+        if kept and back <= place and kept == begun + len(blocks.own(before_row)):
             before[place] = before[place - back] + sizes[own].sum()
         else:
             before[place] = sizes[blocks.take_row(row)].sum()

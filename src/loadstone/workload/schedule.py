@@ -465,9 +465,7 @@ def _graph_of(workload: AgentTrace, chosen: Sequence[_CopyOfSession]) -> tuple[C
             back.append(0 if whole or not call.kept else place - call.base)
             kept.append(0 if whole else call.kept)
             own.append(_whole_prompt(calls, call) if whole else call.own)
-    offsets, block_offsets = (
-        np.cumsum([0, *map(len, lists)]).astype(np.int64) for lists in (parents, own)
-    )
+    offsets, block_offsets = (np.cumsum([0, *map(len, lists)]).astype(np.int64) for lists in (parents, own))
     graph = CallGraph(
         offsets, np.array([each for of in parents for each in of], np.int32), np.array(sent, bool),
         np.array(copies, np.int32), workload.live,
