@@ -245,7 +245,9 @@ def test_the_same_sessions_in_four_formats_are_the_same() -> None:
     assert (dynamo.block_tokens, weka[0].block_tokens, mlperf.calls) == (64, 64, 71)
     sessions = [each.sessions[0] for each in weka]
     for ours, theirs, texts in zip(sessions, dynamo.sessions, mlperf.sessions, strict=True):
-        one, two = ([(c.after, c.input_tokens, c.output_tokens, c.kept, len(c.own)) for c in of] for of in (ours, theirs))
+        one, two = (
+            [(c.after, c.input_tokens, c.output_tokens, c.kept, len(c.own)) for c in of] for of in (ours, theirs)
+        )
         assert one == two
         delays = np.array([[call.delay_s for call in of[:14]] for of in (ours, theirs, texts)])
         assert np.ptp(delays, axis=0).max() < 0.005
