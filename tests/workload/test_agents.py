@@ -172,7 +172,8 @@ def test_what_is_no_session_is_one_line(tmp_path: Path, text: str) -> None:
 def test_a_tool_s_result_of_megabytes_is_sent(tmp_path: Path) -> None:
     long = "x" * 10_000_000
     messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]},
-                {"role": "tool", "tool_call_id": "1", "content": long}, {"role": "assistant", "content": "done"}]  # fmt: skip
+                {"role": "tool", "tool_call_id": "1", "content": long},
+                {"role": "assistant", "content": "done"}]  # fmt: skip
     read = agents.read(written(tmp_path, [{"messages": messages}]))
     assert read.sessions[0][1].input_tokens == pytest.approx(len(long) / 4, rel=0.001)
 
@@ -223,7 +224,8 @@ def test_sub_agents_spawn_and_join(tmp_path: Path) -> None:
 
 def test_spans_follow_all_that_had_ended(tmp_path: Path) -> None:
     def span(start: int, end: int, text: str) -> Json:
-        facts = {"gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": text}]}]),
+        messages = [{"role": "user", "parts": [{"type": "text", "content": text}]}]
+        facts = {"gen_ai.input.messages": json.dumps(messages),
                  "gen_ai.usage.output_tokens": 7}  # fmt: skip
         times = {"start_time": f"2026-01-01T00:00:{start:02}", "end_time": f"2026-01-01T00:00:{end:02}"}
         return {"trace_id": "t", "attributes": facts, **times}

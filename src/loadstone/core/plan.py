@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from loadstone.core.sessions import CallGraph, take_lists
+from loadstone.core.calls import CallGraph, take_lists
 from loadstone.core.units import show_load
 
 if TYPE_CHECKING:

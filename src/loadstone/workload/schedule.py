@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks, Load, Plan
-from loadstone.core.sessions import CallGraph
 from loadstone.workload import trace
 from loadstone.workload.agents import AgentTrace, Call
 from loadstone.workload.arrivals import arrivals, default_requests, default_warmup, duration_s, mean, profile_arrivals
@@ -93,11 +93,12 @@ def make_plan(
     if isinstance(workload, Trace):
         blocks = _blocks(workload, np.concatenate(traced))
     chats = isinstance(workload, Dataset) and (sessions is not None or workload.chat)
+    demanded = isinstance(workload, Synthetic | Trace | AgentTrace) or output is not None
     return Plan(
         seed=seed,
         cells=tuple(loads),
         workload=describe(workload, output, sessions),
-        exact_output=exact and (isinstance(workload, Synthetic | Trace | AgentTrace) or output is not None),
+        exact_output=exact and demanded,
         prompts=prompts,
         chat=chats or (isinstance(workload, AgentTrace) and not workload.block_tokens),
         blocks=blocks,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.plan import Blocks, Load, Plan
 from loadstone.core.run_folder.folder import replace_file
 from loadstone.core.run_folder.records import read_columns
-from loadstone.core.sessions import CallGraph
 
 if TYPE_CHECKING:
     import numpy as np
