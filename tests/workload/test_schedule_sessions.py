@@ -10,6 +10,7 @@ import pytest
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan, PlannedRequest
+from loadstone.core.sessions import OpenSessions
 from loadstone.workload import trace
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Sessions, Synthetic, Think
@@ -91,14 +92,17 @@ def test_a_system_prompt_comes_on_top_and_once_in_a_session() -> None:
 
 def test_the_next_turn_is_the_next_row_of_the_session() -> None:
     plan = make_plan(FIXED, [Load("concurrency", 1, unit="sessions")], requests=[6], warmup=0, sessions=FOUR)
-    request = plan.request(0, 0)
-    names = []
-    following: PlannedRequest | None = request
-    while following is not None:
-        names.append(following.request_id)
-        following = plan.next_turn(following)
-    assert names == ["0-0", "0-1", "0-2", "0-3"]
-    assert plan.next_turn(plan.request(0, 5)) is None
+    sessions = OpenSessions(plan, 0)
+    seen = [0]
+    for index in seen:
+        assert sessions.sent(index, 0.0) == []
+        seen += [following for _, following in sessions.ended(index, 1.0)]
+        assert sessions.close(index) == (index == 3)
+    assert seen == [0, 1, 2, 3]
+    sessions.sent(4, 0.0)
+    sessions.ended(4, 0.0)
+    sessions.sent(5, 0.0)
+    assert sessions.ended(5, 0.0) == []
 
 
 def test_a_loop_by_time_goes_round_in_whole_sessions() -> None:
@@ -106,7 +110,9 @@ def test_a_loop_by_time_goes_round_in_whole_sessions() -> None:
     plan = make_plan(FIXED, [load], warmup=0, sessions=FOUR)
     count = len(plan.rows(0))
     assert count % 4 == 0
-    assert plan.next_turn(plan.request(0, count - 1)) is None
+    sessions = OpenSessions(plan, 0)
+    sessions.sent(count - 1, 0.0)
+    assert sessions.ended(count - 1, 0.0) == []
     again = plan.request(0, count)
     assert (again.turn, again.session_id) == (0, f"0-{count}")
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.analyse.metrics import parts
+from loadstone.analyse.sessions import cacheable_shares
 from loadstone.core import run_folder
 from loadstone.core.arrays import COLUMNS
 from loadstone.core.plan import Load, Plan
@@ -42,7 +43,11 @@ def breakdown_of(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load,
 
     breakdown = Breakdown([], [], [])
     if plan.has_sessions:
-        breakdown.by_turn.extend(TurnPart(turn=turn, **part) for turn, part in by(_whole("turn")))
+        shares = cacheable_shares(plan, cell)
+        for turn, part in by(_whole("turn")):
+            tokens = part["input_tokens"]
+            shared = round(shares[turn] * tokens) if turn in shares and tokens is not None else None
+            breakdown.by_turn.append(TurnPart(turn=turn, shared_input_tokens=shared, **part))
     urls = info.target.urls if info.target is not None else []
     if len(urls) > 1:
         breakdown.by_replica.extend(

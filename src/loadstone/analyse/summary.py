@@ -18,6 +18,7 @@ from loadstone.analyse.grading.accuracy import grade_cells
 from loadstone.analyse.metrics import CellNumbers, RequestBounds, measure_cell
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
+from loadstone.analyse.sessions import cacheable_shares, session_numbers
 from loadstone.analyse.slo import Bound, bounds_of, probability_of
 from loadstone.core import run_folder
 from loadstone.core.arrays import CHANNELS, COLUMNS, Floats, mask_times
@@ -195,6 +196,7 @@ def _summarise_cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | 
     events = verdict.EventReader(live=not run.simulated)
     numbers = _measure(run, cell, load, bounds, scalars, events, imported)
     summary = _cell_summary(run, cell, load, bounds, numbers)
+    summary.sessions = session_numbers(run.plan, cell, scalars, numbers.duration_s)
     _add_server(summary, run, cell, scalars)
     if not run.simulated:
         summary.drafts = _drafts(summary, run, cell, scalars)
@@ -262,8 +264,18 @@ def _measure(
     )
     shared = promised_tokens(run.plan, cell)
     rows = run.plan.rows(cell)
-    shared = shared[(run.plan.phase[rows.start : rows.stop] == 1) & (shared > 0)]
-    numbers.metrics.shared_input_tokens = int(shared.sum()) if len(shared) else None
+    here = slice(rows.start, rows.stop)
+    measured = (run.plan.phase[here] == 1) & (shared >= 0)
+    metrics, blocks = numbers.metrics, run.plan.blocks
+    if run.plan.graph is not None:
+        share = cacheable_shares(run.plan, cell).get(-1)
+        tokens = metrics.input_tokens
+        metrics.shared_input_tokens = round(share * tokens) if share is not None and tokens is not None else None
+    elif shared[measured].any():
+        metrics.shared_input_tokens = int(shared[measured].sum())
+    if blocks is not None and blocks.tokens and measured.any():
+        whole = -(-run.plan.input_tokens[here][measured].astype(np.int64) // blocks.tokens)
+        metrics.shared_block_share = float((-(-shared[measured] // blocks.tokens)).sum() / whole.sum())
     return numbers
 
 
@@ -327,6 +339,7 @@ def _find(
     return (
         verdict.cell_findings(judged)
         + verdict.kept_findings(info, run.plan, cell, scalars.num_rows)
+        + verdict.session_findings(run.plan, summary.sessions)
         + verdict.prediction_findings(info)
     )
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from loadstone.core.calls import CallGraph, take_lists
 from loadstone.core.units import show_load
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ Phase = Literal["warmup", "measure", "check"]
 
 PHASES: tuple[Phase, ...] = ("warmup", "measure", "check")
 CHECK = PHASES.index("check")
+ASSISTANT = '{"role":"assistant"'
+"""How the JSON of an answer begins, of messages that are blocks."""
 
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,6 +112,9 @@ class PlannedRequest:
     `prompt` is None where it is synthetic; `chat`: it is messages as a JSON array, not text.
     `turn` counts from 0 within a session, None outside of one; `think_s` lies between the answer to the turn before
     and this one. `blocks`: the prompt is made of these, `block_tokens` each, shared with all that name them too.
+    `messages`: the whole prompt, each as JSON; `prompt` has then the body's further fields, as a JSON object.
+    `answers`: which of the messages, by place, the server's own answer to a turn of the session replaces.
+    `copy`: of a session that a cell has several times, which one it is: each has its own words.
     """
 
     cell: int
@@ -125,6 +131,9 @@ class PlannedRequest:
     think_s: float = 0.0
     blocks: tuple[int, ...] = ()
     block_tokens: int = 0
+    messages: tuple[str, ...] = ()
+    answers: tuple[tuple[int, int], ...] = ()
+    copy: int = 0
 
     @property
     def request_id(self) -> str:
@@ -138,26 +147,65 @@ class PlannedRequest:
 
 @dataclass(eq=False)
 class Blocks:
-    """The blocks that each row's prompt is made of: ids[offsets[row]:offsets[row + 1]], `tokens` tokens each.
+    """The blocks that each row's prompt is made of, `tokens` tokens each; 0: they are messages, numbers of `prompts`.
 
-    offsets i8, one more than rows; ids i4. The last block of a row may be cut by its length.
+    A row's own are ids[offsets[row]:offsets[row + 1]]. They follow the first `kept` blocks of the row that is `back`
+    rows before it, where these are known. offsets i8, one more than rows; ids, back, kept i4. The last block of a row
+    may be cut by its length.
     """
 
     tokens: int
     offsets: NDArray[np.int64]
     ids: NDArray[np.int32]
+    back: NDArray[np.int32] | None = None
+    kept: NDArray[np.int32] | None = None
+
+    def own(self, row: int) -> NDArray[np.int32]:
+        return self.ids[self.offsets[row] : self.offsets[row + 1]]
+
+    def lineage(self, row: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (row, first, end): whose own blocks stand in this row's prompt from place `first` to before `end`,
+        from the last to the first.
+        """
+        end = None
+        while True:
+            kept = 0 if self.kept is None else int(self.kept[row])
+            whole = kept + int(self.offsets[row + 1] - self.offsets[row])
+            end = whole if end is None else min(end, whole)
+            if end > kept:
+                yield row, kept, end
+            end = min(end, kept)
+            if self.back is None or not end or not self.back[row]:
+                return
+            row -= int(self.back[row])
 
     def take_row(self, row: int) -> NDArray[np.int32]:
-        return self.ids[self.offsets[row] : self.offsets[row + 1]]
+        import numpy as np
+
+        if self.back is None:
+            return self.own(row)
+        pieces = [self.own(each)[: end - first] for each, first, end in self.lineage(row)]
+        return np.concatenate(pieces[::-1]) if pieces else self.own(row)
 
     def take(self, rows: NDArray[np.int64]) -> Blocks:
         """Select the blocks of these rows, in their order."""
         import numpy as np
 
-        lengths = np.diff(self.offsets)[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-        return Blocks(self.tokens, offsets, self.ids[np.repeat(self.offsets[:-1][rows], lengths) + within])
+        offsets, ids = take_lists(self.offsets, self.ids, rows)
+        if self.back is None or self.kept is None:
+            return Blocks(self.tokens, offsets, ids)
+        back, kept = self.back[rows], self.kept[rows]
+        before = np.arange(len(rows)) - back
+        left = np.flatnonzero((kept > 0) & ((before < 0) | (rows[before.clip(0)] != rows - back)))
+        if len(left):
+            # The row that they go on from is not among these.
+            pieces = np.split(ids, offsets[1:-1])
+            for at in left.tolist():
+                pieces[at] = self.take_row(int(rows[at]))
+                back[at] = kept[at] = 0
+            offsets = np.cumsum([0, *map(len, pieces)]).astype(np.int64)
+            ids = np.concatenate(pieces)
+        return Blocks(self.tokens, offsets, ids, back, kept)
 
 
 @dataclass(eq=False)
@@ -172,7 +220,8 @@ class Plan:
     think_s f8; prompt i4 (index into `prompts`; −1: synthetic).
 
     Turns of a session follow one another. `prompts` holds texts or, with `chat`, messages as JSON arrays.
-    `blocks`: what synthetic prompts of a trace share, None where they share nothing.
+    `blocks`: what synthetic prompts of a trace share, or the messages of sessions; None where there are none.
+    `graph`: of sessions whose calls do not simply follow one another, or bring their whole prompts.
     `exact_output`: output lengths are demanded, not a cap.
     `cyclic`: cells that run by time in a closed loop go round their rows again with new indices.
     """
@@ -194,6 +243,7 @@ class Plan:
     prompts: list[str] = field(default_factory=list)
     chat: bool = False
     blocks: Blocks | None = None
+    graph: CallGraph | None = None
 
     COLUMNS = (
         "cell", "phase", "intended_s", "input_tokens", "output_tokens", "prefix_group", "prefix_tokens", "turn",
@@ -219,7 +269,14 @@ class Plan:
         digest.update(each[self.prompt].tobytes())
         if self.blocks is not None:
             digest.update(msgspec.json.encode(self.blocks.tokens))
-            digest.update(self.blocks.offsets.tobytes() + self.blocks.ids.tobytes())
+            ids = self.blocks.ids if self.blocks.tokens else each[self.blocks.ids]
+            digest.update(self.blocks.offsets.tobytes() + ids.tobytes())
+        if (graph := self.graph) is not None:
+            digest.update(msgspec.json.encode(graph.live))
+            columns: list[NDArray[Any]] = [graph.offsets, graph.parents, graph.sent, graph.copy]
+            kept = [] if self.blocks is None else [self.blocks.back, self.blocks.kept]
+            columns += [column for column in kept if column is not None]
+            digest.update(b"".join([column.tobytes() for column in columns]))
         return digest.hexdigest()[:12]
 
     @cached_property
@@ -275,15 +332,27 @@ class Plan:
             return rows[warm + (index - warm) % (len(rows) - warm)]
         raise IndexError(f"cell {cell} has {len(rows)} requests; there is none with index {index}")
 
-    def next_turn(self, request: PlannedRequest) -> PlannedRequest | None:
-        """Return the turn after `request` in its session, if there is one."""
-        if request.turn is None:
-            return None
-        try:
-            following = self.request(request.cell, request.index + 1)
-        except IndexError:
-            return None
-        return following if following.turn else None
+    def copy(self, cell: int, index: int) -> int:
+        """Return which copy of its session a request is of, counted over all laps of a cell that goes round."""
+        if self.graph is None:
+            return 0
+        rows = self.rows(cell)
+        copy = int(self.graph.copy[self.row(cell, index)])
+        if index < len(rows):
+            return copy
+        warm = self.warmup_count(cell)
+        lap = (index - warm) // (len(rows) - warm)
+        return copy + lap * (1 + int(self.graph.copy[rows.start : rows.stop].max()))
+
+    def take(self, rows: NDArray[np.int64], **changes: Any) -> Plan:
+        """Return a plan of these rows, in their order, with other columns where `changes` has them."""
+        columns = {name: getattr(self, name)[rows] for name in self.COLUMNS}
+        return replace(
+            self,
+            blocks=None if self.blocks is None else self.blocks.take(rows),
+            graph=None if self.graph is None else self.graph.take(rows),
+            **(columns | changes),
+        )
 
     def request(self, cell: int, index: int) -> PlannedRequest:
         """Return request `index` of `cell`. Raises IndexError where there is no such request."""
@@ -293,6 +362,8 @@ class Plan:
         text = int(self.prompt[row])
         turn = int(self.turn[row])
         blocks = self.blocks
+        ids: list[int] = [] if blocks is None else blocks.take_row(row).tolist()
+        of_messages = blocks is not None and not blocks.tokens
         return PlannedRequest(
             cell=cell,
             index=index,
@@ -303,12 +374,27 @@ class Plan:
             prefix_group=None if group < 0 else group,
             prefix_tokens=int(self.prefix_tokens[row]),
             prompt=None if text < 0 else self.prompts[text],
-            chat=(self.chat or self.phase[row] == CHECK) and text >= 0,
+            chat=(self.chat or self.phase[row] == CHECK) and (text >= 0 or of_messages),
             turn=None if turn < 0 else turn,
             think_s=float(self.think_s[row]),
-            blocks=() if blocks is None else tuple(blocks.take_row(row).tolist()),
+            blocks=() if of_messages else tuple(ids),
             block_tokens=0 if blocks is None else blocks.tokens,
+            messages=tuple([self.prompts[each] for each in ids]) if of_messages else (),
+            answers=tuple(self.live_answers(row)),
+            copy=self.copy(cell, index),
         )
+
+    def live_answers(self, row: int) -> Iterator[tuple[int, int]]:
+        """Yield (place, turn): which messages of a row's prompt the server's own answer to a turn replaces."""
+        blocks = self.blocks
+        if self.graph is None or not self.graph.live or blocks is None or blocks.back is None or blocks.kept is None:
+            return
+        for each, first, _ in blocks.lineage(row):
+            before = each - int(blocks.back[each])
+            own = blocks.own(each)
+            whole = int(blocks.kept[before]) + len(blocks.own(before))
+            if before != each and first == whole and self.prompts[own[0]].startswith(ASSISTANT):
+                yield first, int(self.turn[before])
 
     def __iter__(self) -> Iterator[PlannedRequest]:
         for cell in range(len(self.cells)):

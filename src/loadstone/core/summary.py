@@ -219,6 +219,7 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     output_events            stream events that carried those of ok and short requests
     cached_input_tokens      of measured requests; None where never reported
     shared_input_tokens      that measured requests share with earlier ones on purpose: the most a cache could give
+    shared_block_share       of the blocks of prompts, those that they share so: what others call cache efficiency
     output_tokens_per_s      output_tokens / the cell's duration_s
     total_tokens_per_s       (input_tokens + output_tokens) / duration_s
     requests_per_s           (ok + short) / duration_s
@@ -254,6 +255,7 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     thinking_share: float | None = None
     tool_call_tokens: int | None = None
     answer_tokens_per_s: float | None = None
+    shared_block_share: float | None = None
     j_per_output_token: float | None = None
     j_per_total_token: float | None = None
     goodput_per_s: float | None = None
@@ -327,9 +329,36 @@ class Part(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class TurnPart(Part, kw_only=True, frozen=True):
-    """One turn of all sessions, counted from 0."""
+    """One turn of all sessions, counted from 0.
+
+    shared_input_tokens  that the plan's sessions share with earlier calls: the most a cache could give; null where
+                         the plan does not say
+    """
 
     turn: int
+    shared_input_tokens: int | None = None
+
+
+class SessionNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The numbers of a cell's measured sessions of agents. A session is measured if its first call is.
+
+    sessions      that began; finished: of which every call ended well; failed: of which a call did not
+    task_s        of those finished: from the first call's sending to the last one's end
+    model_s       mean time of a finished session in which calls were under way; tool_s: and in which none was
+    waiting_share of the finished sessions' time, the part in which they waited for tools
+    per_hour      finished sessions / duration of the cell
+    calls         mean calls of a session
+    """
+
+    sessions: int
+    finished: int
+    failed: int
+    task_s: Latency | None = _null()
+    model_s: float | None = _null()
+    tool_s: float | None = _null()
+    waiting_share: float | None = _null()
+    per_hour: float | None = _null()
+    calls: float | None = _null()
 
 
 class ReplicaPart(Part, kw_only=True, frozen=True):
@@ -583,6 +612,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     by_turn: list[TurnPart] = []
     by_replica: list[ReplicaPart] = []
     by_piece: list[PiecePart] = []
+    sessions: SessionNumbers | None = None
     client: Client = msgspec.field(default_factory=Client)
     measured_by: str | None = None
     definitions: str | UnsetType | None = UNSET

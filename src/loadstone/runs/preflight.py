@@ -129,14 +129,14 @@ def probe(options: Options, plan: Plan, servers: Servers, headers: list[tuple[st
     urls, client, structured = servers.urls, options.client, options.workload.structured
     needs = Requirements(
         model=options.target.model if servers.engine is None else servers.engine.launch.model,
-        endpoint=client.endpoint,
+        endpoint=client.endpoint or ("chat" if plan.graph is not None and plan.chat else None),
         tokenizer=client.tokenizer,
         sampling=options.sampling.sampling,
         structured=parse_structured(structured) if structured is not None else None,
         extra=dict(client.extra_body),
         stream=client.stream,
         exact=plan.exact_output,
-        text_only=plan.has_sessions,
+        text_only=plan.has_sessions and (plan.graph is None or plan.chat),
     )
     with attach.connect(urls[0], client.endpoint, headers, client.proxy) as server:
         target, vocabulary, request = attach.attach(server, needs)
@@ -174,7 +174,7 @@ def plan_for(planner: Planner, draft: Plan, server: ProbedServer, client: Client
     where that decides how many there are. `draft`: made without knowing the server. Raises InputError.
     """
     workload, most = planner.options.workload, server.target.max_model_tokens
-    if workload.trace is not None:
+    if workload.trace is not None or workload.agents is not None:
         return planner.plan(most, server.target.overhead_tokens + 1), []
     if workload.dataset is not None and workload.turns is None and most is not None:
         with count_long_prompts(client, server) as beyond:

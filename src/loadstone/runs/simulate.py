@@ -27,7 +27,7 @@ from loadstone.core.summary import SCHEMA, Summary
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.bound_errors import bound_factors, estimate_error
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.client import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
+from loadstone.predict.simulator.client import TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request, routed
 from loadstone.predict.simulator.interval import CellIntervals, answer_s, beginning, intervals
 from loadstone.predict.simulator.run import Counters
@@ -46,6 +46,7 @@ from loadstone.predict.step_time.step import first_token_s, parts_of
 from loadstone.runs import execution
 from loadstone.workload.options import SimulateOptions, SimulatorOptions, change
 from loadstone.workload.planning import Planner
+from loadstone.workload.prompts import CHARACTERS_PER_TOKEN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,7 +111,8 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         asked = dataclasses.replace(asked, acceptance=fleet.model.profile.acceptance)
     longest, limit = longest_request(deployment, fleet.policy)
     planner = Planner(options)
-    plan = planner.plan(longest if options.workload.trace is not None else None)
+    has_lengths = options.workload.trace is not None or options.workload.agents is not None
+    plan = planner.plan(longest if has_lengths else None)
     if asked.offline:
         if not all(load.is_burst for load in plan.cells):
             raise InputError("--offline: a batch is there whole; give its size with --rate inf --requests 32,64")

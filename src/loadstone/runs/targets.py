@@ -13,6 +13,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.server import shown
+from loadstone.predict.simulator.client import whole_prompts
 from loadstone.runs.launched import launch_for, started
 from loadstone.workload.option_values import DEFAULT_SIM
 from loadstone.workload.options import TargetOptions
@@ -91,6 +92,9 @@ def longest_tokens(plan: Plan) -> int:
     """
     import numpy as np
 
+    if plan.graph is not None:
+        cells = range(len(plan.cells))
+        return max(int((whole_prompts(plan, cell) + plan.output_tokens[plan.rows(cell)]).max()) for cell in cells)
     tokens = plan.input_tokens.clip(min=2048 if plan.has_texts else 1).astype(np.int64) + plan.output_tokens
     if not plan.has_sessions:
         return int(tokens.max())

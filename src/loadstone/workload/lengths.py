@@ -169,25 +169,27 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     think: Think = Think()
 
 
-def parse_think(text: str) -> Think:
-    """Read a Think from `2s`, `uniform:1s:3s`, `exponential:2s` or `lognormal:2s:0.5`. Raises InputError."""
+def parse_think(text: str, what: str = "--think-time") -> Think:
+    """Read a Think from `2s`, `uniform:1s:3s`, `exponential:2s` or `lognormal:2s:0.5`; `what` names the flag. Raises
+    InputError.
+    """
     kind, *numbers = text.strip().split(":")
     if not numbers:
-        return Think("fixed", parse_seconds(kind, "--think-time"))
+        return Think("fixed", parse_seconds(kind, what))
     expected = {"fixed": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(kind)
     if expected != len(numbers):
         raise InputError(
-            f"--think-time: {text!r} is not a pause; write 2s, uniform:1s:3s, exponential:2s or lognormal:2s:0.5"
+            f"{what}: {text!r} is not a pause; write 2s, uniform:1s:3s, exponential:2s or lognormal:2s:0.5"
         )
-    first = parse_seconds(numbers[0], "--think-time")
+    first = parse_seconds(numbers[0], what)
     if kind == "uniform":
-        high_s = parse_seconds(numbers[1], "--think-time")
+        high_s = parse_seconds(numbers[1], what)
         if high_s < first:
-            raise InputError(f"--think-time: {text!r} goes from more to less; write the shorter time first")
+            raise InputError(f"{what}: {text!r} goes from more to less; write the shorter time first")
         return Think("uniform", (first + high_s) / 2, low_s=first, high_s=high_s)
     if kind == "lognormal":
-        sd = parse_seconds(numbers[1], f"--think-time: the spread in {text!r}")
+        sd = parse_seconds(numbers[1], f"{what}: the spread in {text!r}")
         if first <= 0:
-            raise InputError(f"--think-time: {text!r}: a lognormal pause needs a median above 0")
+            raise InputError(f"{what}: {text!r}: a lognormal pause needs a median above 0")
         return Think("lognormal", first, sd=sd)
     return Think("exponential" if kind == "exponential" else "fixed", first)

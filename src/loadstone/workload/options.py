@@ -177,6 +177,21 @@ class WorkloadOptions(Flags):
     trace: Path | None = flag(
         WORKLOAD, "replay this trace at its own times: Azure, Mooncake, BurstGPT, plain CSV, JSONL", read=values.path
     )
+    agents: Path | None = flag(
+        WORKLOAD,
+        "replay sessions of agents: Weka, Mooncake or Dynamo rows, MLPerf, OpenAI messages, OpenTelemetry spans; "
+        "loads then count sessions",
+        read=values.path,
+    )
+    answers: Literal["recorded", "live"] = flag(
+        WORKLOAD, "with --agents: whose answers later prompts hold, the file's or the server's own", "recorded"
+    )
+    tool_time: str | None = flag(
+        WORKLOAD,
+        "with --agents: pauses between calls, a multiple of the recorded, 0.5x, or drawn: 2s, exponential:2s "
+        "[default: 1x]",
+        read=values.text,
+    )
     time_scale: Sequence[float] = flag(
         WORKLOAD,
         "multiply a trace's times by this; 0.1: ten times as fast; a list: a cell each [default: 1]",
@@ -190,7 +205,7 @@ class WorkloadOptions(Flags):
     length_scale: float | None = flag(
         WORKLOAD, "multiply a trace's lengths in tokens by this; prefixes stay shared", limits=ABOVE_0
     )
-    skip_bad: bool = flag(WORKLOAD, "leave out bad lines of a trace or dataset, and report how many", False)
+    skip_bad: bool = flag(WORKLOAD, "leave out bad lines of a file, and report how many", False)
     plan: Path | None = flag(WORKLOAD, "replay the plan of a run folder, or a plan.parquet", read=values.path)
     seed: int = flag(
         WORKLOAD,

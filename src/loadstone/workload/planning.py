@@ -13,7 +13,7 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan, Unit
 from loadstone.core.text import excerpt
-from loadstone.workload import arrivals, dataset, trace
+from loadstone.workload import agents, arrivals, dataset, option_values, trace
 from loadstone.workload.checks import CheckSet, mix, read_checks
 from loadstone.workload.lengths import Length, Sessions, Synthetic, parse_length, parse_think
 from loadstone.workload.options import (
@@ -37,6 +37,8 @@ _WITH_A_PLAN = ("plan", "structured", "grace")
 """Options that --plan leaves open."""
 _WITH_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale")
 """Options that need --trace."""
+_WITH_AGENTS = ("answers", "tool-time")
+"""Options that need --agents."""
 
 
 class Beyond(Protocol):
@@ -73,7 +75,7 @@ class Planner:
     def chooses_length(self) -> bool:
         """True where nobody says how many single requests come at a rate: they then last for several E2Es."""
         workload, load = self.options.workload, self.options.load
-        files = workload.plan is not None or workload.trace is not None
+        files = workload.plan is not None or workload.trace is not None or workload.agents is not None
         open_loop = any(rate < math.inf for rate in load.rate)
         return open_loop and not (_is_counted(load) or files or workload.turns is not None)
 
@@ -100,7 +102,8 @@ class Planner:
             "length_scale": asked.length_scale,
         }
         workload = self._fit(max_tokens, beyond, cut)
-        loads, requests = _loads(options, workload, "requests" if self._sessions is None else "sessions")
+        single = self._sessions is None and asked.agents is None
+        loads, requests = _loads(options, workload, "requests" if single else "sessions")
         if e2e_s and self.chooses_length:
             requests = [
                 arrivals.default_requests(load, expected) for load, expected in zip(loads, e2e_s, strict=True)
@@ -140,6 +143,10 @@ class Planner:
     def _fit(self, max_tokens: int | None, beyond: Beyond | None, cut: dict[str, Any]) -> Workload:
         """Leave out what is not to be sent; `cut` gets how much of a data set that is."""
         workload = self._workload
+        if isinstance(workload, agents.AgentTrace):
+            within = workload if max_tokens is None else workload.within(max_tokens)
+            cut["overflowed"] = within.overflowed
+            return within
         if isinstance(workload, trace.Trace):
             return _cut_trace(self.options, workload, max_tokens)
         if not isinstance(workload, dataset.Dataset) or beyond is None or not self.options.workload.skip_bad:
@@ -221,8 +228,10 @@ def _check_combinations(asked: WorkloadOptions) -> None:
     for flag in changed_flags(asked):
         if flag in _WITH_A_TRACE and asked.trace is None:
             raise InputError(f"--{flag}: says how a trace is replayed; it goes with --trace")
-    if asked.skip_bad and asked.trace is None and asked.dataset is None:
-        raise InputError("--skip-bad: leaves out bad lines of a file; it goes with --trace or --dataset")
+        if flag in _WITH_AGENTS and asked.agents is None:
+            raise InputError(f"--{flag}: says how sessions are replayed; it goes with --agents")
+    if asked.skip_bad and asked.trace is None and asked.dataset is None and asked.agents is None:
+        raise InputError("--skip-bad: leaves out bad lines of a file; it goes with --trace, --dataset or --agents")
 
 
 # --- what is sent ---------------------------------------------------------------------------------------------
@@ -239,6 +248,11 @@ def _sessions(asked: WorkloadOptions) -> Sessions | None:
 
 def _read_workload(asked: WorkloadOptions, sessions: Sessions | None) -> tuple[Workload, Length | None]:
     """Return the workload; and, for a data set, how long answers should be where it does not say."""
+    if asked.agents is not None:
+        for flag in changed_flags(asked):
+            if flag in ("input", "dataset", "trace", "prefix", "turns", "think-time", "range-ratio"):
+                raise InputError(f"--agents and --{flag}: the file says what is asked, and when; give one")
+        return _read_agents(asked, asked.agents), None
     if asked.trace is not None:
         for flag in changed_flags(asked):
             if flag in ("input", "output", "dataset", "prefix", "turns", "range-ratio"):
@@ -258,6 +272,34 @@ def _read_workload(asked: WorkloadOptions, sessions: Sessions | None) -> tuple[W
         system_prompt=sessions is not None,
     )
     return synthetic, None
+
+
+def _read_agents(asked: WorkloadOptions, path: Path) -> agents.AgentTrace:
+    """Read sessions of agents, with the pauses and lengths asked for. Raises InputError."""
+    import numpy as np
+
+    read = agents.read(path, skip_bad=asked.skip_bad)
+    if asked.answers == "live":
+        if read.block_tokens:
+            raise InputError("--answers live: the file has no messages that could hold them; leave it out")
+        read = msgspec.structs.replace(read, live=True)
+    unknown = sum(not call.output_tokens for calls in read.sessions for call in calls)
+    if unknown:
+        if asked.output is None:
+            raise InputError(
+                f"--output: {unknown} calls of {path} have no answer there, nor its length; give e.g. --output 256"
+            )
+        lengths = parse_length(asked.output, 1.0, "--output").draw(np.random.default_rng([asked.seed, 0]), unknown)
+        read = read.with_outputs(lengths)
+    if asked.tool_time is None:
+        return read
+    scale = asked.tool_time.strip().removesuffix("x")
+    if scale != asked.tool_time.strip():
+        factors = option_values.numbers(scale, "--tool-time")
+        if len(factors) != 1 or factors[0] < 0:
+            raise InputError(f"--tool-time: {asked.tool_time!r} is no multiple of the recorded; write e.g. 0.5x")
+        return read.with_pauses(factors[0], None, asked.seed)
+    return read.with_pauses(1.0, parse_think(asked.tool_time, "--tool-time"), asked.seed)
 
 
 def _without_longer(prompts: dataset.Dataset, output: Length | None, beyond: Beyond) -> dataset.Dataset:

@@ -5,13 +5,23 @@ nothing is stored, and a new salt makes every prompt of a run new to every prefi
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
-from loadstone.core.plan import PlannedRequest
+from loadstone.core.plan import Plan, PlannedRequest
+
+CHARACTERS_PER_TOKEN = 4.0
+"""Where a file's text decides how long a prompt is: OpenAI's rule of thumb for English."""
+
+
+_KEPT_SESSIONS = 64
+"""Sessions whose last prompt is kept, to write the next one from."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
@@ -41,6 +51,7 @@ class PromptWriter:
         self._key = f"{seed}/{salt}/"
         self._salt = salt
         self._prefixes: dict[tuple[int, int, int], bytes] = {}
+        self._session_blocks: dict[str | None, tuple[tuple[int, ...], list[int], bytes]] = {}
         if self._as_ids:
             # Equal width, padded with spaces (JSON allows them): then a prompt is one gather from a table.
             width = len(str(max(vocabulary.ids)))
@@ -54,11 +65,16 @@ class PromptWriter:
         """Write the prompt (a JSON string, or array of ids) or, for chat, the array of messages."""
         return self.closed(self.opened(request), request)
 
-    def opened(self, request: PlannedRequest, history: bytes = b"") -> bytes:
+    def opened(
+        self, request: PlannedRequest, history: bytes = b"", answers: Mapping[int, str] | None = None
+    ) -> bytes:
         """Write the prompt without its closing bracket or quotation mark.
 
-        `history`: what `answered` made of the turn before, for a later turn of a session. Raises InputError.
+        `history`: what `answered` made of the turn before, for a later turn of a session; `answers`: what the server
+        answered to turns of the session, where those stand in the prompt. Raises InputError.
         """
+        if request.messages:
+            return self._from_messages(request, answers or {})
         if request.prompt is not None:
             return self._from_file(request, history)
         own = request.input_tokens - request.prefix_tokens - (0 if history else self._overhead)
@@ -69,12 +85,11 @@ class PromptWriter:
                 + f"; ask for at least {request.prefix_tokens + self._overhead + 1}"
             )
         pieces = b""
-        for block in request.blocks:
+        if request.blocks:
             # All of a request's tokens are its blocks', the last one cut short; so is what the server adds.
-            pieces += self._pieces(f"block/{request.cell}/{block}", min(own, request.block_tokens))
-            own -= request.block_tokens
-            if own <= 0:
-                break
+            count = min(len(request.blocks), -(-own // request.block_tokens))
+            pieces = self._blocks(request, count, own - (count - 1) * request.block_tokens)
+            own -= count * request.block_tokens
         if own > 0:
             pieces += self._pieces(f"{request.cell}-{request.index}", own)
         if self._chat and request.prefix_tokens and request.turn is not None:
@@ -94,6 +109,8 @@ class PromptWriter:
         closed = opened + (b'"' if opened.startswith(b'"') else b"]")
         if not self._chat or not request.chat or not (request.prompt or "").startswith("{"):
             return closed
+        if request.messages:
+            return closed + b"," + (request.prompt or "")[1:-1].encode()
         fields = msgspec.json.decode(request.prompt or "")
         del fields["messages"]
         # What a grader needs is not for the server.
@@ -128,6 +145,50 @@ class PromptWriter:
         words = self._words
         return b"".join([words[pick] for pick in picks.tolist()])
 
+    def _blocks(self, request: PlannedRequest, count: int, last: int) -> bytes:
+        """Join the first `count` of a request's blocks, of the last of which are `last` tokens at most.
+
+        A session's prompts begin alike: the one before is kept, and what is new is written.
+        """
+        name = f"block/{request.cell}/{request.copy}/" if request.copy else f"block/{request.cell}/"
+        full, (before, ends, written) = count - 1, self._session_blocks.pop(request.session_id, ((), [0], b""))
+        same = 0
+        for mine, other in zip(request.blocks[:full], before, strict=False):
+            if mine != other:
+                break
+            same += 1
+        ends = ends[: same + 1]
+        fresh = [self._pieces(f"{name}{block}", request.block_tokens) for block in request.blocks[same:full]]
+        for piece in fresh:
+            ends.append(ends[-1] + len(piece))
+        whole = b"".join([written[: ends[same]], *fresh])
+        if request.session_id is not None:
+            self._session_blocks[request.session_id] = (request.blocks[:full], ends, whole)
+            if len(self._session_blocks) > _KEPT_SESSIONS:
+                del self._session_blocks[next(iter(self._session_blocks))]
+        return whole + self._pieces(f"{name}{request.blocks[full]}", min(last, request.block_tokens))
+
+    def _from_messages(self, request: PlannedRequest, answers: Mapping[int, str]) -> bytes:
+        """Write a session's messages as they were recorded, with a mark in front that is new for every run, cell and
+        copy of the session; in live sessions the server's own answers stand in the place of the recorded ones.
+        """
+        messages = list(request.messages)
+        for place, turn in request.answers:
+            if turn in answers:
+                answer = msgspec.json.decode(messages[place])
+                answer["content"] = answers[turn].encode("utf-8", "replace").decode()
+                messages[place] = msgspec.json.encode(answer).decode()
+        mark = ""
+        if self._salt is not None:
+            key = f"{self._key}{request.cell}/{request.copy}"
+            mark = f"[{hashlib.shake_128(key.encode()).hexdigest(4)}] "
+        if not self._chat:
+            text = "\n\n".join([_content(msgspec.json.decode(message)) for message in messages])
+            return b'"' + msgspec.json.encode(mark + text)[1:-1]
+        if mark:
+            messages[0] = msgspec.json.encode(_marked(msgspec.json.decode(messages[0]), mark)).decode()
+        return b"[" + ",".join(messages).encode()
+
     def _prefix(self, request: PlannedRequest) -> bytes:
         key = (request.cell, request.prefix_group or 0, request.prefix_tokens)
         if key not in self._prefixes:
@@ -153,12 +214,41 @@ class PromptWriter:
             return (history or b'"') + msgspec.json.encode(mark + text)[1:-1]
         if messages is None:
             messages = [{"role": "user", "content": prompt}]
-        first = messages[0]
-        if isinstance(first.get("content"), str):
-            first = {**first, "content": mark + first["content"]}
-        elif mark:
-            first = {**first, "content": [{"type": "text", "text": mark}, *(first.get("content") or [])]}
+        first = _marked(messages[0], mark)
         return (history + b"," if history else b"[") + msgspec.json.encode([first, *messages[1:]])[1:-1]
+
+
+def _marked(message: dict[str, Any], mark: str) -> dict[str, Any]:
+    if isinstance(message.get("content"), str):
+        return {**message, "content": mark + message["content"]}
+    if not mark:
+        return message
+    return {**message, "content": [{"type": "text", "text": mark}, *(message.get("content") or [])]}
+
+
+def text_tokens(prompt: str) -> int:
+    """Estimate the tokens of a text."""
+    return max(1, math.ceil(len(prompt) / CHARACTERS_PER_TOKEN))
+
+
+def count_text_tokens(plan: Plan, cell: int) -> NDArray[np.int64]:
+    """Estimate the prompt tokens of a cell's requests that are texts or messages."""
+    rows = plan.rows(cell)
+    sizes = np.array([*map(text_tokens, plan.prompts), 0], np.int64)  # the last for −1
+    total = sizes[plan.prompt[rows.start : rows.stop]]
+    if plan.blocks is None or plan.blocks.tokens:
+        return total
+    blocks, before = plan.blocks, np.zeros(len(rows), np.int64)
+    for place, row in enumerate(rows):
+        kept, back = (0, 0) if blocks.back is None or blocks.kept is None else (blocks.kept[row], blocks.back[row])
+        own = blocks.own(row)
+        before_row = row - int(back)
+        begun = 0 if blocks.kept is None else int(blocks.kept[before_row])
+        if kept and back <= place and kept == begun + len(blocks.own(before_row)):
+            before[place] = before[place - back] + sizes[own].sum()
+        else:
+            before[place] = sizes[blocks.take_row(row)].sum()
+    return total + before
 
 
 def prompt_text(prompt: str, chat: bool) -> str:

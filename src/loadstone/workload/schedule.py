@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks, Load, Plan
 from loadstone.workload import trace
+from loadstone.workload.agents import AgentTrace, Call
 from loadstone.workload.arrivals import arrivals, default_requests, default_warmup, duration_s, mean, profile_arrivals
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Sessions, Synthetic
+from loadstone.workload.prompts import text_tokens
 from loadstone.workload.trace import Trace
 
 Rows = dict[str, NDArray[Any]]
 """Columns of a plan's cell, by their name in the Plan."""
-Workload = Synthetic | Dataset | Trace
+Workload = Synthetic | Dataset | Trace | AgentTrace
 
 
 _LENGTHS, _GROUPS, _ARRIVALS, _ORDER, _TURNS, _THINK = range(6)
@@ -58,6 +61,7 @@ def make_plan(
     """
     columns: dict[str, list[NDArray[Any]]] = {name: [] for name in Plan.COLUMNS}
     traced: list[NDArray[np.int64]] = []
+    called: list[_CopyOfSession] = []
     for cell, load in enumerate(loads):
         requested = requests[cell] if requests is not None else None
         measured = workload.count if isinstance(workload, Trace) and load.process == "trace" else None
@@ -65,6 +69,10 @@ def make_plan(
         if isinstance(workload, Trace):
             rows = _trace_rows(workload, load, warm, requested, seed, cell)
             traced.append(rows.pop("line"))
+        elif isinstance(workload, AgentTrace):
+            chosen = _choose_sessions(workload, load, warm, requested, seed)
+            rows = _agent_rows(workload, chosen, load, [seed, _ARRIVALS, cell])
+            called += chosen
         else:
             rows = _draw_rows(workload, load, warm, requested, sessions, output, seed, cell)
         count = len(rows["intended_s"])
@@ -73,20 +81,28 @@ def make_plan(
             columns[name].append(values)
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     prompts: list[str] = []
-    if not isinstance(workload, Synthetic) and workload.prompts:
+    graph, blocks = None, None
+    if isinstance(workload, AgentTrace):
+        graph, blocks = _graph_of(workload, called)
+        prompts = workload.prompts
+    elif not isinstance(workload, Synthetic) and workload.prompts:
         texts = workload.prompts
         if sessions is not None and isinstance(workload, Dataset):
             texts = [turn for turns in workload.turns for turn in turns]
         joined["prompt"], prompts = _sort_by_first_use(joined["prompt"], texts)
+    if isinstance(workload, Trace):
+        blocks = _blocks(workload, np.concatenate(traced))
     chats = isinstance(workload, Dataset) and (sessions is not None or workload.chat)
+    demanded = isinstance(workload, Synthetic | Trace | AgentTrace) or output is not None
     return Plan(
         seed=seed,
         cells=tuple(loads),
         workload=describe(workload, output, sessions),
-        exact_output=exact and (isinstance(workload, Synthetic | Trace) or output is not None),
+        exact_output=exact and demanded,
         prompts=prompts,
-        chat=chats,
-        blocks=_blocks(workload, np.concatenate(traced)) if isinstance(workload, Trace) else None,
+        chat=chats or (isinstance(workload, AgentTrace) and not workload.block_tokens),
+        blocks=blocks,
+        graph=graph,
         **joined,
     )
 
@@ -108,11 +124,44 @@ def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
     """
     rows = plan.rows(cell)
     shared = plan.prefix_tokens[rows.start : rows.stop].copy()
+    if plan.graph is not None:
+        return _promised_to_calls(plan, cell)
     if plan.blocks is not None:
         lengths = plan.input_tokens[rows.start : rows.stop]
         blocks = plan.blocks.take(np.arange(rows.start, rows.stop))
         shared = trace.promised_tokens(blocks.offsets, blocks.ids, blocks.tokens, lengths)
     return np.where(plan.turn[rows.start : rows.stop] > 0, -1, shared).astype(np.int32)
+
+
+def _promised_to_calls(plan: Plan, cell: int) -> NDArray[np.int32]:
+    """Count the tokens that each call's prompt shares with an earlier one of its session, or of any other with the
+    same words, in the plan's order; of live sessions, where answers decide, 0.
+    """
+    rows, blocks = plan.rows(cell), plan.blocks
+    shared = np.zeros(len(rows), np.int64)
+    if blocks is None or plan.graph is None:
+        return shared.astype(np.int32)
+    texts = np.array([text_tokens(text) for text in plan.prompts] or [1]) if not blocks.tokens else None
+    lengths = plan.input_tokens[rows.start : rows.stop].astype(np.int64) if blocks.tokens else None
+    tree: dict[tuple[int, int], int] = {}
+    paths: list[list[int]] = []
+    for place, row in enumerate(rows):
+        # The nodes of the tree, one for each block, with all before it; those of what is kept are known.
+        kept = 0 if blocks.kept is None else int(blocks.kept[row])
+        back = 0 if blocks.back is None else int(blocks.back[row])
+        path = paths[place - back][:kept] if kept else []
+        node = path[-1] if path else -1 - int(plan.graph.copy[row])
+        for block in blocks.own(row).tolist():
+            before = len(tree)
+            node = tree.setdefault((node, block), before + 1)
+            path.append(node)
+            kept += len(tree) == before
+        paths.append(path)
+        if texts is not None:
+            shared[place] = int(texts[blocks.take_row(row)[:kept]].sum())
+        elif lengths is not None:
+            shared[place] = min(kept * blocks.tokens, lengths[place])
+    return (0 if plan.graph.live else 1) * shared.astype(np.int32)
 
 
 def _sort_by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray[np.int32], list[str]]:
@@ -134,6 +183,13 @@ def describe(workload: Workload, output: Length | None, sessions: Sessions | Non
         }  # fmt: skip
         if workload.doubted_per_s is not None:
             described["doubted_per_s"] = workload.doubted_per_s
+    elif isinstance(workload, AgentTrace):
+        described = {
+            "kind": "agents", "format": workload.format, "sha256": workload.sha256,
+            "sessions": len(workload.sessions), "calls": workload.calls, "skipped": workload.skipped,
+            "answers": "live" if workload.live else "recorded",
+            **({"dropped": workload.dropped} if workload.dropped else {}),
+        }  # fmt: skip
     else:
         described = {
             "kind": "dataset",
@@ -328,6 +384,105 @@ def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, outpu
     first = np.cumsum(lengths) - lengths
     picks = np.repeat(offsets[order] - first, lengths) + np.arange(lengths.sum())
     return _rows_of_texts(picks, output.draw(np.random.default_rng([seed, _LENGTHS]), len(picks)))
+
+
+# --- sessions of agents ---------------------------------------------------------------------------------------
+
+
+class _CopyOfSession(NamedTuple):
+    """A session of a file as a cell has it: from call `first` to before `end`, the `copy`-th time; see CallGraph."""
+
+    session: int
+    first: int
+    end: int
+    copy: int
+
+
+def _choose_sessions(
+    workload: AgentTrace, load: Load, warm: int, requested: int | None, seed: int
+) -> list[_CopyOfSession]:
+    """Choose a cell's sessions, the warm-up's first: measured ones take the file's shuffled by seed, again and again
+    where it has too few, until there are as many, or as many calls as `requested`.
+
+    The warm-up of a closed loop has as many sessions begin in their midst, evenly spread, so that measuring begins in
+    a steady state.
+    """
+    lengths = np.array([len(calls) for calls in workload.sessions])
+    count = _count_measured(load, None) if load.is_open or load.is_burst else 0
+    if not load.is_open or (load.duration_s is None and not load.profile):
+        count = count if load.is_burst else max(len(lengths), int(2 * load.value) if load.is_closed else 0)
+    if requested is not None:
+        count = math.ceil(requested / lengths.mean()) + len(lengths)
+    picks = _pick_items(len(lengths), count, warm, seed)
+    ends = lengths[picks]
+    chosen = []
+    begun = np.cumsum(ends[:count]) - ends[:count]
+    for at in range(count):
+        end = int(ends[at]) if requested is None else int(min(ends[at], requested - begun[at]))
+        if end > 0:
+            chosen.append(_CopyOfSession(int(picks[at]), 0, end, at // len(lengths)))
+    before = []
+    for at in range(warm):
+        whole = int(ends[count + at])
+        left = max(1, round(whole * (at + 1) / warm)) if load.is_closed and warm > 1 else whole
+        before.append(_CopyOfSession(int(picks[count + at]), whole - left, whole, -1 - at // len(lengths)))
+    return before + chosen
+
+
+def _agent_rows(workload: AgentTrace, chosen: Sequence[_CopyOfSession], load: Load, key: list[int]) -> Rows:
+    calls = [call for each in chosen for call in workload.sessions[each.session][each.first : each.end]]
+    lengths = np.array([each.end - each.first for each in chosen])
+    first = np.cumsum(lengths) - lengths
+    warm = sum(each.copy < 0 for each in chosen)
+    count = len(calls)
+    intended = np.full(count, np.nan)
+    intended[first] = _draw_starts(load, warm, len(chosen) - warm, key)
+    phase = np.ones(count, np.uint8)
+    phase[: int(lengths[:warm].sum())] = 0
+    texts = np.array([call.fields for call in calls], np.int32)
+    turn = (np.arange(count) - np.repeat(first, lengths)).astype(np.int32)
+    rows = _rows_of_texts(texts, np.array([call.output_tokens for call in calls]))
+    if workload.block_tokens:
+        rows["input_tokens"] = np.array([call.input_tokens for call in calls], np.int32)
+    think = np.where(turn > 0, [call.delay_s for call in calls], 0.0)
+    return {"phase": phase, "intended_s": intended, "turn": turn, "think_s": think, **rows}
+
+
+def _graph_of(workload: AgentTrace, chosen: Sequence[_CopyOfSession]) -> tuple[CallGraph, Blocks]:
+    """Put together what the rows of all cells wait for, and what their prompts are made of."""
+    parents: list[tuple[int, ...]] = []
+    sent, copies, back, kept, own = [], [], [], [], []
+    for each in chosen:
+        calls = workload.sessions[each.session]
+        for place in range(each.first, each.end):
+            call = calls[place]
+            known = tuple(parent - each.first for parent in call.after if parent >= each.first)
+            lost = place > each.first and not known
+            # Where a session begins in its midst, what waited for calls before that follows the first one's sending.
+            parents.append((0,) if lost else known)
+            sent.append(call.sent or lost)
+            copies.append(each.copy)
+            whole = call.kept and call.base < each.first
+            back.append(0 if whole or not call.kept else place - call.base)
+            kept.append(0 if whole else call.kept)
+            own.append(_whole_prompt(calls, call) if whole else call.own)
+    offsets, block_offsets = (np.cumsum([0, *map(len, lists)]).astype(np.int64) for lists in (parents, own))
+    graph = CallGraph(
+        offsets, np.array([each for of in parents for each in of], np.int32), np.array(sent, bool),
+        np.array(copies, np.int32), workload.live,
+    )  # fmt: skip
+    ids = np.concatenate(own).astype(np.int32)
+    before = np.array(back, np.int32), np.array(kept, np.int32)
+    return graph, Blocks(workload.block_tokens, block_offsets, ids, *before)
+
+
+def _whole_prompt(calls: Sequence[Call], call: Call) -> NDArray[np.int32]:
+    pieces, kept = [call.own], call.kept
+    while kept:
+        call = calls[call.base]
+        pieces.append(call.own[: max(0, kept - call.kept)])
+        kept = min(kept, call.kept)
+    return np.concatenate(pieces[::-1])
 
 
 # --- traces ---------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from loadstone.analyse.verdict.run import (
     prediction_findings,
     record_findings,
     run_findings,
+    session_findings,
 )
 from loadstone.analyse.verdict.server import gpu_figures, server_figures
 from loadstone.core.summary import Finding, GpuFigures, ServerFigures, Verdict
@@ -20,5 +21,5 @@ from loadstone.core.summary import Finding, GpuFigures, ServerFigures, Verdict
 __all__ = [
     "SCALARS", "EventReader", "Finding", "GpuFigures", "JudgedCell", "Origin", "ServerFigures", "Verdict",
     "beyond_hardware", "cell_findings", "gpu_figures", "judge", "kept_findings", "prediction_findings",
-    "record_findings", "request_table", "run_findings", "server_figures",
+    "record_findings", "request_table", "run_findings", "server_figures", "session_findings",
 ]  # fmt: skip

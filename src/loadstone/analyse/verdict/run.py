@@ -16,7 +16,7 @@ from loadstone.analyse.verdict.finding import finding, finding_row
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Source
 from loadstone.core.settings import PredictionBasis
-from loadstone.core.summary import Finding, Roofline
+from loadstone.core.summary import Finding, Roofline, SessionNumbers
 
 
 class _File(msgspec.Struct):
@@ -30,6 +30,7 @@ class _File(msgspec.Struct):
     lengthened: int = 0
     dropped: dict[str, int] = {}
     doubted_per_s: float | None = None
+    overflowed: dict[str, int] = {}
 
 
 class _Declared(msgspec.Struct):
@@ -126,11 +127,34 @@ def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> list[Fi
     return findings
 
 
+def session_findings(plan: Plan, numbers: SessionNumbers | None) -> list[Finding]:
+    """Find what there is to know about a cell's sessions of agents."""
+    if numbers is None or plan.graph is None:
+        return []
+    found = []
+    over = _read(plan.workload, _File).overflowed
+    if over.get("sessions"):
+        evidence = (
+            f"{over['sessions']:,} of the file's sessions grow beyond the model's context, and end before that: "
+            f"{over.get('calls', 0):,} of their calls are not sent"
+        )
+        found.append(finding("context_overflow", evidence))
+    if (left := numbers.sessions - numbers.finished) > 0:
+        why = f", {numbers.failed:,} of them by a call that failed" if numbers.failed else ""
+        evidence = f"{left:,} of {numbers.sessions:,} sessions did not end{why}; time per task is of the others"
+        found.append(finding("sessions_unfinished" + ".failed" * bool(numbers.failed), evidence))
+    if not plan.graph.live:
+        evidence = "each call's prompt holds the recorded answers to those before, whatever the server answered"
+        found.append(finding("recorded_answers", evidence))
+    return found
+
+
 def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Iterator[Finding]:
     """List parts of a data set that no endpoint is sent, and those that only chat endpoints take."""
     dropped = Counter(file.dropped)
     if plan.chat and info.source == "measured" and info.target is not None and info.target.endpoint != "chat":
-        dropped["tools"] += sum(prompt.startswith("{") and '"check":{' not in prompt for prompt in plan.prompts)
+        with_tools = [prompt for prompt in plan.prompts if prompt.startswith(('{"messages"', '{"tools"'))]
+        dropped["tools"] += sum('"check":{' not in prompt for prompt in with_tools)
         dropped["tool calls"] += sum(_CALLS.search(prompt) is not None for prompt in plan.prompts)
     named = [f"{name} of {count:,}" for name, count in dropped.items() if count]
     if named:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.plan import Blocks, Load, Plan
@@ -17,12 +17,15 @@ from loadstone.core.run_folder.folder import replace_file
 from loadstone.core.run_folder.records import read_columns
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
 PLAN_SCHEMA = 3
 """In 2, arrivals were drawn otherwise; the file is the same."""
-_SCHEMAS = (2, PLAN_SCHEMA)
+_GRAPH_SCHEMA = 4
+"""With sessions as graphs of calls; other plans are written as before."""
+_SCHEMAS = (2, PLAN_SCHEMA, _GRAPH_SCHEMA)
 _LONGEST = 1 << 24
 """Tokens; nothing longer can be asked for (wire.tolerant.MAX_COUNT)."""
 _COUNTS = ("input_tokens", "output_tokens", "prefix_tokens")
@@ -40,19 +43,46 @@ def write_plan(path: Path, plan: Plan) -> None:
     columns["prompt"] = pa.array([None if i < 0 else plan.prompts[i] for i in plan.prompt], pa.large_string())
     if plan.blocks is not None:
         columns["blocks"] = pa.LargeListArray.from_arrays(pa.array(plan.blocks.offsets), pa.array(plan.blocks.ids))
+    if plan.graph is not None:
+        columns |= _graph_columns(plan, plan.graph)
     table = pa.table(columns)
     description = {
-        "schema": PLAN_SCHEMA,
+        "schema": PLAN_SCHEMA if plan.graph is None else _GRAPH_SCHEMA,
         "seed": plan.seed,
         "cells": plan.cells,
         "workload": plan.workload,
         "exact_output": plan.exact_output,
         "chat": plan.chat,
         "block_tokens": 0 if plan.blocks is None else plan.blocks.tokens,
+        **({} if plan.graph is None else {"live": plan.graph.live}),
     }
     table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
     with replace_file(path) as partial:
         pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
+
+
+def _graph_columns(plan: Plan, graph: CallGraph) -> dict[str, pa.Array]:
+    """Make the columns that only sessions have. A message is stored where it is first used, and numbered so."""
+    import numpy as np
+    import pyarrow as pa
+
+    columns = {"sent": pa.array(graph.sent), "copy": pa.array(graph.copy)}
+    columns["parents"] = pa.LargeListArray.from_arrays(pa.array(graph.offsets), pa.array(graph.parents))
+    blocks = plan.blocks
+    if blocks is None or blocks.back is None:
+        return columns
+    columns |= {"back": pa.array(blocks.back), "kept": pa.array(blocks.kept)}
+    if not blocks.tokens:
+        used, first, inverse = np.unique(blocks.ids, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty(len(used), np.int32)
+        rank[order] = np.arange(len(used))
+        offsets = pa.array(blocks.offsets)
+        columns["blocks"] = pa.LargeListArray.from_arrays(offsets, pa.array(rank[inverse].astype(np.int32)))
+        texts = pa.array([plan.prompts[each] for each in used[order].tolist()], pa.large_string())
+        new = pa.array(np.searchsorted(np.sort(first), blocks.offsets))
+        columns["messages"] = pa.LargeListArray.from_arrays(new, texts)
+    return columns
 
 
 class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True):
@@ -63,6 +93,7 @@ class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True):
     exact_output: bool
     chat: bool
     block_tokens: int
+    live: bool = False
 
 
 def read_plan(path: Path) -> Plan:
@@ -81,7 +112,9 @@ def read_plan(path: Path) -> Plan:
         about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"], type=_PlanDescription)
         columns = {name: table[name].to_numpy() for name in Plan.COLUMNS if name != "prompt"}
         texts = table["prompt"].combine_chunks().dictionary_encode()
-        blocks = _blocks(table, about.block_tokens) if about.block_tokens else None
+        blocks = _blocks(table, about.block_tokens) if "blocks" in table.column_names else None
+        graph = _graph(table, about.live) if about.schema == _GRAPH_SCHEMA else None
+        messages = _ids(table, "messages")[1].to_pylist() if blocks is not None and not blocks.tokens else []
     except OSError as error:
         check_room(error)
         raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a saved plan.parquet") from error
@@ -94,17 +127,20 @@ def read_plan(path: Path) -> Plan:
     impossible = [name for name in _COUNTS if not _check_within(columns[name], _LONGEST)]
     if not _check_within(columns["cell"], len(about.cells) - 1, 0) or (np.diff(columns["cell"]) < 0).any():
         impossible.append("cell")
+    impossible += _find_impossible(blocks, graph, columns["turn"], len(messages))
     if impossible:
         raise InputError(f"{path}: not a plan: numbers in {', '.join(impossible)} are impossible")
-    columns["prompt"] = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    picks = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    columns["prompt"] = np.where(picks < 0, -1, picks + len(messages)).astype(np.int32)
     return Plan(
         seed=about.seed,
         cells=about.cells,
         workload=about.workload,
         exact_output=about.exact_output,
         chat=about.chat,
-        prompts=texts.dictionary.to_pylist(),
+        prompts=[*messages, *texts.dictionary.to_pylist()],
         blocks=blocks,
+        graph=graph,
         **columns,
     )
 
@@ -113,12 +149,55 @@ def _check_within(column: NDArray[Any], most: int, least: int = -1) -> bool:
     return len(column) == 0 or (int(column.min()) >= least and int(column.max()) <= most)
 
 
+def _ids(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
+    """Read a column of lists: where each begins, and all of them end to end."""
+    import numpy as np
+
+    lists = table[name].combine_chunks()
+    offsets = np.asarray(lists.offsets).astype(np.int64)
+    return offsets - offsets[0], lists.flatten()
+
+
 def _blocks(table: pa.Table, tokens: int) -> Blocks:
     import numpy as np
 
-    lists = table["blocks"].combine_chunks()
-    offsets = np.asarray(lists.offsets).astype(np.int64)
-    return Blocks(tokens, offsets - offsets[0], np.asarray(lists.flatten()).astype(np.int32))
+    offsets, ids = _ids(table, "blocks")
+    names = [name for name in ("back", "kept") if name in table.column_names]
+    return Blocks(
+        tokens, offsets, np.asarray(ids).astype(np.int32),
+        **{name: table[name].to_numpy().astype(np.int32) for name in names},
+    )  # fmt: skip
+
+
+def _graph(table: pa.Table, live: bool) -> CallGraph:
+    import numpy as np
+
+    offsets, parents = _ids(table, "parents")
+    sent, copy = np.array(table["sent"].to_numpy(), bool), table["copy"].to_numpy().astype(np.int32)
+    return CallGraph(offsets, np.asarray(parents).astype(np.int32), sent, copy, live)
+
+
+def _find_impossible(
+    blocks: Blocks | None, graph: CallGraph | None, turn: NDArray[np.int32], messages: int
+) -> list[str]:
+    """Name the columns of sessions in which numbers point to rows or messages that are not there."""
+    import numpy as np
+
+    impossible = []
+    if graph is not None:
+        edges = np.diff(graph.offsets)
+        within = (graph.parents >= 0) & (graph.parents < np.repeat(turn, edges))
+        if not within.all() or ((edges == 0) & (turn > 0)).any():
+            impossible.append("parents")
+    if blocks is not None and blocks.back is not None and blocks.kept is not None:
+        back, kept = blocks.back, blocks.kept
+        whole = np.diff(blocks.offsets) + kept
+        before = (np.arange(len(back)) - back).clip(0, max(0, len(back) - 1))
+        if ((back < 0) | (back > turn) | (kept < 0) | ((kept > 0) & ((back == 0) | (kept > whole[before])))).any():
+            impossible.append("kept")
+    if blocks is not None and not blocks.tokens and not _check_within(blocks.ids, messages - 1, 0):
+        impossible.append("blocks")
+    return impossible
 
 
 def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
@@ -139,6 +218,9 @@ def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
             if count > _MOST_GAPS * (1 + len(names)):
                 raise InputError(f"{folder}: {len(names)} records with numbers up to {count} are of no run")
             warm = plan.warmup_count(cell)
+            goes_on = plan.graph is not None and count > warm
+            while goes_on and (plan.cyclic(cell) or count < len(planned)) and plan.turn[plan.row(cell, count)] > 0:
+                count += 1  # a session that was begun is planned whole
             if count > warm and not plan.cyclic(cell):
                 planned = planned[:count]
             elif count > warm:
@@ -146,7 +228,8 @@ def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
                 lap = np.arange(count - warm) % (len(planned) - warm)
                 planned = np.concatenate([planned[:warm], planned[warm + lap]])
         rows.append(planned)
-    picked = np.concatenate(rows)
-    columns = {name: getattr(plan, name)[picked] for name in Plan.COLUMNS}
-    blocks = None if plan.blocks is None else plan.blocks.take(picked)
-    return replace(plan, cells=tuple(cells), blocks=blocks, **columns)
+    cut_plan = plan.take(np.concatenate(rows), cells=tuple(cells))
+    if cut_plan.graph is not None:
+        copies = [plan.copy(cell, index) for cell, each in enumerate(rows) for index in range(len(each))]
+        cut_plan.graph.copy = np.array(copies, np.int32)
+    return cut_plan

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.core.secrets import blank
+from loadstone.core.sessions import OpenSessions
 from loadstone.measure.client.protocol import Step, StepDone
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.wire.request import RequestBody
@@ -28,7 +29,7 @@ class Due(NamedTuple):
 
     due_ns   monotonic; of a closed loop's starters the step's start
     order    among those due at the same time: the index
-    opened   the prompt so far, where a turn follows whose prompt begins with it
+    opened   the prompt so far, where a turn follows whose prompt begins with it, or has the answer
     replica  where the session is, None where that is not settled
     """
 
@@ -54,6 +55,9 @@ class Feed:
         self._ready: deque[Due] = deque()
         self._ready_bytes = 0
         self._later: list[Due] = []
+        self.sessions: OpenSessions | None = None
+        self._answers: dict[str, dict[int, str]] = {}
+        """Of sessions that go on with the server's own answers: by turn."""
         self._refilling = False
         self._indices: Iterator[int] = iter(())
         self._cell = 0
@@ -66,6 +70,7 @@ class Feed:
         if step.last is not None:
             indices = iter(range(step.first, step.last))
         if self._plan.has_sessions:
+            self.sessions = OpenSessions(self._plan, step.cell, per_s=1e9)
             indices = (i for i in indices if self._plan.turn[self._plan.row(step.cell, i)] <= 0)
         self._indices = itertools.islice(indices, step.part, None, step.parts)
         while len(self._ready) < at_once and self._ready_bytes < _READY_BYTES and self._prepare(1):
@@ -81,7 +86,7 @@ class Feed:
 
     @property
     def ended(self) -> bool:
-        return not self._later and self.next_starter() is None
+        return self.next_later() is None and self.next_starter() is None
 
     def next_starter(self) -> Due | None:
         """The next request (first turn) of the plan."""
@@ -91,6 +96,8 @@ class Feed:
 
     def next_later(self) -> Due | None:
         """The next later turn."""
+        while self._later and self.sessions is not None and self.sessions.is_given_up(self._later[0].order):
+            heapq.heappop(self._later)
         return self._later[0] if self._later else None
 
     def take_starter(self) -> Due:
@@ -102,18 +109,52 @@ class Feed:
     def take_later(self) -> Due:
         return heapq.heappop(self._later)
 
-    def follow(self, stream: Stream, opened: bytes, following: PlannedRequest, replica: int | None) -> None:
-        """Make the turn after an answer, due `think_s` after its end."""
-        history = self._prompts.answered(opened, stream.answer.text, following)
-        due_ns = (stream.end_ns or 0) + round(following.think_s * 1e9)
-        heapq.heappush(self._later, self._write(following, history, due_ns, replica))
+    def follow_sent(self, request: PlannedRequest, now_ns: int, replica: int | None) -> None:
+        """Make the calls that follow from the sending of `request`, and keep that its session has begun."""
+        if self.sessions is not None and request.turn is not None:
+            for due_ns, index in self.sessions.sent(request.index, now_ns):
+                self._push(self._plan.request(self._cell, index), b"", round(due_ns), replica)
+
+    def follow(self, stream: Stream, opened: bytes, replica: int | None) -> None:
+        """Make the turns after an answer, due `think_s` after its end."""
+        request = stream.request
+        if self.sessions is None:
+            return
+        if opened and self._plan.graph is not None and request.turn is not None:
+            self._answers.setdefault(request.session_id or "", {})[request.turn] = stream.answer.text
+        for due_ns, index in self.sessions.ended(request.index, stream.end_ns or 0):
+            following = self._plan.request(self._cell, index)
+            history = b"" if self._plan.graph is not None else self._prompts.answered(
+                opened, stream.answer.text, following
+            )  # fmt: skip
+            self._push(following, history, round(due_ns), replica)
+
+    def close(self, request: PlannedRequest) -> bool:
+        """Tell whether the session of a request that ended is over."""
+        if self.sessions is None or request.turn is None:
+            return True
+        over = self.sessions.close(request.index)
+        if over:
+            self._answers.pop(request.session_id or "", None)
+        return over
+
+    def _push(self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None) -> None:
+        heapq.heappush(self._later, self._write(request, history, due_ns, replica))
 
     def _write(self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None) -> Due:
-        opened = self._prompts.opened(request, history)
+        answers = self._answers.get(request.session_id or "") if request.answers else None
+        opened = self._prompts.opened(request, history, answers or {})
         of_phase = self._graded if request.phase == "check" else self._body
         body = of_phase.render(self._prompts.closed(opened, request), request.output_tokens)
-        goes_on = request.turn is not None and self._plan.next_turn(request) is not None
-        return Due(due_ns, request.index, request, body, opened if goes_on else b"", replica)
+        return Due(due_ns, request.index, request, body, opened if self._keeps(request) else b"", replica)
+
+    def _keeps(self, request: PlannedRequest) -> bool:
+        """Tell whether a later turn's prompt holds this one, or its answer."""
+        if request.turn is None or (self._plan.graph is not None and not self._plan.graph.live):
+            return False
+        rows = self._plan.rows(self._cell)
+        row = self._plan.row(self._cell, request.index) + 1
+        return row < rows.stop and bool(self._plan.turn[row] > 0)
 
     def _prepare(self, count: int) -> int:
         """Write up to `count` more starters; returns how many there were."""

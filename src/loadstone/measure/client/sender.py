@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadstone.core.plan import Plan, PlannedRequest
+from loadstone.core.plan import Plan
 from loadstone.core.record import Status, WatchedRequest
 from loadstone.core.secrets import blank
 from loadstone.measure.client.clock import Pacer, RunClock
@@ -149,6 +149,7 @@ class Sender:
             )  # fmt: skip
         if due.opened:
             self._sessions[stream] = due.opened
+        self._feed.follow_sent(request, now, stream.replica if self._fleet.sticky else None)
         self._launch(stream, now)
 
     def _time_is_up(self, load: StepLoad) -> None:
@@ -246,25 +247,27 @@ class Sender:
         load = self._step
         if load is None:
             return
-        following = self._plan.next_turn(stream.request) if opened and not self._stopping else None
-        if following is not None and stream.status not in ("ok", "short"):
-            self._give_up(following, f"turn {stream.request.turn} of its session failed")
-            following = None
-        if following is not None and not load.is_over():
-            self._feed.follow(stream, opened, following, stream.replica if self._fleet.sticky else None)
-        else:
+        sessions, request = self._feed.sessions, stream.request
+        if sessions is not None and request.turn is not None:
+            if stream.status not in ("ok", "short"):
+                self._give_up(sessions.failed(request.index), stream)
+            elif self._stopping or load.is_over():
+                sessions.stopped(request.index)
+            else:
+                self._feed.follow(stream, opened, stream.replica if self._fleet.sticky else None)
+        if self._feed.close(request):
             load.free_slot()
         self._send_due(freed_ns)
 
-    def _give_up(self, following: PlannedRequest | None, reason: str) -> None:
-        """Turns that can no longer be asked: nothing is dropped."""
+    def _give_up(self, indices: list[int], failed: Stream) -> None:
+        """Record turns that can no longer be asked, as one of their session failed: nothing is dropped."""
         now = time.monotonic_ns()
-        while following is not None:
-            stream = Stream(following, b"", now)
-            stream.status, stream.error, stream.end_ns = "cancelled", reason, now
+        for index in indices:
+            stream = Stream(self._plan.request(failed.request.cell, index), b"", now)
+            stream.status, stream.end_ns = "cancelled", now
+            stream.error = f"turn {failed.request.turn} of its session failed"
             self.progress.issued += 1
             self._record(stream)
-            following = self._plan.next_turn(following)
 
     def _record(self, stream: Stream) -> None:
         self.progress.ended += 1

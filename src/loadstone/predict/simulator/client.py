@@ -13,7 +13,9 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from loadstone.core.plan import Load, Plan
+from loadstone.core.sessions import OpenSessions
 from loadstone.workload.arrivals import level
+from loadstone.workload.prompts import count_text_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
 
 TURNAROUND_S = 0.001
 """Mean of the exponential time that a client takes from an answer's end to the request that follows from it."""
-CHARACTERS_PER_TOKEN = 4.0
-"""Where a file's text decides how long a prompt is: OpenAI's rule of thumb for English."""
 _TURNAROUND = 7
 
 
@@ -51,7 +51,6 @@ class CellRequests:
         self.output_tokens: list[int] = plan.output_tokens[here].tolist()
         self.intended_s: list[float] = plan.intended_s[here].tolist()
         self.turn: list[int] = plan.turn[here].tolist()
-        self.think_s: list[float] = plan.think_s[here].tolist()
         self.request_s: list[float] = (request_s + request_token_s * tokens).tolist()
         self.turnaround_s: list[float] = turnaround.tolist()
         self.intended_s_of = [math.nan] * self.count
@@ -81,19 +80,14 @@ def whole_prompts(plan: Plan, cell: int) -> NDArray[np.int64]:
     own = plan.input_tokens[rows.start : rows.stop].astype(np.int64)
     texts = own < 0
     if texts.any():
-        lengths = np.array([text_tokens(prompt) for prompt in plan.prompts] or [1], np.int64)
-        own = np.where(texts, lengths[plan.prompt[rows.start : rows.stop]], own)
+        own = np.where(texts, count_text_tokens(plan, cell), own)
     turn = plan.turn[rows.start : rows.stop]
-    if not (turn > 0).any():
+    if plan.graph is not None or not (turn > 0).any():
         return own
     so_far = np.cumsum(own + plan.output_tokens[rows.start : rows.stop])
     before = np.concatenate([[0], so_far[:-1]])
     first = np.maximum.accumulate(np.where(turn > 0, 0, np.arange(len(turn))))
     return np.asarray(before - before[first] + own, np.int64)
-
-
-def text_tokens(prompt: str) -> int:
-    return max(1, math.ceil(len(prompt) / CHARACTERS_PER_TOKEN))
 
 
 NEVER = math.inf
@@ -124,7 +118,7 @@ class SimulatedClient:
         self._later: list[tuple[float, int]] = []  # later turns: due, index
         self._first = self._next = first
         self._last = (1 << 62) if last is None else last
-        self._sessions = any(turn >= 0 for turn in requests.turn)
+        self._sessions = OpenSessions(requests.plan, requests.cell) if any(t >= 0 for t in requests.turn) else None
         # The commonest cases: the end of an answer starts the next request, or nothing.
         plain = not self._sessions and load.duration_s is None
         self.ended: Callable[[int, float], None] = self._note_end
@@ -171,11 +165,16 @@ class SimulatedClient:
         while self._ending and self._ending[0][0] <= now_s:
             _, index = heappop(self._ending)
             self._active -= 1
-            if self._sessions and self._requests.turn_follows(index) and not self._is_over(now_s):
-                think_s = self._requests.think_s[self._requests.row(index + 1)]
-                heappush(self._later, (now_s + think_s, index + 1))
-            else:
+            sessions = self._sessions
+            if sessions is None:
                 self._taken -= 1
+                continue
+            if self._is_over(now_s):
+                sessions.stopped(index)
+            else:
+                for due in sessions.ended(index, now_s):
+                    heappush(self._later, due)
+            self._taken -= sessions.close(index)
         self._act(now_s)
 
     def _act(self, now_s: float) -> None:
@@ -209,7 +208,7 @@ class SimulatedClient:
     def _next_start_s(self) -> float:
         """Find when the next request that begins something may be sent; of sessions those are the first turns."""
         requests = self._requests
-        while self._next < self._last and self._sessions and requests.turn[requests.row(self._next)] > 0:
+        while self._next < self._last and self._sessions is not None and requests.turn[requests.row(self._next)] > 0:
             self._next += 1
         if self._next >= self._last:
             return NEVER
@@ -250,6 +249,9 @@ class SimulatedClient:
         requests.intended_s_of[index] = intended_s
         requests.sent_s_of[index] = sent_s
         self._active += 1
+        if self._sessions is not None:
+            for due in self._sessions.sent(index, sent_s):
+                heappush(self._later, due)
         if self.measure_start_s is None and row >= requests.warm:
             self.measure_start_s = sent_s
         heappush(self._heap, (sent_s + requests.request_s[row], index))

@@ -6,12 +6,16 @@ of these up to the one that its blocks end in.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from loadstone.core.plan import Plan
+import numpy as np
+
+from loadstone.core.plan import Blocks, Plan
 from loadstone.predict.scheduler.blocks import Segment
 from loadstone.predict.simulator.client import CellRequests
+from loadstone.workload.prompts import text_tokens
 
 
 def shares(plan: Plan, cell: int) -> bool:
@@ -43,16 +47,20 @@ class Contents:
 
     def __init__(self, plan: Plan, cell: int, requests: CellRequests, block_tokens: int) -> None:
         self._plan = plan
-        self._start = plan.rows(cell).start
+        self._cell, self._start = cell, plan.rows(cell).start
         self._requests = requests
         self._block = block_tokens
         self._paths: dict[Hashable, int] = {}
+        self._cuts: dict[int, list[int]] | None = None
         self._said: dict[int, _Path] = {}  # by a session's last turn so far
 
     def segments(self, index: int) -> list[Segment]:
         """Return the segments of the full blocks, from the first on, that another request may ask for too."""
         requests = self._requests
-        turn = requests.turn[requests.row(index)]
+        row = requests.row(index)
+        turn = requests.turn[row]
+        if self._plan.graph is not None:
+            return self._walk(_Path(), self._call(index, row)).segments
         if turn < 0:
             return self._walk(_Path(), self._alone(index)).segments
         follows = requests.turn_follows(index)
@@ -112,6 +120,45 @@ class Contents:
         elif plan.prompt[at] >= 0:
             yield ("text", int(plan.prompt[at])), tokens
 
+    def _call(self, index: int, row: int) -> Iterator[tuple[Hashable, int]]:
+        """List (name, tokens) of a call that brings its whole prompt: blocks, or messages and answers."""
+        requests, plan = self._requests, self._plan
+        left, blocks = requests.input_tokens[row], plan.blocks
+        if blocks is None or plan.graph is None:
+            return
+        at, copy = self._start + row, plan.copy(self._cell, index)
+        parts = self._runs(at, blocks) if blocks.tokens and not plan.graph.live else self._messages(index, at, blocks)
+        for name, tokens in parts:
+            if left <= 0:
+                return
+            yield (copy, name), min(left, tokens)
+            left -= tokens
+        if plan.graph.live:
+            yield ("answered", index), requests.output_tokens[row]
+
+    def _runs(self, at: int, blocks: Blocks) -> Iterator[tuple[Hashable, int]]:
+        """List (name, tokens) of a row's blocks: what one call added is one part; of what the first call of a session
+        has, each piece that others begin with, too."""
+        if self._cuts is None:
+            self._cuts = find_cuts(blocks, self._plan.rows(self._cell))
+        for each, first, end in [*blocks.lineage(at)][::-1]:
+            own = blocks.own(each)
+            cuts = [0, *(self._cuts.get(each, ()) if not first else ()), len(own)]
+            for begin, until in itertools.pairwise(cuts):
+                if (count := min(until, end - first) - begin) > 0:
+                    yield own[begin:until].tobytes(), count * blocks.tokens
+
+    def _messages(self, index: int, at: int, blocks: Blocks) -> Iterator[tuple[Hashable, int]]:
+        requests, plan = self._requests, self._plan
+        first = index - requests.turn[requests.row(index)]
+        answers = dict(plan.live_answers(at))
+        for place, block in enumerate(blocks.take_row(at).tolist()):
+            if place in answers:
+                answered = first + answers[place]
+                yield ("answered", answered), requests.output_tokens[requests.row(answered)]
+            else:
+                yield block, blocks.tokens or text_tokens(plan.prompts[block])
+
     def _own(self, index: int) -> int:
         """Count the prompt tokens of a turn that no turn before it had."""
         requests = self._requests
@@ -120,3 +167,19 @@ class Contents:
             return requests.input_tokens[row]
         past = requests.row(index - 1)
         return requests.input_tokens[row] - requests.input_tokens[past] - requests.output_tokens[past]
+
+
+def find_cuts(blocks: Blocks, rows: range) -> dict[int, list[int]]:
+    """Find where the prompts that sessions begin with part from one another, in blocks; by row."""
+    starts = [row for row in rows if blocks.kept is None or not blocks.kept[row]]
+    starts.sort(key=lambda row: blocks.own(row).astype(">i4").tobytes())
+    cuts: dict[int, set[int]] = {row: set() for row in starts}
+    for order in (starts, starts[::-1]):
+        alike: list[int] = []  # with rows before, rising: what a row has in common with each of them
+        for row, following in itertools.pairwise(order):
+            short = min(len(blocks.own(row)), len(blocks.own(following)))
+            apart = np.flatnonzero(blocks.own(row)[:short] != blocks.own(following)[:short])
+            common = int(apart[0]) if len(apart) else short
+            alike = [*(each for each in alike if each < common), common]
+            cuts[following].update(alike)
+    return {row: sorted(found - {0, len(blocks.own(row))}) for row, found in cuts.items()}

@@ -145,9 +145,7 @@ def beginning(plan: Plan, cell: int, least: int = _LEAST_REQUESTS) -> Plan:
     while count < len(rows) and plan.turn[rows.start + count] > 0:
         count += 1  # sessions are whole
     picked = np.arange(rows.start, rows.start + count)
-    columns = {name: getattr(plan, name)[picked] for name in Plan.COLUMNS}
-    columns["cell"] = np.zeros(count, np.int32)
     if load.slots:
         # By count, also of a cell by time: what goes round after the part is not looked at.
         load = msgspec.structs.replace(load, duration_s=None)
-    return replace(plan, cells=(load,), blocks=None if plan.blocks is None else plan.blocks.take(picked), **columns)
+    return plan.take(picked, cells=(load,), cell=np.zeros(count, np.int32))

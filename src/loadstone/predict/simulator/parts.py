@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,11 +15,9 @@ Rows = NDArray[np.int64]
 
 def take_requests(plan: Plan, rows: Rows, start_s: float = 0.0, rate: float | None = None) -> Plan:
     """Return a plan of these requests alone, with times from `start_s` on. `rate`: of its load; None: as it was."""
-    columns: dict[str, Any] = {name: getattr(plan, name)[rows] for name in Plan.COLUMNS}
-    columns["intended_s"] = columns["intended_s"] - start_s
-    columns["cell"] = np.zeros(len(rows), np.int32)
     cell = plan.cells[0] if rate is None else msgspec.structs.replace(plan.cells[0], value=rate)
-    return replace(plan, cells=(cell,), blocks=None if plan.blocks is None else plan.blocks.take(rows), **columns)
+    intended_s = plan.intended_s[rows] - start_s
+    return plan.take(rows, cells=(cell,), intended_s=intended_s, cell=np.zeros(len(rows), np.int32))
 
 
 def hasten(plan: Plan, factor: float) -> Plan:

@@ -55,6 +55,8 @@ def render(summary: Summary) -> list[Shown]:
     tables += [_parts(cells, *named) for named in _PARTS if any(named[0](cell) for cell in cells)]
     if any(cell.graded for cell in cells):
         tables.append(answers(list(zip(_loads(cells)[1], cells, strict=True)), _loads(cells)[0]))
+    if any(cell.sessions is not None for cell in cells):
+        tables.append(_sessions(cells))
     if cells[0].dialect is not None:
         tables.append(_dialect(cells))
     lines = [*_definitions(cells, summary.source == "simulated"), *_first_token(summary.first_token)]
@@ -170,6 +172,7 @@ def _parts(
                     ("failed", _count_failed(part.requests)),
                     ("in tok", _figure(part.mean_input_tokens)),
                     ("cached", f"{cached / prompts:.0%}" if cached is not None and prompts else "-"),
+                    *_could(part, cells),
                     ("out tok", _figure(part.mean_output_tokens)),
                     ("share", f"{part.token_share:.0%}" if part.token_share is not None else "-"),
                     ("TTFT p50", _p50(ttft)),
@@ -180,6 +183,44 @@ def _parts(
                 ]
             )
     return table_of(rows, first)
+
+
+def _could(part: Any, cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
+    """Make the column of what the plan could have had in the cache, where a turn tells it."""
+    if all(cell.sessions is None for cell in cells):
+        return []
+    shared, prompts = getattr(part, "shared_input_tokens", None), part.input_tokens
+    return [("could", f"{shared / prompts:.0%}" if shared is not None and prompts else "-")]
+
+
+def _sessions(cells: Sequence[CellSummary]) -> Table:
+    """Make a row for each cell's sessions of agents; tokens are those of all measured calls."""
+    load_head, loads = _loads(cells)
+    rows = []
+    for cell, load in zip(cells, loads, strict=True):
+        numbers, metrics = cell.sessions, cell.metrics
+        if numbers is None:
+            continue
+        task, cached, prompts = numbers.task_s, metrics.cached_input_tokens, metrics.input_tokens
+        new = None if cached is None or prompts is None else prompts - cached
+        rows.append(
+            [
+                (load_head, load),
+                ("sessions", str(numbers.sessions)),
+                ("ended", str(numbers.finished)),
+                ("calls", _figure(numbers.calls)),
+                ("task p50", show_seconds(task.p50) if task is not None else "-"),
+                ("p90", show_seconds(task.p90) if task is not None else "-"),
+                ("model", show_seconds(numbers.model_s)),
+                ("tools", show_seconds(numbers.tool_s)),
+                ("waiting", "-" if numbers.waiting_share is None else show_share(numbers.waiting_share)),
+                ("per hour", _figure(numbers.per_hour)),
+                ("new tok", _figure(new)),
+                ("cached", _figure(cached)),
+                ("could be", _figure(metrics.shared_input_tokens)),
+            ]
+        )
+    return table_of(rows, load_head)
 
 
 def _piece(part: PiecePart) -> str:
@@ -392,7 +433,7 @@ def _show_cached(cell: CellSummary) -> str:
         return ""
     return (
         f"{_name_load(cell)}: the plan shares {metrics.shared_input_tokens / metrics.input_tokens:.1%} of input "
-        f"tokens{' (besides earlier turns of sessions)' if cell.by_turn else ''}, "
+        f"tokens{' (besides earlier turns of sessions)' if cell.by_turn and cell.sessions is None else ''}, "
         f"{metrics.cached_input_tokens / metrics.input_tokens:.1%} were in the cache"
     )
 

@@ -1,0 +1,93 @@
+"""The numbers of a cell's sessions: time for a task, in the model and waiting for tools, and which of them ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.core.arrays import mask_times
+from loadstone.core.plan import Plan
+from loadstone.core.statistics import distribution
+from loadstone.core.summary import Latency, SessionNumbers
+from loadstone.predict.simulator.client import whole_prompts
+from loadstone.workload.schedule import promised_tokens
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_HOUR_S = 3600.0
+
+
+def session_numbers(plan: Plan, cell: int, scalars: pa.Table, duration_s: float | None) -> SessionNumbers | None:
+    """Compute the numbers of a cell's measured sessions; None where it has no graphs of calls. `scalars`: columns of
+    its records, named as in RequestRecord.
+    """
+    rows = plan.rows(cell)
+    if plan.graph is None or not len(rows):
+        return None
+    import pyarrow.compute as pc
+
+    places = pc.replace_substring_regex(scalars["request_id"], "^.*-", "").cast("int64").to_numpy()
+    turn = plan.turn[rows.start : rows.stop]
+    number = np.cumsum(turn <= 0) - 1
+    sent, end = (np.full(len(rows), np.nan) for _ in range(2))
+    done, failed = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+    there = places < len(rows)
+    at = places[there]
+    sent[at] = mask_times(scalars["sent_s"].to_numpy())[there]
+    end[at] = mask_times(scalars["end_s"].to_numpy())[there]
+    status = scalars["status"].combine_chunks()
+    done[at] = np.asarray(pc.is_in(status, value_set=_texts("ok", "short")))[there]
+    failed[at] = np.asarray(pc.is_in(status, value_set=_texts("error", "timeout")))[there]
+    begins = np.flatnonzero(turn <= 0)
+    measured = (plan.phase[rows.start : rows.stop][begins] == 1) & ~np.isnan(sent[begins])
+    whole = np.logical_and.reduceat(done, begins) & measured
+    broken = np.logical_or.reduceat(failed, begins) & measured
+    spans, busy = [], []
+    for session in np.flatnonzero(whole).tolist():
+        own = slice(begins[session], begins[session + 1] if session + 1 < len(begins) else len(rows))
+        spans.append(float(end[own].max() - sent[own].min()))
+        busy.append(_busy_s(sent[own], end[own]))
+    calls = np.bincount(number)[measured]
+    total = sum(spans)
+    return SessionNumbers(
+        sessions=int(measured.sum()),
+        finished=len(spans),
+        failed=int(broken.sum()),
+        task_s=Latency.of(distribution(np.array(spans))),
+        model_s=sum(busy) / len(busy) if busy else None,
+        tool_s=(total - sum(busy)) / len(busy) if busy else None,
+        waiting_share=1 - sum(busy) / total if total else None,
+        per_hour=len(spans) / duration_s * _HOUR_S if duration_s else None,
+        calls=float(calls.mean()) if len(calls) else None,
+    )
+
+
+def _texts(*values: str) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(values)
+
+
+def _busy_s(sent: NDArray[np.float64], end: NDArray[np.float64]) -> float:
+    """Return the time in which any of these calls was under way."""
+    order = np.argsort(sent)
+    until = np.maximum.accumulate(end[order])
+    begins = np.maximum(sent[order], np.concatenate([[-np.inf], until[:-1]]))
+    return float(np.maximum(0.0, end[order] - begins).sum())
+
+
+def cacheable_shares(plan: Plan, cell: int) -> dict[int, float]:
+    """Return by turn the share of measured prompts that the plan shares with earlier calls, and of all under −1;
+    nothing where the plan does not say.
+    """
+    if plan.graph is None or plan.graph.live:
+        return {}
+    rows = plan.rows(cell)
+    measured = plan.phase[rows.start : rows.stop] == 1
+    turn = plan.turn[rows.start : rows.stop][measured]
+    shared, prompts = promised_tokens(plan, cell)[measured], whole_prompts(plan, cell)[measured]
+    by_turn = np.bincount(turn, shared) / np.maximum(1, np.bincount(turn, prompts))
+    return {-1: float(shared.sum() / max(1, prompts.sum()))} | dict(enumerate(by_turn.tolist()))

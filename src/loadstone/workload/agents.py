@@ -1,0 +1,233 @@
+"""Sessions of agents, read from a file in whichever of the usual formats it is. The content tells the format.
+
+weka      a session per file, line or element: `requests` with hash_ids of `block_size` tokens, and sub-agents
+otel      OpenTelemetry GenAI spans: `spans`, or OTLP's resourceSpans; a session for each trace
+mlperf    a message per line: conversation_id, turn, role; an answer's line is a call
+messages  {"messages": [...], "tools": [...]}: OpenAI's; every assistant's message is the answer to a call
+rows      a call per line: Mooncake's fields with session_id, Dynamo's with wait_for; or our own: session_id, id,
+          after, trigger, delay_s, input_tokens, output_tokens, hash_ids with block_tokens, or messages
+
+A call waits for its parents. Where the file does not name them they follow from its times: a call follows the one
+before it of its agent; of a sub-agent the first follows the call of its parent that ended last, and the parent's next
+call waits for the sub-agents that had ended by then.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.core.errors import InputError
+from loadstone.workload.agent_formats import GIVE, READERS, RawSession, documents, format_of
+from loadstone.workload.files import open_bytes
+from loadstone.workload.lengths import Think
+from loadstone.workload.prompts import text_tokens
+from loadstone.workload.trace import BadLine
+
+_CANDIDATES = 8
+"""Earlier calls of a session, the latest first, whose prompts one is compared with."""
+
+
+class Call(NamedTuple):
+    """A call of a session: after which others of it, `delay_s` after that; and its prompt.
+
+    after          places in the session, before its own; empty for the first call alone
+    sent           it follows the sending of those, not their end
+    base, kept     its prompt begins with the first `kept` blocks or messages of that call's; `own` come after them
+    input_tokens   of messages: an estimate
+    output_tokens  0: the file does not say
+    fields         number of the text with the request's other fields, −1: none
+    """
+
+    after: tuple[int, ...]
+    sent: bool
+    delay_s: float
+    input_tokens: int
+    output_tokens: int
+    base: int
+    kept: int
+    own: NDArray[np.int32]
+    fields: int = -1
+
+
+class AgentTrace(msgspec.Struct, frozen=True, eq=False):
+    """Sessions of a file, each its calls in the order in which they were made.
+
+    block_tokens  tokens of a block; 0: prompts are messages, numbers of `prompts`, each as JSON
+    skipped       lines left out: reason to count
+    dropped       what cannot be sent, though it changes what is asked: name to items that have it
+    live          the server's own answers stand in later prompts
+    overflowed    sessions that end where a call is beyond the model's context, and the calls that this leaves out
+    """
+
+    format: str
+    sessions: list[list[Call]]
+    block_tokens: int
+    prompts: list[str]
+    sha256: str
+    skipped: dict[str, int] = {}
+    dropped: dict[str, int] = {}
+    live: bool = False
+    overflowed: dict[str, int] = {}
+
+    @property
+    def calls(self) -> int:
+        return sum(map(len, self.sessions))
+
+    def with_pauses(self, scale: float, drawn: Think | None, seed: int) -> AgentTrace:
+        """Scale the pauses between calls, or draw them."""
+        rng = np.random.default_rng([seed, 6])
+
+        def paused(call: Call) -> Call:
+            if not call.after:
+                return call
+            return call._replace(delay_s=float(drawn.draw(rng, 1)[0]) if drawn is not None else call.delay_s * scale)
+
+        return msgspec.structs.replace(self, sessions=[[paused(call) for call in calls] for calls in self.sessions])
+
+    def with_outputs(self, lengths: NDArray[np.int32]) -> AgentTrace:
+        """Give answers whose length the file does not say the next of `lengths`."""
+        rest = iter(lengths.tolist())
+        return msgspec.structs.replace(
+            self,
+            sessions=[
+                [call if call.output_tokens else call._replace(output_tokens=next(rest)) for call in calls]
+                for calls in self.sessions
+            ],
+        )
+
+    def within(self, max_tokens: int) -> AgentTrace:
+        """End each session before its first call that a model does not take, input and output together. Raises
+        InputError where nothing is left.
+        """
+        sessions, ended = [], Counter[str]()
+        for calls in self.sessions:
+            fit = [call.input_tokens + call.output_tokens <= max_tokens for call in calls]
+            upto = fit.index(False) if False in fit else len(calls)
+            if upto < len(calls):
+                ended.update(sessions=1, calls=len(calls) - upto)
+            if upto:
+                sessions.append(calls[:upto])
+        if not sessions:
+            raise InputError(
+                f"--agents: the first call of every session is beyond the {max_tokens} tokens that the model takes; "
+                "give a model, or start the server, with a longer context"
+            )
+        return msgspec.structs.replace(self, sessions=sessions, overflowed=dict(ended)) if ended else self
+
+
+def read(path: Path, *, skip_bad: bool = False) -> AgentTrace:
+    """Read the sessions of a file, gzip or not.
+
+    With `skip_bad` lines that cannot be used are left out and counted. Raises InputError, with the line, where the
+    file cannot be read, is of no known format, or (without `skip_bad`) a line cannot be used.
+    """
+    with open_bytes(path, GIVE) as (stream, sha256):
+        numbered = documents(path, stream)
+        name = ""
+        skipped, store = Counter[str](), _Store()
+        reader = None
+        for line, value in numbered:
+            try:
+                if reader is None:
+                    name = format_of(path, line, value)
+                    reader = READERS[name](store.dropped)
+                for session in reader.add(line, value):
+                    store.add(session)
+            except BadLine as bad:
+                _leave_out(path, line, bad, skip_bad, skipped)
+        for raw in reader.finish() if reader is not None else ():
+            if isinstance(raw, RawSession):
+                store.add(raw)
+            else:
+                _leave_out(path, raw.line, raw.error, skip_bad, skipped)
+    if not store.sessions:
+        left_out = ", ".join(f"{count} left out ({reason})" for reason, count in skipped.items())
+        raise InputError(f"{path}: no sessions{': ' * bool(left_out)}{left_out}; {GIVE}")
+    if len(store.block_tokens) > 1:
+        sizes = " and of ".join(map(str, sorted(store.block_tokens)))
+        raise InputError(f"{path}: blocks of {sizes} tokens (0: messages); give files of one kind")
+    return AgentTrace(
+        name, store.sessions, store.block_tokens.pop(), store.prompts, sha256, dict(skipped), dict(store.dropped)
+    )
+
+
+def _leave_out(path: Path, line: int, bad: BadLine, skip_bad: bool, skipped: Counter[str]) -> None:
+    if not skip_bad:
+        raise InputError(f"{path}, line {line}: {bad}, or leave such lines out with --skip-bad") from None
+    skipped[bad.reason] += 1
+
+
+class _Store:
+    """Sessions as they are read; numbers blocks and texts anew."""
+
+    def __init__(self) -> None:
+        self.sessions: list[list[Call]] = []
+        self.prompts: list[str] = []
+        self.block_tokens: set[int] = set()
+        self.dropped: Counter[str] = Counter()
+        self._sizes: list[int] = []
+        self._texts: dict[str, int] = {}
+        self._shared: dict[int, int] = {}
+        self._count = 0
+
+    def add(self, session: RawSession) -> None:
+        self.block_tokens.add(session.block_tokens)
+        numbers: dict[int, int] = {} if session.is_local else self._shared
+        calls: list[Call] = []
+        prompts: list[NDArray[Any]] = []
+        sums: list[int] = []
+        for raw in session.calls:
+            ids = raw.blocks if session.block_tokens else np.array([self._text(text) for text in raw.messages])
+            base, kept = _begin_alike(prompts, ids, raw.after)
+            own = ids[kept:]
+            tokens = raw.input_tokens
+            if session.block_tokens:
+                own = np.array([self._block(numbers, each) for each in own.tolist()])
+            else:
+                goes_on = kept > 0 and kept == len(prompts[base])
+                sums.append(sum([self._sizes[each] for each in (own if goes_on else ids).tolist()]))
+                sums[-1] += sums[base] if goes_on else 0
+                tokens = sums[-1]
+            fields = -1 if raw.fields is None else self._text(raw.fields)
+            tokens += 0 if raw.fields is None else self._sizes[fields]
+            call = Call(
+                raw.after, raw.sent, raw.delay_s, tokens, raw.output_tokens, base, kept, own.astype(np.int32), fields
+            )
+            calls.append(call)
+            prompts.append(ids)
+        self.sessions.append(calls)
+
+    def _block(self, numbers: dict[int, int], block: int) -> int:
+        number = numbers.setdefault(block, self._count)
+        self._count += number == self._count
+        return number
+
+    def _text(self, text: str) -> int:
+        number = self._texts.setdefault(text, len(self.prompts))
+        if number == len(self.prompts):
+            self.prompts.append(text)
+            self._sizes.append(text_tokens(text))
+        return number
+
+
+def _begin_alike(prompts: list[NDArray[Any]], ids: NDArray[Any], after: tuple[int, ...]) -> tuple[int, int]:
+    """Find the earlier prompt with which `ids` has most of its beginning in common, among the call's parents and the
+    last ones: (its place, how much).
+    """
+    best, kept = 0, 0
+    for place in dict.fromkeys([*after, *range(len(prompts) - 1, max(-1, len(prompts) - 1 - _CANDIDATES), -1)]):
+        other = prompts[place]
+        short = min(len(ids), len(other))
+        apart = np.flatnonzero(ids[:short] != other[:short])
+        same = int(apart[0]) if len(apart) else short
+        if same > kept:
+            best, kept = place, same
+        if kept == len(ids):
+            break
+    return best, kept
