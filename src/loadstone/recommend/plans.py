@@ -393,7 +393,7 @@ def _chart_point(choice: PlanChoice, asked: bool, options: RecommendOptions, tra
         deployment=finalist.name,
         replicas=choice.replicas,
         gpus=choice.replicas * gpus,
-        p_slo=choice.p_slo,
+        p_slo=round(choice.p_slo, 3),
         usd_per_month=choice.cost * HOURS_PER_MONTH if options.price else None,
         output_tokens_per_s_per_gpu=at_share.output_tokens_per_s / gpus,
         output_tokens_per_s_per_user=1 / at_share.tpot_p50_s if at_share.tpot_p50_s > 0 else 0.0,
