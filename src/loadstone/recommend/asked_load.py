@@ -30,8 +30,6 @@ from loadstone.recommend.finalists import SimulatedCandidate
 from loadstone.recommend.traffic import MOST_REQUESTS, Traffic
 
 _LEAST_REQUESTS = 2_000
-_BEGINS = 0.25
-"""The part of a closed loop's sends in which its users begin."""
 _WHOLE_REQUESTS = 20_000
 """A trace of so many on the replicas that are simulated is simulated whole, for each draw of errors too."""
 
@@ -114,18 +112,14 @@ def _judge_part(
     cause = max(causes, key=lambda name: float(causes[name][at, at]))
     variance = float(error.covariance[at, at])
     first_s, end_s = float(np.fmin(rows["intended"], rows["sent"]).min()), float(rows["end"].max())
-    begun_s = float(np.quantile(rows["sent"], _BEGINS))
-    if load.is_closed and begun_s < rows["sent"].max():  # neither as users begin, nor as they end
-        first_s, end_s = begun_s, float(rows["sent"].max())
-    ended = rows[(rows["end"] > first_s) & (rows["end"] <= end_s)]
     middle = np.exp(error.mean)
     return AskedLoad(
         p_slo=(probability_of(judged, load, metrics, factors.get) or 0.0) * keeps_up,
         met=keeps_up and all(each.met for each in judged),
         ttft_s=_scale_latency(metrics.ttft_s if load.is_closed else metrics.ttft_intended_s, float(middle[0])),
         tpot_s=_scale_latency(metrics.tpot_s, float(middle[1])),
-        requests_per_s=len(ended) / (end_s - first_s) / size,
-        output_tokens_per_s=float(ended["tokens"].sum()) / (end_s - first_s) / size,
+        requests_per_s=len(rows) / (end_s - first_s) / size,
+        output_tokens_per_s=float(rows["tokens"].sum()) / (end_s - first_s) / size,
         weakest=(weakest, missed[weakest]),
         cause=(cause, float(causes[cause][at, at]) / variance if variance > 0 else 0.0),
         error=error,

@@ -306,7 +306,7 @@ def _carried_load(
             before, good = best
             reserve = _slack(good, traffic)
             share = reserve / (reserve - slack) if math.isfinite(slack) else 0.5
-            return before * (load / before) ** share if load > before else before, good
+            return before * (load / before) ** share if before < load < math.inf else before, good
         if best is None or load > best[0]:
             best = load, level
     return best or (0.0, level)
