@@ -45,8 +45,8 @@ from loadstone.recommend.traffic import Traffic, traffic_of
 from loadstone.workload.options import options_of
 
 _KINDS = ("quiet and busy", "short then long", "prefixes", "bursts", "bursts of prefixes")
-_BURSTY = 8_000
-"""Requests of bursts that are simulated for each draw."""
+_REQUESTS = 3_000
+"""Requests at a rate that are simulated for each draw. Traces are whole."""
 
 
 def make_case(number: int, seed: int, folder: Path) -> tuple[str, dict[str, Any]]:
@@ -106,9 +106,9 @@ def count_holds(traffic: Traffic, plan: tuple[int, str], draws: int, seed: int, 
     where that is known to be below `least`, at most which share it is."""
     one = fleet_of(parse_deployment(plan[1]))
     fleet = replace(one, replicas=one.replicas * plan[0])
-    requests = traffic.plan if traffic.has_times else traffic.part(traffic.demand, 3000)
-    if len(requests) > _BURSTY:
-        requests = take_requests(requests, np.arange(_BURSTY))
+    requests = traffic.plan if traffic.has_times else traffic.part(traffic.demand, _REQUESTS)
+    if traffic.plan.cells[0].process != "trace" and len(requests) > _REQUESTS:
+        requests = take_requests(requests, np.arange(_REQUESTS))
     names = [each.name for each in traffic.bounds]
     error = estimate_error(run_cell(requests, 0, fleet, grace_s=math.inf), fleet)
     missed = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -12,6 +13,8 @@ from asked import BOUNDS, PLANNED, options, plans, small_options
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.recommend import asked_load, confirm
+from loadstone.recommend.confirm import ConfirmedPlan
+from loadstone.recommend.decide import PlanChoice
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.result import Recommendation
 from loadstone.studies.file import read_study
@@ -245,6 +248,21 @@ def test_a_plan_that_breaks_on_the_whole_trace_is_not_said_to_hold(tmp_path: Pat
     ):
         document = recommend(asked)
     assert (document.holds, document.plans[0].p_slo) == (False, 0.0)
+
+
+@pytest.mark.parametrize(("likely", "replicas"), [((0.9, 0.9, 0.9), 1), ((0.7, 0.897, 0.9), 2), ((0.9, 0.8, 0.9), 3)])
+def test_replicas_that_do_not_help_are_spared(likely, replicas: int) -> None:
+    """Of plans with one replica to three, as likely as that."""
+    finalist = object()
+    choices = [PlanChoice(finalist, count, 0.9, float(count), np.zeros(1)) for count in (1, 2, 3)]  # type: ignore[arg-type]
+
+    def simulate(choice, *_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(p_slo=likely[choice.replicas - 1])
+
+    with patch.object(confirm, "_simulate", simulate):
+        first = ConfirmedPlan(choices[2], simulate(choices[2]))  # type: ignore[arg-type]
+        spared = confirm._spare_replicas(first, choices, None, options(), learned=False)  # type: ignore[arg-type]
+    assert spared.choice.replicas == replicas
 
 
 # --- by throughput -------------------------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ from loadstone.recommend.traffic import Traffic
 
 _MOST_MORE = 3
 """Times that replicas are added to a plan that does not hold."""
+_AS_SURE = 0.005
+"""A probability that is lower by less is the same."""
 _MOST_OF_GPU = 2
 """Plans of a kind of GPU that are tried for one that holds."""
 
@@ -50,7 +52,23 @@ def confirm_plans(
 
     plans = sorted(confirmed, key=order)
     plans.sort(key=lambda each: not _holds(each, options))
+    plans[0] = _spare_replicas(plans[0], choices, traffic, options, learned=learned)
     return _check_first(plans, traffic, options)
+
+
+def _spare_replicas(
+    plan: ConfirmedPlan, choices: Sequence[PlanChoice], traffic: Traffic, options: RecommendOptions, *, learned: bool
+) -> ConfirmedPlan:
+    """Return the plan with fewer replicas, as long as these hold as likely under the asked load: beyond some number
+    more do not help."""
+    mine, least = [each for each in choices if each.finalist is plan.choice.finalist], plan.asked.p_slo - _AS_SURE
+    for choice in sorted(mine, key=lambda each: -each.replicas):
+        if choice.replicas < plan.choice.replicas:
+            fewer = ConfirmedPlan(choice, _simulate(choice, traffic, options, learned=learned))
+            if fewer.asked.p_slo < least or _holds(fewer, options) < _holds(plan, options):
+                break
+            plan = fewer
+    return plan
 
 
 def _name_gpu(choice: PlanChoice) -> str:
