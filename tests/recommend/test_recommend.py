@@ -288,13 +288,6 @@ def test_by_throughput_a_plan_takes_what_the_budget_pays_for(changed, gpus) -> N
     assert {each.gpus for each in batch(tp=(1,), arguments=("max_num_seqs=64",), **changed).plans} <= {gpus, gpus - 1}
 
 
-def test_a_bound_that_breaks_leaves_the_fastest_behind() -> None:
-    """Users that are spread over all GPUs wait least: a bound that these do not hold holds nowhere."""
-    free, bound = batch(), batch(slo="tpot_p99<12ms,e2e_p99<20s", confidence=0.5)
-    assert bound.plans[0].output_tokens_per_s <= free.plans[0].output_tokens_per_s
-    assert bound.plans[0].p_slo >= 0.5 or not bound.holds
-
-
 def test_with_too_few_gpus_the_nearest_is_named() -> None:
     document = plans(rate=260, confidence=0.97, gpus_max=12)
     assert not document.holds
