@@ -332,6 +332,34 @@ class ClientOptions(Flags):
 
 
 @dataclasses.dataclass(kw_only=True)
+class CheckOptions(Flags):
+    """Questions mixed into the load whose answers are graded."""
+
+    check: str | None = flag(
+        WORKLOAD,
+        "grade answers under this load: FILE[:N] of questions (GSM8K, multiple choice, JSON schema, tool calls, "
+        "needles), or generated[:N], which needs no file",
+        read=values.text,
+    )
+    check_share: float = flag(
+        WORKLOAD,
+        "the most that graded requests may be of all, e.g. 5%",
+        "10%",
+        values.share,
+        limits=Limits("must be above 0 and at most 0.9", above=0, most=0.9),
+    )
+    check_min: float | None = flag(
+        WORKLOAD, "the least share of right answers, e.g. 90%; below it is an error", read=values.share, limits=SHARE
+    )
+    check_tokens: int | None = flag(
+        WORKLOAD, "the most tokens of a graded answer [default: the item's, else 128 or 1024]", limits=AT_LEAST_1
+    )
+    keep_answers: bool = flag(
+        RUN, "keep the texts of graded answers in answers.parquet, not their hashes alone", False
+    )
+
+
+@dataclasses.dataclass(kw_only=True)
 class OutputOptions(Flags):
     """The numbers that are computed of a run, and where it is kept."""
 
@@ -400,6 +428,7 @@ class Options(RunOptions):
 
     target: TargetOptions = group(TargetOptions)
     sampling: SamplingOptions = group(SamplingOptions)
+    grading: CheckOptions = group(CheckOptions)
     early_end: EarlyEndOptions = group(EarlyEndOptions)
     client: ClientOptions = group(ClientOptions)
 
@@ -408,7 +437,9 @@ class Options(RunOptions):
 class SimulateOptions(RunOptions):
     """The options of `loadstone simulate`; those of `bench` that are about a server are taken and do nothing:"""
 
-    passed_over: ClassVar[tuple[type[Flags], ...]] = (TargetOptions, SamplingOptions, EarlyEndOptions, ClientOptions)
+    passed_over: ClassVar[tuple[type[Flags], ...]] = (
+        TargetOptions, SamplingOptions, CheckOptions, EarlyEndOptions, ClientOptions,
+    )  # fmt: skip
 
     simulator: SimulatorOptions = group(SimulatorOptions)
 

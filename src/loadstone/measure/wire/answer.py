@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from loadstone.core.record import ANSWER
 from loadstone.core.text import excerpt
 from loadstone.measure.wire import sse
+from loadstone.measure.wire.drafts import DraftCounts
 from loadstone.measure.wire.sse import SseDecoder, SseError
 from loadstone.measure.wire.template import Template
 from loadstone.measure.wire.tolerant import convert, count, load_object
@@ -68,12 +70,16 @@ class Answer:
     still            of those, events whose count had not grown. Where most had not it is none of theirs: gateways
                      write zeros until the end, mocks the total from the beginning
     running_tokens   that count at each output event; emptied by who writes it away
+    channels         a byte for each output event, see RequestRecord.channel; emptied by who writes it away
+    drafts           what the server says of the answer's speculative decoding
     finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot be read),
     input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s, server_decode_s (llama.cpp).
     voids            the first so many output events were none, as later ones show; they are counted and have times
     model            whose answer it is, as it first says (OpenAI's dialect)
     choices          how many answers have ended, at least 1: with `n` a request has several side by side, and events
                      and counts are of all of them together
+    thought          reasoning came apart from the text (OpenAI's dialect)
+    calls            with `keep_text`: the tools called, each with its `name` and `arguments` as text (OpenAI's)
     text             with `keep_text`: what was said, without reasoning and tool calls, at most MAX_TEXT characters
     A dialect adds `_fold`, which takes one payload: a stream event's, or the whole body.
     """
@@ -85,6 +91,8 @@ class Answer:
     running: bool = True
     still: int = 0
     running_tokens: list[int] = field(default_factory=list)
+    channels: bytearray = field(default_factory=bytearray)
+    drafts: DraftCounts | None = None
     finish_reason: str | None = None
     done: bool = False
     error: str | None = None
@@ -123,6 +131,14 @@ class Answer:
         return self.output_tokens, self.output_tokens
 
     @property
+    def thought(self) -> bool:
+        return False
+
+    @property
+    def calls(self) -> list[dict[str, str]]:
+        return []
+
+    @property
     def text(self) -> str:
         if len(self._texts) > 1:
             self._texts = ["".join(self._texts)]
@@ -158,6 +174,7 @@ class Answer:
             # All its tokens came at once: its count is a final one, and needs no text beside it.
             self.events = 1 if self.events or self.output_tokens else 0
             self.running, self.running_tokens = False, []
+            self.channels = (self.channels or bytearray([ANSWER]))[-1:] * self.events
             self.done = self.done or (self.events > 0 and self.error is None)
         return self.events - before
 

@@ -39,10 +39,11 @@ def fleet_of(
 ) -> Fleet:
     """Make the engines of a deployment, and the times of their steps; by the user's `profile`, None: the one that is
     shipped for it. `offline`: as their own interfaces answer batches, without server and client."""
-    policy = policy_of(deployment, acceptance=acceptance)
+    coefficients = profile_of(deployment, profile)
+    policy = policy_of(deployment, acceptance=coefficients.acceptance if acceptance is None else acceptance)
     model = StepModel(
         deployment,
-        profile_of(deployment, profile),
+        coefficients,
         draft_tokens=policy.speculative.draft_tokens if policy.speculative is not None else 0,
         offline=offline,
     )

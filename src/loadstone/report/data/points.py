@@ -16,7 +16,7 @@ from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.plan import Load, LoadKind
-from loadstone.core.summary import CellSummary, Roofline, ServerFigures, Window
+from loadstone.core.summary import Accuracy, CellSummary, Roofline, ServerFigures, Window
 from loadstone.core.units import show_seconds
 from loadstone.report.data.statistic import Estimate, energy, latency, price, round_count, throughput
 from loadstone.report.data.wording import clean, count, join
@@ -162,6 +162,11 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     def roofline(self) -> Roofline:
         """The time and the work that the hardware allows, and the share of it that was used."""
         return self.cells[0].roofline or Roofline()
+
+    @property
+    def graded(self) -> Accuracy | None:
+        """Tell how many answers were right: of repeats those of the first."""
+        return self.cells[0].graded
 
     @property
     def server(self) -> ServerFigures | None:

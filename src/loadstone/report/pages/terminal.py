@@ -53,6 +53,8 @@ def render(summary: Summary) -> list[Shown]:
     findings: list[Finding] = []
     tables = [_table(cells, findings)]
     tables += [_parts(cells, *named) for named in _PARTS if any(named[0](cell) for cell in cells)]
+    if any(cell.graded for cell in cells):
+        tables.append(answers(list(zip(_loads(cells)[1], cells, strict=True)), _loads(cells)[0]))
     if cells[0].dialect is not None:
         tables.append(_dialect(cells))
     lines = [*_definitions(cells, summary.source == "simulated"), *_first_token(summary.first_token)]
@@ -191,6 +193,35 @@ _PARTS: tuple[tuple[_PartsOf, str, Callable[[Any], str]], ...] = (
     (lambda cell: cell.by_piece, "load", _piece),
 )
 """Of what a cell has parts, the head of their column, and the name of one."""
+
+
+def answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
+    """Make one row for each cell with graded answers, named by its load, and one for each kind of question there."""
+    shown = []
+    for load, cell in rows:
+        if (graded := cell.graded) is None:
+            continue
+        part = graded.part
+        every = [("", graded.questions, graded.accuracy, graded.low, graded.high)]
+        every += [(task.task, task.questions, task.accuracy, task.low, task.high) for task in graded.tasks]
+        for task, questions, accuracy, low, high in every:
+            whole = not task
+            shown.append(
+                [
+                    (f"{head} · answers", f"{load} · {excerpt(task or 'all', 40)}"),
+                    ("graded", str(questions)),
+                    ("right %", "-" if accuracy is None else f"{100 * accuracy:.1f}"),
+                    ("95 %", f"{100 * low:.1f}–{100 * high:.1f}"),
+                    ("in form %", f"{100 * graded.strict:.1f}" if whole and graded.strict is not None else "-"),
+                    ("cut", str(graded.cut) if whole else ""),
+                    ("failed", str(graded.failed) if whole else ""),
+                    ("unparsed", str(graded.unparsed) if whole else ""),
+                    ("of requests", f"{graded.share:.1%}" if whole else ""),
+                    ("TTFT p50", _p50(part.ttft_s) if whole and part else "-"),
+                    ("E2E p50", _p50(part.e2e_s) if whole and part else "-"),
+                ]
+            )
+    return table_of(shown, f"{head} · answers")
 
 
 def _dialect(cells: Sequence[CellSummary]) -> Table:
@@ -333,6 +364,8 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         _intervals(cells) if simulated and not cells[0].measured_by else _measured_by(cells),
         *stated_lines(cells),
         *map(_show_cached, cells),
+        *map(_show_thinking, cells),
+        *map(show_drafts, cells),
         _roofline(cells),
         _energy(cells),
         *dict.fromkeys(cell.client.selftest or "" for cell in cells),
@@ -360,6 +393,33 @@ def _show_cached(cell: CellSummary) -> str:
         f"tokens{' (besides earlier turns of sessions)' if cell.by_turn else ''}, "
         f"{metrics.cached_input_tokens / metrics.input_tokens:.1%} were in the cache"
     )
+
+
+def _show_thinking(cell: CellSummary) -> str:
+    """Say when answers began, where something came before them, and at what pace they came."""
+    metrics = cell.metrics
+    if not metrics.thinking_tokens and not metrics.tool_call_tokens:
+        return ""
+    answer = (metrics.answer_s if cell.load.is_closed else metrics.answer_intended_s) or Latency()
+    share = (
+        f"thinking {metrics.thinking_share or 0:.0%} of output tokens, tool calls {metrics.tool_call_tokens or 0:,}"
+    )
+    pace = f", then {metrics.answer_tokens_per_s:.0f} tok/s each" if metrics.answer_tokens_per_s else ""
+    times = f"first answer token p50 {show_seconds(answer.p50)}, p99 {show_seconds(answer.p99)}"
+    return f"{_name_load(cell)}: {share}; {times}{pace}"
+
+
+def show_drafts(cell: CellSummary) -> str:
+    """Say what speculative decoding came to."""
+    drafts = cell.drafts
+    if drafts is None:
+        return ""
+    parts = [f"{drafts.accepted_length:.2f} tokens a step"] if drafts.accepted_length else []
+    parts += [f"{drafts.rate:.0%} of guesses accepted"] if drafts.rate is not None else []
+    parts += ["by position " + " ".join(f"{share:.0%}" for share in drafts.by_position)] if drafts.by_position else []
+    whose = {"counters": "by the engine's counters", "requests": "by each answer", "gauge": "by a gauge"}
+    forced = ", forced" if drafts.forced else ""
+    return f"{_name_load(cell)}: drafts gave {', '.join(parts)} ({whose.get(drafts.source, 'imported')}{forced})"
 
 
 def _since(cells: Sequence[CellSummary]) -> str:
