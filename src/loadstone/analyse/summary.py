@@ -368,8 +368,9 @@ def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]])
 
 
 def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
-    """Add `j_per_output_token` to each throughput of output tokens: what all GPUs that were watched drew in its
-    window, over the tokens that came in it; nothing where that is not known. `end_s`: of the last measured request.
+    """Add `j_per_output_token` and `j_per_total_token` to each throughput: what all GPUs that were watched drew in
+    its window, over the tokens that came in it; nothing where that is not known. `end_s`: of the last measured
+    request.
     """
 
     def joules(tokens_per_s: float | None, begin_s: float, over_s: float) -> float | None:
@@ -379,9 +380,13 @@ def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
     metrics = summary.metrics
     if summary.duration_s:
         metrics.j_per_output_token = joules(metrics.output_tokens_per_s, end_s - summary.duration_s, end_s)
+        metrics.j_per_total_token = joules(metrics.total_tokens_per_s, end_s - summary.duration_s, end_s)
     if (steady := metrics.steady) is not None:
-        in_steady = joules(steady.output_tokens_per_s, steady.start_s, steady.end_s)
-        metrics.steady = msgspec.structs.replace(steady, j_per_output_token=in_steady)
+        output, total = (
+            joules(rate, steady.start_s, steady.end_s)
+            for rate in (steady.output_tokens_per_s, steady.total_tokens_per_s)
+        )
+        metrics.steady = msgspec.structs.replace(steady, j_per_output_token=output, j_per_total_token=total)
 
 
 def _selftest(info: RunInfo) -> Selftest | None:

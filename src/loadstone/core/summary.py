@@ -146,7 +146,8 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     total_tokens_per_s   that · (input_tokens + output_tokens)/output_tokens of the cell
     requests_per_s       that · ok and short requests/output_tokens of the cell
     ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds, see statistics.Dependence.rate_bounds()
-    j_per_output_token   what all GPUs that were watched drew in the window, over the output tokens that came in it
+    j_per_output_token   what all GPUs that were watched drew in the window, over the output tokens that came in it;
+    j_per_total_token    over input and output tokens
 
     Prompts and requests are counted by the tokens of their answers: at a moment of their own, as the first token or
     the end, they would come in waves, of which a window from send to send holds one more than of answers.
@@ -159,6 +160,7 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     requests_per_s: float
     ci95: dict[str, Bounds]
     j_per_output_token: float | None = None
+    j_per_total_token: float | None = None
 
 
 class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -178,6 +180,8 @@ class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     @property
     def j_per_output_token(self) -> None:
         """The long run is of no window in which energy was read."""
+
+    j_per_total_token: ClassVar[None] = None
 
 
 class RateInterval(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -219,7 +223,7 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     total_tokens_per_s       (input_tokens + output_tokens) / duration_s
     requests_per_s           (ok + short) / duration_s
     achieved_rate_per_s      (sends − 1)/(last send − first send)
-    j_per_output_token       joules of all GPUs that were watched, over the cell
+    j_per_output_token       joules of all GPUs that were watched, over the cell; j_per_total_token: of input too
     attainment               requests that meet every bound / all measured requests, failed ones included
     goodput_per_s            requests that meet every bound / duration_s
     interval                 of a simulated run: by throughput
@@ -251,6 +255,7 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_call_tokens: int | None = None
     answer_tokens_per_s: float | None = None
     j_per_output_token: float | None = None
+    j_per_total_token: float | None = None
     goodput_per_s: float | None = None
     attainment: float | None = None
     interval: dict[str, RateInterval] = {}

@@ -28,6 +28,7 @@ from loadstone.runs import deployments, execution, preflight, provenance, worker
 from loadstone.runs.cells import CellLoop, Event, Listener
 from loadstone.runs.grading import AnswerGrader
 from loadstone.runs.launched import why_ended
+from loadstone.runs.live_metrics import serving
 from loadstone.runs.preflight import Prepared
 from loadstone.workload.options import Options
 
@@ -57,12 +58,18 @@ def open_session(
     """Prepare a run and make its folder; an engine that is started for it ends with the block. Raises InputError."""
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
+        also = stack.enter_context(serving(options.client.metrics_port))
+
+        def hear(event: Event) -> None:
+            on_event(event)
+            also(event)
+
         ready = preflight.prepare(options, stopping, stack, lambda text: on_event(Event(kind="note", text=text)))
         gpus = _watched_gpus(ready, stack)
         info = _describe(ready, gpus, made_with or Provenance())
         # Journals, then records too.
         run = execution.open_run(options.output.out, info, ready.plan, signals, 2 * _EVENT_BYTES)
-        yield Session(run, ready, gpus, on_event)
+        yield Session(run, ready, gpus, hear)
 
 
 @dataclasses.dataclass
@@ -165,7 +172,8 @@ def _describe(ready: Prepared, gpus: Gpus | None, made_with: Provenance) -> RunI
     if gpus is not None:
         settings.gpus = [gpu._asdict() | {"driver": gpus.driver} for gpu in gpus.describe()]
     if ready.servers.engine is not None:
-        made_with = provenance.of_launch(ready.servers.engine.launch)
+        engine = ready.servers.engine
+        made_with = provenance.of_launch(engine.launch, start_up_s=engine.start_up_s)
     settings.provenance = msgspec.structs.replace(
         made_with,
         driver=settings.gpus[0]["driver"] if settings.gpus else None,

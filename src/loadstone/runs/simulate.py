@@ -28,7 +28,7 @@ from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.bound_errors import bound_factors, estimate_error, find_uncovered_load
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
-from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request
+from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request, routed
 from loadstone.predict.simulator.interval import CellIntervals, answer_s, beginning, intervals
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
@@ -102,7 +102,9 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     """Make the plan and the folder of a simulation. Raises InputError."""
     asked, output = options.simulator, options.output
     deployment = parse_deployment(asked.deployment)
-    fleet = fleet_of(deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline)
+    fleet = fleet_of(
+        deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline, route=asked.route
+    )
     if asked.acceptance is None and isinstance(fleet.model, StepModel):
         asked = dataclasses.replace(asked, acceptance=fleet.model.profile.acceptance)
     longest, limit = longest_request(deployment, fleet.policy)
@@ -114,7 +116,8 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         plan.workload["mode"] = "offline"
     execution.bounds_of(output)
     lengths = check(plan, longest, limit)
-    fleet = fleet_with(deployment, policy_of(deployment, acceptance=asked.acceptance, lengths=lengths), fleet.model)
+    policy = routed(policy_of(deployment, acceptance=asked.acceptance, lengths=lengths), asked.route)
+    fleet = fleet_with(deployment, policy, fleet.model)
     settings = _settings(deployment, fleet, asked)
     if planner.chooses_length:
         settings.expected_e2e_s = [answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))]

@@ -322,6 +322,9 @@ class ClientOptions(Flags):
     gpu_telemetry: bool | None = flag(
         RUN, "read this machine's NVIDIA GPUs once a second [default: if a server runs on this machine]"
     )
+    metrics_port: str | None = flag(
+        RUN, "serve the run that goes on at /metrics for Prometheus: PORT of this machine, or HOST:PORT"
+    )
     gpu_metrics: Sequence[str] = flag(
         RUN, "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400", (), values.addresses
     )
@@ -397,6 +400,10 @@ class SimulatorOptions(Flags):
     )
     acceptance: float | None = flag(
         SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"
+    )
+    route: Literal["round-robin", "least-busy", "prefix"] | None = flag(
+        SIMULATOR,
+        "how replicas get requests; prefix: who has most of the prompt [default: as the engine does]",
     )
     draws: int | None = flag(
         SIMULATOR,

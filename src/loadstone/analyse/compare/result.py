@@ -268,6 +268,11 @@ class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
     missing: bool
     failing: list[str] | UnsetType = UNSET
 
+    @property
+    def fails(self) -> bool:
+        """True if B does not pass: a bound that nothing can be held against must not let a change through."""
+        return self.met or self.missing or bool(self.failing)
+
 
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
     """A against B; `level`: the chance of any false alarm; `resolution`: a smaller difference counts as none.

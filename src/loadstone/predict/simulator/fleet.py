@@ -10,6 +10,7 @@ from loadstone.catalogue.config.encoder import encoder
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
+from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.sizing.memory import max_context
@@ -34,13 +35,24 @@ class Fleet:
     in_step: bool = False
 
 
+def routed(policy: EnginePolicy, route: Route | None) -> EnginePolicy:
+    """Return the policy with another router; None: with its own."""
+    return policy if route is None else msgspec.structs.replace(policy, route=route)
+
+
 def fleet_of(
-    deployment: Deployment, *, acceptance: float | None = None, profile: str | None = None, offline: bool = False
+    deployment: Deployment,
+    *,
+    acceptance: float | None = None,
+    profile: str | None = None,
+    offline: bool = False,
+    route: Route | None = None,
 ) -> Fleet:
     """Make the engines of a deployment, and the times of their steps; by the user's `profile`, None: the one that is
     shipped for it. `offline`: as their own interfaces answer batches, without server and client."""
     coefficients = profile_of(deployment, profile)
-    policy = policy_of(deployment, acceptance=coefficients.acceptance if acceptance is None else acceptance)
+    accepted = coefficients.acceptance if acceptance is None else acceptance
+    policy = routed(policy_of(deployment, acceptance=accepted), route)
     model = StepModel(
         deployment,
         coefficients,

@@ -49,7 +49,7 @@ def render(comparison: Comparison) -> list[Shown]:
         parts.append(explain_heads(comparison))
     parts += explain_conclusions(comparison)
     parts += [f"{one.kind}: {one.evidence}. {one.remedy}" for one in comparison.findings]
-    parts += [f"{bound.bound}: {_bound_result(bound)}" for bound in comparison.fail_on or ()]
+    parts += [f"{bound.bound}: {explain_bound(bound)}" for bound in comparison.fail_on or ()]
     return parts
 
 
@@ -109,7 +109,7 @@ def unmatched_lines(comparison: Comparison) -> list[str]:
     return [f"{name} has {name_loads(loads)}" for name, loads in sides if loads]
 
 
-def _bound_result(bound: BoundResult) -> str:
+def explain_bound(bound: BoundResult) -> str:
     """Say whether a bound of --fail-on is met, and why not."""
     where = f" at {', '.join(bound.at)}" if bound.at else ""
     how = " (by point values, untested)" if bound.untested else ""

@@ -320,7 +320,9 @@ _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     ("$/M output", "r", lambda point: _number(point.dollars_output)),
     (_INTERVAL, "u", lambda point: _bounds(point.dollars_output, show_number)),
     ("$/M total", "u", lambda point: _number(point.dollars_total)),
+    ("$/M list in", "u", lambda point: _number(point.dollars_input)),
     ("J/token", "r", lambda point: _number(point.j_output)),
+    ("J/token total", "u", lambda point: _number(point.j_total)),
     ("GPUs' W", "u", lambda point: show_number(point.power_w)),
     ("right %", "r", lambda point: _show_right(point.graded)),
     (
@@ -362,12 +364,14 @@ _EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
     (
         lambda point: point.dollars_per_hour is not None,
         "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
-        "deployment, over the throughput beside it; the interval is that of the output throughput.",
+        "deployment, over the throughput beside it; the interval is that of the output throughput. List in: what "
+        "input tokens must be sold for to pay for the GPUs, where an output token costs 4 times as much, one from a "
+        "prefix cache a tenth.",
     ),
     (
         lambda point: point.power_w is not None,
-        "J/token: energy of all GPUs that were read, over the output tokens, in the window of the throughput; "
-        "W: their mean power over the cell, its warm-up included.",
+        "J/token: energy of all GPUs that were read, over the output tokens (total: and input tokens), in the window "
+        "of the throughput; W: their mean power over the cell, its warm-up included.",
     ),
 )
 """What some columns mean, where a cell has a number in them."""

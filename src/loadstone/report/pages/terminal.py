@@ -322,13 +322,15 @@ def _roofline(cells: Sequence[CellSummary]) -> str:
 def _energy(cells: Sequence[CellSummary]) -> str:
     """Write the power that GPUs drew, in the order of the loads."""
     power = [cell.gpu.power_w.mean if cell.gpu and cell.gpu.power_w else None for cell in cells]
-    energy = [(cell.steady or cell.metrics).j_per_output_token for cell in cells]
+    windows = [cell.steady or cell.metrics for cell in cells]
     if all(value is None for value in power):
         return ""
     gpus = max(cell.gpu.gpus if cell.gpu else 0 for cell in cells)
     text = f"{gpus} GPU{'s' * (gpus > 1)} drew {', '.join(map(show_number, power))} W"
-    if any(value is not None for value in energy):
-        text += f" · {', '.join(map(show_number, energy))} J per output token"
+    for name in ("output", "total"):
+        energy = [getattr(window, f"j_per_{name}_token") for window in windows]
+        if any(value is not None for value in energy):
+            text += f" · {', '.join(map(show_number, energy))} J per {name} token"
     return text
 
 
