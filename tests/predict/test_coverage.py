@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -14,10 +15,15 @@ from loadstone.calibrate.points import Point
 from loadstone.calibrate.validate import Scored, score
 from loadstone.catalogue import parse_deployment
 from loadstone.predict.scheduler import policy_of
+from loadstone.predict.simulator.bound_errors import estimate_error
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.predict.sizing.memory import engine_limits, memory_of, no_room
 from loadstone.predict.step_time.coverage import uncovered_load, widening
 from loadstone.predict.step_time.profile import leave_out, profile_of, remaining, uncovered_classes
 from loadstone.report.pages.validation import explain
+from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.planning import Planner
 
 POINT = Point(
     row=1, deployment="llama-3.1-8b@1xh100/engine=vllm,version=0.15.1", input_tokens=1000, output_tokens=100,
@@ -84,6 +90,20 @@ def test_large_bursts_and_batches_above_the_graphs_are_classes_of_loads() -> Non
     assert large.uncovered == ("bursts of 500 requests and more",)
     text = explain([large])
     assert any("two points for `calibrate`" in line for line in text)
+
+
+@pytest.mark.parametrize(
+    ("few", "many"), [({"rate": ["inf"], "requests": [499]}, {"rate": ["inf"], "requests": [500]}),
+                      ({"concurrency": [512], "requests": [600]}, {"concurrency": [513], "requests": [600]})]
+)  # fmt: skip
+def test_errors_of_loads_without_measurements_are_twice_as_wide(few, many) -> None:
+    fleet = fleet_of(parse_deployment("llama-3.1-8b@1xh100/engine=vllm"))
+    given = {"deployment": "", "input": "64", "output": "8", "warmup": 0}
+    errors = []
+    for load in (few, many):
+        plan = Planner(options_of(given | load, SimulateOptions)).plan()
+        errors.append(np.diag(estimate_error(run_cell(plan, 0, fleet, grace_s=math.inf), fleet).covariance))
+    assert errors[1] / errors[0] == pytest.approx(4.0, rel=0.05)
 
 
 def test_a_family_held_out_leaves_its_fits_uncertainty_and_says_how_many_rows() -> None:

@@ -14,6 +14,7 @@ from loadstone.core.summary import Summary
 from loadstone.recommend.asked_load import AskedLoad, simulate_asked
 from loadstone.recommend.candidates import make_candidate
 from loadstone.recommend.curve import Curve
+from loadstone.recommend.errors import unmeasured_errors
 from loadstone.recommend.finalists import SimulatedCandidate
 from loadstone.recommend.traffic import traffic_of
 from loadstone.runs.simulate import simulate
@@ -80,3 +81,35 @@ def test_recommend_and_simulate_agree(deployment, replicas, load, slo, tmp_path:
     assert planned.p_slo == pytest.approx(cell.slo_probability, abs=0.08)
     assert cell.metrics.tpot_s is not None
     assert planned.tpot_s[0] == pytest.approx(cell.metrics.tpot_s.p50, rel=0.05)
+
+
+def test_more_at_once_than_any_measurement_covers_is_as_unsure_in_a_plan() -> None:
+    known, beyond = (
+        ask("llama-3.1-8b@1xh100/tp1,engine=vllm", 1, rate=None, concurrency=users, output="16", slo="e2e_p99<60s")
+        for users in (500, 600)
+    )
+    assert np.diag(beyond.error.covariance) / np.diag(known.error.covariance) == pytest.approx(4.0, rel=0.1)
+
+
+@pytest.mark.parametrize(("users", "wider"), [(500, 1.0), (600, 4.0)])
+def test_the_errors_by_which_plans_are_chosen_have_it_too(users: int, wider: float) -> None:
+    variances = []
+    for each in (100, users):
+        asked = options(rate=None, concurrency=each, input="128", output="200", slo="e2e_p99<60s")
+        traffic = traffic_of(asked)
+        candidate = make_candidate(
+            parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), asked, traffic, Prices(), {}
+        )
+        one = candidate._replace(load=float(each), replicas=1)
+        variances.append(np.diag(unmeasured_errors([one], traffic).covariance))
+    assert variances[1] / variances[0] == pytest.approx(wider, rel=0.1)
+
+
+@pytest.mark.parametrize("users", [300, 3000])
+def test_short_prompts_under_wide_bounds_are_carried_by_some_replicas(users: int) -> None:
+    """Beyond what an engine has time for the closed form knows no number of users."""
+    asked = options(rate=None, concurrency=users, input="128", output="200", slo="e2e_p99<60s", gpus_max=64)
+    candidate = make_candidate(
+        parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), asked, traffic_of(asked), Prices(), {}
+    )
+    assert 1 <= candidate.replicas <= users / 100

@@ -101,6 +101,27 @@ def test_the_price_with_one_replica_down_and_of_whole_nodes_is_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("warned", "line"),
+    [
+        ((1, 2, 3), "Plans 1–3: mind the gap."),
+        ((1, 3), "Plans 1 and 3: mind the gap."),
+        ((2,), "Plan 2: mind the gap."),
+        ((1, 2, 4), "Plans 1, 2 and 4: mind the gap."),
+    ],
+)
+def test_a_warning_is_said_once(warned: tuple[int, ...], line: str) -> None:
+    plans = [
+        msgspec.structs.replace(PLAN, warnings=["mind the gap"] if number in warned else []) for number in range(1, 5)
+    ]
+    assert [each for each in remarks(changed(plans=plans)) if "gap" in each] == [line]
+
+
+def test_by_throughput_the_answer_says_how_many_tokens_there_are() -> None:
+    document = changed(with_plan(output_tokens_per_s=12345.6), objective="throughput")
+    assert answer(document).endswith("with a probability of 86%, and give 12,346 tokens/s.")
+
+
+@pytest.mark.parametrize(
     ("hours", "words"),
     [
         (HOURS, "Plan 1 by the hour: 1 to 3 replicas, 2.1 GPUs on average with 5 min to start, $3,000 a month"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +12,9 @@ import pytest
 from asked import BOUNDS, PLANNED, options, plans, small_options
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
+from loadstone.recommend import asked_load, confirm
+from loadstone.recommend.confirm import ConfirmedPlan
+from loadstone.recommend.decide import PlanChoice
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.result import Recommendation
 from loadstone.studies.file import read_study
@@ -220,6 +225,69 @@ def test_the_first_plan_holds_with_confidence_or_nothing_does(changed) -> None:
     assert sure == sorted(sure, reverse=True)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_table_chart_and_gpus_state_one_probability(seed: int) -> None:
+    document = plans(rate=100, seed=seed, gpus="h100,h200", price="h100=2,h200=3")
+    points = {each.deployment: each for each in document.finalists}
+    for plan in document.plans:
+        point = points[plan.deployment]
+        assert (point.p_slo, point.replicas, point.asked) == (plan.p_slo, plan.replicas, True)
+        assert f"{plan.p_slo:.0%} because" in plan.why
+    for each in document.by_gpu:
+        assert each.deployment is None or points[each.deployment].p_slo == each.p_slo
+
+
+def test_a_plan_that_breaks_on_the_whole_trace_is_not_said_to_hold(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    lines = [f"{0.1 * at:.1f},300,30" for at in range(300)]
+    trace.write_text("\n".join(["timestamp_s,input_tokens,output_tokens", *lines]) + "\n")
+    asked = small_options(rate=None, input=None, output=None, trace=str(trace), engine="vllm")
+    with (
+        patch.object(asked_load, "_WHOLE_REQUESTS", 10),
+        patch.object(confirm, "check_whole", lambda *_: (False, 300)),
+    ):
+        document = recommend(asked)
+    assert (document.holds, document.plans[0].p_slo) == (False, 0.0)
+
+
+@pytest.mark.parametrize(("likely", "replicas"), [((0.9, 0.9, 0.9), 1), ((0.7, 0.897, 0.9), 2), ((0.9, 0.8, 0.9), 3)])
+def test_replicas_that_do_not_help_are_spared(likely, replicas: int) -> None:
+    """Of plans with one replica to three, as likely as that."""
+    finalist = object()
+    choices = [PlanChoice(finalist, count, 0.9, float(count), np.zeros(1)) for count in (1, 2, 3)]  # type: ignore[arg-type]
+
+    def simulate(choice, *_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(p_slo=likely[choice.replicas - 1])
+
+    with patch.object(confirm, "_simulate", simulate):
+        first = ConfirmedPlan(choices[2], simulate(choices[2]))  # type: ignore[arg-type]
+        spared = confirm._spare_replicas(first, choices, None, options(), learned=False)  # type: ignore[arg-type]
+    assert spared.choice.replicas == replicas
+
+
+# --- by throughput -------------------------------------------------------------------------------------------------
+
+
+def batch(**changed) -> Recommendation:
+    asked = {"rate": None, "concurrency": 300, "slo": "e2e_p99<20s", "objective": "throughput", "gpus_max": 8}
+    return plans(**(asked | changed))
+
+
+def test_by_throughput_all_gpus_are_taken_and_the_first_plan_gives_most() -> None:
+    document, cheapest = batch(), batch(objective="cost")
+    assert document.plans[0].gpus == 8 > cheapest.plans[0].gpus
+    rates = [each.output_tokens_per_s for each in document.plans if each.p_slo >= 0.8]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] > 2 * cheapest.plans[0].output_tokens_per_s
+    assert document.plans[0].usd_per_mtok.low < document.plans[0].usd_per_mtok.value
+    assert document.plans[0].usd_per_month.low == document.plans[0].usd_per_month.high == 8 * 2 * 730
+
+
+@pytest.mark.parametrize(("changed", "gpus"), [({"budget": "7.9/hour"}, 3), ({"gpus_max": 5}, 5)])
+def test_by_throughput_a_plan_takes_what_the_budget_pays_for(changed, gpus) -> None:
+    assert {each.gpus for each in batch(tp=(1,), arguments=("max_num_seqs=64",), **changed).plans} <= {gpus, gpus - 1}
+
+
 def test_with_too_few_gpus_the_nearest_is_named() -> None:
     document = plans(rate=260, confidence=0.97, gpus_max=12)
     assert not document.holds
@@ -279,6 +347,12 @@ REFUSED = [
     ({"weights_dtype": "fp7"}, "fp7"),
     ({"tp": (3,)}, "--tp: no deployment can be made of these"),
     ({"budget": "30k/month", "price": ()}, "--budget: needs prices"),
+    ({"objective": "throughput"}, "--objective throughput: is of a batch; give --concurrency"),
+    (
+        {"objective": "throughput", "rate": None, "concurrency": 64, "budget": "1/hour"},
+        "--gpus-max, --budget: give not one replica beyond --reserve",
+    ),
+    ({"objective": "throughput", "rate": None, "concurrency": 64, "budget": "9/hour", "price": ()}, "needs prices"),
 ]
 
 

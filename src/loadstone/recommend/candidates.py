@@ -20,11 +20,11 @@ from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.sizing.memory import Memory, memory_of
 from loadstone.predict.sizing.size import size
-from loadstone.predict.steady_state import Lengths, SteadyState, steady_states
+from loadstone.predict.steady_state import Lengths, SteadyState, steady_state, steady_states
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
 from loadstone.predict.step_time.work import work_of
-from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.options import HOURS_PER_MONTH, RecommendOptions
 from loadstone.recommend.precisions import list_precisions
 from loadstone.recommend.traffic import QuantileBound, Traffic, TrafficLevel
 
@@ -253,6 +253,23 @@ def make_candidate(
     return Candidate(deployment, policy, model, load, replicas, cost, level)
 
 
+def most_replicas(candidate: Candidate, options: RecommendOptions) -> int:
+    """Count the replicas that --gpus-max and --budget give."""
+    most = options.gpus_max // candidate.deployment.gpus
+    if options.budget is None or not options.price:
+        return most
+    return min(most, int(options.budget / HOURS_PER_MONTH * candidate.replicas / candidate.cost))
+
+
+def predict_rate(candidate: Candidate, options: RecommendOptions, traffic: Traffic) -> float:
+    """Return by closed form the requests/s of a closed loop on as many replicas as there can be."""
+    deployment, replicas = candidate.deployment, most_replicas(candidate, options)
+    share = min(1.0, traffic.demand / max(1, replicas) / candidate.load)
+    decoding, schedulers = max(1.0, candidate.level.decoding * share), schedulers_in_step(deployment)
+    level = steady_state(candidate.model, candidate.policy, schedulers, decoding, traffic.lengths)
+    return replicas * deployment.dp * level.rate_per_s
+
+
 def _price_gpu(deployment: Deployment, prices: Prices) -> float:
     return prices.get(key(deployment.gpu.name), math.nan) if prices else 1.0
 
@@ -289,7 +306,7 @@ def _carried_load(
             before, good = best
             reserve = _slack(good, traffic)
             share = reserve / (reserve - slack) if math.isfinite(slack) else 0.5
-            return before * (load / before) ** share if load > before else before, good
+            return before * (load / before) ** share if before < load < math.inf else before, good
         if best is None or load > best[0]:
             best = load, level
     return best or (0.0, level)

@@ -14,6 +14,8 @@ from loadstone.recommend.traffic import Traffic
 
 _MOST_MORE = 3
 """Times that replicas are added to a plan that does not hold."""
+_AS_SURE = 0.005
+"""A probability that is lower by less is the same."""
 _MOST_OF_GPU = 2
 """Plans of a kind of GPU that are tried for one that holds."""
 
@@ -40,9 +42,33 @@ def confirm_plans(
         if few or (_name_gpu(head) not in held and tried.count(_name_gpu(head)) < _MOST_OF_GPU):
             show_progress(f"simulating the asked load on {head.replicas} × {head.finalist.name}")
             confirmed.append(_confirm(head, choices, traffic, options, learned=learned))
-    plans = sorted(confirmed, key=lambda each: each.choice.regret if _holds(each, options) else -each.asked.p_slo)
+    fast = options.objective == "throughput"
+
+    def order(each: ConfirmedPlan) -> float:
+        if not _holds(each, options):
+            return -each.asked.p_slo
+        tokens_per_s = each.asked.output_tokens_per_s * (each.choice.replicas - options.reserve)
+        return -tokens_per_s if fast else each.choice.regret
+
+    plans = sorted(confirmed, key=order)
     plans.sort(key=lambda each: not _holds(each, options))
+    plans[0] = _spare_replicas(plans[0], choices, traffic, options, learned=learned)
     return _check_first(plans, traffic, options)
+
+
+def _spare_replicas(
+    plan: ConfirmedPlan, choices: Sequence[PlanChoice], traffic: Traffic, options: RecommendOptions, *, learned: bool
+) -> ConfirmedPlan:
+    """Return the plan with fewer replicas, as long as these hold as likely under the asked load: beyond some number
+    more do not help."""
+    mine, least = [each for each in choices if each.finalist is plan.choice.finalist], plan.asked.p_slo - _AS_SURE
+    for choice in sorted(mine, key=lambda each: -each.replicas):
+        if choice.replicas < plan.choice.replicas:
+            fewer = ConfirmedPlan(choice, _simulate(choice, traffic, options, learned=learned))
+            if fewer.asked.p_slo < least or _holds(fewer, options) < _holds(plan, options):
+                break
+            plan = fewer
+    return plan
 
 
 def _name_gpu(choice: PlanChoice) -> str:
@@ -59,8 +85,7 @@ def _confirm(
     """Simulate a plan under the asked load, with more replicas as long as it does not hold there."""
 
     def simulate(choice: PlanChoice) -> ConfirmedPlan:
-        asked = _simulate(choice, traffic, options, learned=learned)
-        return ConfirmedPlan(choice._replace(p_slo=asked.p_slo), asked)
+        return ConfirmedPlan(choice, _simulate(choice, traffic, options, learned=learned))
 
     others = sorted((each for each in choices if each.finalist is head.finalist), key=lambda each: each.replicas)
     plan = simulate(head)
@@ -89,8 +114,17 @@ def _check_first(plans: list[ConfirmedPlan], traffic: Traffic, options: Recommen
 def show_with_seed(
     plans: Sequence[ConfirmedPlan], traffic: Traffic, options: RecommendOptions, *, learned: bool
 ) -> list[ConfirmedPlan]:
-    """Return the same plans with the figures that other requests give them."""
-    return [plan._replace(asked=_simulate(plan.choice, traffic, options, learned=learned)) for plan in plans]
+    """Return the same plans with the latencies that other requests give them, as likely to hold as before."""
+    others = [_simulate(plan.choice, traffic, options, learned=learned) for plan in plans]
+    return [
+        plan._replace(asked=other._replace(p_slo=plan.asked.p_slo)) for plan, other in zip(plans, others, strict=True)
+    ]
+
+
+def join_confirmed(choices: Sequence[PlanChoice], confirmed: Sequence[ConfirmedPlan]) -> list[PlanChoice]:
+    """Return the best choice of each finalist; of those that were confirmed, that one with its probability."""
+    known = {plan.choice.finalist.name: plan.choice._replace(p_slo=plan.asked.p_slo) for plan in confirmed}
+    return [known.get(each.finalist.name, each) for each in best_of_each(choices)]
 
 
 def _simulate(choice: PlanChoice, traffic: Traffic, options: RecommendOptions, *, learned: bool) -> AskedLoad:

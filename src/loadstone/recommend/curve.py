@@ -76,6 +76,13 @@ class Curve:
         beyond = np.maximum(0.0, np.log(loads / known[-1]))
         return np.asarray(np.exp(logs + 4 * beyond))
 
+    def output_tokens_per_s(self, load: float) -> float:
+        """Return the throughput of a replica at any load, log-linear between those simulated."""
+        known = np.log([each.load for each in self.points])
+        rates = np.log([each.output_tokens_per_s for each in self.points])
+        below = min(0.0, math.log(load) - float(known[0]))  # an engine with less to do gives less
+        return math.exp(float(np.interp(math.log(load), known, rates)) + below)
+
     @property
     def saturates(self) -> float:
         """The largest load that is kept up with."""

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.core.errors import InputError
+from loadstone.recommend.candidates import most_replicas
 from loadstone.recommend.curve import Array
 from loadstone.recommend.errors import NOISE
 from loadstone.recommend.finalists import SimulatedCandidate
@@ -55,6 +56,8 @@ def rank_choices(
 ) -> list[PlanChoice]:
     """Return the plans of each finalist that are worth a thought: those that hold with --confidence, the least regret
     first, then the others. Raises InputError where the reserve leaves no GPU for the traffic."""
+    if options.objective == "throughput":
+        return _rank_by_throughput(finalists, traffic, options)
     reserve = options.reserve
     needed = np.array([each.replicas_needed(traffic, reserve) for each in finalists])
     price = np.array([each.replica_cost for each in finalists])
@@ -78,6 +81,27 @@ def rank_choices(
         raise InputError(
             f"--reserve {reserve}: leaves none of --gpus-max {options.gpus_max} for the traffic; give more GPUs"
         )
+    return sorted(choices, key=lambda each: (each.p_slo < options.confidence, each.regret))
+
+
+def _rank_by_throughput(
+    finalists: Sequence[SimulatedCandidate], traffic: Traffic, options: RecommendOptions
+) -> list[PlanChoice]:
+    """Return each finalist with as many replicas as there can be. Regrets are output tokens/s less than the best
+    plan's in the draw; bounds that break there count as none at all."""
+    choices = []
+    for each in finalists:
+        replicas = most_replicas(each.candidate, options)
+        serving = replicas - options.reserve
+        if serving < 1:
+            continue
+        holds = each.replicas_needed(traffic, options.reserve) <= replicas
+        rates = serving * each.curve.output_tokens_per_s(traffic.demand / serving) / each.factors[:, 1] * holds
+        choices.append(PlanChoice(each, replicas, float(holds.mean()), replicas * each.replica_cost, rates))
+    if not choices:
+        raise InputError("--gpus-max, --budget: give not one replica beyond --reserve; give more")
+    best = np.max([each.regrets for each in choices], axis=0)
+    choices = [each._replace(regrets=best - each.regrets) for each in choices]
     return sorted(choices, key=lambda each: (each.p_slo < options.confidence, each.regret))
 
 

@@ -29,7 +29,8 @@ from loadstone.predict.simulator.bound_errors import (
     acceptance_spread,
     predict_slopes,
 )
-from loadstone.predict.step_time.profile import Quantity, remaining
+from loadstone.predict.step_time.coverage import uncovered_load
+from loadstone.predict.step_time.profile import Quantity, is_own, remaining
 from loadstone.recommend.candidates import Candidate, schedulers_in_step
 from loadstone.recommend.traffic import Traffic
 
@@ -95,7 +96,17 @@ def unmeasured_errors(
             if one == other and not acceptance_known:
                 block[1, 1] += acceptance_spread(candidates[one].policy) ** 2
             covariance[2 * one : 2 * one + 2, 2 * other : 2 * other + 2] = block
-    return JointErrors(np.zeros(2 * count), covariance)
+    wider = np.repeat([_widen_for(each, traffic) for each in candidates], len(QUANTITIES))
+    return JointErrors(np.zeros(2 * count), covariance * np.outer(wider, wider))
+
+
+def _widen_for(candidate: Candidate, traffic: Traffic) -> float:
+    """Return how much wider errors are where more run at once than any measurement covers, in a closed loop."""
+    profile, policy = candidate.model.profile, candidate.policy
+    if traffic.is_open or is_own(profile):
+        return 1.0
+    running = min(traffic.demand / candidate.replicas, candidate.load) / candidate.deployment.dp
+    return profile.wider_for(uncovered_load(candidate.deployment, 0, min(int(running), policy.max_seqs)))
 
 
 def _predict_slopes(candidate: Candidate, traffic: Traffic) -> Array:

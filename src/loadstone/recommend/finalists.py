@@ -18,7 +18,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.simulator.bound_errors import PredictionError
 from loadstone.predict.step_time.profile import profile_of
-from loadstone.recommend.candidates import Candidate, Refused, make_candidate, shape_of
+from loadstone.recommend.candidates import Candidate, Refused, make_candidate, predict_rate, shape_of
 from loadstone.recommend.curve import Array, Curve, simulate_curve
 from loadstone.recommend.errors import unmeasured_errors
 from loadstone.recommend.options import RecommendOptions
@@ -105,16 +105,18 @@ def choose_finalists(
     prices: Prices,
 ) -> list[Candidate]:
     """Choose the cheapest layouts, the cheapest of each engine and GPU, and those that were measured; of each layout
-    the best limits."""
-    layouts: dict[tuple[object, ...], Candidate] = {}
+    the best limits. By --objective throughput those that give most take the place of the cheapest."""
+    fast = options.objective == "throughput"
+    layouts: dict[tuple[object, ...], tuple[float, Candidate]] = {}
     for each in candidates:
-        now = layouts.setdefault(shape_of(each.deployment), each)
+        carries = predict_rate(each, options, traffic) if fast else each.load
+        before, now = layouts.setdefault(shape_of(each.deployment), (carries, each))
         # Engines' own limits, unless others carry more.
-        if each.load > 1.02 * now.load or (
-            each.load > 0.98 * now.load and len(each.deployment.arguments) < len(now.deployment.arguments)
+        if carries > 1.02 * before or (
+            carries > 0.98 * before and len(each.deployment.arguments) < len(now.deployment.arguments)
         ):
-            layouts[shape_of(each.deployment)] = each
-    ordered = sorted(layouts.values(), key=lambda each: (each.cost, -each.load * each.replicas))
+            layouts[shape_of(each.deployment)] = carries, each
+    ordered = [each for _, each in sorted(layouts.values(), key=lambda row: _order(*row, fast=fast))]
     # Stages take ten times as long to simulate: only where they are cheaper than what has none.
     plain = {each.group: each.cost for each in reversed(ordered) if each.deployment.pp == 1}
     ordered = [each for each in ordered if each.deployment.pp == 1 or each.cost < plain.get(each.group, math.inf)]
@@ -132,6 +134,10 @@ def choose_finalists(
             if candidate.replicas:
                 chosen.append(candidate)
     return chosen
+
+
+def _order(carries: float, each: Candidate, *, fast: bool) -> tuple[float, float]:
+    return (-carries, each.cost) if fast else (each.cost, -carries * each.replicas)
 
 
 def simulate_finalists(

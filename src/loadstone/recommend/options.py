@@ -108,6 +108,12 @@ class RecommendOptions(Flags):
         3.0,
         limits=AT_LEAST_0,
     )
+    objective: Literal["cost", "throughput"] = flag(
+        SEARCH,
+        "rank plans that hold by cost; or of a batch, with --concurrency, by throughput: the most tokens/s that "
+        "--gpus-max and --budget give",
+        "cost",
+    )
     measured: tuple[str, ...] = flag(
         SEARCH,
         "run folders of measurements (bench --launch, or --deployment), from which the model learns",

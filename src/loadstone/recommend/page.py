@@ -58,6 +58,7 @@ def _finalists(document: Recommendation) -> list[Finalist]:
                 low=cost * each.needed_low,
                 high=cost * each.needed_high,
                 p_slo=each.p_slo,
+                asked=each.asked,
                 front=each.front,
                 loads=each.loads,
                 worst=each.worst,

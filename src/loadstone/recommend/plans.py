@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from loadstone.recommend.by_hour import Hours
 from loadstone.recommend.candidates import Candidate, Refused, Search
 from loadstone.recommend.confirm import ConfirmedPlan
 from loadstone.recommend.curve import Array, fleet_size, simulate_load
-from loadstone.recommend.decide import MeasurementValue, PlanChoice, best_of_each
+from loadstone.recommend.decide import MeasurementValue, PlanChoice
 from loadstone.recommend.finalists import MeasuredRun, SimulatedCandidate
 from loadstone.recommend.options import HOURS_PER_MONTH, RecommendOptions
 from loadstone.recommend.result import (
@@ -57,23 +57,27 @@ def describe_plan(
     per_s, rate = 1.0, traffic.demand * traffic.output_tokens
     if not traffic.is_open:
         per_s = asked.requests_per_s / (traffic.demand / replicas)
-        rate = asked.output_tokens_per_s * replicas
+        rate = asked.output_tokens_per_s * (replicas - options.reserve)
     needed = np.minimum(finalist.replicas_needed(traffic, options.reserve), options.gpus_max // deployment.gpus)
     costs = np.quantile(needed, (0.1, 0.9)) * choice.cost / replicas
+    months = costs
+    if options.objective == "throughput":  # what is paid is given, and what it gives is not sure
+        costs, months = choice.cost * np.exp(np.array([-Z80, Z80]) * spread[1]), np.full(2, choice.cost)
     return DeploymentPlan(
         deployment=deployment.name,
         replicas=replicas,
         gpus=replicas * deployment.gpus,
-        p_slo=round(choice.p_slo, 3),
+        p_slo=round(asked.p_slo, 3),
         capacity_per_s=carried * per_s,
         headroom=carried / traffic.demand - 1,
         usd_per_mtok=_span(lambda dollars: per_million(dollars, rate) or 0.0, choice.cost, costs) if priced else None,
-        usd_per_month=_span(lambda dollars: dollars * HOURS_PER_MONTH, choice.cost, costs) if priced else None,
+        usd_per_month=_span(lambda dollars: dollars * HOURS_PER_MONTH, choice.cost, months) if priced else None,
         ttft_s=_latency(*asked.ttft_s, float(spread[0])),
         tpot_s=_latency(*asked.tpot_s, float(spread[1])),
         binds=_tightest_bound(finalist, traffic),
         helps=_best_change(finalist.candidate, found),
-        regret=choice.regret * (HOURS_PER_MONTH if priced else 1.0),
+        regret=choice.regret * _unit_of_regret(options),
+        output_tokens_per_s=rate,
         source="measured" if deployment.name in {each.deployment for each in measured} else "simulated",
         **describe_start(finalist.candidate, replicas, options, traffic),
         by_hour=None if traffic.hours is None else follow_hours(choice, traffic.hours, options, traffic),
@@ -82,6 +86,10 @@ def describe_plan(
         usd_per_month_whole_nodes=_price_whole_nodes(choice) if priced else None,
         checked=_describe_check(confirmed, traffic) if traffic.has_times else None,
     )
+
+
+def _unit_of_regret(options: RecommendOptions) -> float:
+    return HOURS_PER_MONTH if options.price and options.objective == "cost" else 1.0
 
 
 _HELD = ((0.9, "90 % or more", 91), (0.8, "80 to 90 %", 78), (0.7, "70 to 80 %", 68), (0.6, "60 to 70 %", 62))
@@ -168,7 +176,9 @@ def explain_order(confirmed: Sequence[ConfirmedPlan], options: RecommendOptions)
         what = f"${less * HOURS_PER_MONTH:,.0f} a month" if options.price else f"{less:g} GPUs"
         surer = first.asked.p_slo - other.asked.p_slo
         why = f"holds with {other.asked.p_slo:.0%}, below --confidence {options.confidence:.0%}"
-        if other.asked.p_slo >= options.confidence:
+        if other.asked.p_slo >= options.confidence and options.objective == "throughput":
+            why = "gives fewer tokens/s"
+        elif other.asked.p_slo >= options.confidence:
             why = f"breaks the bounds {surer:.0%} more often, which --miss-cost {options.miss_cost:g} counts for more"
         lines.append(f"plan {number} is cheaper by {what}, and stands behind plan 1 since it {why}")
     return lines
@@ -290,15 +300,14 @@ def list_rejected(
 ) -> list[Rejected]:
     """List what is not advised: finalists that are no plan, dearer candidates, and what cannot carry the traffic."""
     shown = {plan.deployment for plan in plans}
-    best = best_of_each(choices)
     rows = []
-    for choice in best:
+    for choice in choices:
         if choice.finalist.name in shown:
             continue
         cost = f"${choice.cost * HOURS_PER_MONTH:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
         why = f"{choice.replicas} replicas, {cost}, hold with a probability of {choice.p_slo:.0%}"
         rows.append(Rejected(choice.finalist.name, why))
-    dearer = len(found.candidates) - len(best)
+    dearer = len(found.candidates) - len(choices)
     if dearer > 0:
         worst = found.candidates[-1]
         why = f"carries it with {worst.gpus} GPUs; not among the cheapest"
@@ -331,7 +340,7 @@ def next_measurement(
             words += ["--prefix", str(options.prefix), "--prefix-groups", str(options.prefix_groups)]
         words += ["--rate", f"{load:.3g}"] if traffic.is_open else ["--concurrency", str(max(1, round(load)))]
     words += ["--duration", f"{round(best.minutes) - 2}m", "--slo", options.slo]
-    unit = HOURS_PER_MONTH if options.price else 1.0
+    unit = _unit_of_regret(options)
     return MeasureNext(
         command=shlex.join(words),
         minutes=round(best.minutes),
@@ -372,15 +381,11 @@ def write_notes(
 
 
 def chart_points(
-    finalists: Sequence[SimulatedCandidate],
-    choices: Sequence[PlanChoice],
-    options: RecommendOptions,
-    traffic: Traffic,
+    choices: Sequence[PlanChoice], asked: Collection[str], options: RecommendOptions, traffic: Traffic
 ) -> list[FinalistPoint]:
-    """Return a point for each finalist, of its best plan; `front` marks those that none is cheaper and surer than."""
-    order = {each.name: at for at, each in enumerate(finalists)}
-    best = sorted(best_of_each(choices), key=lambda each: order[each.finalist.name])
-    points = [_chart_point(each, options, traffic) for each in best]
+    """Return a point for each finalist, of its best plan; `front` marks those that none is cheaper and surer than.
+    `asked`: those that were simulated under the asked load."""
+    points = [_chart_point(each, each.finalist.name in asked, options, traffic) for each in choices]
     costs = [(point.usd_per_month or float(point.gpus), -point.p_slo) for point in points]
 
     def dominated(mine: tuple[float, float]) -> bool:
@@ -391,7 +396,7 @@ def chart_points(
     ]
 
 
-def _chart_point(choice: PlanChoice, options: RecommendOptions, traffic: Traffic) -> FinalistPoint:
+def _chart_point(choice: PlanChoice, asked: bool, options: RecommendOptions, traffic: Traffic) -> FinalistPoint:
     finalist, gpus = choice.finalist, choice.finalist.deployment.gpus
     at_share = finalist.curve.nearest(traffic.demand / choice.replicas)
     needed = np.minimum(finalist.replicas_needed(traffic, options.reserve), options.gpus_max // gpus)
@@ -401,7 +406,7 @@ def _chart_point(choice: PlanChoice, options: RecommendOptions, traffic: Traffic
         deployment=finalist.name,
         replicas=choice.replicas,
         gpus=choice.replicas * gpus,
-        p_slo=choice.p_slo,
+        p_slo=round(choice.p_slo, 3),
         usd_per_month=choice.cost * HOURS_PER_MONTH if options.price else None,
         output_tokens_per_s_per_gpu=at_share.output_tokens_per_s / gpus,
         output_tokens_per_s_per_user=1 / at_share.tpot_p50_s if at_share.tpot_p50_s > 0 else 0.0,
@@ -410,4 +415,5 @@ def _chart_point(choice: PlanChoice, options: RecommendOptions, traffic: Traffic
         front=False,
         needed_low=float(low),
         needed_high=float(high),
+        asked=asked,
     )

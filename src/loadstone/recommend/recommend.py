@@ -10,7 +10,7 @@ from loadstone.analyse.compare.price import Prices, key, parse_prices
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.recommend.candidates import search
-from loadstone.recommend.confirm import confirm_plans, show_with_seed
+from loadstone.recommend.confirm import confirm_plans, join_confirmed, show_with_seed
 from loadstone.recommend.decide import MeasurementValue, PlanChoice, affordable, rank_choices, value_measurements
 from loadstone.recommend.finalists import (
     SimulatedCandidate,
@@ -65,6 +65,8 @@ def recommend(options: RecommendOptions) -> Recommendation:
         confirmed = show_with_seed(confirmed, traffic_of(options, options.seed), options, learned=bool(measured))
     shown = confirmed[: options.plans]
     plans = [describe_plan(each, options, traffic, found, measured) for each in shown]
+    judged = join_confirmed(choices, confirmed)
+    asked = {each.choice.finalist.name for each in confirmed}
     best = _value_measurements(paid, finalists, traffic)
     show_progress()
     decided_s = time.monotonic()
@@ -76,15 +78,16 @@ def recommend(options: RecommendOptions) -> Recommendation:
         traffic=TrafficText(traffic.kind, traffic.demand, traffic.input_tokens, traffic.output_tokens, trace),
         slo=[BoundText(each.metric, each.quantile, each.bound_s) for each in traffic.bounds],
         plans=plans,
-        rejected=list_rejected(choices, plans, [*found.refused, *refused], found, priced=bool(options.price)),
+        rejected=list_rejected(judged, plans, [*found.refused, *refused], found, priced=bool(options.price)),
         measure_next=(
             next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
         ),
         study=str(options.study) if options.study is not None else None,
         notes=[*explain_order(shown, options), *write_notes(finalists, options, measured)],
-        finalists=chart_points(finalists, choices, options, traffic),
+        finalists=chart_points(judged, asked, options, traffic),
         deployments_ranked=found.looked_at,
         confidence=options.confidence,
+        objective=options.objective,
         holds=plans[0].p_slo >= options.confidence,
         by_gpu=choose_by_gpu(confirmed, [*found.refused, *refused], options),
         seconds={

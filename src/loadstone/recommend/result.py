@@ -79,6 +79,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     launch          commands, one a rank, of one replica; `files`: what must lie beside them, by name
     warnings        what is to be known before it is started
     further         what narrower numbers than anybody publishes would save
+    output_tokens_per_s  of all replicas under the traffic
     by_hour         of a trace of several windows: as many replicas as each needs
     """
 
@@ -105,6 +106,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_month_one_down: float | None = None
     usd_per_month_whole_nodes: float | None = None
     checked: str | None = None
+    output_tokens_per_s: float = 0.0
 
 
 class GpuChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +135,8 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class MeasureNext(msgspec.Struct, frozen=True):
-    """The measurement that is worth most. Regrets in dollars per month; without prices in GPUs."""
+    """The measurement that is worth most. Regrets in dollars per month; without prices in GPUs, by throughput in
+    output tokens/s."""
 
     command: str
     minutes: float
@@ -160,6 +163,8 @@ class FinalistPoint(msgspec.Struct, frozen=True):
     needed_low: float
     needed_high: float
     """Replicas that are needed in the 10th and 90th of a hundred draws, over those of the plan."""
+    asked: bool = True
+    """Whether p_slo is of the asked load, simulated as for a plan; else of loads nearby."""
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,5 +182,6 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float = 0.8
     holds: bool = True
     """Whether the first plan holds with that probability."""
+    objective: Literal["cost", "throughput"] = "cost"
     by_gpu: list[GpuChoice] = []
     schema: int = SCHEMA

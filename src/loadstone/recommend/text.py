@@ -66,8 +66,22 @@ def remarks(document: Recommendation) -> list[str]:
     why = [f"Plan {number}: {plan.why}." for number, plan in plans[:1] if plan.why]
     binds = [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans]
     further = [f"Plan 1: {document.plans[0].further}."] if document.plans[0].further else []
-    warnings = [f"Plan {number}: {each}." for number, plan in plans for each in plan.warnings]
+    warned: dict[str, list[int]] = {}
+    for number, plan in plans:
+        for each in plan.warnings:
+            warned.setdefault(each, []).append(number)
+    warnings = [f"{_name_plans(numbers)}: {each}." for each, numbers in warned.items()]
     return [*binds, *why, *further, *costs, *checks, *hourly, *_describe_gpus(document), *warnings]
+
+
+def _name_plans(numbers: list[int]) -> str:
+    """Write `Plan 1`, `Plans 1 and 3`, `Plans 1–3`."""
+    numbers = sorted(set(numbers))
+    if len(numbers) == 1:
+        return f"Plan {numbers[0]}"
+    if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:
+        return f"Plans {numbers[0]}–{numbers[-1]}"
+    return f"Plans {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def describe_launch(plan: DeploymentPlan) -> list[str]:
@@ -123,6 +137,7 @@ def why_measure(document: Recommendation) -> str:
     if step is None:
         return "No single measurement is expected to change the choice for the better."
     unit = "dollars a month" if document.plans[0].usd_per_month is not None else "GPUs"
+    unit = "tokens/s" if document.objective == "throughput" else unit
     count = f", some {step.requests:,.0f} requests," if step.requests is not None else ""
     return (
         f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from "
@@ -149,9 +164,10 @@ def answer(document: Recommendation) -> str:
         f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
     )
     gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
+    gives = f", and give {best.output_tokens_per_s:,.0f} tokens/s" if document.objective == "throughput" else ""
     begins = "Deploy" if document.holds else f"Nothing holds with {document.confidence:.0%}; the nearest is"
     return (
         f"{begins} {best.replicas} × {best.deployment}: {gpus} {bounds} at {load} "
         f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
-        f"{best.p_slo:.0%}."
+        f"{best.p_slo:.0%}{gives}."
     )

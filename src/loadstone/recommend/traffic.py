@@ -130,6 +130,8 @@ def traffic_of(options: RecommendOptions, seed: int | None = None) -> Traffic:
         raise InputError("--burstiness: says how arrivals at a rate are spread; it goes with --rate")
     if options.trace is None and options.rate is None and options.concurrency is None:
         raise InputError("--rate: say how much traffic there is, --rate 20 or --concurrency 200 or --trace FILE")
+    if options.objective == "throughput" and options.concurrency is None:
+        raise InputError("--objective throughput: is of a batch; give --concurrency, its requests under way at once")
     bounds = tuple(_bound(name, limit_s) for name, limit_s in parse_slo(options.slo))
     given: dict[str, Any] = {
         name: getattr(options, name) for name in ("input", "output", "range_ratio", "prefix", "prefix_groups")

@@ -25,7 +25,7 @@ from loadstone.core.settings import FirstToken, PredictionBasis, RunSettings
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.summary import SCHEMA, Summary
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.simulator.bound_errors import bound_factors, estimate_error
+from loadstone.predict.simulator.bound_errors import bound_factors, estimate_error, find_uncovered_load
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request, routed
@@ -33,7 +33,6 @@ from loadstone.predict.simulator.interval import CellIntervals, answer_s, beginn
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.coverage import Uncovered, uncovered_load
 from loadstone.predict.step_time.profile import (
     engine_measured,
     is_own,
@@ -156,7 +155,7 @@ class _Simulation:
         basis = info.settings.profile or "a model without a profile"
         run_folder.log(folder, f"{self.deployment.name}, by {basis}: plan {plan.plan_id[:6]} seed {plan.seed}")
         if info.settings.basis is not None:
-            loads = [each for cell in range(len(plan.cells)) for each in _uncovered_load(plan, cell, self.fleet)]
+            loads = [each for cell in range(len(plan.cells)) for each in find_uncovered_load(plan, cell, self.fleet)]
             if any(_moves_in_waves(plan, cell) for cell in range(len(plan.cells))):
                 info.settings.basis.moves_in_waves = True
             info.settings.basis.uncovered += list(dict.fromkeys(each.what for each in loads))
@@ -220,27 +219,15 @@ def uncertainty(
     drawn = model.draws(draws, plan.seed)
     found = []
     for cell in range(len(plan.cells)):
-        wider = model.profile.wider_for(_uncovered_load(plan, cell, fleet))
+        wider = model.profile.wider_for(find_uncovered_load(plan, cell, fleet))
         factors: dict[str, list[float]] = {}
         if slo:
             part = beginning(plan, cell, _BOUNDED_REQUESTS)
             run = run_cell(part, 0, fleet, grace_s=math.inf)
             error = estimate_error(run, fleet, acceptance_known=acceptance_known)
-            error = error._replace(covariance=wider**2 * error.covariance)
             factors = bound_factors(part, run, fleet, slo, error)
         found.append(CellIntervals(intervals(plan, cell, fleet, drawn, remaining(model.profile), wider), factors))
     return found
-
-
-def _uncovered_load(plan: Plan, cell: int, fleet: Fleet) -> list[Uncovered]:
-    """List the classes without measurements that a cell's load is in, of the shipped profiles."""
-    load, model = plan.cells[cell], fleet.model
-    if not isinstance(model, StepModel) or is_own(model.profile):
-        return []
-    count = len(plan.rows(cell)) - plan.warmup_count(cell)
-    at_once = count if load.is_burst else load.slots
-    burst = count if load.is_burst and plan.workload.get("mode") != "offline" else 0
-    return uncovered_load(model.deployment, burst, min(at_once // fleet.replicas, fleet.policy.max_seqs))
 
 
 def _moves_in_waves(plan: Plan, cell: int) -> bool:

@@ -2,9 +2,9 @@
 
 This is the rule by which `simulate --slo`, reports and `recommend` state probabilities. ln(measured/predicted) of
 TTFT and TPOT is one vector. Its covariance has that of the profile's coefficients, J·C·Jᵀ, what remained when the
-profile was fitted, and of an assumed acceptance its spread. Its tails are Student's. In a
-draw in which steps take m times as long, the load is simulated m times as fast on the engine's clock, and times are
-multiplied by m; so a queue grows as it would.
+profile was fitted, and of an assumed acceptance its spread; of loads that no measurement covers it is wider. Its
+tails are Student's. In a draw in which steps take m times as long, the load is simulated m times as fast on the
+engine's clock, and times are multiplied by m; so a queue grows as it would.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from loadstone.predict.simulator.parts import hasten
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.steady_state import Lengths, steady_state
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.profile import Quantity, remaining
+from loadstone.predict.step_time.coverage import Uncovered, uncovered_load
+from loadstone.predict.step_time.profile import Quantity, is_own, remaining
 
 QUANTITIES: tuple[Quantity, Quantity] = ("ttft", "tpot")
 TAILS = 3.0
@@ -85,7 +86,18 @@ def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -
     }
     if not acceptance_known and policy.speculative is not None:
         causes["the assumed acceptance of drafts"] = np.diag([0.0, acceptance_spread(policy) ** 2])
-    return causes
+    wider = profile.wider_for(find_uncovered_load(run.requests.plan, run.requests.cell, fleet))
+    return {cause: wider**2 * covariance for cause, covariance in causes.items()}
+
+
+def find_uncovered_load(plan: Plan, cell: int, fleet: Fleet) -> list[Uncovered]:
+    """List the classes without measurements that a cell's load is in, of the shipped profiles."""
+    load, model = plan.cells[cell], fleet.model
+    if not isinstance(model, StepModel) or is_own(model.profile):
+        return []
+    at_once = int(load.value) if load.is_burst else load.slots
+    burst = at_once if load.is_burst and plan.workload.get("mode") != "offline" else 0
+    return uncovered_load(model.deployment, burst, min(at_once // fleet.replicas, fleet.policy.max_seqs))
 
 
 def acceptance_spread(policy: EnginePolicy) -> float:

@@ -13,8 +13,8 @@ _MOST_CURVES = 8
 
 
 class Finalist(NamedTuple):
-    """`cost`: dollars a month, or GPUs; `loads` of one replica in `load_unit`, `worst` the largest of bounded latency
-    over bound there."""
+    """`cost`: dollars a month, or GPUs; `asked`: p_slo is of the asked load; `loads` of one replica in `load_unit`,
+    `worst` the largest of bounded latency over bound there."""
 
     name: str
     short: str
@@ -23,6 +23,7 @@ class Finalist(NamedTuple):
     low: float
     high: float
     p_slo: float
+    asked: bool
     front: bool
     loads: Sequence[float]
     worst: Sequence[float]
@@ -34,6 +35,7 @@ def cost_figure(finalists: Sequence[Finalist], cost_unit: str) -> Figure:
         {
             "plan": f"{each.replicas} × {each.name}", "deployment": each.short, "cost": each.cost,
             "low": each.low, "high": each.high, "p": each.p_slo, "front": each.front,
+            "by": "the asked load, simulated" if each.asked else "loads nearby",
         }
         for each in finalists
     ]  # fmt: skip
@@ -56,14 +58,18 @@ def cost_figure(finalists: Sequence[Finalist], cost_unit: str) -> Figure:
         y=y,
         shape=shape,
         color=colour_by("deployment", names, columns=2, labelLimit=240),
+        fillOpacity=alt.condition(alt.datum.by == "loads nearby", alt.value(0.0), alt.value(1.0)),
         opacity=alt.condition("datum.front", alt.value(1.0), alt.value(0.45)),
-        tooltip=tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "P(SLO)", ".0%")),
+        tooltip=tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "P(SLO)", ".0%"), ("by:N", "by")),
     )
     best = max(finalists, key=lambda each: each.p_slo)
     return figure(
         "plans-cost",
         "What certainty costs",
-        ["dashed: the front, where nothing is both cheaper and surer; bars: the cost of as many as are needed, 80 %"],
+        [
+            "dashed: the front, where nothing is both cheaper and surer; bars: cost of as many as are needed, 80 %",
+            "hollow: not simulated under the asked load, where others are better; P is of loads nearby",
+        ],
         reach + front + points,
         section="plans",
         summary=f"{len(finalists)} finalists; the surest, {best.short}, holds with {best.p_slo:.0%}",
