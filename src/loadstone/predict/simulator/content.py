@@ -134,7 +134,7 @@ class Contents:
             yield (copy, name), min(left, tokens)
             left -= tokens
         if plan.graph.live:
-            yield ("answered", index), requests.output_tokens[row]
+            yield (copy, ("answered", index)), requests.output_tokens[row]
 
     def _runs(self, at: int, blocks: Blocks) -> Iterator[tuple[Hashable, int]]:
         """List (name, tokens) of a row's blocks: what one call added is one part; of what the first call of a session
