@@ -30,7 +30,8 @@ class Sequence:
 
     target         tokens to compute before it decodes: the prompt; after a preemption also what it had written
     computed       of those, what is done, the step under way included
-    emitted        tokens written before the present run of it began
+    emitted        tokens written before the present run of it began; -1: even the first is a decode step's, of one
+                   whose cache came from elsewhere
     base           tokens in the KV cache less the scheduler's tick, while it decodes
     growth         tokens written per step while it decodes: 1, more with speculation
     end_tick       the decode step that writes its last token
@@ -124,7 +125,11 @@ class Running:
         tick = self.tick
         left = sequence.output_tokens - sequence.emitted - 1
         if self._luck is not None:
-            sequence.gains = steps = gains(self._luck, self._seed, sequence.row, sequence.emitted, left)
+            if sequence.emitted < 0:  # nothing is guessed before its first token
+                later = gains(self._luck, self._seed, sequence.row, 0, left - 1) if left > 1 else []
+                sequence.gains = steps = [1, *(1 + written for written in later)]
+            else:
+                sequence.gains = steps = gains(self._luck, self._seed, sequence.row, sequence.emitted, left)
             sequence.growth = left / len(steps)
             left = len(steps)
             sequence.base = sequence.target - tick * sequence.growth

@@ -134,9 +134,14 @@ def engines_of(
         Replica(scheduler, fleet.model, journal, number=number, at_once=at_once)
         for number, scheduler in enumerate(schedulers)
     ]
-    in_step = fleet.in_step and fleet.replicas > 1
+    size = len(replicas) // fleet.workers
+    if fleet.in_step and size > each:
+        workers = [replicas[first : first + size] for first in range(0, len(replicas), size)]
+        if each == 1:
+            return replicas, [LockstepGroup(worker) for worker in workers]
+        return replicas, [
+            Pipeline([LockstepGroup(worker[batch::each]) for batch in range(each)]) for worker in workers
+        ]
     if each == 1:
-        return replicas, [LockstepGroup(replicas)] if in_step else [*replicas]
-    if in_step:
-        return replicas, [Pipeline([LockstepGroup(replicas[batch::each]) for batch in range(each)])]
+        return replicas, [*replicas]
     return replicas, [Pipeline(replicas[first : first + each]) for first in range(0, len(replicas), each)]

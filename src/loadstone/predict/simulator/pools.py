@@ -1,0 +1,365 @@
+"""Prefill and decode in pools of workers of their own: a router, two fleets of schedulers, and the way between them.
+
+A request goes to a prefill worker, which computes its prompt and no more; its KV cache goes over a link to a decode
+worker, where it decodes without a step of prompts. In which order room is kept, who holds which blocks until when,
+and who makes the first token is the engine's (`Handover`, engines/rules.py, with sources):
+
+reserves first   (SGLang) the decode rank is chosen on arrival, and the prompt waits until that has room. So a full
+                 decode pool stops prefill, and shows in TTFT
+else             (vLLM, TensorRT-LLM) the prompt is computed, and its blocks stay on the prefill rank until a decode
+                 rank has room and has read them. So a full decode pool fills the prefill pool's caches, then stops it
+
+A prefill rank takes prompts as far as its cache has room beside those that still wait to be read. A link is one
+prefill rank's and one decode rank's: transfers of either follow one another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+import msgspec
+
+from loadstone.core.errors import InputError
+from loadstone.engines.rules import Handover, Route
+from loadstone.predict.scheduler import Scheduler, Sequence, batches_of
+from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, StepTimes, choose_replica
+from loadstone.predict.simulator.fleet import Fleet, sharing
+from loadstone.predict.simulator.pipeline import Unit as _Engine
+from loadstone.predict.simulator.pipeline import engines_of, next_s_of
+
+
+class DecodeReplica(Replica):
+    """A replica whose requests come with the KV caches of their prompts.
+
+    promised_tokens  of prompts for which it keeps room, but which do not decode yet
+    whole_tokens     of prompts and answers of all that it has or awaits, `there` of them
+    queue            who waits for room here
+    shown            whose first token, made by the prefill side, it showed when the step under way began; kept where
+                     nothing is noted otherwise
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, model: StepTimes, journal: RequestLog | None, number: int, at_once: int
+    ) -> None:
+        super().__init__(scheduler, model, journal, number, at_once)
+        self.promised_tokens = self.whole_tokens = self.there = 0
+        self.queue: deque[_Request] = deque()
+        self.link_free_s = 0.0
+        self.shown: list[Sequence] = []
+
+    @property
+    def load(self) -> int:
+        return self.there + len(self.queue)
+
+    def begin(self, a: float, b: float, steps: int) -> None:
+        if joined := self.scheduler.joined:
+            self.scheduler.joined = []
+            self._join(joined, a)
+        super().begin(a, b, steps)
+
+    def _join(self, joined: list[Sequence], step_s: float) -> None:
+        """Note the first tokens of those that decode from now on, in a step of so many seconds."""
+        journal = self._journal
+        for sequence in joined:
+            self.promised_tokens -= sequence.prompt_tokens
+            if journal is None:
+                if sequence.emitted == 0:
+                    self.shown.append(sequence)
+                continue
+            late = sequence.emitted < 0  # its first token is that of the step
+            journal.first_s[sequence.row] = self.now_s + step_s if late else self.now_s
+            journal.first_tick[sequence.row] = self.scheduler.tick + late
+            journal.replica[sequence.row] = self._number
+
+
+class _PrefillRank:
+    """A scheduler of the prefill pool: `member` of a group that goes in step, or the whole unit.
+
+    held_tokens  of prompts that it has or computes and that were not read yet
+    """
+
+    def __init__(self, unit: _Engine, member: Replica | None, kv_tokens: int) -> None:
+        self.unit, self.member, self.kv_tokens = unit, member, kv_tokens
+        self.held_tokens = self.load = 0
+        self.queue: deque[_Request] = deque()
+        self.link_free_s = 0.0
+
+    def add(self, sequence: Sequence, at_s: float) -> None:
+        if isinstance(self.unit, LockstepGroup):
+            self.unit.add(sequence, at_s, self.member)
+        else:
+            self.unit.add(sequence, at_s)
+
+
+class _Request:
+    """A request on its way, and the ranks that have it; `since_s`: when the stage that it is in began."""
+
+    __slots__ = ("prefill", "rank", "sequence", "since_s")
+
+    def __init__(self, sequence: Sequence, since_s: float) -> None:
+        self.sequence, self.since_s = sequence, since_s
+        self.rank: _DecodeRank | None = None
+        self.prefill: _PrefillRank | None = None
+
+
+class _DecodeRank(NamedTuple):
+    unit: _Engine
+    replica: DecodeReplica
+
+
+class PoolTimes(msgspec.Struct):
+    """How long requests of a cell took on each part of their way, in seconds of all together; `transfers`: how many.
+
+    room_s     wait for room in the decode pool
+    prefill_s  in the prefill pool: its queue and its steps
+    link_s     until the cache was there: hand-over, link and the wait for it; `linked_s`: the link's own work
+    busy_s     steps of the prefill workers
+    """
+
+    transfers: int = 0
+    prompt_tokens: int = 0
+    room_s: float = 0.0
+    prefill_s: float = 0.0
+    link_s: float = 0.0
+    linked_s: float = 0.0
+    busy_s: float = 0.0
+
+
+class Pools:
+    """Both pools; to their driver they are one Replica."""
+
+    def __init__(
+        self, fleet: Fleet, journal: RequestLog | None, *, shared: bool, seed: int = 0, at_once: int = 1 << 30
+    ) -> None:
+        pool = fleet.prefill
+        assert pool is not None  # noqa: S101
+        self.times = PoolTimes()
+        self.next_s = NEVER
+        self.load = 0
+        self.ending: list[Replica] = []
+        self._rules: Handover = pool.rules
+        self._link, self._policy = pool.link, fleet.policy
+        self._slots = pool.rules.slots(fleet.policy.max_seqs)
+        self._route: Route = "least-busy"
+        self.replicas: list[DecodeReplica] = []
+        for number in range(fleet.replicas):
+            (scheduler,) = batches_of(fleet.policy, seed=seed)
+            self.replicas.append(DecodeReplica(scheduler, fleet.model, journal, number, at_once))
+        size = fleet.replicas // fleet.workers
+        self._decode: list[list[_DecodeRank]] = []
+        units: list[_Engine] = []
+        for first in range(0, fleet.replicas, size):
+            members = self.replicas[first : first + size]
+            grouped: list[_Engine] = [LockstepGroup([*members])] * size if fleet.in_step and size > 1 else [*members]
+            self._decode.append(list(map(_DecodeRank, grouped, members)))
+            units += dict.fromkeys(grouped)
+        computing = replace(pool.fleet, policy=sharing(pool.fleet.policy)) if shared else pool.fleet
+        self.prefill_replicas, prefills = engines_of(computing, None, shared=shared, seed=seed)
+        self._prefill = _prefill_workers(prefills, computing)
+        self._is_prefill = set(map(id, prefills))
+        self._units = [*prefills, *units]
+        self._requests: dict[int, _Request] = {}
+        self._coming: list[tuple[float, int, _Request]] = []
+        self._serial = count()
+        self._turn = 0
+        self._chunk = pool.fleet.policy.max_batched_tokens if pool.rules.by_chunk else 1 << 62
+        self._finished: _Engine | None = None
+        self._freed: dict[DecodeReplica, _DecodeRank] = {}
+
+    # --- as its driver sees it ------------------------------------------------------------------------------------
+
+    def add(self, sequence: Sequence, at_s: float) -> None:
+        self._turn += 1
+        request = self._requests[sequence.row] = _Request(sequence, at_s)
+        if self._rules.reserves_first:
+            self._ask_for_room(request, at_s)
+        else:
+            self._to_prefill(request, at_s)
+        self._look()
+
+    def finish(self) -> list[Sequence]:
+        """Go to `next_s`; return whose last token was written there."""
+        now_s = self.next_s
+        self.ending = []
+        if self._coming and self._coming[0][0] <= now_s:
+            self._finished = None
+            return self._arrive(heappop(self._coming)[2], now_s)
+        unit = self._finished = min(self._units, key=next_s_of)
+        if id(unit) in self._is_prefill:
+            self.times.busy_s += now_s - unit.now_s
+            for sequence in unit.finish():
+                self._computed(self._requests[sequence.row], sequence, now_s)
+            return []
+        self.ending = unit.ending
+        ended = unit.finish()
+        for sequence in ended:
+            self._leave(self._requests.pop(sequence.row))
+        return ended
+
+    def go_on(self) -> None:
+        if self._finished is not None:
+            now_s = self._finished.now_s
+            self._finished.go_on()
+            freed, self._freed = self._freed, {}
+            for rank in freed.values():
+                self._let_in(rank, now_s)
+        self._look()
+
+    def _look(self) -> None:
+        next_s = min(map(next_s_of, self._units))
+        self.next_s = min(next_s, self._coming[0][0]) if self._coming else next_s
+
+    # --- the way of a request -------------------------------------------------------------------------------------
+
+    def _ask_for_room(self, request: _Request, at_s: float) -> None:
+        """Choose its decode rank, and take room there, or wait for it."""
+        request.since_s = at_s
+        workers = self._decode
+        ranks = workers[self._choose([sum(each.replica.load for each in ranks) for ranks in workers], self._route)]
+        at = self._choose([each.replica.load for each in ranks], self._policy.route) if len(ranks) > 1 else 0
+        rank = request.rank = ranks[at]
+        rank.replica.queue.append(request)
+        self._let_in(rank, at_s)
+
+    def _choose(self, loads: list[int], how: Route) -> int:
+        return choose_replica(loads, self._turn, how) if len(loads) > 1 else 0
+
+    def _let_in(self, rank: _DecodeRank, at_s: float) -> None:
+        """Give room to those who wait for it, in their order, as far as there is any."""
+        replica = rank.replica
+        while replica.queue and self._has_room(replica, replica.queue[0].sequence):
+            request = replica.queue.popleft()
+            sequence = request.sequence
+            replica.there += 1
+            replica.promised_tokens += sequence.prompt_tokens
+            replica.whole_tokens += sequence.prompt_tokens + sequence.output_tokens
+            self.times.room_s += at_s - request.since_s
+            if self._rules.reserves_first:
+                self._to_prefill(request, at_s)
+            else:
+                self._send(request, at_s)
+
+    def _has_room(self, replica: DecodeReplica, sequence: Sequence) -> bool:
+        scheduler, spare = replica.scheduler, self._rules.spare_tokens
+        if spare is None:
+            tokens = replica.whole_tokens + sequence.prompt_tokens + sequence.output_tokens
+        else:
+            tokens = int(scheduler.context_tokens) + replica.promised_tokens + sequence.prompt_tokens
+            tokens += spare * (replica.there + 1)
+        if tokens > self._policy.kv_tokens:
+            if not replica.there:
+                raise InputError(
+                    f"a decode worker's KV cache of {self._policy.kv_tokens} tokens has no room for one request of "
+                    f"{sequence.prompt_tokens} + {sequence.output_tokens}, with {spare or 0} kept free; ask for less"
+                )
+            return False
+        if self._rules.takes_slot:
+            return replica.there < self._slots
+        return len(scheduler.running) + len(scheduler.waiting) < self._slots
+
+    def _to_prefill(self, request: _Request, at_s: float) -> None:
+        request.since_s = at_s
+        workers = self._prefill
+        ranks = workers[self._choose([sum(each.load for each in ranks) for ranks in workers], self._route)]
+        rank = request.prefill = ranks[self._choose([each.load for each in ranks], self._route)]
+        rank.load += 1
+        rank.queue.append(request)
+        self._feed(rank, at_s)
+
+    def _feed(self, rank: _PrefillRank, at_s: float) -> None:
+        """Have a rank compute the prompts that its cache has room for beside those not read yet."""
+        while rank.queue:
+            sequence = rank.queue[0].sequence
+            held = rank.held_tokens + sequence.prompt_tokens
+            if held > rank.kv_tokens and rank.held_tokens:
+                return
+            rank.held_tokens = held
+            rank.queue.popleft()
+            rank.add(Sequence(sequence.row, sequence.prompt_tokens, 1, sequence.keys), at_s)
+
+    def _computed(self, request: _Request, computed: Sequence, at_s: float) -> None:
+        """Its prompt is computed."""
+        request.sequence.cached_tokens = computed.cached_tokens
+        self.times.prefill_s += at_s - request.since_s
+        if self._rules.reserves_first:
+            self._send(request, at_s)
+        else:
+            self._ask_for_room(request, at_s)
+
+    def _send(self, request: _Request, at_s: float) -> None:
+        """Put its cache on the link."""
+        prefill, rank, tokens = request.prefill, request.rank, request.sequence.prompt_tokens
+        assert prefill is not None  # noqa: S101
+        assert rank is not None  # noqa: S101
+        request.since_s = at_s
+        link = self._link
+        takes_s = link.transfer_s(tokens)
+        sooner_s = takes_s - link.transfer_s(tokens % self._chunk or self._chunk) if tokens > self._chunk else 0.0
+        start_s = max(at_s - sooner_s, prefill.link_free_s, rank.replica.link_free_s)
+        prefill.link_free_s = rank.replica.link_free_s = over_s = max(start_s + takes_s, at_s)
+        self.times.linked_s += takes_s
+        heappush(self._coming, (over_s + link.latency_s, next(self._serial), request))
+
+    def _arrive(self, request: _Request, at_s: float) -> list[Sequence]:
+        """Its cache is there, and the prefill side's is free; return it where nothing is left to decode."""
+        prefill, rank, sequence = request.prefill, request.rank, request.sequence
+        assert prefill is not None  # noqa: S101
+        assert rank is not None  # noqa: S101
+        times = self.times
+        times.transfers += 1
+        times.prompt_tokens += sequence.prompt_tokens
+        times.link_s += at_s - request.since_s
+        prefill.load -= 1
+        prefill.held_tokens -= sequence.prompt_tokens
+        self._feed(prefill, at_s)
+        sequence.keys = ()
+        if self._rules.first_token == "decode":
+            sequence.emitted, sequence.target = -1, sequence.prompt_tokens - 1
+        elif sequence.output_tokens == 1:
+            rank.replica.now_s = at_s
+            rank.replica._join([sequence], 0.0)
+            self._leave(self._requests.pop(sequence.row))
+            self._let_in(rank, at_s)
+            return [sequence]
+        sequence.computed = sequence.target
+        if isinstance(rank.unit, LockstepGroup):
+            rank.unit.add(sequence, at_s, rank.replica)
+        else:
+            rank.unit.add(sequence, at_s)
+        return []
+
+    def _leave(self, request: _Request) -> None:
+        """It has ended, or its client has gone, and its room is free."""
+        rank, sequence = request.rank, request.sequence
+        assert rank is not None  # noqa: S101
+        replica = rank.replica
+        replica.there -= 1
+        replica.whole_tokens -= sequence.prompt_tokens + sequence.output_tokens
+        if replica.queue:
+            self._freed[replica] = rank
+
+
+def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[list[_PrefillRank]]:
+    """Return the ranks of each prefill worker."""
+    tokens = fleet.policy.kv_tokens
+    if fleet.in_step and len(units) == fleet.workers:
+        grouped: list[list[_PrefillRank]] = []
+        for unit in units:
+            members = unit.members if isinstance(unit, LockstepGroup) else None
+            each = tokens * (fleet.replicas // fleet.workers)
+            grouped.append(
+                [_PrefillRank(unit, member, tokens) for member in members]
+                if members is not None
+                else [_PrefillRank(unit, None, each)]
+            )
+        return grouped
+    size = len(units) // fleet.workers
+    ranks = [_PrefillRank(unit, None, tokens) for unit in units]
+    return [ranks[first : first + size] for first in range(0, len(ranks), size)]
+
+
+Unit = _Engine | Pools
