@@ -29,6 +29,7 @@ from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, longest_request
 from loadstone.predict.simulator.interval import CellIntervals, answer_s, beginning, intervals
+from loadstone.predict.simulator.pools import describe_pools
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
@@ -148,7 +149,7 @@ class _Simulation:
         basis = info.settings.profile or "a model without a profile"
         run_folder.log(folder, f"{self.deployment.name}, by {basis}: plan {plan.plan_id[:6]} seed {plan.seed}")
         if info.settings.basis is not None:
-            loads = [each for cell in range(len(plan.cells)) for each in _uncovered_load(plan, cell, self.fleet)]
+            loads = [each for cell in range(len(plan.cells)) for each in uncovered_of_load(plan, cell, self.fleet)]
             if any(_moves_in_waves(plan, cell) for cell in range(len(plan.cells))):
                 info.settings.basis.moves_in_waves = True
             info.settings.basis.uncovered += list(dict.fromkeys(each.what for each in loads))
@@ -175,6 +176,8 @@ class _Simulation:
             run = run_cell(plan, cell, self.fleet, start_s, self.grace_s, counters.look)
             counters.look(run.over_s, run.states())
             yield from tables(plan, cell, run, self.fleet.policy)
+            if run.pools is not None:
+                info.settings.pools.append(describe_pools(run, run.pools))
             info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s)
             took_s = time.monotonic() - begun_s
             run_folder.log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
@@ -213,7 +216,7 @@ def uncertainty(
     drawn = fleet.draws(draws, plan.seed)
     found = []
     for cell in range(len(plan.cells)):
-        wider = model.profile.wider_for(_uncovered_load(plan, cell, fleet))
+        wider = model.profile.wider_for(uncovered_of_load(plan, cell, fleet))
         factors: dict[str, list[float]] = {}
         if slo:
             part = beginning(plan, cell, _BOUNDED_REQUESTS)
@@ -225,7 +228,7 @@ def uncertainty(
     return found
 
 
-def _uncovered_load(plan: Plan, cell: int, fleet: Fleet) -> list[Uncovered]:
+def uncovered_of_load(plan: Plan, cell: int, fleet: Fleet) -> list[Uncovered]:
     """List the classes without measurements that a cell's load is in, of the shipped profiles."""
     load, model = plan.cells[cell], fleet.model
     if not isinstance(model, StepModel) or is_own(model.profile):
@@ -321,7 +324,6 @@ def _settings(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> 
         deployment=deployment.to_settings(),
         policy=msgspec.to_builtins(fleet.policy),
         schedulers=fleet.replicas,
-        pools=None if fleet.prefill is None else _pools_setting(fleet, fleet.prefill),
         sampling={"temperature": asked.temperature, "top_p": asked.top_p},
         turnaround_s=TURNAROUND_S,
         prefix_cache=fleet.policy.prefix_cache,

@@ -15,6 +15,7 @@ prefill rank's and one decode rank's: transfers of either follow one another.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -22,14 +23,23 @@ from itertools import count
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from loadstone.core.errors import InputError
+from loadstone.core.settings import PooledCell
 from loadstone.engines.rules import Handover, Route
 from loadstone.predict.scheduler import Scheduler, Sequence, batches_of
 from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, StepTimes, choose_replica
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import Unit as _Engine
+from loadstone.predict.simulator.latencies import answered_rows
 from loadstone.predict.simulator.pipeline import engines_of, next_s_of
+from loadstone.predict.simulator.run import CellRun
+
+_FULL_BUSY = 0.9
+"""Share of the time from which on prefill workers count as full: beyond it the queue before them grows fast."""
+_FULL_WAIT = 0.1
+"""Share of E2E that a wait takes where what is waited for counts as full."""
 
 
 class DecodeReplica(Replica):
@@ -116,7 +126,7 @@ class PoolTimes(msgspec.Struct):
 
     room_s     wait for room in the decode pool
     prefill_s  in the prefill pool: its queue and its steps
-    link_s     until the cache was there: hand-over, link and the wait for it; `linked_s`: the link's own work
+    link_s     until the cache was there: hand-over, link and the wait for it; `waited_s`: that alone
     busy_s     steps of the prefill workers
     """
 
@@ -125,7 +135,7 @@ class PoolTimes(msgspec.Struct):
     room_s: float = 0.0
     prefill_s: float = 0.0
     link_s: float = 0.0
-    linked_s: float = 0.0
+    waited_s: float = 0.0
     busy_s: float = 0.0
 
 
@@ -161,6 +171,7 @@ class Pools:
         self.prefill_replicas, prefills = engines_of(computing, None, shared=shared, seed=seed)
         self._prefill = _prefill_workers(prefills, computing)
         self._is_prefill = set(map(id, prefills))
+        self.prefill_units = len(prefills)
         self._units = [*prefills, *units]
         self._requests: dict[int, _Request] = {}
         self._coming: list[tuple[float, int, _Request]] = []
@@ -301,7 +312,7 @@ class Pools:
         sooner_s = takes_s - link.transfer_s(tokens % self._chunk or self._chunk) if tokens > self._chunk else 0.0
         start_s = max(at_s - sooner_s, prefill.link_free_s, rank.replica.link_free_s)
         prefill.link_free_s = rank.replica.link_free_s = over_s = max(start_s + takes_s, at_s)
-        self.times.linked_s += takes_s
+        self.times.waited_s += max(0.0, start_s - at_s)
         heappush(self._coming, (over_s + link.latency_s, next(self._serial), request))
 
     def _arrive(self, request: _Request, at_s: float) -> list[Sequence]:
@@ -363,3 +374,29 @@ def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[list[_PrefillRa
 
 
 Unit = _Engine | Pools
+
+
+def describe_pools(run: CellRun, pools: Pools) -> PooledCell:
+    """Tell what the pools did in a cell that is over, and which of them was full."""
+    times, length_s = pools.times, max(1e-9, run.over_s - run.start_s)
+    rows = answered_rows(run)
+    e2e_s = float(np.mean(rows["end"] - rows["sent"])) if len(rows) else math.inf
+    each = max(1, times.transfers)
+    room_s, waited_s = times.room_s / each, times.waited_s / each
+    busy = times.busy_s / (pools.prefill_units * length_s)
+    if room_s > _FULL_WAIT * e2e_s:
+        limit = "decode"
+    elif busy > _FULL_BUSY:
+        limit = "prefill"
+    else:
+        limit = "link" if waited_s > _FULL_WAIT * e2e_s else "none"
+    return PooledCell(
+        prefill_tokens_per_s=times.prompt_tokens / length_s,
+        decode_tokens_per_s=float(rows["tokens"].sum()) / length_s,
+        prefill_busy=busy,
+        transfers=times.transfers,
+        room_s=room_s,
+        prefill_s=times.prefill_s / each,
+        link_s=times.link_s / each,
+        limit=limit,
+    )
