@@ -52,11 +52,16 @@ def link_of(prefill: Deployment, decode: Deployment, rules: Handover) -> Link:
 
 def handover_of(deployment: Deployment) -> Handover:
     """Return how the pools of a deployment hand caches over. Raises InputError where they cannot."""
-    prefill, decode = (rules_of(pool.worker) for pool in deployment.pools)
-    problem = next(_problems(prefill, decode), None)
-    if problem is not None or decode.handover is None:
+    problem, rules = handover_problem(deployment), rules_of(deployment.pools[-1].worker).handover
+    if problem is not None or rules is None:
         raise InputError(f"{deployment.name}: {problem}")
-    return decode.handover
+    return rules
+
+
+def handover_problem(deployment: Deployment) -> str | None:
+    """Return why the pools of a deployment cannot hand caches over; None where they can."""
+    prefill, decode = (rules_of(pool.worker) for pool in deployment.pools)
+    return next(_problems(prefill, decode), None)
 
 
 def _problems(prefill: EngineRules, decode: EngineRules) -> Iterator[str]:

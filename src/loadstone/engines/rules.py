@@ -105,6 +105,7 @@ class Handover(NamedTuple):
     by_chunk        a chunk of a prompt leaves when it is computed, so that only the last one is waited for
     latency_s       from a computed prompt to a cache that can be used, beside the bytes
     since           the first release that can
+    buffers         both sides keep a buffer beside the cache for the longest prompt on its way
     """
 
     reserves_first: bool
@@ -115,6 +116,7 @@ class Handover(NamedTuple):
     latency_s: float
     twice_up_to: int = 0
     since: Version = ()
+    buffers: bool = False
 
     def slots(self, max_seqs: int) -> int:
         """Return how many requests the decode side has or awaits at once, where it runs `max_seqs`."""

@@ -151,7 +151,7 @@ class Sglang(EngineRules):
         """Return mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
 
         sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
-        else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
+        else                 reserved = 512 + 1.5 max(a rank's chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
                              2048 more where tokens are guessed by its own layers, before 0.5.20 or so: they and their
                              cache come out of it
         """
@@ -164,7 +164,7 @@ class Sglang(EngineRules):
         if self._sized_after_capture:
             reserved = 1536 + ranks / 8 * 1024
         else:
-            reserved = 512 + 1.5 * max(limits.max_batched_tokens, 2048) + ranks / 8 * 1024
+            reserved = 512 + 1.5 * max(limits.max_batched_tokens // self._sharing_ranks, 2048) + ranks / 8 * 1024
             reserved += self._graphs_mib(limits)
             if total > 60 * 1024:
                 reserved = max(reserved, 10 * 1024)
@@ -242,10 +242,16 @@ class Sglang(EngineRules):
         )
         if not self.deployment.attention_dp:
             return alone
-        # --chunked-prefill-size is of all ranks together since 0.4.4; before, each had half of it.
-        ranks = self.deployment.dp if self.version >= (0, 4, 4) else 2
         keep_free = 1.0 if exact else KEEP_FREE * DP_CONSERVATIVENESS
-        return alone._replace(keep_free=keep_free, budget_tokens=max(1, max_batched_tokens // ranks))
+        return alone._replace(keep_free=keep_free, budget_tokens=max(1, max_batched_tokens // self._sharing_ranks))
+
+    @property
+    def _sharing_ranks(self) -> int:
+        """Return among how many --chunked-prefill-size is dealt out: all ranks with attention-DP since 0.4.4; before,
+        each had half of it."""
+        if not self.deployment.attention_dp:
+            return 1
+        return self.deployment.dp if self.version >= (0, 4, 4) else 2
 
     @property
     def graph_tokens(self) -> int:

@@ -52,10 +52,11 @@ class TensorrtLlm(EngineRules):
     fp8_widening = 200.0
     handover = Handover(
         reserves_first=False, spare_tokens=None, takes_slot=True, first_token="prefill", by_chunk=False,
-        latency_s=0.005,
+        latency_s=0.005, buffers=True,
     )  # fmt: skip
     """The orchestrator waits for the context server, whose first token it hands on (first_gen_tokens); the generation
-    server lets in what is sure to fit (disagg-serving.md of its documentation). Latency: a round trip over HTTP."""
+    server lets in what is sure to fit; max_tokens_in_buffer is that of the longest prompt (disagg-serving.md of its
+    documentation). Latency: a round trip over HTTP."""
 
     def limits(self, context_tokens: int | None = None) -> BatchLimits:
         return BatchLimits(

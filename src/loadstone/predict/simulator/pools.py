@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -35,6 +35,15 @@ from loadstone.predict.simulator.pipeline import Unit as _Engine
 from loadstone.predict.simulator.latencies import answered_rows
 from loadstone.predict.simulator.pipeline import engines_of, next_s_of
 from loadstone.predict.simulator.run import CellRun
+
+_Rank = TypeVar("_Rank")
+_Chosen = TypeVar("_Chosen", bound="_Loaded")
+
+
+class _Loaded(Protocol):
+    @property
+    def load(self) -> int: ...
+
 
 _FULL_BUSY = 0.9
 """Share of the time from which on prefill workers count as full: beyond it the queue before them grows fast."""
@@ -86,6 +95,29 @@ class DecodeReplica(Replica):
             journal.replica[sequence.row] = self._number
 
 
+class _DecodeRank:
+    """A scheduler of the decode pool, and the group that it goes in step with, if any."""
+
+    __slots__ = ("replica", "unit")
+
+    def __init__(self, unit: _Engine, replica: DecodeReplica) -> None:
+        self.unit, self.replica = unit, replica
+
+    @property
+    def load(self) -> int:
+        return self.replica.load
+
+
+class _Worker(Generic[_Rank]):
+    """A worker of either pool: its ranks, and how many requests it has."""
+
+    __slots__ = ("load", "ranks")
+
+    def __init__(self, ranks: list[_Rank]) -> None:
+        self.ranks = ranks
+        self.load = 0
+
+
 class _PrefillRank:
     """A scheduler of the prefill pool: `member` of a group that goes in step, or the whole unit.
 
@@ -108,17 +140,14 @@ class _PrefillRank:
 class _Request:
     """A request on its way, and the ranks that have it; `since_s`: when the stage that it is in began."""
 
-    __slots__ = ("prefill", "rank", "sequence", "since_s")
+    __slots__ = ("decode", "decoder", "prefill", "prefiller", "sequence", "since_s")
+    prefiller: _Worker[_PrefillRank]
+    prefill: _PrefillRank
+    decoder: _Worker[_DecodeRank]
+    decode: _DecodeRank
 
     def __init__(self, sequence: Sequence, since_s: float) -> None:
         self.sequence, self.since_s = sequence, since_s
-        self.rank: _DecodeRank | None = None
-        self.prefill: _PrefillRank | None = None
-
-
-class _DecodeRank(NamedTuple):
-    unit: _Engine
-    replica: DecodeReplica
 
 
 class PoolTimes(msgspec.Struct):
@@ -153,6 +182,7 @@ class Pools:
         self.ending: list[Replica] = []
         self._rules: Handover = pool.rules
         self._link, self._policy = pool.link, fleet.policy
+        self._link_s: dict[int, float] = {}
         self._slots = pool.rules.slots(fleet.policy.max_seqs)
         self._route: Route = "least-busy"
         self.replicas: list[DecodeReplica] = []
@@ -160,12 +190,12 @@ class Pools:
             (scheduler,) = batches_of(fleet.policy, seed=seed)
             self.replicas.append(DecodeReplica(scheduler, fleet.model, journal, number, at_once))
         size = fleet.replicas // fleet.workers
-        self._decode: list[list[_DecodeRank]] = []
+        self._decode: list[_Worker[_DecodeRank]] = []
         units: list[_Engine] = []
         for first in range(0, fleet.replicas, size):
             members = self.replicas[first : first + size]
             grouped: list[_Engine] = [LockstepGroup([*members])] * size if fleet.in_step and size > 1 else [*members]
-            self._decode.append(list(map(_DecodeRank, grouped, members)))
+            self._decode.append(_Worker(list(map(_DecodeRank, grouped, members))))
             units += dict.fromkeys(grouped)
         computing = replace(pool.fleet, policy=sharing(pool.fleet.policy)) if shared else pool.fleet
         self.prefill_replicas, prefills = engines_of(computing, None, shared=shared, seed=seed)
@@ -173,6 +203,7 @@ class Pools:
         self._is_prefill = set(map(id, prefills))
         self.prefill_units = len(prefills)
         self._units = [*prefills, *units]
+        self._next = self._units[0]
         self._requests: dict[int, _Request] = {}
         self._coming: list[tuple[float, int, _Request]] = []
         self._serial = count()
@@ -199,7 +230,7 @@ class Pools:
         if self._coming and self._coming[0][0] <= now_s:
             self._finished = None
             return self._arrive(heappop(self._coming)[2], now_s)
-        unit = self._finished = min(self._units, key=next_s_of)
+        unit = self._finished = self._next
         if id(unit) in self._is_prefill:
             self.times.busy_s += now_s - unit.now_s
             for sequence in unit.finish():
@@ -221,23 +252,25 @@ class Pools:
         self._look()
 
     def _look(self) -> None:
-        next_s = min(map(next_s_of, self._units))
-        self.next_s = min(next_s, self._coming[0][0]) if self._coming else next_s
+        self._next = unit = min(self._units, key=next_s_of)
+        next_s, coming = unit.next_s, self._coming
+        self.next_s = coming[0][0] if coming and coming[0][0] < next_s else next_s
 
     # --- the way of a request -------------------------------------------------------------------------------------
 
     def _ask_for_room(self, request: _Request, at_s: float) -> None:
         """Choose its decode rank, and take room there, or wait for it."""
         request.since_s = at_s
-        workers = self._decode
-        ranks = workers[self._choose([sum(each.replica.load for each in ranks) for ranks in workers], self._route)]
-        at = self._choose([each.replica.load for each in ranks], self._policy.route) if len(ranks) > 1 else 0
-        rank = request.rank = ranks[at]
+        worker = request.decoder = self._choose(self._decode, self._route)
+        worker.load += 1
+        rank = request.decode = self._choose(worker.ranks, self._policy.route)
         rank.replica.queue.append(request)
         self._let_in(rank, at_s)
 
-    def _choose(self, loads: list[int], how: Route) -> int:
-        return choose_replica(loads, self._turn, how) if len(loads) > 1 else 0
+    def _choose(self, those: list[_Chosen], how: Route) -> _Chosen:
+        if len(those) == 1:
+            return those[0]
+        return those[choose_replica([each.load for each in those], self._turn, how)]
 
     def _let_in(self, rank: _DecodeRank, at_s: float) -> None:
         """Give room to those who wait for it, in their order, as far as there is any."""
@@ -274,9 +307,9 @@ class Pools:
 
     def _to_prefill(self, request: _Request, at_s: float) -> None:
         request.since_s = at_s
-        workers = self._prefill
-        ranks = workers[self._choose([sum(each.load for each in ranks) for ranks in workers], self._route)]
-        rank = request.prefill = ranks[self._choose([each.load for each in ranks], self._route)]
+        worker = request.prefiller = self._choose(self._prefill, self._route)
+        rank = request.prefill = self._choose(worker.ranks, self._route)
+        worker.load += 1
         rank.load += 1
         rank.queue.append(request)
         self._feed(rank, at_s)
@@ -303,28 +336,31 @@ class Pools:
 
     def _send(self, request: _Request, at_s: float) -> None:
         """Put its cache on the link."""
-        prefill, rank, tokens = request.prefill, request.rank, request.sequence.prompt_tokens
-        assert prefill is not None  # noqa: S101
-        assert rank is not None  # noqa: S101
+        prefill, replica, tokens = request.prefill, request.decode.replica, request.sequence.prompt_tokens
         request.since_s = at_s
-        link = self._link
-        takes_s = link.transfer_s(tokens)
-        sooner_s = takes_s - link.transfer_s(tokens % self._chunk or self._chunk) if tokens > self._chunk else 0.0
-        start_s = max(at_s - sooner_s, prefill.link_free_s, rank.replica.link_free_s)
-        prefill.link_free_s = rank.replica.link_free_s = over_s = max(start_s + takes_s, at_s)
+        takes_s = self._takes_s(tokens)
+        sooner_s = takes_s - self._takes_s(tokens % self._chunk or self._chunk) if tokens > self._chunk else 0.0
+        start_s = max(at_s - sooner_s, prefill.link_free_s, replica.link_free_s)
+        prefill.link_free_s = replica.link_free_s = over_s = max(start_s + takes_s, at_s)
         self.times.waited_s += max(0.0, start_s - at_s)
-        heappush(self._coming, (over_s + link.latency_s, next(self._serial), request))
+        heappush(self._coming, (over_s + self._link.latency_s, next(self._serial), request))
+
+    def _takes_s(self, tokens: int) -> float:
+        """Return the link's own time, kept by length."""
+        takes_s = self._link_s.get(tokens)
+        if takes_s is None:
+            takes_s = self._link_s[tokens] = self._link.transfer_s(tokens)
+        return takes_s
 
     def _arrive(self, request: _Request, at_s: float) -> list[Sequence]:
         """Its cache is there, and the prefill side's is free; return it where nothing is left to decode."""
-        prefill, rank, sequence = request.prefill, request.rank, request.sequence
-        assert prefill is not None  # noqa: S101
-        assert rank is not None  # noqa: S101
+        prefill, rank, sequence = request.prefill, request.decode, request.sequence
         times = self.times
         times.transfers += 1
         times.prompt_tokens += sequence.prompt_tokens
         times.link_s += at_s - request.since_s
         prefill.load -= 1
+        request.prefiller.load -= 1
         prefill.held_tokens -= sequence.prompt_tokens
         self._feed(prefill, at_s)
         sequence.keys = ()
@@ -345,32 +381,29 @@ class Pools:
 
     def _leave(self, request: _Request) -> None:
         """It has ended, or its client has gone, and its room is free."""
-        rank, sequence = request.rank, request.sequence
-        assert rank is not None  # noqa: S101
+        rank, sequence = request.decode, request.sequence
         replica = rank.replica
+        request.decoder.load -= 1
         replica.there -= 1
         replica.whole_tokens -= sequence.prompt_tokens + sequence.output_tokens
         if replica.queue:
             self._freed[replica] = rank
 
 
-def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[list[_PrefillRank]]:
+def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[_Worker[_PrefillRank]]:
     """Return the ranks of each prefill worker."""
     tokens = fleet.policy.kv_tokens
     if fleet.in_step and len(units) == fleet.workers:
-        grouped: list[list[_PrefillRank]] = []
+        grouped: list[_Worker[_PrefillRank]] = []
         for unit in units:
             members = unit.members if isinstance(unit, LockstepGroup) else None
             each = tokens * (fleet.replicas // fleet.workers)
-            grouped.append(
-                [_PrefillRank(unit, member, tokens) for member in members]
-                if members is not None
-                else [_PrefillRank(unit, None, each)]
-            )
+            alone = [_PrefillRank(unit, None, each)]
+            grouped.append(_Worker([_PrefillRank(unit, one, tokens) for one in members] if members else alone))
         return grouped
     size = len(units) // fleet.workers
     ranks = [_PrefillRank(unit, None, tokens) for unit in units]
-    return [ranks[first : first + size] for first in range(0, len(ranks), size)]
+    return [_Worker(ranks[first : first + size]) for first in range(0, len(ranks), size)]
 
 
 Unit = _Engine | Pools
