@@ -29,7 +29,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.settings import PooledCell
 from loadstone.engines.rules import Handover, Route
 from loadstone.predict.scheduler import Scheduler, Sequence, batches_of
-from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, StepTimes, choose_replica
+from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, choose_replica
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import Unit as _Engine
 from loadstone.predict.simulator.latencies import answered_rows
@@ -57,14 +57,14 @@ class DecodeReplica(Replica):
     promised_tokens  of prompts for which it keeps room, but which do not decode yet
     whole_tokens     of prompts and answers of all that it has or awaits, `there` of them
     queue            who waits for room here
-    shown            whose first token, made by the prefill side, it showed when the step under way began; kept where
-                     nothing is noted otherwise
+    shown            whose first token, made by the prefill side, was shown as a step began; a driver in real time
+                     writes and empties it
     """
 
     def __init__(
-        self, scheduler: Scheduler, model: StepTimes, journal: RequestLog | None, number: int, at_once: int
+        self, fleet: Fleet, scheduler: Scheduler, journal: RequestLog | None, number: int, at_once: int
     ) -> None:
-        super().__init__(scheduler, model, journal, number, at_once)
+        super().__init__(scheduler, fleet.model, journal, number, at_once)
         self.promised_tokens = self.whole_tokens = self.there = 0
         self.queue: deque[_Request] = deque()
         self.link_free_s = 0.0
@@ -179,7 +179,7 @@ class Pools:
         self.times = PoolTimes()
         self.next_s = NEVER
         self.load = 0
-        self.ending: list[Replica] = []
+        self.shown: list[Sequence] = []
         self._rules: Handover = pool.rules
         self._link, self._policy = pool.link, fleet.policy
         self._link_s: dict[int, float] = {}
@@ -188,7 +188,9 @@ class Pools:
         self.replicas: list[DecodeReplica] = []
         for number in range(fleet.replicas):
             (scheduler,) = batches_of(fleet.policy, seed=seed)
-            self.replicas.append(DecodeReplica(scheduler, fleet.model, journal, number, at_once))
+            replica = DecodeReplica(fleet, scheduler, journal, number, at_once)
+            replica.shown = self.shown
+            self.replicas.append(replica)
         size = fleet.replicas // fleet.workers
         self._decode: list[_Worker[_DecodeRank]] = []
         units: list[_Engine] = []
@@ -214,7 +216,36 @@ class Pools:
 
     # --- as its driver sees it ------------------------------------------------------------------------------------
 
+    @property
+    def ending(self) -> list[Replica]:
+        """The decode replicas whose step is the next event, if it is one."""
+        if (self._coming and self._coming[0][0] <= self.next_s) or id(self._next) in self._is_prefill:
+            return []
+        return self._next.ending
+
+    def check(self, prompt_tokens: int, answer_tokens: int) -> None:
+        """Raise InputError for a request that would never have room."""
+        spare = self._rules.spare_tokens
+        most, held = self._policy.kv_tokens, prompt_tokens + (answer_tokens if spare is None else spare)
+        if held > most or prompt_tokens + answer_tokens > most:
+            kept = f", with {spare} kept free" if spare else ""
+            raise InputError(
+                f"a decode worker's KV cache of {most} tokens has no room for one request of {prompt_tokens} + "
+                f"{answer_tokens} tokens{kept}; ask for less, or give the decode pool more memory"
+            )
+        if prompt_tokens > self._prefill[0].ranks[0].kv_tokens:
+            most = self._prefill[0].ranks[0].kv_tokens
+            raise InputError(f"a prefill worker's KV cache of {most} tokens has no room for {prompt_tokens}; ask for less")
+
+    def drop(self, sequence: Sequence) -> None:
+        """Its client has gone, and the scheduler that decodes it knows."""
+        request = self._requests.pop(sequence.row)
+        if not sequence.end_tick and not sequence.preempted:
+            request.decode.replica.promised_tokens -= sequence.prompt_tokens
+        self._leave(request)
+
     def add(self, sequence: Sequence, at_s: float) -> None:
+        self.check(sequence.prompt_tokens, sequence.output_tokens)
         self._turn += 1
         request = self._requests[sequence.row] = _Request(sequence, at_s)
         if self._rules.reserves_first:
@@ -226,7 +257,6 @@ class Pools:
     def finish(self) -> list[Sequence]:
         """Go to `next_s`; return whose last token was written there."""
         now_s = self.next_s
-        self.ending = []
         if self._coming and self._coming[0][0] <= now_s:
             self._finished = None
             return self._arrive(heappop(self._coming)[2], now_s)
@@ -236,7 +266,6 @@ class Pools:
             for sequence in unit.finish():
                 self._computed(self._requests[sequence.row], sequence, now_s)
             return []
-        self.ending = unit.ending
         ended = unit.finish()
         for sequence in ended:
             self._leave(self._requests.pop(sequence.row))
@@ -295,11 +324,6 @@ class Pools:
             tokens = int(scheduler.context_tokens) + replica.promised_tokens + sequence.prompt_tokens
             tokens += spare * (replica.there + 1)
         if tokens > self._policy.kv_tokens:
-            if not replica.there:
-                raise InputError(
-                    f"a decode worker's KV cache of {self._policy.kv_tokens} tokens has no room for one request of "
-                    f"{sequence.prompt_tokens} + {sequence.output_tokens}, with {spare or 0} kept free; ask for less"
-                )
             return False
         if self._rules.takes_slot:
             return replica.there < self._slots
