@@ -80,6 +80,13 @@ class DecodeReplica(Replica):
             self._join(joined, a)
         super().begin(a, b, steps)
 
+    def show_only(self, sequence: Sequence, at_s: float) -> None:
+        """Show the one token of an answer."""
+        self.now_s, under_way_s = at_s, self.now_s
+        self._join([sequence], 0.0)
+        self.scheduler.written_tokens += 1
+        self.now_s = under_way_s
+
     def _join(self, joined: list[Sequence], step_s: float) -> None:
         """Note the first tokens of those that decode from now on, in a step of so many seconds."""
         journal = self._journal
@@ -391,8 +398,7 @@ class Pools:
         if self._rules.first_token == "decode":
             sequence.emitted, sequence.target = -1, sequence.prompt_tokens - 1
         elif sequence.output_tokens == 1:
-            rank.replica.now_s = at_s
-            rank.replica._join([sequence], 0.0)
+            rank.replica.show_only(sequence, at_s)
             self._leave(self._requests.pop(sequence.row))
             self._let_in(rank, at_s)
             return [sequence]
