@@ -2,7 +2,7 @@
 
     python benchmarks/disaggregated.py POINTS.csv [--draws 12] [--out CELLS.csv] [--only GPU] [--every N]
 
-POINTS.csv has a row for each run: pools, layouts, lengths, users, and what was measured (DeepSeek-R1-0528 by SGLang and
+POINTS.csv has a row for each run: pools, layouts, lengths, users, and what was measured (DeepSeek-R1 by SGLang and
 TensorRT-LLM; rows that say why are excluded). Repeats are folded: a cell is one setup under one load, its measured
 values are medians. Nothing is fitted to these rows, so that no GPU has to be held out of anything but the shipped
 profile, which has rows of single instances of the same programme. Each cell is simulated as it was measured: ten
@@ -28,7 +28,6 @@ import msgspec
 import numpy as np
 from inferencex import ACCEPTANCE
 
-from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.simulator.cell import run_cell
@@ -183,7 +182,9 @@ def tables(cells: list[Cell]) -> None:
         (f"{gpu}, {engine}", lambda cell, kind=(gpu, engine): (cell.has("gpu"), cell.has("engine")) == kind)
         for gpu, engine in kinds
     ]
-    print("| | cells | TPOT | in 80 % | TTFT | in 80 % | tokens/s a GPU | in 80 % |\n|---|---|---|---|---|---|---|---|")
+    print(
+        "| | cells | TPOT | in 80 % | TTFT | in 80 % | tokens/s a GPU | in 80 % |\n|---|---|---|---|---|---|---|---|"
+    )
     for name, belongs in groups:
         print(line(name, [cell for cell in scored if belongs(cell)]))
     refused = Counter(cell.why_not for cell in cells if cell.why_not)

@@ -1,5 +1,4 @@
-"""Deployments whose prefill and decode have pools of their own: shorthand, refusals, sizes, and exact ways through the
-simulator."""
+"""Deployments with prefill and decode pools: shorthand, refusals, sizes, exact ways through the simulator."""
 
 from __future__ import annotations
 
@@ -27,7 +26,8 @@ from loadstone.predict.pool_rates import pool_rates
 from loadstone.predict.scheduler import EnginePolicy, Speculative
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, PrefillPool, fleet_of
-from loadstone.predict.simulator.pools import describe_pools
+from loadstone.predict.simulator.pool_figures import describe_pools
+from loadstone.predict.simulator.pools import DecodeReplica
 from loadstone.predict.sizing.deployments import sizes, split_models
 from loadstone.predict.sizing.options import SizeOptions
 from test_simulator import Times, check_answers, plan, records_of
@@ -113,7 +113,7 @@ def test_pools_that_are_none_are_refused_in_one_line(text: str, says: str) -> No
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("llama-3.1-8b@prefill=1xh100/engine=vllm+decode=1xh100/engine=sglang", "vllm cannot hand a KV cache to sglang"),
+        ("llama-3.1-8b@prefill=1xh100/engine=vllm+decode=1xh100/engine=sglang", "vllm cannot hand a KV cache"),
         ("llama-3.1-8b@prefill=1xh100+decode=1xh100/engine=llama.cpp", "llama.cpp has no prefill and decode apart"),
         ("llama-3.1-8b@prefill=8xh100/tp8+decode=6xh100/tp3", "tp8 and tp3"),
         ("llama-3.1-8b@prefill=1xh100/kv=fp8+decode=1xh100/kv=bf16", "in fp8, the decode pool in bf16"),
@@ -158,23 +158,24 @@ def test_every_request_is_handed_over_and_answered_whole(rules: Handover, drafts
     fleet = pooled(rules, workers=2, max_seqs=16, kv_blocks=700, speculative=drafts)
     check_answers(asked, records_of(asked, fleet), one_by_one=drafts is None)
     run = run_cell(asked, 0, fleet)
-    assert run.pools is not None
-    figures = describe_pools(run, run.pools)
+    assert run.pool_times is not None
+    figures = describe_pools(run, run.pool_times)
     assert figures.transfers == 300
-    assert run.pools.times.prompt_tokens == asked.input_tokens.sum()
+    assert run.pool_times.prompt_tokens == asked.input_tokens.sum()
     states = run.states()
     assert sum(state.prompt_tokens for state in states) == asked.input_tokens.sum()
     assert sum(state.written_tokens for state in states) == asked.output_tokens.sum()
     assert all(state.running == state.waiting == 0 for state in states)
-    for replica in run.pools.replicas:
+    for replica in run.replicas:
+        assert isinstance(replica, DecodeReplica)
         assert (replica.there, replica.promised_tokens, replica.whole_tokens) == (0, 0, 0)
 
 
 def test_a_full_decode_pool_shows_in_ttft_and_not_in_tpot() -> None:
     asked = plan(concurrency=[8], requests=[80], output="50")
-    for rules in (Sglang.handover, TensorrtLlm.handover):
-        assert rules is not None
-        rules = rules._replace(twice_up_to=0)
+    for handover in (Sglang.handover, TensorrtLlm.handover):
+        assert handover is not None
+        rules = handover._replace(twice_up_to=0)
         wide, narrow = (records_of(asked, pooled(rules, max_seqs=seqs)) for seqs in (64, 2))
         tpot = [np.median([(r["end_s"] - r["arrival_s"][0]) / 49 for r in rows]) for rows in (wide, narrow)]
         ttft = [np.median([r["arrival_s"][0] - r["sent_s"] for r in rows]) for rows in (wide, narrow)]
@@ -202,11 +203,10 @@ def test_prompts_wait_for_the_reader_where_room_is_looked_for_later() -> None:
     small = fleet.prefill._replace(fleet=Fleet(EnginePolicy(kv_blocks=100, max_seqs=64), Times()))  # type: ignore[union-attr]
     narrow = run_cell(asked, 0, replace(fleet, prefill=small))
     wide = run_cell(asked, 0, fleet)
-    assert narrow.pools is not None
-    assert wide.pools is not None
-    assert narrow.pools.times.prefill_s > 1.5 * wide.pools.times.prefill_s
+    assert narrow.pool_times is not None
+    assert wide.pool_times is not None
+    assert narrow.pool_times.prefill_s > 1.5 * wide.pool_times.prefill_s
     assert sorted(narrow.end_s) == pytest.approx(sorted(wide.end_s), abs=0.2)
-
 
 
 def test_transfers_of_one_worker_follow_one_another() -> None:
@@ -216,7 +216,7 @@ def test_transfers_of_one_worker_follow_one_another() -> None:
     run = run_cell(asked, 0, pooled(Sglang.handover, link=slow))
     first, second = sorted(run.journal.first_s)
     assert second - first == pytest.approx(0.1, abs=0.011)
-    assert describe_pools(run, run.pools).limit == "link"  # type: ignore[arg-type]
+    assert describe_pools(run, run.pool_times).limit == "link"  # type: ignore[arg-type]
 
 
 def test_workers_of_ranks_that_go_in_step_are_groups_of_their_own() -> None:
@@ -231,7 +231,7 @@ def test_workers_of_ranks_that_go_in_step_are_groups_of_their_own() -> None:
 
 
 def test_a_decode_pool_without_room_for_one_request_is_refused() -> None:
-    with pytest.raises(InputError, match="has no room for one request of 100 . 5 tokens, with 512 kept free"):
+    with pytest.raises(InputError, match=r"no room for one request of 100 \+ 5 tokens, with 512 kept free"):
         run_cell(plan(concurrency=[1], requests=[1]), 0, pooled(Sglang.handover, kv_blocks=30))
 
 
@@ -277,7 +277,9 @@ def test_the_ratio_of_workers_balances_the_pools() -> None:
     many = parse_deployment(SMALL.replace("2*", "64*"))
     assert "starves the prefill pool" in pool_rates(many, 2048, 256).describe()
     # A closed loop of more users than both can have carries no more than the smaller of the two promises.
-    run = run_cell(plan(concurrency=[400], requests=[800], input="2048", output="256"), 0, fleet_of(parse_deployment(SMALL)))
+    run = run_cell(
+        plan(concurrency=[400], requests=[800], input="2048", output="256"), 0, fleet_of(parse_deployment(SMALL))
+    )
     assert 800 / run.over_s < 1.05 * min(rates.prefill_per_s, rates.decode_per_s)
 
 

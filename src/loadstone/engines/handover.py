@@ -89,9 +89,11 @@ def _problems(prefill: EngineRules, decode: EngineRules) -> Iterator[str]:
         yield "vllm hands caches over between equal versions alone; write one version= for both pools"
     if any(run.states for run in other.model.kinds) and one.tp != other.tp:
         yield f"tp{one.tp} and tp{other.tp}: recurrent states are handed over between equal tp alone; write one tp"
-    if engine != "tensorrt-llm" and not other.model.has_latent_attention and gcd(one.tp, other.tp) < min(
-        one.tp, other.tp
+    if (
+        engine != "tensorrt-llm"
+        and not other.model.has_latent_attention
+        and gcd(one.tp, other.tp) < min(one.tp, other.tp)
     ):
-        yield f"tp{one.tp} and tp{other.tp}: {engine} cuts KV heads between ranks where one tp divides the other alone"
+        yield f"tp{one.tp} and tp{other.tp}: {engine} cuts KV heads only where one tp divides the other"
     if other.pp > 1:
         yield f"a decode worker with pp{other.pp} is not simulated; write tp or attention-dp in its place"

@@ -101,7 +101,7 @@ class Handover(NamedTuple):
     spare_tokens    of the decode side's cache, kept free for each request there beside its prompt; None: its answer
     takes_slot      a request on its way there has one of the decode side's slots; `twice_up_to`: of up to so many
                     slots there are twice as many more
-    first_token     which side makes the first token; the decode side shows it either way
+    first_by        which side makes the first token; the decode side shows it either way
     by_chunk        a chunk of a prompt leaves when it is computed, so that only the last one is waited for
     latency_s       from a computed prompt to a cache that can be used, beside the bytes
     since           the first release that can
@@ -111,7 +111,7 @@ class Handover(NamedTuple):
     reserves_first: bool
     spare_tokens: int | None
     takes_slot: bool
-    first_token: Role
+    first_by: Role
     by_chunk: bool
     latency_s: float
     twice_up_to: int = 0

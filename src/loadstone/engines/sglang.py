@@ -93,12 +93,12 @@ class Sglang(EngineRules):
     loads_first = True
     static_argument = "mem_fraction_static"
     handover = Handover(
-        reserves_first=True, spare_tokens=512, takes_slot=True, first_token="prefill", by_chunk=True, latency_s=0.003,
+        reserves_first=True, spare_tokens=512, takes_slot=True, first_by="prefill", by_chunk=True, latency_s=0.003,
         twice_up_to=32, since=(0, 4, 6),
     )  # fmt: skip
     """Room is kept for a prompt and num_reserved_decode_tokens before the prompt is computed (decode.py,
     pop_preallocated); up to 32 slots have twice as many more for requests on their way (pre_alloc_size); the sender
-    writes chunk by chunk (send_kv_chunk). Latency: 0.5 to 2 ms of Mooncake's own benchmarks, and the two sides' polls.
+    writes chunk by chunk (send_kv_chunk). Latency: 0.5 to 2 ms of Mooncake's benchmarks, and the two sides' polls.
     """
 
     # --- memory -----------------------------------------------------------------------------------------------------
@@ -151,9 +151,9 @@ class Sglang(EngineRules):
         """Return mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
 
         sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
-        else                 reserved = 512 + 1.5 max(a rank's chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
-                             2048 more where tokens are guessed by its own layers, before 0.5.20 or so: they and their
-                             cache come out of it
+        else                 reserved = 512 + 1.5 max(a rank's chunk, 2048) + 128 tp pp + graphs, at least 10 GiB
+                             above 60 GiB; 2048 more where tokens are guessed by its own layers, before 0.5.20 or so:
+                             they and their cache come out of it
         """
         deployment = self.deployment
         given = fraction(deployment, "mem_fraction_static")

@@ -51,7 +51,7 @@ class TensorrtLlm(EngineRules):
     step_argument, seqs_argument = "max_num_tokens", "max_batch_size"
     fp8_widening = 200.0
     handover = Handover(
-        reserves_first=False, spare_tokens=None, takes_slot=True, first_token="prefill", by_chunk=False,
+        reserves_first=False, spare_tokens=None, takes_slot=True, first_by="prefill", by_chunk=False,
         latency_s=0.005, buffers=True,
     )  # fmt: skip
     """The orchestrator waits for the context server, whose first token it hands on (first_gen_tokens); the generation

@@ -73,12 +73,13 @@ class Vllm(EngineRules):
     quantises = True
     needs_context = True
     handover = Handover(
-        reserves_first=False, spare_tokens=0, takes_slot=False, first_token="decode", by_chunk=False, latency_s=0.06,
+        reserves_first=False, spare_tokens=0, takes_slot=False, first_by="decode", by_chunk=False, latency_s=0.06,
         since=(0, 9),
     )  # fmt: skip
     """The decode side takes a prompt's blocks when it lets the request in, and reads them (WAITING_FOR_REMOTE_KVS of
-    its NIXL scheduler); it computes the last prompt token again, and the prefill side's token is thrown away. Latency:
-    HTTP through the proxy and posting the reads, 30 to 150 ms by its issue 50913 without the bytes."""
+    its NIXL scheduler); it computes the last prompt token again, and the prefill side's token is thrown away.
+    Latency: HTTP through the proxy and posting the reads, 30 to 150 ms by its issue 50913 without the bytes.
+    """
 
     @property
     def is_v0(self) -> bool:

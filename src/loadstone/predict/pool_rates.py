@@ -1,4 +1,4 @@
-"""What a prefill and a decode pool carry at most, each by itself, and the ratio of workers that balances the two.
+"""Rates that a prefill and a decode pool carry at most, each by itself, and the ratio of workers that balances both.
 
     prefill   b / T(b) requests per second of each scheduler, of steps with the b prompts that its budget has room for
     decode    u / (answer · TPOT(u)), with the u requests that its slots and its cache hold
@@ -41,8 +41,9 @@ class PoolRates(NamedTuple):
         low, high = sorted((self.prefill_per_s, self.decode_per_s))
         starved, idle = ("decode" if low == self.prefill_per_s else "prefill"), 1 - low / high
         text = (
-            f"{self.prompt_tokens:,} + {self.answer_tokens:,} tokens: prefill carries {self.prefill_per_s:,.2f} requests/s and decode {self.decode_per_s:,.2f} (TPOT "
-            f"{self.tpot_s * 1e3:,.1f} ms when full): {ratio:,.2g} prefill workers for each decode worker balance them"
+            f"{self.prompt_tokens:,} + {self.answer_tokens:,} tokens: prefill carries {self.prefill_per_s:,.2f} "
+            f"requests/s and decode {self.decode_per_s:,.2f} (TPOT {self.tpot_s * 1e3:,.1f} ms when full): "
+            f"{ratio:,.2g} prefill workers for each decode worker balance them"
         )
         return f"{text}; this ratio starves the {starved} pool, {idle:.0%} of which is idle" if idle > _IDLE else text
 
@@ -53,7 +54,9 @@ def rates_of(options: SizeOptions) -> list[PoolRates]:
     found = []
     for deployment, answer, context in product(deployments(options), options.answer, options.context or (None,)):
         if context is None or answer >= context:
-            raise InputError(f"--answer {answer}: is a part of --context; give a longer --context, of prompt and answer")
+            raise InputError(
+                f"--answer {answer}: is a part of --context; give a longer --context, of prompt and answer"
+            )
         if not deployment.pools:
             raise InputError(f"--answer: {deployment.name} has one pool; write prefill=…+decode=…, or leave it out")
         found.append(pool_rates(deployment, context - answer, answer))

@@ -29,7 +29,7 @@ from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import CHARACTERS_PER_TOKEN, TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, longest_request
 from loadstone.predict.simulator.interval import CellIntervals, answer_s, beginning, intervals
-from loadstone.predict.simulator.pools import describe_pools
+from loadstone.predict.simulator.pool_figures import describe_pools
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
@@ -176,8 +176,8 @@ class _Simulation:
             run = run_cell(plan, cell, self.fleet, start_s, self.grace_s, counters.look)
             counters.look(run.over_s, run.states())
             yield from tables(plan, cell, run, self.fleet.policy)
-            if run.pools is not None:
-                info.settings.pools.append(describe_pools(run, run.pools))
+            if run.pool_times is not None:
+                info.settings.pools.append(describe_pools(run, run.pool_times))
             info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s)
             took_s = time.monotonic() - begun_s
             run_folder.log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
@@ -313,7 +313,7 @@ def _first_token(model: StepModel, fleet: Fleet, plan: Plan) -> FirstToken:
     parts = dict(parts_of(model, lambda each: first_token_s(each, tokens, step_tokens)))
     if (pool := fleet.prefill) is not None:
         parts["the cache's way to the decode pool"] = pool.link.latency_s + pool.link.transfer_s(tokens)
-        if pool.rules.first_token == "decode":
+        if pool.rules.first_by == "decode":
             parts["the first decode step"] = fleet.model.step_s(1, tokens, ())
     return FirstToken(tokens, parts)
 

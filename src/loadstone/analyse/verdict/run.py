@@ -230,8 +230,8 @@ def _pools(info: RunInfo) -> Iterator[Finding]:
         return
     lines = [
         f"{cell.load.label}: {_LIMITS.get(pools.limit, pools.limit)} (prefill {pools.prefill_tokens_per_s:,.0f} "
-        f"tokens/s, busy {pools.prefill_busy:.0%}; decode {pools.decode_tokens_per_s:,.0f} tokens/s; {pools.transfers:,} "
-        f"caches handed over, in {pools.link_s * 1e3:,.1f} ms each)"
+        f"tokens/s, busy {pools.prefill_busy:.0%}; decode {pools.decode_tokens_per_s:,.0f} tokens/s; "
+        f"{pools.transfers:,} caches handed over, in {pools.link_s * 1e3:,.1f} ms each)"
         for cell, pools in zip(info.cells, info.settings.pools, strict=False)
     ]
     yield finding("pools", "; ".join(lines))

@@ -26,7 +26,7 @@ class Draft(msgspec.Struct, frozen=True):
     named: str = ""
 
 
-class Pool(msgspec.Struct, frozen=True):
+class DeployedPool(msgspec.Struct, frozen=True):
     """Holds the workers of a deployment that prefill, or that decode: so many alike, each a deployment of its own."""
 
     role: Role
@@ -76,7 +76,7 @@ class Deployment(msgspec.Struct, frozen=True):
     node: Node | None = None
     draft: Draft | None = None
     named: str = ""
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[DeployedPool, ...] = ()
 
     @property
     def name(self) -> str:
@@ -161,5 +161,5 @@ class Deployment(msgspec.Struct, frozen=True):
         } | ({"pools": [_pool_settings(pool) for pool in self.pools]} if self.pools else {})
 
 
-def _pool_settings(pool: Pool) -> dict[str, Any]:
+def _pool_settings(pool: DeployedPool) -> dict[str, Any]:
     return {"role": pool.role, "workers": pool.workers, **pool.worker.to_settings()}

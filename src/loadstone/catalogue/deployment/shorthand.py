@@ -14,7 +14,7 @@ from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dty
 from loadstone.catalogue.checkpoints import split_precision
 from loadstone.catalogue.config.reader import read_given
 from loadstone.catalogue.deployment.alternatives import split_commas
-from loadstone.catalogue.deployment.deployment import Deployment, Draft, Pool
+from loadstone.catalogue.deployment.deployment import Deployment, Draft, DeployedPool
 from loadstone.catalogue.deployment.pools import has_pools, split_pools
 from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import (
@@ -127,7 +127,7 @@ def _parse_pools(text: str, gpu: Gpu | None, model: Model | None) -> Deployment:
     pools = []
     for role, workers, worker in split_pools(text):
         try:
-            pools.append(Pool(role, workers, _parse(worker, gpu, model)))
+            pools.append(DeployedPool(role, workers, _parse(worker, gpu, model)))
         except InputError as error:
             raise InputError(f"{role} pool: {error}") from None
     gpus = sum(pool.gpus for pool in pools)

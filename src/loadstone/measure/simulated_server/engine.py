@@ -151,7 +151,9 @@ class RealTimeEngine:
             runs_in = [each for each in self._replicas if sequence in each.scheduler.running]
             if runs_in and runs_in[0] not in members:
                 continue  # its batch is still on its way through the pipeline
-            there = [each.scheduler for each in members if sequence in (*each.scheduler.running, *each.scheduler.waiting)]
+            there = [
+                each.scheduler for each in members if sequence in (*each.scheduler.running, *each.scheduler.waiting)
+            ]
             for scheduler in there:
                 scheduler.abort(sequence)
             if self._pools is not None:

@@ -46,8 +46,9 @@ def run_cell(
     fleet, shared = replace(fleet, policy=policy), contents is not None
     units: list[Unit]
     if fleet.prefill is not None:
-        run.pools = pools = Pools(fleet, run.journal, shared=shared, seed=plan.seed)
-        run.replicas, units = [*pools.replicas], [pools]
+        pools = Pools(fleet, run.journal, shared=shared, seed=plan.seed)
+        run.replicas, run.prefill_replicas, run.pool_times = [*pools.replicas], pools.prefill_replicas, pools.times
+        units = [pools]
     else:
         run.replicas, units = engines_of(fleet, run.journal, shared=shared, seed=plan.seed)
     collecting = gc.isenabled()

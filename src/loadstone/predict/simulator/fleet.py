@@ -79,7 +79,8 @@ def fleet_of(
     if deployment.pools:
         rules = handover_of(deployment)
         made = [
-            fleet_of(pool.worker, acceptance=acceptance, profile=profile, offline=offline) for pool in deployment.pools
+            fleet_of(pool.worker, acceptance=acceptance, profile=profile, offline=offline)
+            for pool in deployment.pools
         ]
         return _join(deployment, rules, *made)
     policy = policy_of(deployment, acceptance=acceptance)

@@ -15,26 +15,20 @@ prefill rank's and one decode rank's: transfers of either follow one another.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-import msgspec
-import numpy as np
-
 from loadstone.core.errors import InputError
-from loadstone.core.settings import PooledCell
 from loadstone.engines.rules import Handover, Route
 from loadstone.predict.scheduler import Scheduler, Sequence, batches_of
 from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, choose_replica
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import Unit as _Engine
-from loadstone.predict.simulator.latencies import answered_rows
 from loadstone.predict.simulator.pipeline import engines_of, next_s_of
-from loadstone.predict.simulator.run import CellRun
+from loadstone.predict.simulator.run import PoolTimes
 
 _Rank = TypeVar("_Rank")
 _Chosen = TypeVar("_Chosen", bound="_Loaded")
@@ -43,12 +37,6 @@ _Chosen = TypeVar("_Chosen", bound="_Loaded")
 class _Loaded(Protocol):
     @property
     def load(self) -> int: ...
-
-
-_FULL_BUSY = 0.9
-"""Share of the time from which on prefill workers count as full: beyond it the queue before them grows fast."""
-_FULL_WAIT = 0.1
-"""Share of E2E that a wait takes where what is waited for counts as full."""
 
 
 class DecodeReplica(Replica):
@@ -157,24 +145,6 @@ class _Request:
         self.sequence, self.since_s = sequence, since_s
 
 
-class PoolTimes(msgspec.Struct):
-    """How long requests of a cell took on each part of their way, in seconds of all together; `transfers`: how many.
-
-    room_s     wait for room in the decode pool
-    prefill_s  in the prefill pool: its queue and its steps
-    link_s     until the cache was there: hand-over, link and the wait for it; `waited_s`: that alone
-    busy_s     steps of the prefill workers
-    """
-
-    transfers: int = 0
-    prompt_tokens: int = 0
-    room_s: float = 0.0
-    prefill_s: float = 0.0
-    link_s: float = 0.0
-    waited_s: float = 0.0
-    busy_s: float = 0.0
-
-
 class Pools:
     """Both pools; to their driver they are one Replica."""
 
@@ -183,7 +153,7 @@ class Pools:
     ) -> None:
         pool = fleet.prefill
         assert pool is not None  # noqa: S101
-        self.times = PoolTimes()
+        self.times = PoolTimes(pool.fleet.workers)
         self.next_s = NEVER
         self.load = 0
         self.shown: list[Sequence] = []
@@ -210,7 +180,7 @@ class Pools:
         self.prefill_replicas, prefills = engines_of(computing, None, shared=shared, seed=seed)
         self._prefill = _prefill_workers(prefills, computing)
         self._is_prefill = set(map(id, prefills))
-        self.prefill_units = len(prefills)
+        self._share = pool.fleet.workers / len(prefills)
         self._units = [*prefills, *units]
         self._next = self._units[0]
         self._requests: dict[int, _Request] = {}
@@ -242,7 +212,9 @@ class Pools:
             )
         if prompt_tokens > self._prefill[0].ranks[0].kv_tokens:
             most = self._prefill[0].ranks[0].kv_tokens
-            raise InputError(f"a prefill worker's KV cache of {most} tokens has no room for {prompt_tokens}; ask for less")
+            raise InputError(
+                f"a prefill worker's KV cache of {most} tokens has no room for {prompt_tokens}; ask for less"
+            )
 
     def drop(self, sequence: Sequence) -> None:
         """Its client has gone, and the scheduler that decodes it knows."""
@@ -269,7 +241,7 @@ class Pools:
             return self._arrive(heappop(self._coming)[2], now_s)
         unit = self._finished = self._next
         if id(unit) in self._is_prefill:
-            self.times.busy_s += now_s - unit.now_s
+            self.times.busy_s += (now_s - unit.now_s) * self._share
             for sequence in unit.finish():
                 self._computed(self._requests[sequence.row], sequence, now_s)
             return []
@@ -395,7 +367,7 @@ class Pools:
         prefill.held_tokens -= sequence.prompt_tokens
         self._feed(prefill, at_s)
         sequence.keys = ()
-        if self._rules.first_token == "decode":
+        if self._rules.first_by == "decode":
             sequence.emitted, sequence.target = -1, sequence.prompt_tokens - 1
         elif sequence.output_tokens == 1:
             rank.replica.show_only(sequence, at_s)
@@ -437,29 +409,3 @@ def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[_Worker[_Prefil
 
 
 Unit = _Engine | Pools
-
-
-def describe_pools(run: CellRun, pools: Pools) -> PooledCell:
-    """Tell what the pools did in a cell that is over, and which of them was full."""
-    times, length_s = pools.times, max(1e-9, run.over_s - run.start_s)
-    rows = answered_rows(run)
-    e2e_s = float(np.mean(rows["end"] - rows["sent"])) if len(rows) else math.inf
-    each = max(1, times.transfers)
-    room_s, waited_s = times.room_s / each, times.waited_s / each
-    busy = times.busy_s / (pools.prefill_units * length_s)
-    if room_s > _FULL_WAIT * e2e_s:
-        limit = "decode"
-    elif busy > _FULL_BUSY:
-        limit = "prefill"
-    else:
-        limit = "link" if waited_s > _FULL_WAIT * e2e_s else "none"
-    return PooledCell(
-        prefill_tokens_per_s=times.prompt_tokens / length_s,
-        decode_tokens_per_s=float(rows["tokens"].sum()) / length_s,
-        prefill_busy=busy,
-        transfers=times.transfers,
-        room_s=room_s,
-        prefill_s=times.prefill_s / each,
-        link_s=times.link_s / each,
-        limit=limit,
-    )

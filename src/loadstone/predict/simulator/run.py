@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import Scheduler
 from loadstone.predict.simulator.client import CellRequests
@@ -18,8 +20,6 @@ from loadstone.predict.simulator.engine import NEVER, Replica, RequestLog
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from loadstone.predict.simulator.pools import Pools
 
 
 _MOST_KEPT = 20_000
@@ -71,13 +71,33 @@ class LookBuffer:
                 next_s = look(at_s, states)
 
 
+class PoolTimes(msgspec.Struct):
+    """How long requests of a cell took on each part of their way, in seconds of all together; `transfers`: how many.
+
+    workers    that prefill
+    room_s     wait for room in the decode pool
+    prefill_s  in the prefill pool: its queue and its steps
+    link_s     until the cache was there: hand-over, link and the wait for it; `waited_s`: that alone
+    busy_s     steps of the prefill workers
+    """
+
+    workers: int
+    transfers: int = 0
+    prompt_tokens: int = 0
+    room_s: float = 0.0
+    prefill_s: float = 0.0
+    link_s: float = 0.0
+    waited_s: float = 0.0
+    busy_s: float = 0.0
+
+
 class CellRun:
     """The events of a cell, by index; NaN where something did not happen.
 
     end_s    end of the step that wrote the last token; the client has it `stream_s` later
     stop_s   when all that was still under way was cancelled; NEVER where nothing was
     over_s   when the last answer was at the client
-    pools    where prefill and decode are apart; `replicas` are then those that decode
+    prefill_replicas, pool_times   where prefill and decode are apart; `replicas` are then those that decode
     paused   of those that were preempted and did not go on before `stop_s`, the tokens written by then
     """
 
@@ -89,7 +109,8 @@ class CellRun:
         self.paused: dict[int, int] = {}
         self.journal = RequestLog(requests.count)
         self.replicas: list[Replica] = []
-        self.pools: Pools | None = None
+        self.prefill_replicas: list[Replica] = []
+        self.pool_times: PoolTimes | None = None
         self.end_s: list[float] = [math.nan] * requests.count
         self.cached_tokens: list[int] = [0] * requests.count
 
@@ -122,8 +143,8 @@ class CellRun:
     def states(self, at_s: float | None = None) -> list[State]:
         """Return the engines as they stand at `at_s`, before the end of what is under way; None: at its beginning."""
         states = states_of(self.replicas, at_s)
-        if self.pools is not None:  # whose first tokens count where they are shown
-            states += [each._replace(written_tokens=0) for each in states_of(self.pools.prefill_replicas, at_s)]
+        if self.prefill_replicas:  # whose first tokens count where they are shown
+            states += [each._replace(written_tokens=0) for each in states_of(self.prefill_replicas, at_s)]
         return states
 
 

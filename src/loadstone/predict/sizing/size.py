@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.catalogue.architecture.precision import FORMATS
-from loadstone.catalogue.deployment.deployment import Deployment, Pool
+from loadstone.catalogue.deployment.deployment import Deployment, DeployedPool
 from loadstone.catalogue.engines import not_simulated
 from loadstone.engines import rules_of
 from loadstone.engines.handover import handover_problem
@@ -172,7 +172,7 @@ def pool_sizes(deployment: Deployment, context_tokens: int | None = None, batch:
     return rows
 
 
-def _of_pool(row: Row, pool: Pool, staging_bytes: float, held: int, problem: str | None) -> Row:
+def _of_pool(row: Row, pool: DeployedPool, staging_bytes: float, held: int, problem: str | None) -> Row:
     fits, why = row.fits and problem is None and held >= row.batch, row.why
     if problem is not None:
         why = problem
