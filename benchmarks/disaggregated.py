@@ -93,16 +93,38 @@ def _pool(row: Row, role: str) -> str:
     parts += [f"engine={row['engine']}", "kv=fp8"]
     version = _version(row)
     parts += [f"version={version}"] if version else []
-    sglang = row["engine"] == "sglang"
-    if sglang:
-        # Recipes give it, since their chunks are of all ranks together and larger than the engine's default.
-        parts += ["mem_fraction_static=0.85"]
-    most = row[f"{role}_max_running"] or (row["decode_max_batch_per_rank"] if role == "decode" else "")
-    if most and role == "decode":
-        parts += [f"{'max_running_requests' if sglang else 'max_batch_size'}={most}"]
+    stored = row[f"{role}_max_running"] or (row["decode_max_batch_per_rank"] if role == "decode" else "")
+    most = "max_running_requests" if row["engine"] == "sglang" else "max_batch_size"
+    given: dict[str, object] = {most: stored} if stored and role == "decode" else {}
+    if row["engine"] == "sglang":
+        own = _amd(row, role, gpus, shared=shared) if row["gpu"].startswith("mi") else _nvidia(row, role, gpus)
+        given = own | given
+    parts += [f"{name}={value}" for name, value in given.items()]
     if role == "decode" and row["drafts"] == "1":
         parts += [f"num_speculative_tokens={row['draft_depth'] or 1}"]
     return f"{row[f'{role}_workers']}*({gpus}x{row['gpu']}/{','.join(parts)})"
+
+
+def _amd(row: Row, role: str, gpus: int, *, shared: bool) -> dict[str, object]:
+    """Return what the programme's own launches of SGLang on AMD give (InferenceX at 02d1804, multi_node/amd_utils,
+    models.yaml): their limits, and chunks of 16,384 tokens for each rank of attention-DP."""
+    if role == "decode":
+        most = 4096 if shared else 256 if int(row["decode_ep"] or 1) > 1 else 128
+        return {"mem_fraction_static": 0.85, "max_running_requests": most}
+    chunk = 16_384 * gpus if shared else 262_144 if row["precision"] == "fp8" else 16_384
+    return {
+        "mem_fraction_static": 0.8, "max_running_requests": 24 if shared else 128, "chunked_prefill_size": chunk,
+    }  # fmt: skip
+
+
+def _nvidia(row: Row, role: str, gpus: int) -> dict[str, object]:
+    """Return what is taken where the recipe is not stored: the share of memory in which the weights fit, and with
+    drafts as many slots as users."""
+    tight = row["precision"] == "fp8" and row["gpu"] == "gb200" and gpus == 4
+    given: dict[str, object] = {"mem_fraction_static": 0.95 if tight else 0.85}
+    if role == "decode" and row["drafts"] == "1":
+        given["max_running_requests"] = row["concurrency"]
+    return given
 
 
 def _version(row: Row) -> str:

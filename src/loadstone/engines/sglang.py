@@ -151,9 +151,11 @@ class Sglang(EngineRules):
         """Return mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
 
         sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
-        else                 reserved = 512 + 1.5 max(a rank's chunk, 2048) + 128 tp pp + graphs, at least 10 GiB
-                             above 60 GiB; 2048 more where tokens are guessed by its own layers, before 0.5.20 or so:
-                             they and their cache come out of it
+        else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
+                             2048 more where tokens are guessed by its own layers, before 0.5.20 or so: they and their
+                             cache come out of it
+
+        The chunk is that of all ranks together: it is dealt out after this (_handle_data_parallelism).
         """
         deployment = self.deployment
         given = fraction(deployment, "mem_fraction_static")
@@ -164,7 +166,7 @@ class Sglang(EngineRules):
         if self._sized_after_capture:
             reserved = 1536 + ranks / 8 * 1024
         else:
-            reserved = 512 + 1.5 * max(limits.max_batched_tokens // self._sharing_ranks, 2048) + ranks / 8 * 1024
+            reserved = 512 + 1.5 * max(limits.max_batched_tokens, 2048) + ranks / 8 * 1024
             reserved += self._graphs_mib(limits)
             if total > 60 * 1024:
                 reserved = max(reserved, 10 * 1024)

@@ -14,7 +14,7 @@ from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dty
 from loadstone.catalogue.checkpoints import split_precision
 from loadstone.catalogue.config.reader import read_given
 from loadstone.catalogue.deployment.alternatives import split_commas
-from loadstone.catalogue.deployment.deployment import Deployment, Draft, DeployedPool
+from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment, Draft
 from loadstone.catalogue.deployment.pools import has_pools, split_pools
 from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import (

@@ -52,7 +52,8 @@ class RealTimeEngine:
             self._pools = Pools(fleet, None, shared=policy.prefix_cache, at_once=1)
             self._replicas, self._units = [*self._pools.replicas], [self._pools]
         else:
-            self._replicas, self._units = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
+            self._replicas, engines = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
+            self._units = [*engines]
         self._serial = itertools.count()
         self._turn = 0
         self._arrivals: list[tuple[float, int, AnswerWriter]] = []

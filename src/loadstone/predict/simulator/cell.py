@@ -50,7 +50,8 @@ def run_cell(
         run.replicas, run.prefill_replicas, run.pool_times = [*pools.replicas], pools.prefill_replicas, pools.times
         units = [pools]
     else:
-        run.replicas, units = engines_of(fleet, run.journal, shared=shared, seed=plan.seed)
+        run.replicas, engines = engines_of(fleet, run.journal, shared=shared, seed=plan.seed)
+        units = [*engines]
     collecting = gc.isenabled()
     gc.disable()  # nothing here makes cycles, and the collector would look at a million rows again and again
     try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from operator import attrgetter
+from typing import Protocol
 
 from loadstone.predict.scheduler import Sequence, batches_of
 from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, choose_replica
@@ -115,7 +116,12 @@ Unit = Replica | LockstepGroup | Pipeline
 next_s_of = attrgetter("next_s")
 
 
-def complete(unit: Unit) -> list[Sequence]:
+class _Driven(Protocol):
+    def finish(self) -> list[Sequence]: ...
+    def go_on(self) -> None: ...
+
+
+def complete(unit: _Driven) -> list[Sequence]:
     """Go to the unit's `next_s`, and begin what comes next; returns who ended there."""
     ended = unit.finish()
     unit.go_on()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.catalogue.architecture.precision import FORMATS
-from loadstone.catalogue.deployment.deployment import Deployment, DeployedPool
+from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment
 from loadstone.catalogue.engines import not_simulated
 from loadstone.engines import rules_of
 from loadstone.engines.handover import handover_problem
