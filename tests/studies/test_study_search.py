@@ -61,6 +61,11 @@ def test_a_search_without_bounds_is_no_other_load(path: Path) -> None:
         read_study(path)
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_a_search_that_is_interrupted_begins_again_and_is_then_done(path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -78,6 +83,7 @@ loads: {{find-max: "e2e_p50<200ms", concurrency: 2, max-duration: 15s}}
     read = read_study(path)
     launches, folder = plan_study(read), path.parent / "out" / "search"
     try:
+        assert eventually(lambda: listens(port))
         run = subprocess.Popen(words(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         cell = folder / CELLS / launches[0].cells[0].id
         assert eventually(lambda: any(cell.glob("*/summary.json")) and len(list(cell.glob("*"))) > 1)
