@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -200,10 +201,8 @@ def tables(cells: list[Cell]) -> None:
         ("decode workers of 16 GPUs and more", lambda cell: cell.wide),
     ]
     kinds = sorted({(cell.has("gpu"), cell.has("engine")) for cell in scored})
-    groups += [
-        (f"{gpu}, {engine}", lambda cell, kind=(gpu, engine): (cell.has("gpu"), cell.has("engine")) == kind)
-        for gpu, engine in kinds
-    ]
+    for gpu, engine in kinds:
+        groups.append((f"{gpu}, {engine}", partial(_is_of, gpu, engine)))
     print(
         "| | cells | TPOT | in 80 % | TTFT | in 80 % | tokens/s a GPU | in 80 % |\n|---|---|---|---|---|---|---|---|"
     )
@@ -213,6 +212,10 @@ def tables(cells: list[Cell]) -> None:
     print(f"\n{len(cells)} cells, {len(scored)} answered")
     for why, times in refused.most_common():
         print(f"{times} × {why}")
+
+
+def _is_of(gpu: str, engine: str, cell: Cell) -> bool:
+    return (cell.has("gpu"), cell.has("engine")) == (gpu, engine)
 
 
 def main() -> None:
