@@ -28,6 +28,8 @@ SCHEMA = pa.schema(
         ("error", TEXT), ("http_status", pa.int32()), ("worker", pa.int32()), ("replica", pa.int32()),
         ("reused_connection", pa.bool_()), ("receive_lag_s", pa.float64()),
         ("server_prefill_s", pa.float64()), ("server_decode_s", pa.float64()),
+        ("channel", pa.list_(pa.uint8())), ("draft_steps", pa.int64()), ("draft_tokens", pa.int64()),
+        ("draft_accepted", pa.int64()), ("accepted_histogram", pa.list_(pa.int32())),
     ]
 )  # fmt: skip
 

@@ -313,10 +313,11 @@ def check_guidellm(requests: list[Json], scheduler: Json, metrics: Json) -> None
     wrong = {
         key: (value, at(metrics, key))
         for key, value in ours.items()
-        if value != pytest.approx(at(metrics, key), rel=1e-6, abs=1e-6)
+        if not key.startswith("time_to_first_output_token")  # its records do not tell the channels
+        and value != pytest.approx(at(metrics, key), rel=1e-6, abs=1e-6)
     }
     assert not wrong
-    assert len(ours) == 4 + 12 * 12
+    assert len(ours) == 4 + 13 * 12
 
     alone = summarise("guidellm", records)
     differing = {key.split(".")[0] for key in ours if alone[key] != pytest.approx(ours[key], rel=1e-6, abs=1e-6)}

@@ -111,6 +111,13 @@ def test_what_the_engine_cannot_do_is_refused(deployment: str, problem: str) -> 
         launch_of(parse_deployment(deployment))
 
 
+def test_a_cache_s_precision_that_nothing_says_is_the_model_s_own() -> None:
+    model = parse_deployment("llama-3.1-405b@8xb200").model
+    kv = {each.name: each.kv for each in published(model, "llama-3.1-405b-instruct")}
+    assert kv["nvidia/Llama-3.1-405B-Instruct-FP4"] == model.kv_dtype == "bf16"
+    assert kv["nvidia/Llama-3.1-405B-Instruct-FP8"] == "fp8"
+
+
 def test_published_checkpoints_are_of_the_model_that_was_named() -> None:
     model = parse_deployment("llama-3.3-70b@8xh200").model
     names = {each.name for each in published(model, "llama-3.3-70b")}

@@ -179,7 +179,25 @@ DIALECTS = st.builds(
     usage_first=st.sampled_from([False, False, False, True]),
 )
 TEXTS = st.sampled_from(
-    [b" Found", b"a", b"12", b"0", "日本".encode(), "😀".encode(), b"}", b"{", b"[DONE]", b"data: x", b":", b"/"]
+    [
+        b" Found",
+        b"a",
+        b"12",
+        b"0",
+        "日本".encode(),
+        "😀".encode(),
+        b"}",
+        b"{",
+        b"[DONE]",
+        b"data: x",
+        b":",
+        b"/",
+        b"<think>",
+        b"</",
+        b"think>",
+        b"</think>",
+        b" ",
+    ]
 )
 SOME_ODD_TEXTS = [
     b"",

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from loadstone.analyse import imported_run, verdict
+from loadstone.analyse import drafts, imported_run, verdict
 from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
+from loadstone.analyse.drafts import drafts_of
 from loadstone.analyse.metrics import CellNumbers, RequestBounds, measure_cell
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.slo import Bound, bounds_of, probability_of
 from loadstone.core import run_folder
-from loadstone.core.arrays import COLUMNS, Floats, mask_times
+from loadstone.core.arrays import CHANNELS, COLUMNS, Floats, mask_times
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Load, Plan
@@ -30,6 +31,7 @@ from loadstone.core.summary import (
     SLO_KEYS,
     CellSummary,
     Client,
+    DraftFigures,
     Latency,
     RateInterval,
     Summary,
@@ -190,6 +192,8 @@ def _summarise_cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | 
     numbers = _measure(run, cell, load, bounds, scalars, events, imported)
     summary = _cell_summary(run, cell, load, bounds, numbers)
     _add_server(summary, run, cell, scalars)
+    if not run.simulated:
+        summary.drafts = _drafts(summary, run, cell, scalars)
     summary.verdict = verdict.judge(_find(run, cell, numbers, scalars, events, summary, imported))
     line, beyond = quote(summary, _selftest(info))
     if line is not None:
@@ -238,7 +242,8 @@ def _measure(
     """Compute the cell's numbers. The records are read once, for these and, into `events`, for the verdict."""
 
     def read() -> Iterator[pa.RecordBatch]:
-        for batch in run_folder.read_records(run.folder, cell, COLUMNS if run.simulated else (*COLUMNS, "read")):
+        more = () if run.simulated else (*CHANNELS, "read")
+        for batch in run_folder.read_records(run.folder, cell, (*COLUMNS, *more)):
             events.add(batch)
             yield batch
 
@@ -248,6 +253,7 @@ def _measure(
         _request_bounds(bounds),
         streams=run.info.streams,
         sent_s=_times(scalars, "sent_s"),
+        answers=not run.simulated or any(name.startswith("answer") for name, _ in bounds),
         span_s=imported.stated.duration_s if imported is not None and imported.relative_times else None,
     )
     shared = promised_tokens(run.plan, cell)
@@ -312,6 +318,7 @@ def _find(
         replicas=summary.by_replica,
         server=summary.server,
         gpus=summary.gpu,
+        drafts=summary.drafts,
     )
     return (
         verdict.cell_findings(judged)
@@ -397,6 +404,15 @@ def _add_server(summary: CellSummary, run: _Run, cell: int, scalars: pa.Table) -
     summary.gpu = verdict.gpu_figures(run.readings, start_s, end_s)
     if summary.gpu is not None:
         _add_energy(summary, run.readings, float(np.nanmax(_times(scalars, "end_s"), initial=0.0)))
+
+
+def _drafts(summary: CellSummary, run: _Run, cell: int, scalars: pa.Table) -> DraftFigures | None:
+    """Compute what drafts came to, by the servers' counters from the first send of a measured request on."""
+    server = summary.server
+    if server is not None and server.draft_tokens and run.samples is not None:
+        begin_s, end_s = np.nanmin(_times(scalars, "sent_s")), np.nanmax(_times(scalars, "end_s"))
+        server = verdict.server_figures(run.samples, float(begin_s), float(end_s))
+    return drafts_of(server, run_folder.read_columns(run.folder, drafts.COLUMNS, cell), run.info)
 
 
 def _request_bounds(slo: Sequence[Bound]) -> RequestBounds:

@@ -25,6 +25,7 @@ from loadstone.calibrate.points import Point, deployment_of
 from loadstone.catalogue import Deployment
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
+from loadstone.core.summary import DraftFigures
 from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
@@ -76,6 +77,7 @@ class Case:
     times: NDArray[np.float64] | None = None
     warm: int = 0
     cached: int = 0
+    drafts: DraftFigures | None = None
 
 
 def case_of(point: Point) -> Case:

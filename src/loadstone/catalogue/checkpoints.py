@@ -27,6 +27,7 @@ _PRECISION = re.compile(
     re.IGNORECASE,
 )
 """How a checkpoint's name ends with its precision: `-FP8-dynamic`, `-AWQ`, `-GPTQ-Int4`, `-quantized.w4a16`."""
+_UNKNOWN = "unknown"
 
 
 class Checkpoint(NamedTuple):
@@ -68,7 +69,8 @@ def named_checkpoint(model: Model, named: str) -> Checkpoint:
 
 
 def _kv_of(name: str, model: Model) -> str:
-    return next((kv for kv, names in _more().items() if name in names), model.kv_dtype)
+    known = next((kv for kv, names in _more().items() if name in names), _UNKNOWN)
+    return model.kv_dtype if known == _UNKNOWN else known
 
 
 def _find_id(model: Model, name: str) -> str:

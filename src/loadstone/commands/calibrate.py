@@ -44,6 +44,8 @@ def calibrate(
                 f"{key.upper()}: off by {result.error_before[key]:.1%} before, {result.error_after[key]:.1%} after; "
                 f"80 % interval {wide} before, {narrow} after"
             )
+    if result.acceptance is not None:
+        print(f"drafts: a guess was accepted with a probability of {result.acceptance:.0%}, which is kept too")
     if result.furthest > 2:
         print(
             f"the prediction before was off by a factor of {result.furthest:.1f}: check that {result.deployment} is "

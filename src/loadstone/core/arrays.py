@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
-from loadstone.core.record import Status
+from loadstone.core.record import ANSWER, THINKING, TOOL_CALL, Status
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,9 +23,12 @@ _COMPLETED = [STATUSES.index("ok"), STATUSES.index("short")]
 
 _NUMBERS = (
     "intended", "sent", "first", "last", "end", "input", "tokens", "cached", "lag", "turn", "replica",
+    "answer", "answer_last", "thinking", "tool",
 )  # fmt: skip
 ROW = np.dtype([("measured", "?"), ("status", "i1")] + [(name, "f8") for name in _NUMBERS])
-"""The columns kept of each request; NaN where missing. `tokens`: output tokens that arrived, see rows()."""
+"""The columns kept of each request; NaN where missing. `tokens`: output tokens that arrived, see rows();
+`answer`, `answer_last`: when the first and last event that is no thinking came; `thinking`, `tool`: of the tokens,
+those that are thinking, and those of tool calls."""
 
 # Columns as the record names them, for those that are taken as they are.
 _TAKEN = {
@@ -34,6 +37,8 @@ _TAKEN = {
 }  # fmt: skip
 COLUMNS = ("request_id", "phase", "status", *_TAKEN.values(), "output_tokens", "arrival_s", "tokens")
 """The columns of records that these arrays are made of."""
+CHANNELS = ("channel", "reasoning_tokens")
+"""Those beside them that tell thinking from answers."""
 
 _FARTHEST_S = 1e12
 _PIECE_EVENTS = 1 << 16
@@ -123,7 +128,62 @@ def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
     reported = batch.column("output_tokens").to_numpy(zero_copy_only=False).astype(np.float64)
     trusted = is_completed(table) & ~np.isnan(reported)
     table["tokens"][trusted] = reported[trusted]
+    _add_channels(table, batch, events)
     return table
+
+
+def _add_channels(table: NDArray[Any], batch: pa.RecordBatch, events: Events) -> None:
+    """Fill the columns of `table` that tell thinking from answers; NaN where a record does not. Of a batch without
+    channels, as of simulated runs, all is answer.
+    """
+    for name in ("answer", "answer_last", "thinking", "tool"):
+        table[name] = np.nan
+    if "channel" not in batch.schema.names:
+        table["answer"], table["answer_last"] = table["first"], table["last"]
+        return
+    lengths = events.lengths
+    channel, told = flatten(batch.column("channel"))
+    known = (told == lengths) & (lengths > 0)
+    for name, value in (("answer", table["first"]), ("answer_last", table["last"]), ("thinking", 0.0), ("tool", 0.0)):
+        table[name] = np.where(known, value, np.nan)
+    if not np.isin(channel, (THINKING, TOOL_CALL)).any():
+        return
+    owner = np.repeat(np.arange(len(table)), lengths)
+    of_event = np.zeros(len(owner), np.int64)
+    of_event[known[owner]] = np.minimum(channel, TOOL_CALL)[np.repeat(known, told)]
+    thought = np.bincount(owner[of_event == THINKING], minlength=len(table)) > 0
+    spoken = np.flatnonzero(of_event >= ANSWER)
+    who, first = np.unique(owner[spoken], return_index=True)
+    table["answer"][thought] = table["answer_last"][thought] = np.nan
+    last = np.append(first[1:], len(spoken)) - 1
+    for name, at in (("answer", first), ("answer_last", last)):
+        table[name][who[thought[who]]] = events.arrival[spoken[at]][thought[who]]
+    gained = np.maximum(count_gained(events), 0)
+    sums = np.bincount(owner * 4 + of_event, weights=gained, minlength=4 * len(table)).reshape(-1, 4)
+    tokens, counted = table["tokens"], np.full(len(table), np.nan)
+    if "reasoning_tokens" in batch.schema.names:
+        counted = batch.column("reasoning_tokens").to_numpy(zero_copy_only=False).astype(np.float64)
+    # A count of 0, or one that leaves the answer no token, was not counted: then by what the events brought.
+    has_answer = np.isin(np.arange(len(table)), who)
+    credible = (counted > 0) & (counted <= tokens - has_answer)
+    spread = tokens * _share(sums[:, THINKING], sums[:, THINKING:].sum(axis=1))
+    table["thinking"][thought] = np.where(credible, counted, spread)[thought]
+    called = _share(sums[:, TOOL_CALL], sums[:, ANSWER:].sum(axis=1))
+    table["tool"] = (tokens - table["thinking"]) * np.where(known, called, np.nan)
+
+
+def _share(part: NDArray[Any], whole: NDArray[Any]) -> Floats:
+    share = np.zeros(len(whole))
+    np.divide(part, whole, out=share, where=whole > 0)
+    return share
+
+
+def answer_rate_per_s(rows: NDArray[Any]) -> Floats:
+    """Compute (answer tokens − 1)/(last − first answer event) of each ROW, NaN where that is no time."""
+    tokens, length_s = rows["tokens"] - rows["thinking"], rows["answer_last"] - rows["answer"]
+    rate = np.full(len(rows), np.nan)
+    np.divide(tokens - 1, length_s, out=rate, where=(tokens >= 2) & (length_s > 0))
+    return rate
 
 
 def count_gained(events: Events) -> NDArray[Any]:

@@ -20,6 +20,9 @@ Source = Literal["measured", "simulated", "imported"]
 RunStatus = Literal["running", "done", "interrupted", "failed"]
 
 
+THINKING, ANSWER, TOOL_CALL = 1, 2, 3
+"""Channels of output: what of an answer an event is of. 0: it tells none, as a token without text."""
+
 StopRule = Literal["precise", "imprecise", "errors", "time"]
 
 
@@ -58,6 +61,9 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     replica       which of the target's URLs, from 0
     receive_lag_s the worst, over the request's reads, of user-space read time minus kernel arrival time
     server_*_s    prefill and decode time as the engine itself states them in the stream (llama.cpp does)
+    channel[i]    THINKING, ANSWER or TOOL_CALL: the last channel that event i is of; None: not known
+    draft_*       as the engine states it of this request's speculative decoding: steps that verified drafts, tokens
+                  drafted, of these accepted; accepted_histogram[j]: steps that accepted exactly j
     """
 
     request_id: str
@@ -86,6 +92,11 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     receive_lag_s: float | None = None
     server_prefill_s: float | None = None
     server_decode_s: float | None = None
+    channel: list[int] | None = None
+    draft_steps: int | None = None
+    draft_tokens: int | None = None
+    draft_accepted: int | None = None
+    accepted_histogram: list[int] | None = None
 
 
 class Target(msgspec.Struct, kw_only=True):

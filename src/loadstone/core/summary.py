@@ -29,14 +29,24 @@ if TYPE_CHECKING:
     from loadstone.core.statistics import Distribution
 
 SCHEMA = 1
-LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
+LATENCIES = (
+    "ttft_s",
+    "tpot_s",
+    "itl_s",
+    "e2e_s",
+    "ttft_intended_s",
+    "e2e_intended_s",
+    "answer_s",
+    "answer_intended_s",
+)
 """Fields of Metrics that are latencies."""
 TOTALS = (
     "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
-    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment",
+    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment", "thinking_tokens", "thinking_share",
+    "tool_call_tokens", "answer_tokens_per_s",
 )  # fmt: skip
-"""Fields of Metrics that any client can tell, beside its latencies."""
-SLO_KEYS = ("ttft", "tpot", "e2e")
+"""Fields of Metrics that a client can tell, beside its latencies."""
+SLO_KEYS = ("ttft", "tpot", "e2e", "answer")
 """Latencies on which a request may have a bound."""
 _MOST_BYTES = 256 * 1024 * 1024
 """The largest summary.json that is read."""
@@ -196,6 +206,10 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     itl_s                    gaps between tokens of all requests together, see arrays.token_gaps(); without bounds,
                              because gaps that one engine step makes in many requests are not independent
     e2e_s, e2e_intended_s    tT − t0; tT − intended: to the last output, not to the end of the stream
+    answer_s, answer_intended_s  to the first event that is no thinking: an answer's or a tool call's, and more than
+                             white space after thinking; TTFT where nobody thinks
+    thinking_tokens, tool_call_tokens  of output_tokens; thinking_share: of those whose channels are known
+    answer_tokens_per_s      median over requests of (answer tokens − 1)/(last − first event that is no thinking)
     input_tokens             of measured requests that produced a first token; None where never reported
     output_tokens            that arrived for measured requests, whatever became of them
     output_events            stream events that carried those of ok and short requests
@@ -230,6 +244,12 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     sustained: Sustained | None = _null()
     achieved_rate_per_s: float | None = _null()
     shared_input_tokens: int | None = None
+    answer_s: Latency | None = None
+    answer_intended_s: Latency | None = None
+    thinking_tokens: int | None = None
+    thinking_share: float | None = None
+    tool_call_tokens: int | None = None
+    answer_tokens_per_s: float | None = None
     j_per_output_token: float | None = None
     goodput_per_s: float | None = None
     attainment: float | None = None
@@ -342,6 +362,8 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     preemptions     requests put back in the queue with their KV lost
     prefix_hits     prompt tokens taken from a prefix cache
     prefix_queries  prompt tokens looked for in it
+    draft_…         steps that verified drafts, tokens drafted, of these accepted, all and by place in the draft
+    accepted_length tokens that such a step gives, as gauges have it
     write_late_s    how long after its due time a token was written, mean, where the server knows its due times
     """
 
@@ -355,6 +377,35 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     prefix_hits: float | None = None
     prefix_queries: float | None = None
     write_late_s: float | None = None
+    draft_steps: float | None = None
+    draft_tokens: float | None = None
+    draft_accepted: float | None = None
+    draft_accepted_by_position: list[float] | None = None
+    accepted_length: Level | None = None
+
+
+class DraftFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Speculative decoding of a cell; see analyse/drafts.py.
+
+    source           counters: the servers', over the measured requests; requests: what their answers state; gauge:
+                     the servers' newest values, averaged
+    accepted_length  tokens that a step gives, 1 + accepted/steps; rate: accepted/drafted
+    by_position      share of the steps that accepted their first, second, … guess
+    by_request       accepted lengths of single requests: `n`, `p10`, `p50`, `p90`
+    acceptance       of a guess if all before it were accepted: what --acceptance takes
+    forced           the switch by which the engine accepts as many as it is told
+    """
+
+    source: str
+    steps: float | None = None
+    drafted: float | None = None
+    accepted: float | None = None
+    accepted_length: float | None = _null()
+    rate: float | None = _null()
+    by_position: list[float] = []
+    by_request: dict[str, float] = {}
+    acceptance: float | None = _null()
+    forced: str | None = None
 
 
 class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -487,6 +538,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     verdict: Verdict
     server: ServerFigures | None = None
     gpu: GpuFigures | None = None
+    drafts: DraftFigures | None = None
     slo_per_request_s: dict[str, float] = {}
     slo: list[SloBound] = []
     p_slo: float | None = None

@@ -65,7 +65,7 @@ class SteadyState(NamedTuple):
         queued = self.queue_s * math.log(self.busy / (1 - quantile)) if self.busy > 1 - quantile else 0.0
         ttft_s = self.base_s + queued
         tpot_s = self.tpot_s * math.exp(self.varies * max(0.0, _NORMAL.inv_cdf(quantile)))
-        if metric == "ttft":
+        if metric in ("ttft", "answer"):
             return ttft_s
         return ttft_s + (output_tokens - 1) * tpot_s if metric == "e2e" else tpot_s
 

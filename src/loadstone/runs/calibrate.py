@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse import imported_run
+from loadstone.analyse.drafts import pool_drafts
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summary_of
 from loadstone.calibrate.cases import MOST_REQUESTS, Case, slower_than_fewer
@@ -44,6 +45,7 @@ class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
     interval_…      mean half-widths of the predictions' 80 % intervals, relative
     error_…         median errors, relative
     furthest        the factor that predictions were off by before, of TTFT or TPOT, whichever is the larger
+    acceptance      of guessed tokens, as the engines counted it; None: they did not, or it was forced
     remark          what is odd about the measurements, in words; None: nothing
     """
 
@@ -59,6 +61,7 @@ class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
     deployment: str
     furthest: float
     remark: str | None = None
+    acceptance: float | None = None
 
 
 def calibrate(
@@ -78,7 +81,9 @@ def calibrate(
     base = profile_of(target)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     calibration = update(base, cases, name, today)
-    path = save(calibration.profile, folder or user_folder())
+    acceptance = pool_drafts([case.drafts for case in cases if case.drafts is not None])
+    kept = msgspec.structs.replace(calibration.profile, acceptance=acceptance or base.acceptance)
+    path = save(kept, folder or user_folder())
     gaps = calibration.gap_before.values()
     return CalibratedProfile(
         schema=1,
@@ -92,6 +97,7 @@ def calibrate(
         error_after=_each(calibration.gap_after, _error),
         deployment=target.name,
         remark=slower_than_fewer(cases),
+        acceptance=acceptance,
         furthest=max((exp(abs(median(each))) for each in gaps if each), default=1.0),
     )
 
@@ -212,8 +218,9 @@ def _case(folder: Path, number: int, cell: CellSummary, deployment: Deployment, 
         fold="the user's",
     )
     inputs, outputs = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
+    drafts = cell.drafts
     try:
-        policy = policy_of(deployment, lengths=inputs + outputs)
+        policy = policy_of(deployment, acceptance=drafts.acceptance if drafts else None, lengths=inputs + outputs)
     except InputError as reason:
         raise InputError(f"--deployment: {reason}") from reason
     keep = order[:MOST_REQUESTS]
@@ -229,4 +236,5 @@ def _case(folder: Path, number: int, cell: CellSummary, deployment: Deployment, 
         work,
         sent_s[keep] - sent_s[keep[0]] if at_times else None,
         warm,
+        drafts=drafts,
     )

@@ -104,6 +104,8 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     asked, output = options.simulator, options.output
     deployment = parse_deployment(asked.deployment)
     fleet = fleet_of(deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline)
+    if asked.acceptance is None and isinstance(fleet.model, StepModel):
+        asked = dataclasses.replace(asked, acceptance=fleet.model.profile.acceptance)
     longest, limit = longest_request(deployment, fleet.policy)
     planner = Planner(options)
     plan = planner.plan(longest if options.workload.trace is not None else None)

@@ -152,6 +152,10 @@ GUIDELLM = Dialect(
     samples={
         "request_latency": ToolSample("te − t0; s", lambda f: _alike(f.span("sent", "end"))),
         "time_to_first_token_ms": ToolSample("t1 − t0; ms", lambda f: _alike(f.ttft_s * 1e3)),
+        "time_to_first_output_token_ms": ToolSample(
+            "first event that is no reasoning − t0, where that is known; ms",
+            lambda f: _alike(f.span("sent", "answer") * 1e3),
+        ),
         "time_per_output_token_ms": ToolSample(
             "(tT − t0)/n, first token included, each request weighing n; ms",
             lambda f: (mean_gap_s(f.span("sent", "last"), f.done["tokens"], less=0) * 1e3, f.done["tokens"]),

@@ -17,7 +17,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, Clock, Target
 from loadstone.core.statistics import Distribution
-from loadstone.core.summary import GpuFigures, ReplicaPart, ServerFigures
+from loadstone.core.summary import DraftFigures, GpuFigures, ReplicaPart, ServerFigures
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -212,6 +212,7 @@ class JudgedCell:
     target       the live server
     replicas     of each server of a fleet its part of the numbers
     server, gpus what servers and GPUs reported while it ran
+    drafts       what its speculative decoding came to
     """
 
     numbers: CellNumbers
@@ -226,6 +227,7 @@ class JudgedCell:
     replicas: Sequence[ReplicaPart] = ()
     server: ServerFigures | None = None
     gpus: GpuFigures | None = None
+    drafts: DraftFigures | None = None
 
     @property
     def load(self) -> Load:

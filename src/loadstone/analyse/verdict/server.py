@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
@@ -67,6 +68,19 @@ def engine(cell: JudgedCell) -> Iterator[Finding]:
     if server.preemptions:
         used = f", with up to {server.kv_usage.max:.0%} of its KV cache in use" if server.kv_usage is not None else ""
         yield finding("preemptions", f"the engine preempted requests {server.preemptions:.0f} times{used}")
+
+
+def drafts(cell: JudgedCell) -> Iterator[Finding]:
+    """Tell where an acceptance of drafts is no evidence: it was forced, or the prompts are words drawn at random."""
+    figures = cell.drafts
+    if figures is None:
+        return
+    length = f"{figures.accepted_length:.2f} tokens a step" if figures.accepted_length else "drafts"
+    if figures.forced:
+        yield finding("drafts_forced", f"{length}, which the engine was told to accept ({figures.forced})")
+    elif not cell.plan.prompts:
+        rate = f", {figures.rate:.0%} of guesses accepted" if figures.rate is not None else ""
+        yield finding("drafts_on_random_text", f"drafts were measured on words drawn at random: {length}{rate}")
 
 
 def gpu(cell: JudgedCell) -> Iterator[Finding]:
@@ -195,6 +209,11 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
         prefix_hits=_sum_gains(servers, COUNTERS["prefix_hits"]),
         prefix_queries=_sum_gains(servers, COUNTERS["prefix_queries"]),
         write_late_s=late_s / writes if late_s is not None and writes else None,
+        draft_steps=_sum_gains(servers, COUNTERS["draft_steps"]),
+        draft_tokens=_sum_gains(servers, COUNTERS["draft_tokens"]),
+        draft_accepted=_sum_gains(servers, COUNTERS["draft_accepted"]),
+        draft_accepted_by_position=_sum_by_position(servers, COUNTERS["draft_accepted_by_position"]),
+        accepted_length=_read_level(servers, GAUGES["accepted_length"], at_s, mean=True),
     )
 
 
@@ -261,6 +280,18 @@ def _sum_gains(servers: list[Families], names: tuple[str, ...]) -> float | None:
                 gains.append(sum(max(_gain(each.value) for each in ranks) for groups in parts for ranks in groups))
                 break
     return float(sum(gains)) if gains else None
+
+
+def _sum_by_position(servers: list[Families], names: tuple[str, ...]) -> list[float] | None:
+    """Sum what a counter gained at each place in a draft, which its label tells."""
+    gains: dict[int, float] = defaultdict(float)
+    for families in servers:
+        for text, series in next((families[name] for name in names if name in families), {}).items():
+            labels = _labels(text)
+            place = labels.get("position", labels.get("token_position", ""))
+            if re.fullmatch("[0-9]{1,2}", place):
+                gains[int(place)] += _gain(series.value)
+    return [gains[place] for place in range(max(gains) + 1)] if gains else None
 
 
 def _gain(values: Floats) -> float:

@@ -29,6 +29,7 @@ from loadstone.core.run_folder.marks import find_changed, seal
 from loadstone.core.run_folder.owner import OWNER, own
 from loadstone.core.run_folder.plan import cut_to_issued, read_plan, write_plan
 from loadstone.core.run_folder.records import (
+    EVENT_LISTS,
     check_cells,
     journal_schema,
     read_columns,
@@ -39,7 +40,8 @@ from loadstone.core.run_folder.records import (
 from loadstone.core.run_folder.server import read_server, seal_server, server_schema, write_server
 
 __all__ = [
-    "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "Journal", "JournalWriter", "assemble", "check_cells",
+    "EVENT_LISTS", "HEADER_BYTES", "INTERRUPTED", "OWNER", "RESERVE_BYTES", "Journal", "JournalWriter", "assemble",
+    "check_cells",
     "create", "cut_to_issued", "damaged_journals", "find_changed", "is_held", "journal_schema", "log", "own",
     "read_columns", "read_header", "read_info", "read_plan", "read_records", "read_server", "records_schema",
     "run_id", "seal", "seal_server", "server_schema", "write_failure", "write_info", "write_json", "write_plan",

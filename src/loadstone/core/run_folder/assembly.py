@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from loadstone.core.errors import DiskFullError, InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.run_folder.journal import Journal, wait_for_writers
-from loadstone.core.run_folder.records import journal_schema, records_schema, write_records
+from loadstone.core.run_folder.records import EVENT_LISTS, journal_schema, records_schema, write_records
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 INTERRUPTED = "interrupted: the run ended before this request did"
 DAMAGED = "a part of this request was lost with a damaged journal"
 
-_LISTS = ("arrival_s", "read", "tokens")
 _NEARLY_ALL, _MOST = 0.9, 0.75
 _LONGER = 2.0
 """Times the mean gap between later events that the second must come after the first: see _drop_voids()."""
@@ -133,12 +132,12 @@ def _take_complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[st
     alone = [i for i, key in enumerate(keys) if key not in in_parts]
     if alone:
         yield batch.take(alone)
-    scalars = {name: batch[name].to_pylist() for name in batch.column_names if name not in _LISTS}
-    columns = {name: _list_column(batch, name) for name in _LISTS}
+    scalars = {name: batch[name].to_pylist() for name in batch.column_names if name not in EVENT_LISTS}
+    columns = {name: _list_column(batch, name) for name in EVENT_LISTS}
     lists = {name: (np.asarray(column.offsets), np.asarray(column.values)) for name, column in columns.items()}
     joined = []
     for i in (i for i, key in enumerate(keys) if key in in_parts):
-        row = open_requests.setdefault(keys[i], dict.fromkeys(scalars) | {name: [] for name in _LISTS})
+        row = open_requests.setdefault(keys[i], dict.fromkeys(scalars) | {name: [] for name in EVENT_LISTS})
         row.update((name, values[i]) for name, values in scalars.items() if values[i] is not None)
         before = sum(map(len, row["arrival_s"]))
         for name, (offsets, values) in lists.items():
@@ -156,7 +155,7 @@ def _join(row: dict[str, Any]) -> dict[str, Any]:
     """Join the parts of the lists of a request's row."""
     import numpy as np
 
-    return row | {name: np.concatenate(row[name]) for name in _LISTS}
+    return row | {name: np.concatenate(row[name]) for name in EVENT_LISTS}
 
 
 def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
@@ -188,7 +187,7 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     if not void.any():
         return table
     voids.update(cell[void > 0].tolist())
-    for name in _LISTS:
+    for name in EVENT_LISTS:
         column = _list_column(table, name)
         lengths = column.value_lengths().to_numpy()
         cut = np.where(lengths == events, void, 0)  # no tokens are listed where a final count is to be spread

@@ -18,6 +18,7 @@ read. Version 1 was a plain Arrow stream, which has no checksums.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -34,7 +35,7 @@ from loadstone.core.files import check_regular, explain_os_error, open_regular
 from loadstone.core.record import JournalDamage
 from loadstone.core.run_folder.folder import explain_unwritable
 from loadstone.core.run_folder.owner import lock
-from loadstone.core.run_folder.records import journal_schema, records_schema
+from loadstone.core.run_folder.records import ADDED, JOURNAL_COLUMNS, journal_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,6 +155,7 @@ class Journal:
         import pyarrow as pa
 
         at = expected = 0
+        schema = journal_schema()
         while size - at >= HEADER_BYTES:
             file.seek(at)
             try:
@@ -174,14 +176,16 @@ class Journal:
                 self._lost(at, behind - at, 1 if number else 0)
             elif number:
                 try:
-                    batch = pa.ipc.read_record_batch(pa.py_buffer(message), journal_schema())
+                    batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
                     batch.validate(full=True)
                 except (pa.ArrowException, ValueError, OSError) as error:
                     check_room(error)
                     raise self._another_version() from error
                 yield batch
-            elif not pa.ipc.read_schema(pa.py_buffer(message)).equals(journal_schema()):
-                raise self._another_version()
+            else:
+                schema = pa.ipc.read_schema(pa.py_buffer(message))
+                if not _is_known(schema):
+                    raise self._another_version()
             at, expected = behind, number + 1
 
     def _next_header(self, file: IO[bytes], at: int, size: int) -> int:
@@ -216,7 +220,7 @@ class Journal:
         for batch, read in read_stream(self.path):
             end = read
             if batch is not None:
-                if not batch.schema.equals(records_schema()):
+                if not _is_known(batch.schema):
                     raise self._another_version()
                 yield batch
         if end < size:
@@ -244,13 +248,25 @@ def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
             return
 
 
+def _is_known(schema: pa.Schema) -> bool:
+    """Tell if a journal's columns are those of this version, or of an earlier one that had fewer."""
+    known = journal_schema()
+    with contextlib.suppress(ValueError):  # names of damaged bytes are no UTF-8
+        needed = {*known.names} - ADDED - {*JOURNAL_COLUMNS}
+        return needed <= {*schema.names} and all(field in known for field in schema)
+    return False
+
+
 def _add_journal_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the journals' own columns where they are missing: to rows that are whole, or of journals without them."""
+    """Add the columns that are missing: the journals' own to rows that are whole, new ones to earlier journals."""
     import pyarrow as pa
 
     schema = journal_schema()
-    missing = [pa.nulls(batch.num_rows, kind) for kind in schema.types[batch.num_columns :]]
-    return pa.RecordBatch.from_arrays([*batch.columns, *missing], schema=schema) if missing else batch
+    if batch.schema.names == schema.names:
+        return batch
+    had = set(batch.schema.names)
+    columns = [batch[each.name] if each.name in had else pa.nulls(batch.num_rows, each.type) for each in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def damaged_journals(folder: Path) -> list[JournalDamage]:

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RECORDS_SCHEMA = 1
-_COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
+_DRAFTS = ("draft_steps", "draft_tokens", "draft_accepted")
+ADDED = frozenset({"channel", *_DRAFTS, "accepted_histogram"})
+"""Columns that runs of earlier versions do not have: null there."""
+_COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", *_DRAFTS)
 _MOST_TOKENS = 1 << 31
+EVENT_LISTS = ("arrival_s", "read", "tokens", "channel")
+"""Columns with a value for each event."""
 JOURNAL_COLUMNS = ("earlier_events", "voids")
 """Events that the request's earlier rows hold; its first events that turned out to be none."""
 _WORDS = {"phase": get_args(Phase), "status": get_args(Status)}
@@ -41,6 +46,8 @@ def records_schema() -> pa.Schema:
         "worker": pa.int32(),
         "replica": pa.int32(),
         "reused_connection": pa.bool_(),
+        "channel": pa.list_(pa.uint8()),
+        "accepted_histogram": pa.list_(pa.int32()),
     }
     fields = []
     for name in RequestRecord.__struct_fields__:
@@ -154,8 +161,12 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
     except pa.ArrowInvalid as error:
         raise _refuse_records(folder, f"not a Parquet file ({error})") from error
     names = file.schema_arrow.names
+    schema = records_schema()
     missing = [
-        field.name for field in records_schema() if names.count(field.name) != 1 or field not in file.schema_arrow
+        field.name
+        for field in schema
+        if (field.name in names or field.name not in ADDED)
+        and (names.count(field.name) != 1 or field not in file.schema_arrow)
     ]
     if missing:
         file.close()
@@ -170,7 +181,7 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
             if cell is not None and statistics is not None and not statistics.min <= cell <= statistics.max:
                 continue
             others = cell is not None and (statistics is None or statistics.min != statistics.max)
-            wanted = None if columns is None else [*columns, "cell"]
+            wanted = schema.names if columns is None else [*columns, "cell"]
             try:
                 table = file.read_row_group(group, columns=wanted)
             except (OSError, pa.ArrowException) as error:
@@ -180,4 +191,6 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
                 raise _refuse_records(folder, "records of no cell")
             if others:
                 table = table.filter(pc.equal(table["cell"], cell))
-            yield table if columns is None else table.select(columns)
+            for name in set(wanted) - set(table.column_names):
+                table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
+            yield table.select(schema.names if columns is None else columns)

@@ -22,7 +22,7 @@ _FACTS = (
     "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep", "weights_dtype",
     "kv_dtype", "mode",
 )  # fmt: skip
-_EACH = ("ttft_s", "tpot_s", "e2e_s")
+_EACH = ("ttft_s", "tpot_s", "e2e_s", "answer_s", "answer_tokens_per_s", "thinking_tokens", "tool_call_tokens")
 
 
 def cells_csv(folder: Path, info: RunInfo) -> bytes:
@@ -73,7 +73,8 @@ def _make_row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str,
 
 
 def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
-    """Write the records, each with its cell's load and its TTFT, TPOT and E2E in seconds from its send.
+    """Write the records, each with its cell's load and its TTFT, TPOT, E2E and time to the answer in seconds from its
+    send, the answer's tokens per second, and its tokens that are thinking and tool calls.
 
     Raises InputError.
     """
@@ -91,13 +92,15 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
         with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
             for batch in run_folder.read_records(folder):
                 rows = arrays.rows(batch, arrays.events(batch))
-                each = (rows["first"] - rows["sent"], arrays.tpot_s(rows), rows["last"] - rows["sent"])
+                times = (rows["first"] - rows["sent"], arrays.tpot_s(rows), rows["last"] - rows["sent"])
+                answer = (rows["answer"] - rows["sent"], arrays.answer_rate_per_s(rows))
                 cells = batch.column("cell")
                 columns = [
                     *batch.columns,
                     kinds.take(cells),
                     values.take(cells),
-                    *(pa.array(times, from_pandas=True) for times in each),  # NaN is null
+                    # NaN is null
+                    *(pa.array(v, from_pandas=True) for v in (*times, *answer, rows["thinking"], rows["tool"])),
                 ]
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
         partial.replace(out)

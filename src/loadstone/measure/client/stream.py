@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from loadstone.core.plan import PlannedRequest
 from loadstone.core.record import RequestRecord, Status, TokenSource
-from loadstone.core.run_folder import journal_schema
+from loadstone.core.run_folder import EVENT_LISTS, journal_schema
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.client.clock import RunClock
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.coding import Unpacker
+from loadstone.measure.wire.drafts import DraftCounts
 from loadstone.measure.wire.openai import OpenAIAnswer
 from loadstone.workload.request import Timeouts
 
@@ -187,6 +188,7 @@ class Fragments:
         self, stream: Stream, source: TokenSource | None, end_ns: int | None, output: int | None, status: Any
     ) -> None:
         request, answer = stream.request, stream.answer
+        drafts = answer.drafts or DraftCounts()
         since = self._clock.since_origin_s
         tokens = array("i", answer.running_tokens if source == "running usage" else ())
         self.events += len(stream.arrival_s)
@@ -217,6 +219,11 @@ class Fragments:
             receive_lag_s=None if stream.worst_lag_ns < 0 else stream.worst_lag_ns * 1e-9,
             server_prefill_s=answer.server_prefill_s,
             server_decode_s=answer.server_decode_s,
+            channel=answer.channels,  # type: ignore[arg-type]
+            draft_steps=drafts.steps,
+            draft_tokens=drafts.tokens,
+            draft_accepted=drafts.accepted,
+            accepted_histogram=drafts.histogram,
             earlier_events=stream.journaled,
             voids=answer.voids,
         ))  # fmt: skip
@@ -225,7 +232,7 @@ class Fragments:
             stream.first_s = stream.arrival_s[0] if stream.first_s is None else stream.first_s
             stream.journaled_until_s = stream.arrival_s[-1]
         stream.arrival_s, stream.read_index = array("d"), array("i")
-        answer.running_tokens = []
+        answer.running_tokens, answer.channels = [], bytearray()
 
     def take(self) -> pa.RecordBatch | None:
         """Return all rows so far as one batch, and forget them; None if there are none."""
@@ -233,10 +240,8 @@ class Fragments:
             return None
         rows, self._rows = self._rows, []
         columns = [
-            _make_list_column(values, kind) if pa.types.is_list(kind) else pa.array(values, kind)
-            for kind, values in zip(
-                self._schema.types, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True
-            )
+            _make_list_column(values, field.type) if field.name in EVENT_LISTS else pa.array(values, field.type)
+            for field, values in zip(self._schema, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 

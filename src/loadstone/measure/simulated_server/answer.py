@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from loadstone.core.record import ANSWER, THINKING, TOOL_CALL
 from loadstone.measure.simulated_server.body import Body, read_usage
 from loadstone.measure.simulated_server.settings import Settings
 
@@ -46,6 +47,11 @@ _CHAT = _Shape(
     whole_before=b'{"index":0,"message":{"role":"assistant","content":"',
     first=b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}',
 )
+_CHANNELS = {
+    THINKING: (b'{"index":0,"delta":{"reasoning":"', b'"}'),
+    TOOL_CALL: (b'{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"', b'"}}]}'),
+}
+"""What stands around the text of a chat's events that are no answer."""
 # What follows the head of a plain event, by token: a token then costs one concatenation.
 _TAILS = {shape: [word + shape.chunk_after + b"]}\n\n\r\n" for word in WORDS] for shape in (_COMPLETION, _CHAT)}
 
@@ -72,7 +78,13 @@ class CompletionAnswer:
         # Of a plain event all but the word is known beforehand, its size too.
         self._tails = _TAILS[shape]
         self._plain_head = b""
-        if settings.tokens_per_event == 1 and self._usage != "running" and not truth:
+        self._thinking, calls = (
+            round(share * self.output_tokens) if chat else 0
+            for share in (settings.latency.thinking, settings.latency.tool_calls)
+        )
+        self._calls_from = max(self._thinking, self.output_tokens - calls)
+        plain = not self._thinking and self._calls_from == self.output_tokens
+        if plain and settings.tokens_per_event == 1 and self._usage != "running" and not truth:
             head = b"data: " + self._prefix + shape.chunk_before
             self._plain_head = b"%x\r\n%b" % (len(head) + len(self._tails[0]) - len(b"\r\n"), head)
 
@@ -88,11 +100,17 @@ class CompletionAnswer:
         if self._plain_head and end < self.output_tokens:
             return self._plain_head + self._tails[begin % len(WORDS)]
         shape = self._shape
-        choice = self._prefix + shape.chunk_before + self._text(begin, end)
+        channel = THINKING if end <= self._thinking else TOOL_CALL if end > self._calls_from else ANSWER
+        before, closed = _CHANNELS.get(channel, (shape.chunk_before, b'"}'))
+        chunk_after, last_after = (
+            each if channel == ANSWER else closed + each.removeprefix(b'"}')
+            for each in (shape.chunk_after, shape.last_after)
+        )
+        choice = self._prefix + before + self._text(begin, end)
         if end < self.output_tokens:
-            return self._event(choice + shape.chunk_after + b"]" + self._running_usage(end) + b"}")
+            return self._event(choice + chunk_after + b"]" + self._running_usage(end) + b"}")
         usage = self._final_usage() if self._usage == "unasked" else self._running_usage(end)
-        data = self._event(choice + shape.last_after + b"]" + usage + b"}")
+        data = self._event(choice + last_after + b"]" + usage + b"}")
         if self._usage in ("final", "running"):
             data += self._event(self._prefix + b"]" + self._final_usage() + b"}")
         if self._settings.done:
@@ -120,9 +138,11 @@ class CompletionAnswer:
         return b',"usage":{%b}' % self._counts(tokens) if self._usage == "running" else b""
 
     def _final_usage(self) -> bytes:
-        return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":%d}}' % (
+        details = b',"completion_tokens_details":{"reasoning_tokens":%d}' % self._thinking if self._thinking else b""
+        return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":%d}%b}' % (
             self._counts(self.output_tokens),
             self.cached_tokens,
+            details,
         )
 
 

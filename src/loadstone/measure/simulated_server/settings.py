@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal
 
 import msgspec
@@ -12,16 +13,29 @@ from loadstone.core.units import parse_seconds
 Usage = Literal["asked", "none", "final", "running", "unasked"]
 
 MODEL = "timing"
+_SHARES = ("thinking", "tool_calls")
+
+
+def parse_share(text: str, what: str) -> float:
+    """Parse a number from 0 to 1. Raises InputError."""
+    with contextlib.suppress(ValueError):
+        if 0 <= (share := float(text)) <= 1:
+            return share
+    raise InputError(f"{what}: {text.strip()!r} is no share; write a number from 0 to 1")
 
 
 class FixedLatency(msgspec.Struct, frozen=True):
     """A latency model of fixed times, in seconds from the arrival of the request: TTFT = a + b·input_tokens, ITL
     = c.
+
+    thinking, tool_calls: shares of a chat's answer, at its beginning and its end.
     """
 
     ttft_s: float = 0.05
     itl_s: float = 0.01
     per_input_token_s: float = 0.0
+    thinking: float = 0.0
+    tool_calls: float = 0.0
 
     @classmethod
     def parse(cls, text: str, what: str = "--sim", or_else: str = "") -> FixedLatency:
@@ -34,6 +48,9 @@ class FixedLatency(msgspec.Struct, frozen=True):
         seconds: dict[str, float] = {}
         for part in text.split(","):
             key, _, value = part.partition("=")
+            if (share := key.strip()) in _SHARES and share not in seconds:
+                seconds[share] = parse_share(value, f"{what} {share}")
+                continue
             name = f"{key.strip()}_s"
             if name not in cls.__struct_fields__ or name in seconds:
                 raise InputError(
@@ -44,7 +61,8 @@ class FixedLatency(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """Write it as `parse` reads it, all in seconds."""
-        return f"ttft={self.ttft_s}s,itl={self.itl_s}s,per_input_token={self.per_input_token_s}s"
+        shares = "".join(f",{name}={value}" for name in _SHARES if (value := getattr(self, name)))
+        return f"ttft={self.ttft_s}s,itl={self.itl_s}s,per_input_token={self.per_input_token_s}s{shares}"
 
     def due_ns(self, input_tokens: int, index: int) -> int:
         """Return nanoseconds from arrival to the output token `index` (from 0)."""

@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from loadstone.core.record import ANSWER
 from loadstone.core.text import excerpt
 from loadstone.measure.wire import sse
+from loadstone.measure.wire.drafts import DraftCounts
 from loadstone.measure.wire.sse import SseDecoder, SseError
 from loadstone.measure.wire.template import Template
 from loadstone.measure.wire.tolerant import convert, count, load_object
@@ -68,6 +70,8 @@ class Answer:
     still            of those, events whose count had not grown. Where most had not it is none of theirs: gateways
                      write zeros until the end, mocks the total from the beginning
     running_tokens   that count at each output event; emptied by who writes it away
+    channels         a byte for each output event, see RequestRecord.channel; emptied by who writes it away
+    drafts           what the server says of the answer's speculative decoding
     finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot be read),
     input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s, server_decode_s (llama.cpp).
     voids            the first so many output events were none, as later ones show; they are counted and have times
@@ -85,6 +89,8 @@ class Answer:
     running: bool = True
     still: int = 0
     running_tokens: list[int] = field(default_factory=list)
+    channels: bytearray = field(default_factory=bytearray)
+    drafts: DraftCounts | None = None
     finish_reason: str | None = None
     done: bool = False
     error: str | None = None
@@ -158,6 +164,7 @@ class Answer:
             # All its tokens came at once: its count is a final one, and needs no text beside it.
             self.events = 1 if self.events or self.output_tokens else 0
             self.running, self.running_tokens = False, []
+            self.channels = (self.channels or bytearray([ANSWER]))[-1:] * self.events
             self.done = self.done or (self.events > 0 and self.error is None)
         return self.events - before
 

@@ -10,14 +10,17 @@ character) or for none; an `error` object after a 200; `choices: null`; numbers 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
 import msgspec
 
+from loadstone.core.record import ANSWER, THINKING, TOOL_CALL
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import REASON_LENGTH, Answer, read_index
+from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
 from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, is_present, load_object
@@ -47,16 +50,24 @@ class Delta(msgspec.Struct):
     tool_calls: msgspec.Raw = NO_RAW
     function_call: msgspec.Raw = NO_RAW
 
-    def carries_output(self) -> bool:
-        """Reasoning, tool calls and refusals are output as much as content is; a role alone is not."""
-        return bool(
-            self.content
-            or self.reasoning_content
-            or self.reasoning
-            or self.refusal
-            or is_present(self.tool_calls)
-            or is_present(self.function_call)
-        )
+    def channel(self) -> int:
+        """The last of its channels: reasoning, tool calls and refusals are output as much as content is; 0: a role
+        alone, which is none.
+        """
+        if is_present(self.tool_calls) or is_present(self.function_call):
+            return TOOL_CALL
+        if self.refusal or (self.content and not self.content.isspace()):
+            return ANSWER
+        if self.reasoning_content or self.reasoning:
+            return THINKING
+        return _BLANK if self.content else 0
+
+
+_BLANK = -1
+"""White space alone: it goes with what came before, as line breaks that end the thinking do."""
+_TAGS = {"<think>": "</think>", "<|channel|>analysis<|message|>": "<|end|>"}
+"""Tags around thinking that a server without a reasoning parser leaves in the content, which begins with it."""
+_THINKING_FIELD = re.compile("reason|think|thought", re.IGNORECASE)
 
 
 class Choice(msgspec.Struct):
@@ -108,7 +119,19 @@ class OpenAIAnswer(Answer):
     """An answer of /v1/completions or /v1/chat/completions."""
 
     __slots__ = (
-        "_apart", "_began_at", "_decode", "_doubted", "_fields", "_plain_number", "_plain_usage", "_thought",
+        "_apart",
+        "_began_at",
+        "_channel",
+        "_closing",
+        "_decode",
+        "_doubted",
+        "_fields",
+        "_held",
+        "_plain_channel",
+        "_plain_number",
+        "_plain_usage",
+        "_tag",
+        "_thought",
         "_total",
     )  # fmt: skip
 
@@ -122,6 +145,11 @@ class OpenAIAnswer(Answer):
         self._fields: dict[str, str | None] = {}  # odd fields and their last text; None: it differed, they are output
         self._began_at = 0  # the running count at the first event
         self._thought = False  # reasoning came
+        self._channel = 0  # of the newest event that had one
+        self._plain_channel = ANSWER  # of the events that the template in use recognises
+        self._closing: str | None = None  # the tag that ends thinking within the content; None: it may begin yet
+        self._tag = ""  # what of the content may be the beginning of a tag
+        self._held = False  # the next event's text decides of what channel it is: no template takes it
         self._total: int | None = None  # tokens of prompt and answer together
 
     @property
@@ -163,12 +191,16 @@ class OpenAIAnswer(Answer):
         counted = usage is not None
         # Counted events where others were not, or the reverse, change what counts mean: those are read in full. With
         # usage that has no count nothing is running.
-        if not text or counted != self.running:
+        if not text or text.isspace() or counted != self.running:
+            return None
+        is_content = bool(choices[0].text or delta.content) and not self._closing
+        if self._channel != (ANSWER if is_content else THINKING):
             return None
         if chunk.model and self.model is None:  # an event before it that was never ended has swallowed it unread
             return None
-        template = learn(body, text, counted=counted, sse=self._sse)
+        template = learn(body, text, counted=counted, sse=self._sse, stop=bool(self._closing))
         if template is not None:
+            self._plain_channel = self._channel
             self._plain_usage = usage
             self._plain_number = read_index(choices[0].index)
         return template
@@ -184,6 +216,8 @@ class OpenAIAnswer(Answer):
             if counts[0] < self._last_running or counts != sorted(counts):
                 counts = list(accumulate(counts, max, initial=self._last_running))[1:]
         self._take_first(None, counts[0] if counted else self._last_running)
+        self._channel = self._plain_channel
+        self.channels += bytes([self._channel]) * events
         self.events += events
         if counted:
             if self.running:
@@ -202,16 +236,15 @@ class OpenAIAnswer(Answer):
         if self.model is None and chunk.model:
             self.model = excerpt(chunk.model, _NAME_LENGTH)
         output = finished = False
+        channel = 0
         before = self._last_running
         choices, usage = chunk.choices, chunk.usage
         if choices:
             for choice in choices:
                 if choice.index and not self._counts:
                     self._counts[0] = self._last_running
-                if choice.text or ((delta := choice.delta) is not None and delta.carries_output()):
-                    output = True
-                    if choice.delta is not None and (choice.delta.reasoning_content or choice.delta.reasoning):
-                        self._thought = True
+                if (found := self._find_channel(choice)) is not None:
+                    output, channel = True, found
                 if choice.finish_reason:
                     self.finish_reason = excerpt(choice.finish_reason, REASON_LENGTH)
                     self._ended |= {read_index(choice.index)}
@@ -221,15 +254,15 @@ class OpenAIAnswer(Answer):
             document = load_object(payload) or {}
             if not output and (field := self._take_unlisted(document)):
                 output, alone = True, field
-            if found := find_usage(document):
-                self._total = count(found.get("total"))
-                details = CachedDetails(found.get("cached")), ReasoningDetails(found.get("reasoning"))
-                usage = Usage(found.get("input"), found["output"], *details)
+                channel = THINKING if _THINKING_FIELD.search(field) else ANSWER
+            usage = self._read_rest(document) or usage
         if usage is not None:
             output = self._take_usage(usage, output, read_index(choices[0].index) if choices else None)
         elif output:
             self.running = False
         if output:
+            self._channel = channel or self._channel
+            self.channels.append(self._channel)
             self._take_first(alone, self._last_running)
             self.events += 1
             if self.running:
@@ -237,6 +270,8 @@ class OpenAIAnswer(Answer):
                 self.still += self._last_running == before
             if self._keeps and choices and not (first := choices[0]).index:
                 self._keep(first.text or (first.delta.content if first.delta is not None else None))
+        if self._held and self.streams:
+            self._sse.at_rest = False
         if chunk.timings is not None:
             self._take_timings(chunk.timings)
         if chunk.error is not NO_RAW and is_present(chunk.error):
@@ -245,6 +280,55 @@ class OpenAIAnswer(Answer):
             self._complain(error_text(payload))
         elif self.finish_reason in _GIVEN_UP:
             self._complain(f"the server gave up the request (finish reason {self.finish_reason})")
+
+    def _read_rest(self, document: dict[str, Any]) -> Usage | None:
+        """Take from a whole event what only some of them have: usage wherever it stands, counts of drafts."""
+        found = find_usage(document)
+        self.drafts = read_drafts(document, count((found or {}).get("output"))) or self.drafts
+        if not found:
+            return None
+        self._total = count(found.get("total"))
+        details = CachedDetails(found.get("cached")), ReasoningDetails(found.get("reasoning"))
+        return Usage(found.get("input"), found["output"], *details)
+
+    def _find_channel(self, choice: Choice) -> int | None:
+        """The channel of a choice's output; 0: of what came before, as is white space; None: it has no output."""
+        delta, text = choice.delta, choice.text
+        if text:
+            channel = _BLANK if text.isspace() else ANSWER
+        elif delta is None or not (channel := delta.channel()):
+            return None
+        else:
+            text = delta.content
+            self._thought = self._thought or bool(delta.reasoning_content or delta.reasoning)
+        self._held = False
+        if text and self._closing != "":
+            channel = self._find_tag(text, channel)
+        if channel != _BLANK:
+            return channel
+        self._held = self._channel == THINKING
+        return 0
+
+    def _find_tag(self, text: str, channel: int) -> int:
+        """The channel of content that may begin with thinking between tags: `channel` where it does not."""
+        self._tag += text
+        if self._closing is None:
+            begun = self._tag.lstrip()
+            opening = next((each for each in _TAGS if begun.startswith(each)), "")
+            if not opening and any(each.startswith(begun) for each in _TAGS):
+                self._held = True
+                return channel
+            self._closing = _TAGS.get(opening, "")
+            if not opening:
+                return channel
+            self.channels = bytearray([THINKING]) * len(self.channels)
+        _, closed, after = self._tag.partition(self._closing)
+        if closed:
+            self._closing, self._held = "", True
+            return ANSWER if after.strip() else THINKING
+        self._tag = self._tag[1 - len(self._closing) :]
+        self._held = "<" in self._tag
+        return THINKING
 
     def _take_unlisted(self, document: Any) -> str | None:
         """The unknown field by which a chunk is output: what it says differed from chunk to chunk, or it is the first

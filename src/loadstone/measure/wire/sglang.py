@@ -14,10 +14,12 @@ from typing import Any
 
 import msgspec
 
+from loadstone.core.record import ANSWER, THINKING
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, read_index
+from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.structured import make_shape_fields
-from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, is_present, load, raw
+from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, is_present, load, load_object, raw
 from loadstone.workload.request import RequestSpec
 
 
@@ -45,6 +47,7 @@ class _Meta(msgspec.Struct):
     completion_tokens: float | None = None
     cached_tokens: float | None = None
     reasoning_tokens: float | None = None
+    spec_verify_ct: float | None = None
 
 
 class _Event(msgspec.Struct):
@@ -94,6 +97,8 @@ class SglangAnswer(Answer):
             if is_present(event.text) or is_present(event.output_ids):
                 self._take_uncounted(event, number)
         elif tokens > self._counts.get(number, 0):
+            thought = (count(meta.reasoning_tokens) or 0) - (self.reasoning_tokens or 0)
+            self.channels.append(THINKING if 0 < thought <= tokens - self._counts.get(number, 0) else ANSWER)
             self._counts[number] = tokens
             self._last_running = self.output_tokens = sum(self._counts.values())
             self.events += 1
@@ -104,6 +109,8 @@ class SglangAnswer(Answer):
         if self._keeps and not number:
             self._take_text(event.text)
         self._take_counts(meta.prompt_tokens, meta.cached_tokens, meta.reasoning_tokens)
+        if meta.spec_verify_ct and (is_present(meta.finish_reason) or not self.streams):
+            self.drafts = read_drafts(load_object(payload) or {}, tokens) or self.drafts
         if is_present(meta.finish_reason):
             self._take_reason(meta.finish_reason)
             self._ended |= {number}
@@ -113,6 +120,7 @@ class SglangAnswer(Answer):
     def _take_uncounted(self, event: _Event, number: int) -> None:
         """Output without a count: then none of the counts are of use for a curve."""
         self.running = False
+        self.channels.append(ANSWER)
         self.events += 1
         if self._keeps and not number:
             self._take_text(event.text)

@@ -29,17 +29,18 @@ _TEXT = re.compile(rb'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 class Template:
     """Recognises plain reads of one form: chunk size, CR LF, head, text, tail, CR LF. Made by `learn`.
 
-    `counted`: the tail states the running token count. It recognises nothing while `sse` holds part of an event.
+    `counted`: the tail states the running token count. `stop`: a tag in the text is not plain. It recognises nothing
+    while `sse` holds part of an event.
     """
 
-    __slots__ = ("_count_at", "_head", "_sse", "_tails")
+    __slots__ = ("_count_at", "_head", "_sse", "_stop", "_tails")
 
-    def __init__(self, head: bytes, tail: bytes, *, counted: bool, sse: SseDecoder) -> None:
+    def __init__(self, head: bytes, tail: bytes, *, counted: bool, sse: SseDecoder, stop: bool = False) -> None:
         pieces = _COUNT_KEY.split(tail) if counted else [tail]
         # split() gives constant, key, constant, key, …: a number follows each key.
         keys = pieces[1::2]
         tails = [b"".join(pieces[i : i + 2]) for i in range(0, len(pieces), 2)]
-        self._sse = sse
+        self._sse, self._stop = sse, stop
         self._head = b"\r\n" + head
         self._tails = [*tails[:-1], tails[-1] + b"\r\n"]
         self._count_at = [key.startswith(_COUNT) for key in keys].index(True) if counted else -1
@@ -92,6 +93,8 @@ class Template:
         texts = b"".join(rests)
         if not all(rests) or len(texts.translate(None, _CONTROLS)) != len(texts):
             return None
+        if self._stop and (b"<" in texts or b"\\u003" in texts):
+            return None
         if (b'"' in texts or b"\\" in texts) and not all(map(_TEXT.fullmatch, rests)):
             return None
         return counts
@@ -110,7 +113,7 @@ def _unframe(reads: Sequence[bytes]) -> list[bytes] | None:
     return [read[end:] for read, end in zip(reads, ends, strict=True)]
 
 
-def learn(body: bytes, text: str, *, counted: bool, sse: SseDecoder) -> Template | None:
+def learn(body: bytes, text: str, *, counted: bool, sse: SseDecoder, stop: bool = False) -> Template | None:
     """Make a template from an HTTP chunk's `body` that is one plain event with `text`; None where it would be
     ambiguous.
 
@@ -132,6 +135,6 @@ def learn(body: bytes, text: str, *, counted: bool, sse: SseDecoder) -> Template
         # A count stated twice, or not where it can be told, cannot be read from its place.
         if counted and (body.count(_COUNT) != 1 or not any(k.startswith(_COUNT) for k in _COUNT_KEY.findall(tail))):
             return None
-        template = Template(body[:start], tail, counted=counted, sse=sse)
+        template = Template(body[:start], tail, counted=counted, sse=sse, stop=stop)
         return template if template.run([b"%x\r\n%b\r\n" % (len(body), body)])[0] == 1 else None
     return None

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from loadstone.core.errors import InputError
+from loadstone.core.record import ANSWER
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.structured import make_shape_fields
@@ -179,6 +180,7 @@ class TritonAnswer(Answer):
         if not (text or tokens):
             return
         self.events += 1
+        self.channels.append(ANSWER)
         if tokens is None:
             self.running = False
         elif self.running:

@@ -184,7 +184,7 @@ def _mix_factors(name: str, run: CellRun, factors: Floats) -> Floats:
     """Return a bounded figure's own factor by draw: E2E is TTFT and then tokens, each by its share of the time."""
     base = name.partition("_")[0]
     if base != "e2e":
-        return np.asarray(factors[:, 0 if base == "ttft" else 1])
+        return np.asarray(factors[:, 0 if base in ("ttft", "answer") else 1])
     latencies = latencies_s(answered_rows(run))
     first = float(np.median(latencies["ttft_s"]) / np.median(latencies["e2e_s"]))
     return np.asarray(first * factors[:, 0] + (1 - first) * factors[:, 1])

@@ -83,10 +83,11 @@ def fleet_of(
             for pool in deployment.pools
         ]
         return _join(deployment, rules, *made)
-    policy = policy_of(deployment, acceptance=acceptance)
+    coefficients = profile_of(deployment, profile)
+    policy = policy_of(deployment, acceptance=coefficients.acceptance if acceptance is None else acceptance)
     model = StepModel(
         deployment,
-        profile_of(deployment, profile),
+        coefficients,
         draft_tokens=policy.speculative.draft_tokens if policy.speculative is not None else 0,
         offline=offline,
     )

@@ -71,7 +71,7 @@ class OtherArchitecture(InputError):
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model (boards.shapes_of),
-    the family that its rows are held out with."""
+    the family that its rows are held out with. `acceptance`: of guessed tokens, as measured engines counted it."""
 
     name: str
     engine: str
@@ -87,6 +87,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wider: float = 1.0
     families: dict[str, str] = {}
     family_shares: dict[str, tuple[float, ...]] = {}
+    acceptance: float | None = None
     schema: int = 1
 
     def values(self, without: str | None = None) -> Array:

@@ -333,6 +333,8 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         _intervals(cells) if simulated and not cells[0].measured_by else _measured_by(cells),
         *stated_lines(cells),
         *map(_show_cached, cells),
+        *map(_show_thinking, cells),
+        *map(show_drafts, cells),
         _roofline(cells),
         _energy(cells),
         *dict.fromkeys(cell.client.selftest or "" for cell in cells),
@@ -360,6 +362,33 @@ def _show_cached(cell: CellSummary) -> str:
         f"tokens{' (besides earlier turns of sessions)' if cell.by_turn else ''}, "
         f"{metrics.cached_input_tokens / metrics.input_tokens:.1%} were in the cache"
     )
+
+
+def _show_thinking(cell: CellSummary) -> str:
+    """Say when answers began, where something came before them, and at what pace they came."""
+    metrics = cell.metrics
+    if not metrics.thinking_tokens and not metrics.tool_call_tokens:
+        return ""
+    answer = (metrics.answer_s if cell.load.is_closed else metrics.answer_intended_s) or Latency()
+    share = (
+        f"thinking {metrics.thinking_share or 0:.0%} of output tokens, tool calls {metrics.tool_call_tokens or 0:,}"
+    )
+    pace = f", then {metrics.answer_tokens_per_s:.0f} tok/s each" if metrics.answer_tokens_per_s else ""
+    times = f"first answer token p50 {show_seconds(answer.p50)}, p99 {show_seconds(answer.p99)}"
+    return f"{_name_load(cell)}: {share}; {times}{pace}"
+
+
+def show_drafts(cell: CellSummary) -> str:
+    """Say what speculative decoding came to."""
+    drafts = cell.drafts
+    if drafts is None:
+        return ""
+    parts = [f"{drafts.accepted_length:.2f} tokens a step"] if drafts.accepted_length else []
+    parts += [f"{drafts.rate:.0%} of guesses accepted"] if drafts.rate is not None else []
+    parts += ["by position " + " ".join(f"{share:.0%}" for share in drafts.by_position)] if drafts.by_position else []
+    whose = {"counters": "by the engine's counters", "requests": "by each answer", "gauge": "by a gauge"}
+    forced = ", forced" if drafts.forced else ""
+    return f"{_name_load(cell)}: drafts gave {', '.join(parts)} ({whose.get(drafts.source, 'imported')}{forced})"
 
 
 def _since(cells: Sequence[CellSummary]) -> str:
