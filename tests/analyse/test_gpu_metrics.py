@@ -254,7 +254,8 @@ def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.Mo
     assert cell["gpu"]["gpus"] == 2
     assert cell["gpu"]["power_w"]["mean"] == pytest.approx(501, abs=1)
     for window in (cell["metrics"], cell["metrics"]["steady"]):
-        assert window["j_per_output_token"] == pytest.approx(500 / window["output_tokens_per_s"], rel=0.02)
+        for kind in ("output", "total"):
+            assert window[f"j_per_{kind}_token"] == pytest.approx(500 / window[f"{kind}_tokens_per_s"], rel=0.02)
     assert run_folder.read_info(Path(document["run_dir"])).settings.gpu_metrics == [url]
     assert heard
     assert not [headers for headers in heard if "authorization" in headers or "secret" in str(headers)]
@@ -268,7 +269,9 @@ def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
     lines = terminal.render(Summary.of(documents[1]))[2:]
     (said,) = [line for line in lines if isinstance(line, str) and " W" in line]
     joules = [cell["metrics"]["steady"]["j_per_output_token"] for each in documents for cell in each["cells"]]
-    assert said == f"2 GPUs drew {show_number(1501)} W · {show_number(joules[1])} J per output token"
+    (total,) = (cell["metrics"]["steady"]["j_per_total_token"] for cell in documents[1]["cells"])
+    spent = f"{show_number(joules[1])} J per output token · {show_number(total)} J per total token"
+    assert said == f"2 GPUs drew {show_number(1501)} W · {spent}"
 
     one, two = (Path(document["run_dir"]) for document in documents)
     (cell,) = loadstone.compare(one, two)["cells"]
@@ -286,6 +289,7 @@ def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
         float(each["j_per_output_token_low"]) < joule < float(each["j_per_output_token_high"])
         for each, joule in zip(rows, joules, strict=True)
     )
+    assert float(rows[1]["j_per_total_token"]) == pytest.approx(total)
     assert [float(each["gpu_power_w"]) for each in rows] == pytest.approx([501, 1501], abs=1)
 
 

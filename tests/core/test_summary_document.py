@@ -43,12 +43,14 @@ CELL: dict[str, Any] = {
         "steady": {
             "start_s": 0.0, "end_s": 10.0, "output_tokens_per_s": 8.0, "total_tokens_per_s": None,
             "requests_per_s": 3.9, "ci95": {"output_tokens_per_s": [7.0, 9.0]}, "j_per_output_token": 2.5,
+            "j_per_total_token": 0.4,
         },
         "sustained": {
             "output_tokens_per_s": 9.0, "total_tokens_per_s": 49.0, "requests_per_s": 4.0,
             "ci95": {"output_tokens_per_s": [8.0, 10.0]},
         },
-        "achieved_rate_per_s": 4.1, "shared_input_tokens": 100, "j_per_output_token": 3.0, "goodput_per_s": None,
+        "achieved_rate_per_s": 4.1, "shared_input_tokens": 100, "j_per_output_token": 3.0, "j_per_total_token": 0.5,
+        "goodput_per_s": None,
         "attainment": None,
     },
     "by_turn": [{"turn": 0, **PART}],
@@ -106,7 +108,7 @@ def test_another_tools_figures_may_lack_any_number() -> None:
     cell = {name: CELL[name] for name in ("load", "duration_s", "client", "verdict", "light")} | {
         "requests": dict.fromkeys(COUNTS),
         "metrics": {name: None for name in CELL["metrics"] if name not in (
-            "shared_input_tokens", "j_per_output_token", "goodput_per_s", "attainment",
+            "shared_input_tokens", "j_per_output_token", "j_per_total_token", "goodput_per_s", "attainment",
         )} | {"ttft_s": stated, "input_tokens": 40.0},
         "measured_by": "vLLM", "definitions": None,
     }  # fmt: skip

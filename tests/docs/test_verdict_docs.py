@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def rows_in_code() -> set[str]:
     """Each row of findings.toml that a rule makes a finding of."""
     names: set[str] = set()
-    for module in (ROOT / "src" / "loadstone" / "analyse" / "verdict").glob("*.py"):
+    analyse = ROOT / "src" / "loadstone" / "analyse"
+    for module in [*analyse.glob("verdict/*.py"), *analyse.glob("grading/*.py")]:
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "finding":
                 either = (

@@ -13,6 +13,7 @@ import pytest
 from engines import tiny_model
 from engines.launch import _HOMES, environment
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
+from loadstone.predict.scheduler.blocks import SingleBlocks
 
 CASES = 120
 
@@ -94,7 +95,8 @@ def loadstone_steps(case: dict[str, Any], shared: bool) -> list[Any]:
             asked = coming.pop()
             prompt = asked["prompt"]
             keys = [tuple(prompt[: block * (at + 1)]) for at in range(len(prompt) // block)] if shared else []
-            known.append(Sequence(int(asked["id"]), len(prompt), asked["output"], keys))
+            asking = Sequence(int(asked["id"]), len(prompt), asked["output"])
+            known.append(asking.share(SingleBlocks(keys), len(keys)))
             scheduler.add(known[-1])
         before = [sequence.preempted for sequence in known]
         steps = scheduler.schedule()

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from loadstone.analyse.other_tools import summarise_as
+from loadstone.analyse.run_facts import run_facts
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
@@ -68,7 +70,9 @@ def test_keys_of_the_two_tools(tmp_path: Path) -> None:
     } <= set(sglang)  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "name"), [("vllm", "x.json"), ("sglang", "x.jsonl"), ("csv", "x.csv")])
+@pytest.mark.parametrize(
+    ("form", "name"), [("vllm", "x.json"), ("sglang", "x.jsonl"), ("llm-d", "x.json"), ("csv", "x.csv")]
+)
 def test_what_is_exported_comes_back(tmp_path: Path, form: str, name: str) -> None:
     deployment = {"engine": "vLLM", "gpu": "H200", "gpus": 8, "tp": 8, "model": "m/x"}
     folder = make_run(tmp_path / "r", [CLOSED], {}, settings={"deployment": deployment})
@@ -146,7 +150,7 @@ def test_sums_can_be_exported_as_csv_alone(tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported_is_told(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "r", [CLOSED], {})
-    with pytest.raises(InputError, match="--format xml: unknown; choose one of vllm, sglang, csv, parquet"):
+    with pytest.raises(InputError, match="--format xml: unknown; choose one of vllm, sglang, llm-d, csv, parquet"):
         export_run(folder, "xml")
     with pytest.raises(InputError, match="name a file with -o"):
         export_run(folder, "parquet")
@@ -154,3 +158,79 @@ def test_what_cannot_be_exported_is_told(tmp_path: Path) -> None:
         export_run(folder, "csv", tmp_path / "no" / "x.csv")
     with pytest.raises(InputError, match="cannot be written"):
         export_run(folder, "parquet", tmp_path / "no" / "x.parquet")
+
+
+# --- llm-d's benchmark report -----------------------------------------------------------------------------------
+
+SCHEMA = json.loads((Path(__file__).parent / "data" / "llm_d_benchmark_report_0.2.1.json").read_text())
+DEPLOYMENT = {"engine": "vLLM", "engine_version": "0.33.0", "gpu": "H200", "gpus": 8, "tp": 8, "model": "m/x"}
+UNIFORM = {"kind": "uniform", "mean": 75.0, "low": 50, "high": 100}
+FIXED = {"kind": "fixed", "mean": 32.0}
+
+
+def reports(folder: Path) -> list[dict[str, Any]]:
+    """Its reports, each valid by llm-d's own schema."""
+    made = [json.loads(line) for line in exported(folder, "llm-d").splitlines()]
+    for each in made:
+        jsonschema.Draft202012Validator(SCHEMA).validate(each)
+    return made
+
+
+def test_the_schema_refuses_what_it_should() -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(
+            {"version": "0.2.1", "run": {"uid": "x"}, "results": {"x": 1}}
+        )
+
+
+@pytest.mark.parametrize(
+    "load", [CLOSED, Load("rate", 2.0), Load("rate", 2.0, max_concurrency=3), Load("burst", 4.0)]
+)
+@pytest.mark.parametrize("source", ["measured", "simulated"])
+def test_a_report_for_llm_d_is_valid_marked_and_comes_back(tmp_path: Path, load: Load, source: str) -> None:
+    settings = {"deployment": DEPLOYMENT, "workload": {"kind": "synthetic", "input": UNIFORM, "output": UNIFORM}}
+    failed = {"0-2": {"status": "error", "error": "x", "arrival_s": [], "read": [], "output_tokens": None}}
+    folder = make_run(tmp_path / "r", [load], failed, settings=settings, source=source)
+    (report,) = reports(folder)
+    assert report["run"]["keywords"][0] == source
+    assert ("simulate" in report["scenario"]["load"]["standardized"]["tool"]) is (source == "simulated")
+    assert report["scenario"]["stack"][0]["standardized"]["accelerator"]["count"] == 8
+    (tmp_path / "x.json").write_text(exported(folder, "llm-d"))
+    (run,) = import_files([tmp_path / "x.json"], tmp_path / "back").runs
+    (before,), (after,) = (summarise(each)["cells"] for each in (folder, run))
+    assert after["load"] == before["load"]
+    assert after["duration_s"] == before["duration_s"]
+    assert after["requests"]["error"] == 1
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
+        for statistic in ("mean", "std", "min", "max", "p50", "p90", "p95", "p99"):
+            assert after["metrics"][name][statistic] == before["metrics"][name][statistic], (name, statistic)
+    for name in ("input_tokens", "output_tokens", "requests_per_s", "output_tokens_per_s", "total_tokens_per_s"):
+        assert after["metrics"][name] == before["metrics"][name]
+    first, second = (run_facts(run_folder.read_info(each)) for each in (folder, run))
+    for name in (*DEPLOYMENT, "input_tokens", "output_tokens", "range_ratio"):
+        assert getattr(second, name) == getattr(first, name), name
+
+
+def test_a_report_for_llm_d_leaves_out_what_nobody_knows(tmp_path: Path) -> None:
+    """An engine whose GPU is not known has no accelerator to tell of; sums without a mean have no statistics."""
+    (report,) = reports(make_run(tmp_path / "r", [CLOSED], {}))
+    assert report["scenario"]["stack"][0]["standardized"]["kind"] == "generic"
+    sums = {key: value for key, value in SGLANG.items() if not key.startswith("mean_ttft")}
+    (tmp_path / "a.jsonl").write_text(json.dumps(sums))
+    (folder,) = import_files([tmp_path / "a.jsonl"], tmp_path / "runs").runs
+    (report,) = reports(folder)
+    latency = report["results"]["request_performance"]["aggregate"]["latency"]
+    assert "time_to_first_token" not in latency
+    assert latency["request_latency"]["mean"] > 0
+
+
+@pytest.mark.parametrize(
+    "odd", [{"load": {"kind": "burst", "value": -1}}, {"load": 7, "totals": [1], "duration_s": "x"}]
+)
+def test_an_odd_report_for_llm_d_is_read_or_refused_in_a_line(tmp_path: Path, odd: dict[str, Any]) -> None:
+    (report,) = reports(make_run(tmp_path / "r", [Load("burst", 4.0)], {}))
+    report["scenario"]["load"]["native"]["config"]["loadstone"] = odd
+    report["scenario"]["stack"][0]["native"]["config"]["loadstone"] = {"gpus": "many", "model": ["x"]}
+    (tmp_path / "x.json").write_text(json.dumps(report))
+    found = import_files([tmp_path / "x.json"], tmp_path / "back", given=["burst=4"])
+    assert len(found.runs) == 1

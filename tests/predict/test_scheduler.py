@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence, Speculative
-from loadstone.predict.scheduler.blocks import PrefixCache
+from loadstone.predict.scheduler.blocks import PrefixCache, Segment, SingleBlocks
 from loadstone.predict.scheduler.running import gains
 
 Step = tuple[list[tuple[int, int, int]], int]
@@ -415,17 +416,21 @@ def test_an_abandoned_request_gives_back_what_it_held() -> None:
     assert scheduler.schedule() == 0
 
 
+def sharing(sequence: Sequence, keys: list[Any]) -> Sequence:
+    return sequence.share(SingleBlocks(keys), len(keys))
+
+
 # --- prefix cache ---------------------------------------------------------------------------------------------
 
 
 def test_shared_blocks_are_found_but_the_last_token_is_computed() -> None:
     scheduler = Scheduler(EnginePolicy(kv_blocks=100, max_batched_tokens=200, max_seqs=8), shared=True)
     keys = ["a", "b", "c", "d"]
-    scheduler.add(Sequence(0, 64, 4, keys))
-    scheduler.add(Sequence(1, 64, 4, keys))
+    scheduler.add(sharing(Sequence(0, 64, 4), keys))
+    scheduler.add(sharing(Sequence(1, 64, 4), keys))
     # The second finds what the first computes in the same step, as in vLLM; of four full blocks three.
     # One of a token more finds all four.
-    scheduler.add(Sequence(2, 65, 4, keys))
+    scheduler.add(sharing(Sequence(2, 65, 4), keys))
     assert step(scheduler) == ([(0, 64, 0), (1, 16, 48), (2, 1, 64)], 0)
     assert scheduler.used_blocks() == 5
     assert (scheduler.cache_queries, scheduler.cache_hits) == (193, 112)
@@ -433,26 +438,101 @@ def test_shared_blocks_are_found_but_the_last_token_is_computed() -> None:
 
 def test_blocks_are_kept_after_use_and_the_oldest_go_first() -> None:
     cache = PrefixCache()
-    assert cache.take(["a", "b"]) == 2
-    assert cache.take(["a", "c"]) == 1
-    assert cache.give_back(["a", "b"], 3) == 1
+    ab, ac = SingleBlocks("ab"), SingleBlocks("ac")
+    assert cache.take(ab, 0, 2) == 2
+    assert cache.take(ac, 0, 2) == 1
+    assert cache.give_back(ab, 2, 3) == 1
     assert cache.idle_blocks == 4
-    assert cache.match(["a", "b", "x"]) == 2
+    assert cache.match(SingleBlocks("abx"), 3) == 2
     cache.shrink(2)
     assert cache.idle_blocks == 2  # two of the three that no other can ask for
-    assert cache.match(["a", "b"]) == 2
+    assert cache.match(ab, 2) == 2
     cache.shrink(0)
-    assert cache.match(["a", "b"]) == 1
-    assert cache.give_back(["a", "c"], 0) == 2
+    assert cache.match(ab, 2) == 1
+    assert cache.give_back(ac, 2, 0) == 2
     cache.shrink(1)
-    assert cache.match(["a", "c"]) == 1  # the last of a request goes before its first
+    assert cache.match(ac, 2) == 1  # the last of a request goes before its first
+    assert cache.evicted == 5
+
+
+class EachBlock:
+    """A prefix cache block by block: what PrefixCache does by segments."""
+
+    def __init__(self) -> None:
+        self.users: dict[Any, int] = {}
+        self.idle: dict[Any, None] = {}
+
+    def blocks(self, segments: Iterable[Segment], first: int, last: int) -> list[Any]:
+        keys: list[Any] = []
+        for key, end in segments:
+            keys += [(key, place) for place in range(len(keys), end)]
+        return keys[first:last]
+
+    def take(self, keys: list[Any]) -> int:
+        fresh = sum(not self.users.get(key) for key in keys)
+        for key in keys:
+            self.users[key] = self.users.get(key, 0) + 1
+            self.idle.pop(key, None)
+        return fresh
+
+    def give_back(self, keys: list[Any]) -> int:
+        freed = 0
+        for key in reversed(keys):
+            self.users[key] -= 1
+            if not self.users[key]:
+                self.idle[key] = None
+                freed += 1
+        return freed
+
+    def match(self, keys: list[Any]) -> int:
+        there = [bool(self.users.get(key)) or key in self.idle for key in keys]
+        return there.index(False) if False in there else len(there)
+
+
+PATHS: list[list[Segment]] = [
+    [("system", 3), ("first", 7), ("more", 12)],
+    [("system", 3), ("first", 5)],
+    [("system", 3), ("second", 4), ("end", 9)],
+    [("system", 2), ("cut", 8)],
+]
+
+
+@settings(max_examples=300)
+@given(asked=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 9)), max_size=40))
+def test_segments_are_kept_as_their_blocks_would_be(asked: list[tuple[int, int, int]]) -> None:
+    cache, each = PrefixCache(), EachBlock()
+    using: list[tuple[list[Segment], int]] = []
+    for path, blocks, what in asked:
+        segments = PATHS[path]
+        last = segments[-1][1]
+        if what < 4:
+            most = min(blocks, last)
+            assert cache.unused(segments, most) == sum(not each.users.get(k) for k in each.blocks(segments, 0, most))
+            assert cache.take(segments, 0, most) == each.take(each.blocks(segments, 0, most))
+            using.append((segments, most))
+        elif what < 6 and using:
+            segments, held = using.pop(blocks % len(using))
+            last = segments[-1][1]
+            assert cache.take(segments, held, last) == each.take(each.blocks(segments, held, last))
+            using.append((segments, last))
+        elif what < 8 and using:
+            segments, held = using.pop(blocks % len(using))
+            assert cache.give_back(segments, held, 0) == each.give_back(each.blocks(segments, 0, held))
+        else:
+            cache.shrink(blocks)
+            for key in list(each.idle)[: max(0, len(each.idle) - blocks)]:
+                del each.idle[key]
+        assert cache.idle_blocks == len(each.idle)
+        assert cache.used_blocks == sum(map(bool, each.users.values()))
+        for known in PATHS:
+            assert cache.match(known, 99) == each.match(each.blocks(known, 0, 99))
 
 
 def test_without_room_the_prefix_is_forgotten() -> None:
     scheduler = Scheduler(EnginePolicy(kv_blocks=6, max_batched_tokens=200, max_seqs=8), shared=True)
     hits = []
     for row, keys in enumerate((["a", "b"], ["a", "b"], ["x", "y", "z", "w", "v"], ["a", "b"])):
-        scheduler.add(Sequence(row, 16 * len(keys) + 8, 2, keys))
+        scheduler.add(sharing(Sequence(row, 16 * len(keys) + 8, 2), keys))
         while not scheduler.idle:
             steps = scheduler.schedule()
             scheduler.advance(steps)
@@ -517,7 +597,7 @@ def test_everyone_ends_in_order_and_no_block_is_lost_or_given_twice(
     policy = EnginePolicy(**asked | {"kv_blocks": asked["kv_blocks"] + -(-132 // asked["block_tokens"])})
     scheduler = Scheduler(policy, shared=shared)
     coming = [
-        Sequence(row, prompt, output, keys_of(row, prompt, output, policy) if shared else ())
+        sharing(Sequence(row, prompt, output), keys_of(row, prompt, output, policy) if shared else [])
         for row, (prompt, output, _) in enumerate(lengths)
     ]
     gaps = [gap for _, _, gap in lengths]
@@ -554,7 +634,7 @@ def test_everyone_ends_in_order_and_no_block_is_lost_or_given_twice(
     assert scheduler.decodes == 0
     assert scheduler.context_tokens == 0
     if scheduler._cache is not None:
-        assert not scheduler._cache._users
+        assert not scheduler._cache.used_blocks
         assert scheduler._cache.idle_blocks <= policy.kv_blocks
 
 
@@ -589,8 +669,8 @@ def assert_sound(scheduler: Scheduler, policy: EnginePolicy) -> None:
         # Counted anew: whole blocks of each, those that are shared once.
         own = 0
         for sequence in scheduler.running:
-            own += scheduler.blocks_for(scheduler._tokens_of(sequence)) - len(sequence.held)
-        shared = len(cache._users) if cache is not None else 0
+            own += scheduler.blocks_for(scheduler._tokens_of(sequence)) - sequence.held
+        shared = cache.used_blocks if cache is not None else 0
         assert scheduler.used_blocks() == own + shared
     if cache is not None:
         assert scheduler.used_blocks() + cache.idle_blocks <= policy.kv_blocks

@@ -15,13 +15,16 @@ from loadstone.analyse.compare.price import (
     check_prices,
     dollars_per_hour,
     key,
+    list_prices,
     parse_prices,
     per_million,
+    weigh_tokens,
     without_price,
 )
 from loadstone.analyse.compare.ratio import OTHER_REPEATS
 from loadstone.analyse.run_facts import RunFacts
 from loadstone.core.errors import InputError
+from loadstone.core.summary import Metrics
 from loadstone.report.charts.lines import front as front_of
 from loadstone.report.data.frames import DOLLARS, frames
 from loadstone.report.data.pairs import effect
@@ -113,6 +116,29 @@ def test_what_is_not_known_is_told_and_not_guessed() -> None:
         "d (--price has none for H100)"
     )
     assert dollars_per_hour(facts(gpu="H100 PCIe", gpus=1), parse_prices("h100=2")) is None
+
+
+def test_prices_of_each_kind_of_token_pay_for_the_gpus() -> None:
+    """Of 800 input tokens/s half come from a cache; with 100 output tokens/s they bring in the $3.60 an hour."""
+    metrics = Metrics(input_tokens=80, cached_input_tokens=40, output_tokens_per_s=100.0, total_tokens_per_s=900.0)
+    weighed = 100 * (weigh_tokens(metrics, metrics) or 0.0)
+    assert weighed == pytest.approx(400 + 400 * 0.1 + 100 * 4)
+    prices = list_prices(per_million(3.6, weighed) or 0.0)
+    assert prices["output"] == 4 * prices["input"] == pytest.approx(40 * prices["cached"])
+    paid = 3600 / 1e6 * (400 * prices["input"] + 400 * prices["cached"] + 100 * prices["output"])
+    assert paid == pytest.approx(3.6)
+    assert weigh_tokens(Metrics(output_tokens_per_s=100.0), metrics) is None
+
+
+def test_a_report_has_the_prices_of_each_kind_of_token(tmp_path: Path) -> None:
+    two_gpus(tmp_path)
+    document = reported(tmp_path).prices_document()["prices"]
+    for each in document["cells"]:
+        prices, total = each["list_prices"], each["dollars_per_million_total_tokens"]["value"]
+        # Of nine tokens eight are input.
+        assert 8 * prices["input"] + prices["output"] == pytest.approx(9 * total)
+    text = markdown(reported(tmp_path))
+    assert "list in" in text
 
 
 # --- compare --------------------------------------------------------------------------------------------------------

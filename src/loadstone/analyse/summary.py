@@ -14,6 +14,7 @@ from loadstone.analyse import drafts, imported_run, verdict
 from loadstone.analyse.breakdown import breakdown_of
 from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.drafts import drafts_of
+from loadstone.analyse.grading.accuracy import grade_cells
 from loadstone.analyse.metrics import CellNumbers, RequestBounds, measure_cell
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
@@ -116,6 +117,9 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
     samples = run_folder.read_server(folder)
     run = _Run(folder, info, plan, samples, Readings(samples) if samples is not None else None)
     cells = [_summarise_cell(run, cell, dialect) for cell in range(len(plan.cells))]
+    there = {number: cell for number, cell in enumerate(cells) if cell is not None}
+    for number, found in grade_cells(folder, info, plan, there).items():
+        there[number].verdict = verdict.judge([*there[number].verdict.findings, *found])
     doubt(run_folder.find_changed(folder, info.marks), [cell for cell in cells if cell is not None])
     findings = verdict.run_findings(info, plan, [cell is not None for cell in cells])
     return run_summary(folder, info, [cell for cell in cells if cell is not None], findings)
@@ -364,8 +368,9 @@ def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]])
 
 
 def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
-    """Add `j_per_output_token` to each throughput of output tokens: what all GPUs that were watched drew in its
-    window, over the tokens that came in it; nothing where that is not known. `end_s`: of the last measured request.
+    """Add `j_per_output_token` and `j_per_total_token` to each throughput: what all GPUs that were watched drew in
+    its window, over the tokens that came in it; nothing where that is not known. `end_s`: of the last measured
+    request.
     """
 
     def joules(tokens_per_s: float | None, begin_s: float, over_s: float) -> float | None:
@@ -375,9 +380,13 @@ def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
     metrics = summary.metrics
     if summary.duration_s:
         metrics.j_per_output_token = joules(metrics.output_tokens_per_s, end_s - summary.duration_s, end_s)
+        metrics.j_per_total_token = joules(metrics.total_tokens_per_s, end_s - summary.duration_s, end_s)
     if (steady := metrics.steady) is not None:
-        in_steady = joules(steady.output_tokens_per_s, steady.start_s, steady.end_s)
-        metrics.steady = msgspec.structs.replace(steady, j_per_output_token=in_steady)
+        output, total = (
+            joules(rate, steady.start_s, steady.end_s)
+            for rate in (steady.output_tokens_per_s, steady.total_tokens_per_s)
+        )
+        metrics.steady = msgspec.structs.replace(steady, j_per_output_token=output, j_per_total_token=total)
 
 
 def _selftest(info: RunInfo) -> Selftest | None:

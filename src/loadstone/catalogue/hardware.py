@@ -14,6 +14,17 @@ DTYPES = ("bf16", "fp16", "fp8", "int8", "fp4")
 """That products have a rate of their own for."""
 
 
+_HOST_LINKS = {
+    "Volta": 16e9, "Turing": 16e9, "Hopper": 64e9, "Grace Hopper": 450e9, "Blackwell": 64e9,
+    "Blackwell Ultra": 64e9, "Grace Blackwell": 450e9, "Grace Blackwell Ultra": 450e9, "CDNA 3": 64e9,
+    "CDNA 4": 64e9, "Gaudi 3": 64e9,
+}  # fmt: skip
+"""Bytes per second and direction to the host: PCIe ×16 of the architecture's generation (3.0 of Volta and Turing, 5.0
+of those here with 64e9, as the hosts of B300 have it too, 4.0 of all others), or NVLink-C2C of Grace."""
+_REACHED_OF_HOST_LINK = 0.85
+"""Of pinned memory in large pieces: some 55 of PCIe 5.0's 64 GB/s."""
+
+
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Holds an accelerator. All rates are peaks of the data sheet.
 
@@ -25,6 +36,7 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     pair_bytes_per_s    per direction between two GPUs; smaller than `link_bytes_per_s` in a mesh
     per_node            GPUs that the scale-up network joins
     nic_bytes_per_s     scale-out network per GPU and direction in the usual node; None where there is no usual one
+    host_bytes_per_s    link to the host's memory, per direction; None: that of its architecture, see from_host_per_s
     tdp_w               board power
     source              field (for flops: `flops.fp8`) to where its number is from
     """
@@ -42,6 +54,7 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     tdp_w: Positive
     source: dict[str, str]
     nic_bytes_per_s: Positive | None = None
+    host_bytes_per_s: Positive | None = None
     architecture: str = ""
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -57,6 +70,11 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    @property
+    def from_host_per_s(self) -> float:
+        """Return the bytes per second that copies from the host's memory reach, and back."""
+        return _REACHED_OF_HOST_LINK * (self.host_bytes_per_s or _HOST_LINKS.get(self.architecture, 32e9))
 
     def peak_flops_per_s(self, dtype: str) -> float:
         """Return the dense peak for products in `dtype`; where the GPU has no units for it, the next wider kind it

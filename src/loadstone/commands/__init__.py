@@ -23,14 +23,14 @@ from typer.core import TyperCommand
 from loadstone.commands.bench import bench
 from loadstone.commands.calibrate import calibrate
 from loadstone.commands.catalogue import catalogue
-from loadstone.commands.compare import compare
+from loadstone.commands.compare import compare, trend
 from loadstone.commands.exchange import export, import_
 from loadstone.commands.launch import launch
 from loadstone.commands.offline import offline
 from loadstone.commands.output import INTERRUPTED
 from loadstone.commands.recommend import recommend
 from loadstone.commands.report import report
-from loadstone.commands.runs import query, recover, selftest, show
+from loadstone.commands.runs import doctor, query, recover, selftest, show
 from loadstone.commands.serve_sim import serve_sim
 from loadstone.commands.simulate import simulate
 from loadstone.commands.size import size
@@ -49,7 +49,7 @@ UNREAD = 141
 
 COMMANDS = (
     bench, simulate, serve_sim, launch, offline, recommend, size, validate, calibrate, catalogue, recover, show,
-    report, query, selftest, import_, export, compare, view,
+    report, query, selftest, doctor, import_, export, compare, trend, view,
 )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def import_(
 
 def export(
     run: Annotated[Path, typer.Argument(help="a run folder")],
-    form: Annotated[str, typer.Option("--format", help="vllm, sglang, csv or parquet")] = "csv",
+    form: Annotated[str, typer.Option("--format", help="vllm, sglang, llm-d, csv or parquet")] = "csv",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -51,7 +51,7 @@ def export(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
-    """Write a run for other tools. As vLLM's or SGLang's JSON, CSV (a row per load), Parquet (a row per request)."""
+    """Write a run for other tools. As JSON of vLLM, SGLang or llm-d, CSV (per load), Parquet (per request)."""
     from loadstone.interop.write import export_run, file_name
 
     if out is None and (json or form == "parquet"):

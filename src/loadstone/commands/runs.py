@@ -1,4 +1,4 @@
-"""Commands about runs that are there, and about this host: recover, show, query, selftest."""
+"""Commands about runs that are there, and about this host: recover, show, query, selftest, doctor."""
 
 from __future__ import annotations
 
@@ -46,6 +46,21 @@ def selftest(
     path = save(result)
     if not json:
         print(f"kept in {path}; later runs quote this self-test")
+
+
+def doctor(
+    out: Annotated[Path, typer.Option(help="where runs are to be kept")] = Path("runs"),
+    json: Annotated[bool, typer.Option("--json", help="print what was found as JSON on stdout")] = False,
+) -> None:
+    """Look at what this machine has: engines, GPUs, clocks, limits. Says what to install; starts nothing."""
+    from loadstone.report.pages.selftest import render_checks
+    from loadstone.runs.doctor import examine
+
+    checks = examine(out)
+    if json:
+        print_json({"schema": 1, "checks": [check._asdict() for check in checks]})
+    else:
+        print_text(render_checks(checks))
 
 
 def show(

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 LoadKind = Literal["concurrency", "rate", "burst"]
 Process = Literal["poisson", "constant", "gamma", "trace"]
 Unit = Literal["requests", "sessions"]
-Phase = Literal["warmup", "measure"]
+Phase = Literal["warmup", "measure", "check"]
+"""`check`: mixed into the load to be graded, and apart from what is measured."""
 
-PHASES: tuple[Phase, Phase] = ("warmup", "measure")
+PHASES: tuple[Phase, ...] = ("warmup", "measure", "check")
+CHECK = PHASES.index("check")
 
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -236,6 +238,11 @@ class Plan:
         load = self.cells[cell]
         return load.is_closed and load.duration_s is not None
 
+    @cached_property
+    def has_texts(self) -> bool:
+        """True if prompts of the load, not graded ones alone, are texts."""
+        return bool(((self.prompt >= 0) & (self.phase != CHECK)).any())
+
     def warmup_count(self, cell: int) -> int:
         rows = self.rows(cell)
         return int((self.phase[rows.start : rows.stop] == 0).sum())
@@ -296,7 +303,7 @@ class Plan:
             prefix_group=None if group < 0 else group,
             prefix_tokens=int(self.prefix_tokens[row]),
             prompt=None if text < 0 else self.prompts[text],
-            chat=self.chat and text >= 0,
+            chat=(self.chat or self.phase[row] == CHECK) and text >= 0,
             turn=None if turn < 0 else turn,
             think_s=float(self.think_s[row]),
             blocks=() if blocks is None else tuple(blocks.take_row(row).tolist()),

@@ -24,6 +24,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     environment   variables that engines read, without secrets
     driver, gpus  of NVIDIA, where they were watched
     git           of the folder in which the run was started
+    start_up_s    from starting its processes until the engine answered
     """
 
     commands: tuple[tuple[str, ...], ...] = ()
@@ -35,6 +36,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     driver: str | None = None
     gpus: tuple[str, ...] = ()
     git: GitState | None = None
+    start_up_s: float | None = None
 
     @property
     def flags(self) -> dict[str, str]:

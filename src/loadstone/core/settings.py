@@ -105,6 +105,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     policy           the simulated scheduler's; `schedulers`: how many there are
     intervals        by cell and metric, factors by which a prediction may be off; `slo_factors`: by bound
     pools            by cell, where prefill and decode are apart
+    check            how answers are graded; `least`: the share that should be right
     engine_arguments what an engine was loaded with for batches; `loaded`: the model, as a path or an id
     find_max         of the run that a search's answer is about: the answer
     """
@@ -120,6 +121,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     find_max: dict[str, Any] | None = None
     # measured
     structured: str | UnsetType | None = UNSET
+    check: dict[str, Any] | None = None
     route: str | None = None
     extra_body_fields: list[str] | None = None
     headers: list[str] | None = None

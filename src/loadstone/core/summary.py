@@ -146,7 +146,8 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     total_tokens_per_s   that · (input_tokens + output_tokens)/output_tokens of the cell
     requests_per_s       that · ok and short requests/output_tokens of the cell
     ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds, see statistics.Dependence.rate_bounds()
-    j_per_output_token   what all GPUs that were watched drew in the window, over the output tokens that came in it
+    j_per_output_token   what all GPUs that were watched drew in the window, over the output tokens that came in it;
+    j_per_total_token    over input and output tokens
 
     Prompts and requests are counted by the tokens of their answers: at a moment of their own, as the first token or
     the end, they would come in waves, of which a window from send to send holds one more than of answers.
@@ -159,6 +160,7 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     requests_per_s: float
     ci95: dict[str, Bounds]
     j_per_output_token: float | None = None
+    j_per_total_token: float | None = None
 
 
 class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -178,6 +180,8 @@ class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     @property
     def j_per_output_token(self) -> None:
         """The long run is of no window in which energy was read."""
+
+    j_per_total_token: ClassVar[None] = None
 
 
 class RateInterval(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -219,7 +223,7 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     total_tokens_per_s       (input_tokens + output_tokens) / duration_s
     requests_per_s           (ok + short) / duration_s
     achieved_rate_per_s      (sends − 1)/(last send − first send)
-    j_per_output_token       joules of all GPUs that were watched, over the cell
+    j_per_output_token       joules of all GPUs that were watched, over the cell; j_per_total_token: of input too
     attainment               requests that meet every bound / all measured requests, failed ones included
     goodput_per_s            requests that meet every bound / duration_s
     interval                 of a simulated run: by throughput
@@ -251,6 +255,7 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_call_tokens: int | None = None
     answer_tokens_per_s: float | None = None
     j_per_output_token: float | None = None
+    j_per_total_token: float | None = None
     goodput_per_s: float | None = None
     attainment: float | None = None
     interval: dict[str, RateInterval] = {}
@@ -506,6 +511,52 @@ class StatedNumber(msgspec.Struct, kw_only=True, frozen=True):
     definition: str | None = None
 
 
+class TaskAccuracy(msgspec.Struct, kw_only=True, frozen=True):
+    """The answers to one kind of question. Fields as in Accuracy."""
+
+    task: str
+    questions: int
+    accuracy: float | None
+    low: float
+    high: float
+
+
+class Accuracy(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The graded answers of a cell, under its load.
+
+    name          of the questions' file
+    share         of the cell's requests, warm-up left out, that were graded
+    asked         graded requests; failed: those that did not end well, which no other count has
+    questions     different ones that were answered; one that was asked again counts by the mean of its answers
+    accuracy      share of right answers, however they are said; `low`, `high`: 95 % (Wilson)
+    strict        share that is right in the form that was asked for
+    cut           answers that ended at the limit of their tokens, and count as wrong; thinking: thinking alone
+    unparsed      answers in which nothing could be the answer
+    crossed       wrong answers with what another question asks for
+    undecided     why no verdict is given, where none is
+    tasks         by kind of question, where there are several
+    part          latencies and tokens of graded requests, which the cell's own leave out
+    """
+
+    name: str
+    share: float
+    asked: int
+    failed: int
+    questions: int
+    accuracy: float | None
+    low: float
+    high: float
+    strict: float | None
+    cut: int
+    thinking: int
+    unparsed: int
+    crossed: int
+    temperature: float | None = _null()
+    undecided: str | None = _null()
+    tasks: list[TaskAccuracy] = []
+    part: Part | None = None
+
+
 # --- a cell, a run ----------------------------------------------------------------------------------------------
 
 
@@ -516,6 +567,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     measured_by        whose client measured an imported run
     definitions        the dialect by whose formulas an imported cell's numbers were made; null where nobody knows,
                        left out where they were made of its records
+    graded             of answers that were graded
     stated             what an imported file states otherwise than its requests give it
     slo_per_request_s  bounds on each request: `ttft`, `tpot`, `e2e` to seconds
     p_slo              of a prediction: the probability that all bounds are met at once, over its joint errors
@@ -535,6 +587,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     measured_by: str | None = None
     definitions: str | UnsetType | None = UNSET
     stated: list[StatedNumber] = []
+    graded: Accuracy | None = None
     verdict: Verdict
     server: ServerFigures | None = None
     gpu: GpuFigures | None = None

@@ -27,13 +27,16 @@ from loadstone.engines.sharding.limits import (
     Version,
     count,
     is_speculative,
+    memory_size,
     switched,
     version_of,
 )
 from loadstone.engines.sharding.rank import Rank
 
 Order = Literal["mixed", "prefill-first", "static"]
-Route = Literal["least-busy", "round-robin"]
+Route = Literal["least-busy", "round-robin", "prefix"]
+Load = Literal["async", "overlap", "blocking"]
+Write = Literal["through", "evicted"]
 
 _WITHOUT_NVFP4 = ("Volta", "Turing")
 _NOT_IN_MARLIN = ("fp8", "nvfp4", "mxfp4")
@@ -46,7 +49,7 @@ _UNSCALED = ("su", "longrope", "llama3")
 
 _COMMON = frozenset({
     "tp", "pp", "dp", "ep", "nodes", "attention-dp", "kv", "block_size", "draft", "enable_chunked_prefill",
-    "enforce_eager", "max_model_len", "max_seq_len", "num_speculative_tokens", "prefix_caching",
+    "enforce_eager", "kv_disk", "kv_host", "max_model_len", "max_seq_len", "num_speculative_tokens", "prefix_caching",
 })  # fmt: skip
 """What a deployment of any engine may have beside the engine's own arguments."""
 
@@ -75,6 +78,16 @@ class Era(NamedTuple):
     since: Version
     name: str
     old: bool = False
+
+
+class Offload(NamedTuple):
+    """Holds how an engine keeps its KV cache in the tiers below, as Tiers of scheduler/policy.py has it; `disk`:
+    whether it has one below the host."""
+
+    load: Load
+    write: Write = "through"
+    chunk_tokens: int = 1
+    disk: bool = False
 
 
 class Scheduling(NamedTuple):
@@ -304,6 +317,31 @@ class EngineRules:
             return f"{engine} has no KV cache in nvfp4 on a {gpu.name}; fp8 would work (kv=fp8)"
         return None
 
+    @property
+    def offload(self) -> Offload | None:
+        """Return how it keeps KV blocks in the host's memory and on disk, where told to; None: it does not, here."""
+        return None
+
+    def offload_refusal(self) -> str | None:
+        """Return why it cannot keep KV blocks where the deployment says."""
+        deployment = self.deployment
+        host, disk = (memory_size(deployment, name) for name in ("kv_host", "kv_disk"))
+        if host is None and disk is None:
+            return None
+        offload = self.offload
+        if offload is None:
+            name = "kv_host" if host is not None else "kv_disk"
+            return (
+                f"{name}: {deployment.engine} keeps no KV cache outside of the GPUs here; leave it out, or use vllm"
+            )
+        if host is None:
+            return "kv_disk lies below the host's memory; give kv_host too"
+        if disk is not None and not offload.disk:
+            return f"kv_disk: {deployment.engine} is not simulated with one; leave it out, or use vllm"
+        if switched(deployment, "prefix_caching") is False:
+            return "kv_host: nothing is found again without a prefix cache; leave out prefix_caching=0"
+        return None
+
     def draft_refusal(self) -> str | None:
         """Return why it does not take the draft model."""
         return None
@@ -379,6 +417,12 @@ class EngineRules:
         """Raises InputError for what its command line cannot say: what the engine does not have, and what simulations
         alone have, to contrast with what engines do."""
         deployment = self.deployment
+        if (refusal := self.offload_refusal()) is not None:
+            raise InputError(refusal)
+        if deployment.argument("kv_disk") is not None:
+            raise InputError(
+                "kv_disk: no command here says that; start the engine yourself, and give `bench` its URL"
+            )
         counts = ("tp", "pp", "dp", "ep", "nodes")
         wanted = [name for name in counts if getattr(deployment, name) > 1]
         wanted += ["attention-dp"] if deployment.attention_dp else []

@@ -9,9 +9,19 @@ from __future__ import annotations
 from loadstone.catalogue.architecture.attention import LatentAttention
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
-from loadstone.engines.rules import EngineRules, Era, Handover, Scheduling
+from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, pooled
-from loadstone.engines.sharding.limits import GIB, MIB, BatchLimits, Budget, count, fraction, is_speculative, switched
+from loadstone.engines.sharding.limits import (
+    GIB,
+    MIB,
+    BatchLimits,
+    Budget,
+    count,
+    fraction,
+    is_speculative,
+    memory_size,
+    switched,
+)
 from loadstone.engines.sharding.rank import Rank
 
 CONTEXT_BYTES = 0.51 * GIB
@@ -228,6 +238,14 @@ class Sglang(EngineRules):
     def counts_drafts(self) -> bool:
         return self.version >= _COUNTS_DRAFTS_SINCE
 
+    @property
+    def offload(self) -> Offload:
+        """Return HiCache's, which writes as `hicache_write_policy` says."""
+        write = self.deployment.argument("hicache_write_policy") or "write_through"
+        if write not in ("write_through", "write_back"):
+            raise InputError(f"hicache_write_policy={write!r}: is not known; use write_through or write_back")
+        return Offload("overlap", "evicted" if write == "write_back" else "through")
+
     def draft_refusal(self) -> str | None:
         both = self.deployment.draft is not None and self.deployment.attention_dp
         return "sglang takes no draft model with attention-dp; leave one of the two out" if both else None
@@ -324,6 +342,7 @@ class Sglang(EngineRules):
             *self._eager_flags(new),
             ("disable-radix-cache", switched(deployment, "prefix_caching") is False),
             *self._speculation,
+            *self._offload_flags,
             ("enable-metrics", True),
         ]
         if self.version >= (0, 5, 6):
@@ -336,6 +355,18 @@ class Sglang(EngineRules):
             for i in range(deployment.nodes)
         ]
         return Command(program, flags, nodes if deployment.nodes > 1 else [], weights.notes, port=30000)
+
+    @property
+    def _offload_flags(self) -> Flags:
+        """Return HiCache's: its size is of each rank."""
+        host = memory_size(self.deployment, "kv_host")
+        if host is None:
+            return []
+        return [
+            ("enable-hierarchical-cache", True),
+            ("hicache-size", int(host / self.deployment.gpus / 1e9)),
+            ("hicache-write-policy", self.deployment.argument("hicache_write_policy")),
+        ]
 
     def _eager_flags(self, new: bool) -> Flags:
         if not switched(self.deployment, "enforce_eager"):

@@ -69,8 +69,11 @@ class Offline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None without interface."""
+    """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None without interface;
+    `program`: what starts it, and how one gets it."""
 
+    program: str = ""
+    install: str = ""
     server: tuple[KnownServer, ...] = ()
     gauges: dict[str, tuple[str, ...]] = {}
     counters: dict[str, tuple[str, ...]] = {}

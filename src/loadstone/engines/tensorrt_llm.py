@@ -23,8 +23,8 @@ from loadstone.engines.launch import (
     name_draft,
     over_one,
 )
-from loadstone.engines.rules import EngineRules, Era, Handover, Scheduling
-from loadstone.engines.sharding.limits import BatchLimits, Budget, count, fraction, switched
+from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
+from loadstone.engines.sharding.limits import BatchLimits, Budget, count, fraction, memory_size, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
 from loadstone.engines.vllm import runtime_bytes
 
@@ -76,6 +76,11 @@ class TensorrtLlm(EngineRules):
     def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
         """Return the most requests: max_batch_size is of each batch in its pipeline."""
         return limits.max_seqs * self.deployment.pp
+
+    @property
+    def offload(self) -> Offload:
+        """Return its secondary pool, `host_cache_size`."""
+        return Offload("blocking", "evicted")
 
     def hardware_refusal(self) -> str | None:
         gpu, weights = self.deployment.gpu, self.deployment.weights_dtype
@@ -178,6 +183,8 @@ class TensorrtLlm(EngineRules):
             cache["tokens_per_block"] = tokens
         if (reused := switched(deployment, "prefix_caching")) is not None:
             cache["enable_block_reuse"] = reused
+        if (host := memory_size(deployment, "kv_host")) is not None:
+            cache["host_cache_size"] = int(host / deployment.gpus)
         settings: dict[str, Any] = {"kv_cache_config": cache} if cache else {}
         if deployment.attention_dp:
             settings["enable_attention_dp"] = True

@@ -12,9 +12,9 @@ from loadstone.catalogue.architecture.model import FullAttention, LatentAttentio
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
-from loadstone.engines.rules import EngineRules, Era, Handover, Scheduling
+from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, grouped
-from loadstone.engines.sharding.limits import GIB, BatchLimits, Budget, count, fraction, switched
+from loadstone.engines.sharding.limits import GIB, BatchLimits, Budget, count, fraction, memory_size, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
 
 RUNTIME_BYTES = 0.46 * GIB
@@ -42,6 +42,11 @@ _OWN_FLAGS = (
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8_per_token_head"} | {
     name: name for name in ("nvfp4", "fp8_ds_mla", "fp8_e5m2", "fp8")
+}
+_OFFLOADS = {
+    "native": Offload("async", disk=True),
+    "lmcache": Offload("blocking", chunk_tokens=256, disk=True),
+    "kvbm": Offload("async", disk=True),
 }
 _STRUCTURED_OUTPUTS_SINCE, _ATTENTION_FLAG_SINCE = (0, 11), (0, 13)
 """Before, --guided-decoding-backend, and the variable VLLM_ATTENTION_BACKEND (its pull request 26315)."""
@@ -197,6 +202,15 @@ class Vllm(EngineRules):
             )
         return None
 
+    @property
+    def offload(self) -> Offload:
+        """Return its own, by `kv_offload` LMCache's (whose steps wait for their loads, in chunks of 256 tokens) or
+        KVBM's (as its own)."""
+        kind = self.deployment.argument("kv_offload") or "native"
+        if kind not in _OFFLOADS:
+            raise InputError(f"kv_offload={kind!r}: is not known; use {', '.join(_OFFLOADS)}")
+        return _OFFLOADS[kind]
+
     def draft_refusal(self) -> str | None:
         model, draft = self.deployment.model, self.deployment.draft
         if draft is None or draft.model.vocab == model.vocab:
@@ -277,6 +291,7 @@ class Vllm(EngineRules):
             ("no-enable-prefix-caching", prefixes is False),
             ("compilation-config", self._compilation),
             ("speculative-config", self._speculation),
+            *self._offload_flags,
         ]
         ranks = deployment.moe_ranks if deployment.attention_dp else deployment.tp * deployment.dp
         if deployment.ep > 1 and deployment.ep != ranks:
@@ -290,6 +305,16 @@ class Vllm(EngineRules):
         env = (("VLLM_ATTENTION_BACKEND", backend),) if backend and "attention-backend" in renamed else ()
         nodes = self._spell_nodes(site)
         return Command(program, flags, nodes, notes, entry=2, negates=True, renamed=renamed, env=env)
+
+    @property
+    def _offload_flags(self) -> Flags:
+        deployment, backend = self.deployment, self.deployment.argument("kv_offload")
+        host = memory_size(deployment, "kv_host")
+        if host is None:
+            return []
+        if backend == "kvbm":
+            raise InputError("kv_offload=kvbm: is started by Dynamo; start it yourself, and give `bench` its URL")
+        return [("kv-offloading-size", f"{host / deployment.dp / GIB:g}"), ("kv-offloading-backend", backend)]
 
     @property
     def _compilation(self) -> str | None:

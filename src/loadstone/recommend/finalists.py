@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.analyse.compare.price import Prices
+from loadstone.analyse.summary import summary_of
 from loadstone.calibrate.cases import simulate
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
@@ -31,10 +32,35 @@ _CHEAPEST, _OF_GROUPS = 10, 8
 
 
 class MeasuredRun(NamedTuple):
-    """A measured run of a deployment; gaps: ln(measured/predicted) of its TTFT and TPOT, NaN where not measured."""
+    """A measured run of a deployment; gaps: ln(measured/predicted) of its TTFT and TPOT, NaN where not measured.
+
+    graded  its answers were graded, with a verdict; `wrong`: they are wrong, as it says
+    """
 
     deployment: str
     gaps: Array
+    graded: bool = False
+    wrong: str = ""
+
+    def has_precision_of(self, deployment: Deployment) -> bool:
+        """Tell whether a deployment has the model, and the precision of weights and KV cache, that was measured."""
+        own = parse_deployment(self.deployment)
+        return all(getattr(own, name) == getattr(deployment, name) for name in ("model", "weights_dtype", "kv_dtype"))
+
+
+def refuse_wrong(
+    candidates: Sequence[Candidate], measured: Sequence[MeasuredRun]
+) -> tuple[list[Candidate], list[Refused]]:
+    """Leave out what has a precision at which measured answers were wrong; return the others, and the reasons."""
+    failed = [run for run in measured if run.wrong]
+    why = {
+        each.deployment.name: f"its precision failed the check of answers on {run.deployment}: {run.wrong}"
+        for run in failed
+        for each in candidates
+        if run.has_precision_of(each.deployment)
+    }
+    kept = [each for each in candidates if each.deployment.name not in why]
+    return kept, [Refused(name, text) for name, text in why.items()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +127,7 @@ def choose_finalists(
         if len(chosen) < _CHEAPEST + _OF_GROUPS and each.group not in {one.group for one in chosen}:
             chosen.append(each)
     for run in measured:
-        if run.deployment not in {each.deployment.name for each in chosen}:
+        if not run.wrong and run.deployment not in {each.deployment.name for each in chosen}:
             candidate = make_candidate(parse_deployment(run.deployment), options, traffic, prices, {})
             if candidate.replicas:
                 chosen.append(candidate)
@@ -131,7 +157,7 @@ def simulate_finalists(
     errors = unmeasured_errors([each for each, _ in kept], traffic, acceptance_known=options.acceptance is not None)
     names = [candidate.deployment.name for candidate, _ in kept]
     for run in measured:
-        if run.deployment in names:
+        if run.deployment in names and not run.wrong:
             errors = errors.learn(names.index(run.deployment), run.gaps)
     factors = np.moveaxis(errors.draw(DRAWS), 1, 0)
     finalists = [
@@ -145,10 +171,15 @@ def read_measured(run: Path, *, force: bool) -> MeasuredRun:
     """Compare a measured run with its simulation. Raises InputError where it is no measured run of a known
     deployment, or, unless `force`, not trusted."""
     deployment = deployment_of_runs([run])
+    cells = summary_of(run).cells
+    found = [each for cell in cells for each in cell.verdict.findings if each.kind == "answers_wrong"]
+    if found:
+        return MeasuredRun(deployment.name, np.full(2, np.nan), True, found[0].evidence)
     gaps = []
     for case in cases_of_runs([run], deployment, force=force):
         outcome, _ = simulate(case, profile_of(case.deployment).values())
         ttft_s, tpot_s = case.point.ttft_s or math.nan, case.point.tpot_s or math.nan
         predicted = float(np.median(outcome.ttft_s)), float(np.median(outcome.tpot_s))
         gaps.append((math.log(ttft_s / predicted[0]), math.log(tpot_s / predicted[1])))
-    return MeasuredRun(deployment.name, np.nanmedian(np.array(gaps), axis=0))
+    graded = any(cell.graded is not None and cell.graded.undecided is None for cell in cells)
+    return MeasuredRun(deployment.name, np.nanmedian(np.array(gaps), axis=0), graded)

@@ -352,10 +352,23 @@ def write_notes(
     if any(each.candidate.policy.speculative for each in finalists) and options.acceptance is None:
         notes.append("drafts are taken to be accepted in 0.7 ± 0.1 of cases; give --acceptance if you know it")
     for run in measured:
+        if run.wrong:
+            notes.append(f"plans with the precision of {run.deployment} are left out: {run.wrong}")
+            continue
         factors = zip(("TTFT", "TPOT"), np.exp(run.gaps), strict=True)
         shown = ", ".join(f"{name} {factor:.2f}×" for name, factor in factors if math.isfinite(factor))
         notes.append(f"{run.deployment} was measured: {shown} of what was predicted")
-    return notes
+    owed: dict[tuple[str, str], str] = {}
+    for each in (finalist.deployment for finalist in finalists if measured):
+        precision = each.weights_dtype, each.kv_dtype
+        own = precision == (each.model.weights_dtype, each.model.kv_dtype)
+        if not own and not any(run.graded and run.has_precision_of(each) for run in measured):
+            owed.setdefault(precision, each.name)
+    return notes + [
+        f"nobody graded answers with {weights} weights and {kv} KV cache: measure {name} with bench --check, and "
+        "give that run to --with"
+        for (weights, kv), name in owed.items()
+    ]
 
 
 def chart_points(

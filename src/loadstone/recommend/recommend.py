@@ -12,7 +12,13 @@ from loadstone.core.errors import InputError
 from loadstone.recommend.candidates import search
 from loadstone.recommend.confirm import confirm_plans, show_with_seed
 from loadstone.recommend.decide import MeasurementValue, PlanChoice, affordable, rank_choices, value_measurements
-from loadstone.recommend.finalists import SimulatedCandidate, choose_finalists, read_measured, simulate_finalists
+from loadstone.recommend.finalists import (
+    SimulatedCandidate,
+    choose_finalists,
+    read_measured,
+    refuse_wrong,
+    simulate_finalists,
+)
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.plans import (
     chart_points,
@@ -45,8 +51,12 @@ def recommend(options: RecommendOptions) -> Recommendation:
     if not found.candidates:
         raise InputError(explain_refusal(found, options, traffic))
     measured = [read_measured(Path(run), force=options.force) for run in options.measured]
-    candidates = choose_finalists(found.candidates, measured, options, traffic, prices)
+    right, wrong = refuse_wrong(found.candidates, measured)
+    if not right:
+        raise InputError(f"--with: {wrong[0].deployment}: {wrong[0].why}; and nothing else carries the traffic")
+    candidates = choose_finalists(right, measured, options, traffic, prices)
     finalists, refused = simulate_finalists(candidates, measured, traffic, options)
+    refused += wrong
     simulated_s = time.monotonic()
     choices = rank_choices(finalists, traffic, options)
     paid = affordable(choices, traffic, options)

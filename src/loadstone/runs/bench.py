@@ -23,9 +23,12 @@ from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter
 from loadstone.measure.engines.server import HttpServer
+from loadstone.measure.wire.request import make_body
 from loadstone.runs import deployments, execution, preflight, provenance, worker_jobs
 from loadstone.runs.cells import CellLoop, Event, Listener
+from loadstone.runs.grading import AnswerGrader
 from loadstone.runs.launched import why_ended
+from loadstone.runs.live_metrics import serving
 from loadstone.runs.preflight import Prepared
 from loadstone.workload.options import Options
 
@@ -55,12 +58,18 @@ def open_session(
     """Prepare a run and make its folder; an engine that is started for it ends with the block. Raises InputError."""
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
+        also = stack.enter_context(serving(options.client.metrics_port))
+
+        def hear(event: Event) -> None:
+            on_event(event)
+            also(event)
+
         ready = preflight.prepare(options, stopping, stack, lambda text: on_event(Event(kind="note", text=text)))
         gpus = _watched_gpus(ready, stack)
         info = _describe(ready, gpus, made_with or Provenance())
         # Journals, then records too.
         run = execution.open_run(options.output.out, info, ready.plan, signals, 2 * _EVENT_BYTES)
-        yield Session(run, ready, gpus, on_event)
+        yield Session(run, ready, gpus, hear)
 
 
 @dataclasses.dataclass
@@ -112,16 +121,23 @@ class Session:
             exporters=info.settings.gpu_metrics,
         )
         with observer:
-            pool = WorkerPool(jobs, folder / "log.txt")
+            grader = AnswerGrader(folder, self.run.plan, keep=options.grading.keep_answers)
+            pool = WorkerPool(jobs, folder / "log.txt", grader.take)
+
+            def before_cell() -> None:
+                grader.save()
+                flush()
+
             CellLoop(
                 run=self.run,
                 pool=pool,
                 on_event=self.on_event,
                 stopping=self.ready.stopping,
-                before_cell=flush,
+                before_cell=before_cell,
                 sample=observer.look,
                 engine_ended=lambda: why_ended(self.ready.servers.engine, folder / "engine.log"),
             ).measure()
+            grader.save()
         failure = "; ".join(pool.failures) if pool.failures and not self.run.signals.count else None
         for note in [*([failure] if failure else []), *observer.notes]:
             self._note(note)
@@ -156,7 +172,8 @@ def _describe(ready: Prepared, gpus: Gpus | None, made_with: Provenance) -> RunI
     if gpus is not None:
         settings.gpus = [gpu._asdict() | {"driver": gpus.driver} for gpu in gpus.describe()]
     if ready.servers.engine is not None:
-        made_with = provenance.of_launch(ready.servers.engine.launch)
+        engine = ready.servers.engine
+        made_with = provenance.of_launch(engine.launch, start_up_s=engine.start_up_s)
     settings.provenance = msgspec.structs.replace(
         made_with,
         driver=settings.gpus[0]["driver"] if settings.gpus else None,
@@ -182,6 +199,7 @@ def _settings(ready: Prepared) -> RunSettings:
     return RunSettings(
         deployment=deployments.describe(ready.options.target, ready.declared, ready.server.target),
         sampling=msgspec.to_builtins(sampling),
+        check=_check_settings(ready),
         structured=ready.options.workload.structured,
         route=worker_jobs.route_of(client, ready.plan),
         extra_body_fields=sorted(client.extra_body),
@@ -190,6 +208,21 @@ def _settings(ready: Prepared) -> RunSettings:
         expected_e2e_s=ready.expected_s,
         gpu_metrics=[exporter(url, client.proxy) for url in client.gpu_metrics],
     )
+
+
+def _check_settings(ready: Prepared) -> dict[str, Any] | None:
+    """Return how answers are graded; None where none are."""
+    told = ready.plan.workload.get("check")
+    if told is None:
+        return None
+    temperature = make_body(worker_jobs.graded_request(ready.server.request)).get("temperature")
+    least = ready.options.grading.check_min
+    return {
+        "name": told["name"],
+        "temperature": temperature,
+        "least": least,
+        "endpoint": ready.server.target.endpoint,
+    }
 
 
 def _watched_gpus(ready: Prepared, stack: contextlib.ExitStack) -> Gpus | None:

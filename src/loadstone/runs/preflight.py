@@ -24,7 +24,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import names_engine
 from loadstone.catalogue.engines import engine_title
 from loadstone.core.errors import InputError, TargetError
-from loadstone.core.plan import Plan
+from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
 from loadstone.measure.client.pool import choose_workers
@@ -293,16 +293,18 @@ def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int 
     InputError.
     """
     target, longest = server.target, longest_tokens(plan)
-    if not plan.prompts:
-        firsts = (plan.turn <= 0).nonzero()[0]
+    if not plan.has_texts:
+        firsts = ((plan.turn <= 0) & (plan.phase != CHECK)).nonzero()[0]
         row = int(firsts[plan.input_tokens[firsts].argmin()])
         cell = int(plan.cell[row])
         writer = PromptWriter(server.vocabulary, seed=plan.seed, salt=salt, chat=target.endpoint == "chat")
         writer.write(plan.request(cell, row - plan.rows(cell).start))
-    if target.max_model_tokens is not None and longest > target.max_model_tokens and not plan.prompts:
+    if target.max_model_tokens is not None and longest > target.max_model_tokens and not plan.has_texts:
         row = int((plan.input_tokens + plan.output_tokens).argmax())
         what = f"--input {plan.input_tokens[row]} and --output {plan.output_tokens[row]}: together they are"
-        if plan.has_sessions:
+        if plan.phase[row] == CHECK:
+            what = f"--check: an answer of {plan.output_tokens[row]} tokens (--check-tokens) is"
+        elif plan.has_sessions:
             what = f"--turns: a session grows to {longest} tokens,"
         raise InputError(
             f"{what} beyond the server's context of {target.max_model_tokens} tokens; "

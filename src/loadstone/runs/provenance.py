@@ -33,7 +33,7 @@ _ANSWER_S = 30.0
 _GIT_S = 5.0
 
 
-def of_launch(launch: Launch, *, here: bool = True) -> Provenance:
+def of_launch(launch: Launch, *, here: bool = True, start_up_s: float | None = None) -> Provenance:
     """Collect the provenance of an engine that runs. `here`: False where its ranks are on other machines, which are
     not asked.
     """
@@ -52,6 +52,7 @@ def of_launch(launch: Launch, *, here: bool = True) -> Provenance:
         python=python,
         packages=packages,
         environment={name: blank(value, keys) for name, value in sorted(environment.items()) if not names_key(name)},
+        start_up_s=start_up_s,
     )
 
 

@@ -103,7 +103,9 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     """Make the plan and the folder of a simulation. Raises InputError."""
     asked, output = options.simulator, options.output
     deployment = parse_deployment(asked.deployment)
-    fleet = fleet_of(deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline)
+    fleet = fleet_of(
+        deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline, route=asked.route
+    )
     if asked.acceptance is None and isinstance(fleet.model, StepModel):
         asked = dataclasses.replace(asked, acceptance=fleet.model.profile.acceptance)
     longest, limit = longest_request(deployment, fleet.policy)
@@ -115,7 +117,7 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         plan.workload["mode"] = "offline"
     execution.bounds_of(output)
     lengths = check(plan, longest, limit)
-    fleet = fleet_for(fleet, deployment, lengths, acceptance=asked.acceptance)
+    fleet = fleet_for(fleet, deployment, lengths, acceptance=asked.acceptance, route=asked.route)
     settings = _settings(deployment, fleet, asked)
     if planner.chooses_length:
         settings.expected_e2e_s = [answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))]

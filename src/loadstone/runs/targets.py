@@ -91,7 +91,7 @@ def longest_tokens(plan: Plan) -> int:
     """
     import numpy as np
 
-    tokens = plan.input_tokens.clip(min=2048 if plan.prompts else 1).astype(np.int64) + plan.output_tokens
+    tokens = plan.input_tokens.clip(min=2048 if plan.has_texts else 1).astype(np.int64) + plan.output_tokens
     if not plan.has_sessions:
         return int(tokens.max())
     session = np.cumsum(plan.turn <= 0)

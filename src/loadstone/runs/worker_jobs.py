@@ -8,6 +8,8 @@ import time
 from typing import Any
 from urllib.parse import SplitResult
 
+import msgspec
+
 from loadstone.core.errors import TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.version import __version__
@@ -18,7 +20,7 @@ from loadstone.measure.wire.request import make_body, make_path
 from loadstone.runs.execution import OpenRun
 from loadstone.runs.preflight import ProbedServer
 from loadstone.workload.options import ClientOptions, Options
-from loadstone.workload.request import Route
+from loadstone.workload.request import RequestSpec, Route
 
 _HELD_BYTES = 256 * 1024 * 1024
 """Raw bytes that all streams together may hold undecoded, about."""
@@ -78,6 +80,16 @@ def _address(name: str, port: int) -> tuple[int, tuple[Any, ...]]:
     return addresses[0]
 
 
+def graded_request(request: RequestSpec) -> RequestSpec:
+    """Return what requests whose answers are graded have in common: they end by themselves, in whatever form, and
+    always say their temperature, since a server's own is seldom 0.
+    """
+    sampling = msgspec.structs.replace(request.sampling, temperature=request.sampling.temperature or 0.0, stop=())
+    return msgspec.structs.replace(
+        request, ignore_eos=False, min_tokens=False, structured=None, spelling=None, sampling=sampling
+    )
+
+
 def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
     """Write a job for each worker; times of the run count from now. Raises TargetError."""
     client, plan, info, request = options.client, run.plan, run.info, server.request
@@ -87,6 +99,7 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
         _destination(client, parts, base_path + below, server.headers, server.keys)
         for parts, base_path in server.addresses
     ]
+    graded = make_body(graded_request(request))
     origin_ns = time.monotonic_ns()
     return [
         Job(
@@ -98,6 +111,7 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
             endpoint=request.endpoint,
             streams=request.stream,
             body=make_body(request),
+            graded_body=graded,
             vocabulary=server.vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",

@@ -30,7 +30,8 @@ class CellStatus(msgspec.Struct, frozen=True):
 
 
 class LaunchStatus(msgspec.Struct, frozen=True):
-    """The state of a launch. repeat: the first one of its cells; why: what went wrong last, where something did."""
+    """The state of a launch. repeat: the first one of its cells; why: what went wrong last, where something did;
+    start_up_s: from starting its processes until the engine answered."""
 
     id: str
     deployment: str
@@ -38,6 +39,7 @@ class LaunchStatus(msgspec.Struct, frozen=True):
     state: State
     why: str
     cells: list[CellStatus]
+    start_up_s: float | None = None
 
 
 class StudyStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +80,10 @@ def read_status(read: StudyFile, launches: tuple[PlannedLaunch, ...], folder: Pa
         whole: State = "done" if states == {"done"} else "failed" if has_failed else "waiting"
         if open_cell is not None:
             whole = "running"
-        statuses.append(LaunchStatus(launch.id, deployment_name(launch), launch.repeat, whole, reason, cells))
+        infos = (run_folder.read_info(Path(cell.run_dir)) for cell in cells if cell.run_dir)
+        start_up_s = next((seconds for info in infos if (seconds := info.settings.provenance.start_up_s)), None)
+        name = deployment_name(launch)
+        statuses.append(LaunchStatus(launch.id, name, launch.repeat, whole, reason, cells, start_up_s))
     return StudyStatus(study=read.study.study, launches=statuses)
 
 

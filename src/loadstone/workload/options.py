@@ -322,6 +322,9 @@ class ClientOptions(Flags):
     gpu_telemetry: bool | None = flag(
         RUN, "read this machine's NVIDIA GPUs once a second [default: if a server runs on this machine]"
     )
+    metrics_port: str | None = flag(
+        RUN, "serve the run that goes on at /metrics for Prometheus: PORT of this machine, or HOST:PORT"
+    )
     gpu_metrics: Sequence[str] = flag(
         RUN, "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400", (), values.addresses
     )
@@ -329,6 +332,34 @@ class ClientOptions(Flags):
     @property
     def timeouts(self) -> Timeouts:
         return Timeouts(self.timeout_connect_s, self.timeout_first_s, self.timeout_idle_s, self.timeout_total_s)
+
+
+@dataclasses.dataclass(kw_only=True)
+class CheckOptions(Flags):
+    """Questions mixed into the load whose answers are graded."""
+
+    check: str | None = flag(
+        WORKLOAD,
+        "grade answers under this load: FILE[:N] of questions (GSM8K, multiple choice, JSON schema, tool calls, "
+        "needles), or generated[:N], which needs no file",
+        read=values.text,
+    )
+    check_share: float = flag(
+        WORKLOAD,
+        "the most that graded requests may be of all, e.g. 5%",
+        "10%",
+        values.share,
+        limits=Limits("must be above 0 and at most 0.9", above=0, most=0.9),
+    )
+    check_min: float | None = flag(
+        WORKLOAD, "the least share of right answers, e.g. 90%; below it is an error", read=values.share, limits=SHARE
+    )
+    check_tokens: int | None = flag(
+        WORKLOAD, "the most tokens of a graded answer [default: the item's, else 128 or 1024]", limits=AT_LEAST_1
+    )
+    keep_answers: bool = flag(
+        RUN, "keep the texts of graded answers in answers.parquet, not their hashes alone", False
+    )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -370,6 +401,10 @@ class SimulatorOptions(Flags):
     acceptance: float | None = flag(
         SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"
     )
+    route: Literal["round-robin", "least-busy", "prefix"] | None = flag(
+        SIMULATOR,
+        "how replicas get requests; prefix: who has most of the prompt [default: as the engine does]",
+    )
     draws: int | None = flag(
         SIMULATOR,
         "simulations with varied coefficients, for the 80 % intervals; 0: no intervals [default: 24]",
@@ -400,6 +435,7 @@ class Options(RunOptions):
 
     target: TargetOptions = group(TargetOptions)
     sampling: SamplingOptions = group(SamplingOptions)
+    grading: CheckOptions = group(CheckOptions)
     early_end: EarlyEndOptions = group(EarlyEndOptions)
     client: ClientOptions = group(ClientOptions)
 
@@ -408,7 +444,9 @@ class Options(RunOptions):
 class SimulateOptions(RunOptions):
     """The options of `loadstone simulate`; those of `bench` that are about a server are taken and do nothing:"""
 
-    passed_over: ClassVar[tuple[type[Flags], ...]] = (TargetOptions, SamplingOptions, EarlyEndOptions, ClientOptions)
+    passed_over: ClassVar[tuple[type[Flags], ...]] = (
+        TargetOptions, SamplingOptions, CheckOptions, EarlyEndOptions, ClientOptions,
+    )  # fmt: skip
 
     simulator: SimulatorOptions = group(SimulatorOptions)
 

@@ -14,8 +14,10 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan, Unit
 from loadstone.core.text import excerpt
 from loadstone.workload import arrivals, dataset, trace
+from loadstone.workload.checks import CheckSet, mix, read_checks
 from loadstone.workload.lengths import Length, Sessions, Synthetic, parse_length, parse_think
 from loadstone.workload.options import (
+    CheckOptions,
     LoadOptions,
     Options,
     RunOptions,
@@ -56,12 +58,16 @@ class Planner:
         check_limits(options)
         self.options = options = until_precise(options) if isinstance(options, Options) else options
         self._plan: Plan | None = None
+        self._grading = options.grading if isinstance(options, Options) else CheckOptions()
         if options.workload.plan is not None:
+            if self._grading.check is not None:
+                raise InputError("--plan and --check: the plan has the graded prompts of its run; leave out --check")
             self._plan = _read_given_plan(options, options.workload.plan)
             return
         _check_combinations(options.workload)
         self._sessions = _sessions(options.workload)
         self._workload, self._output = _read_workload(options.workload, self._sessions)
+        self._checks = _read_checks(self._grading, options.workload.seed, self._workload)
 
     @property
     def chooses_length(self) -> bool:
@@ -99,6 +105,11 @@ class Planner:
             requests = [
                 arrivals.default_requests(load, expected) for load, expected in zip(loads, e2e_s, strict=True)
             ]
+        drawn = not (isinstance(workload, trace.Trace) or any(load.is_burst or load.profile for load in loads))
+        if self._checks is not None and self._checks.asked and drawn and not _is_counted(options.load):
+            # Enough that the questions asked for are at most their share.
+            least = math.ceil(self._checks.asked * (1 / self._grading.check_share - 1))
+            requests = [max(least, count) for count in requests or map(arrivals.default_requests, loads)]
         _check_count(options.load, loads, requests or [_expected_requests(load, workload) for load in loads])
         if isinstance(workload, trace.Trace):
             cut["lengthened"] = int((workload.input_tokens < min_input_tokens).sum())
@@ -124,7 +135,7 @@ class Planner:
         if asked.dataset is not None and beyond is not None and plan.prompts:
             _check_prompts(asked, plan, beyond)
         plan.workload.update({name: value for name, value in cut.items() if value})
-        return plan
+        return plan if self._checks is None else mix(plan, self._checks, self._grading.check_share)
 
     def _fit(self, max_tokens: int | None, beyond: Beyond | None, cut: dict[str, Any]) -> Workload:
         """Leave out what is not to be sent; `cut` gets how much of a data set that is."""
@@ -136,6 +147,14 @@ class Planner:
         fitting = _without_longer(workload, self._output, beyond)
         cut["too_long"] = len(workload.prompts) - len(fitting.prompts)
         return fitting
+
+
+def _read_checks(grading: CheckOptions, seed: int, workload: Workload) -> CheckSet | None:
+    """Return the questions to mix in. Raises InputError."""
+    if grading.check is None:
+        return None
+    tokens = int(workload.input.mean) if isinstance(workload, Synthetic) else 1024
+    return read_checks(grading.check, seed=seed, prompt_tokens=tokens, most_tokens=grading.check_tokens)
 
 
 def _is_counted(load: LoadOptions) -> bool:

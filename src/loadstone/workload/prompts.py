@@ -96,7 +96,9 @@ class PromptWriter:
             return closed
         fields = msgspec.json.decode(request.prompt or "")
         del fields["messages"]
-        return closed + b"," + msgspec.json.encode(fields)[1:-1]
+        # What a grader needs is not for the server.
+        fields.pop("check", None)
+        return closed + b"," + msgspec.json.encode(fields)[1:-1] if fields else closed
 
     def answered(self, opened: bytes, answer: str, following: PlannedRequest) -> bytes:
         """Write the history that the turn `following` of a session begins with: this turn's prompt, and what was
@@ -136,12 +138,12 @@ class PromptWriter:
         """Write a file's prompt, with a mark in front that is new for every run, cell and phase.
 
         The mark is the same within a cell, so that prefixes which the file's prompts share stay shared. A later turn
-        follows its history and needs none.
+        follows its history and needs none, and a graded one is asked as its file has it.
         """
         prompt = request.prompt or ""
         messages = _messages(prompt) if request.chat and self._chat else None
         mark = ""
-        if self._salt is not None and not history:
+        if self._salt is not None and not history and request.phase != "check":
             key = f"{self._key}{request.cell}/{request.phase}"
             mark = f"[{hashlib.shake_128(key.encode()).hexdigest(4)}] "
         if not self._chat:

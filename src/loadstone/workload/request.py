@@ -95,4 +95,4 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total_s: float = 21_600.0
 
 
-Route = Literal["round-robin", "least-busy", "sticky"]
+Route = Literal["round-robin", "least-busy", "sticky", "prefix"]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from loadstone.analyse.compare.answers import compare_answers
 from loadstone.analyse.compare.metric import Metric, Stat
 from loadstone.analyse.compare.permutation import Floats, Units, pooled_variance, welch
 from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_margin, repeats
@@ -37,6 +38,7 @@ def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
     intended = not load.is_closed and all(place.cell.metrics.e2e_intended_s for place in every)
     steady = all(place.cell.steady for place in every)
     cell = ComparedCell(load, [], runs=(len(a), len(b)))
+    cell.answers = compare_answers(a, b)
     sides, values = {}, {}
     for metric in metrics:
         stats = [

@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import UNSET
 
 from loadstone.analyse.compare import cells, repeats
+from loadstone.analyse.compare.answers import answer_findings, find_worse
 from loadstone.analyse.compare.metric import DEFAULT, ENERGY, FAILED, PRICED, ChangeBound, compared_name, parse_bounds
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
 from loadstone.analyse.compare.price import Prices, check_prices, parse_prices, without_price
@@ -27,6 +28,7 @@ from loadstone.analyse.compare.result import (
 )
 from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
 from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key, open_run, refuse_twice, runs_in
+from loadstone.analyse.grading.paired import AnswerPairs, adjust
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
@@ -78,6 +80,7 @@ def compare(
         )
     compared = [cells.gather(by_load[0][key], by_load[1][key], metrics) for key in matched]
     judge(compared, seed)
+    judge_answers(compared)
     setup = differences(*sides)
     findings = [*_findings(sides, compared, setup), *(_missing_prices(sides, prices) if prices else ())]
     return Comparison(
@@ -163,6 +166,15 @@ def judge(compared: Sequence[ComparedCell], seed: int, relabellings: int = RELAB
     repeats.count(tested, [result.least for result in results])
 
 
+def judge_answers(compared: Sequence[ComparedCell]) -> None:
+    """Adjust the tests of graded answers for one another; a side whose answers are wrong cannot win its load."""
+    graded = [(cell, cell.answers) for cell in compared if isinstance(cell.answers, AnswerPairs)]
+    adjust(answers for _, answers in graded)
+    for cell, answers in graded:
+        for row in cell.rows:
+            row.failing += find_worse(answers)[0]
+
+
 # --- findings of a comparison ---------------------------------------------------------------------------------------
 
 
@@ -174,6 +186,9 @@ def _findings(sides: Sides, compared: Sequence[ComparedCell], setup: Sequence[Di
     yield from _single_runs(sides, compared)
     yield from _order_of_runs(compared)
     yield from _point_values(compared)
+    for cell in compared:
+        if cell.answers is not None:
+            yield from answer_findings(cell.load.label, cell.answers)
 
 
 def _different_workloads(setup: Sequence[Difference]) -> Iterator[Finding]:

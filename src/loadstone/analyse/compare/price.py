@@ -15,9 +15,12 @@ from collections.abc import Iterable, Sequence
 from loadstone.analyse.run_facts import RunFacts, gpu_name
 from loadstone.catalogue.find import find_node, gpu_names, match_gpu, nearest, node_names
 from loadstone.core.errors import InputError
+from loadstone.core.summary import Metrics, Window
 
 _MOST_DOLLARS = 1_000_000
 """The most dollars for an hour of one GPU: more is a mistake, and infinite prices for tokens would follow."""
+OUTPUT_OVER_INPUT, CACHED_OVER_INPUT = 4.0, 0.1
+"""What an output token, and one from a prefix cache, are sold for over an input token: usual in price lists."""
 _MANY = re.compile(r"(\d{1,6})\s*(?:[x×]\s*|\s)(.+)")
 
 
@@ -87,6 +90,21 @@ def dollars_per_hour(facts: RunFacts, prices: Prices) -> float | None:
 def per_million(dollars: float | None, tokens_per_s: float | None) -> float | None:
     """Compute the dollars per million tokens at `dollars` per hour."""
     return dollars / 3600 / tokens_per_s * 1e6 if dollars is not None and tokens_per_s else None
+
+
+def weigh_tokens(window: Window, metrics: Metrics) -> float | None:
+    """Compute how many input tokens sell for as much as an output token and what was put in for it."""
+    output, total, inputs = window.output_tokens_per_s, window.total_tokens_per_s, metrics.input_tokens
+    if not output or total is None:
+        return None
+    cached = min(1.0, (metrics.cached_input_tokens or 0) / inputs) if inputs else 0.0
+    return (total / output - 1) * (1 - cached * (1 - CACHED_OVER_INPUT)) + OUTPUT_OVER_INPUT
+
+
+def list_prices(dollars_input: float) -> dict[str, float]:
+    """Return the dollars for which a million tokens of each kind must be sold, by that of input tokens."""
+    ratios = {"input": 1.0, "cached": CACHED_OVER_INPUT, "output": OUTPUT_OVER_INPUT}
+    return {kind: dollars_input * ratio for kind, ratio in ratios.items()}
 
 
 def without_price(runs: Iterable[tuple[str, RunFacts]], prices: Prices) -> str | None:

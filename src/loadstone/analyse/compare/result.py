@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from loadstone.analyse.compare.metric import Metric
 from loadstone.analyse.compare.permutation import Units
 from loadstone.analyse.compare.price import Prices
+from loadstone.analyse.grading.paired import AnswerPairs, ComparedAnswers
 from loadstone.core.plan import Load
 from loadstone.core.record import Source
 from loadstone.core.statistics.dependence import RESOLUTION
@@ -162,13 +163,16 @@ class ComparedCell:
     paired: bool = False
     one_after_another: bool = False
     units: Units | None = None
+    answers: AnswerPairs | str | None = None
     tested: list[ComparedMetric] = field(default_factory=list)
 
     @property
     def printed(self) -> CellResult:
         rows = [row.printed for row in self.rows]
         on_a, on_b = self.counts or (None, None)
-        return CellResult(self.load, UnitCounts(self.unit, on_a, on_b, self.paired), self.why or None, rows)
+        answers = self.answers.printed if isinstance(self.answers, AnswerPairs) else UNSET
+        units = UnitCounts(self.unit, on_a, on_b, self.paired)
+        return CellResult(self.load, units, self.why or None, rows, answers)
 
 
 # --- as `loadstone compare --json` prints it: keys are only ever added ----------------------------------------------
@@ -210,6 +214,7 @@ class CellResult(msgspec.Struct, frozen=True):
     units: UnitCounts
     why_not_tested: str | None
     metrics: list[MetricRow]
+    answers: ComparedAnswers | UnsetType = UNSET
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -262,6 +267,11 @@ class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
     repeats_needed: int | None
     missing: bool
     failing: list[str] | UnsetType = UNSET
+
+    @property
+    def fails(self) -> bool:
+        """True if B does not pass: a bound that nothing can be held against must not let a change through."""
+        return self.met or self.missing or bool(self.failing)
 
 
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):

@@ -130,7 +130,7 @@ def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Iterator[Findin
     """List parts of a data set that no endpoint is sent, and those that only chat endpoints take."""
     dropped = Counter(file.dropped)
     if plan.chat and info.source == "measured" and info.target is not None and info.target.endpoint != "chat":
-        dropped["tools"] += sum(prompt.startswith("{") for prompt in plan.prompts)
+        dropped["tools"] += sum(prompt.startswith("{") and '"check":{' not in prompt for prompt in plan.prompts)
         dropped["tool calls"] += sum(_CALLS.search(prompt) is not None for prompt in plan.prompts)
     named = [f"{name} of {count:,}" for name, count in dropped.items() if count]
     if named:

@@ -110,6 +110,20 @@ def fraction(deployment: Deployment, name: str) -> float | None:
     return value
 
 
+_UNITS = {"gb": 1e9, "tb": 1e12, "gib": float(GIB), "tib": float(1 << 40)}
+
+
+def memory_size(deployment: Deployment, name: str) -> float | None:
+    """Return such an argument that is a size of memory, in bytes."""
+    text = deployment.argument(name)
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([gt]i?b)", text.lower())
+    if match is None or not float(match[1]):
+        raise InputError(f"{name}={text!r}: is a size of memory with its unit; write e.g. {name}=512gb")
+    return float(match[1]) * _UNITS[match[2]]
+
+
 def _to_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 

@@ -1,5 +1,5 @@
 """Reads results of inference-perf (stage_N_lifecycle_metrics.json, per_request_lifecycle_metrics.json), all in
-seconds; and llm-d's benchmark report, 0.1 and 0.2: what its harnesses (inference-perf, GuideLLM, vllm bench)
+seconds; and llm-d's benchmark report, 0.1 to 0.2.1: what its harnesses (inference-perf, GuideLLM, vllm bench)
 measured, converted, every figure with its unit beside it, the load and the stack under `scenario`, where it was
 filled in.
 
@@ -16,7 +16,17 @@ from typing import Any
 from loadstone.analyse.run_facts import engine_name
 from loadstone.core.plan import Load
 from loadstone.interop.read.cell import ResultCell, ResultRequest, offset_from, read_failure
-from loadstone.interop.read.values import Value, drop_missing, is_infinite, make_lengths, make_load, multiply
+from loadstone.interop.read.values import (
+    COUNTS,
+    FACTS,
+    Value,
+    drop_missing,
+    is_infinite,
+    make_burst,
+    make_lengths,
+    make_load,
+    multiply,
+)
 
 # What a document has that is one of these.
 STAGE = ("successes.latency", "load_summary")
@@ -106,6 +116,7 @@ def _read_model(request: Any) -> str | None:
 def llmd(document: Value, where: str) -> ResultCell:
     results = document.at("results.request_performance.aggregate") or document.at("metrics")
     load = document.at("scenario.load.standardized")
+    own = document.at("scenario.load.native.config.loadstone")
     tool = [load.text("tool", limit=40), load.text("tool_version", limit=40)]
     cell = ResultCell(
         where=where,
@@ -115,7 +126,7 @@ def llmd(document: Value, where: str) -> ResultCell:
         deployment=_read_llmd_deployment(document.at("scenario")),
         workload=_read_llmd_workload(load),
         latencies=results.latencies(_LATENCIES),
-        requests=results.fields(sent="requests.total", error="requests.failures"),
+        requests=results.fields(sent="requests.total", error="requests.failures", cancelled="requests.incomplete"),
         totals=results.fields(
             requests_per_s="throughput.request_rate.mean|throughput.requests_per_sec",
             output_tokens_per_s="throughput.output_token_rate.mean|throughput.output_tokens_per_sec",
@@ -125,19 +136,24 @@ def llmd(document: Value, where: str) -> ResultCell:
     sent, failed = cell.requests.get("sent"), cell.requests.get("error")
     if sent is None or failed is None or sent < failed:
         return cell
-    ok, per_s = sent - failed, cell.totals.get("requests_per_s")
+    ok, per_s = max(0, sent - failed - (cell.requests.get("cancelled") or 0)), cell.totals.get("requests_per_s")
     cell.requests["ok"] = ok
     # run.time is of the whole run, start-up included: the window is what the rates were divided by.
-    cell.duration_s = ok / per_s if ok and per_s else None
+    cell.duration_s = own.positive("duration_s") or (ok / per_s if ok and per_s else None)
     means = {f"{end}_tokens": results.amount(f"requests.{end}_length.mean") for end in ("input", "output")}
     cell.totals |= drop_missing({name: multiply(mean, ok) for name, mean in means.items()})
+    cell.totals |= own.at("totals").fields(**{name: name for name in (*means, "cached_input_tokens")})
     return cell
 
 
 def _read_llmd_load(load: Value, standardized: Value) -> Load | None:
     rate, concurrency = standardized.get("rate_qps"), standardized.get("concurrency")
     concurrency = None if is_infinite(concurrency) else concurrency
-    if stated := make_load(rate=rate, concurrency=concurrency):
+    own = load.at("native.config.loadstone.load")
+    if own.get("kind") == "burst":
+        return make_burst(own.positive("value"))
+    more = {name: own.get(name) for name in ("process", "burstiness")}
+    if stated := make_load(rate=rate, concurrency=concurrency or own.get("max_concurrency"), **more):
         return stated
     # 0.1 keeps the harness's own arguments, and which of its stages this is.
     which = load.whole("metadata.stage") or 0
@@ -149,20 +165,30 @@ def _read_llmd_load(load: Value, standardized: Value) -> Load | None:
 
 def _read_llmd_workload(load: Value) -> dict[str, Any]:
     ends = [load.at(f"{end}_seq_len") for end in ("input", "output")]
-    if not ends[0] or any(end and end.get("distribution") != "fixed" for end in ends):
+    spans = {_read_span(end) for end in ends if end}
+    if not ends[0] or None in spans or len(spans) != 1:
         return {}
-    prefix = load.whole("prefix.prefix_len.value")
-    return make_lengths(ends[0].get("value"), ends[1].get("value"), prefix_tokens=prefix)
+    first, second = (end.get("max" if end.get("distribution") == "uniform" else "value") for end in ends)
+    return make_lengths(first, second, spans.pop(), prefix_tokens=load.whole("prefix.prefix_len.value"))
+
+
+def _read_span(length: Value) -> float | None:
+    """Read the least over the greatest length; None where these are not told."""
+    if length.get("distribution") != "uniform":
+        return 1.0 if length.get("distribution") == "fixed" else None
+    least, most = length.positive("min"), length.positive("max")
+    return least / most if least and most and least <= most else None
 
 
 def _read_llmd_deployment(scenario: Value) -> dict[str, Any]:
     """Read the first of the engines in the stack; prefill and decode apart have more than one."""
     stack = [part.at("standardized") for part in scenario.items("stack")]
     engine = next((part for part in stack if part.get("kind") == "inference_engine"), Value(None))
+    own = scenario.at("stack.0.native.config.loadstone").fields(**{name: name for name in (*FACTS, *COUNTS)})
     accelerator = engine.at("accelerator") or scenario.at("host.accelerator.0|host.accelerator")
     tool = engine.text("tool") or scenario.text("platform.engine.0.name")
     deployment = drop_missing({"model": engine.text("model.name") or scenario.text("model.name")})
     if tool is not None and tool.lower() in _ENGINES:
         deployment |= drop_missing({"engine": engine_name(tool)}) | engine.fields(engine_version="tool_version")
     split = {name: f"parallelism.{name}" for name in ("tp", "pp", "dp", "ep")}
-    return deployment | accelerator.fields(gpu="model", gpus="count", **split)
+    return deployment | accelerator.fields(gpu="model", gpus="count", **split) | own

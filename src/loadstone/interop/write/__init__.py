@@ -1,5 +1,5 @@
-"""Writes runs for other tools: as vLLM's and SGLang's result files, as CSV with a row per cell, as Parquet per
-request."""
+"""Writes runs for other tools: as vLLM's and SGLang's result files, as llm-d's benchmark report, as CSV with a row
+per cell, as Parquet per request."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from loadstone.analyse import imported_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
-from loadstone.interop.write import bench_json, tables
+from loadstone.interop.write import bench_json, llmd, tables
 
 __all__ = ["FORMATS", "export_run", "file_name"]
 
-FORMATS = {"vllm": "vllm.json", "sglang": "sglang.jsonl", "csv": "csv", "parquet": "parquet"}
+FORMATS = {"vllm": "vllm.json", "sglang": "sglang.jsonl", "llm-d": "llm-d.json", "csv": "csv", "parquet": "parquet"}
 """The formats, each with the name of its files."""
+_OF_SUMS = ("csv", "llm-d")
+"""Those that need no requests."""
 
 
 def file_name(folder: Path, form: str) -> str:
@@ -35,14 +37,17 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
     """
     _check_format(form)
     info = run_folder.read_info(folder)
-    if form != "csv" and imported_run.is_summary_only(folder, info):
-        raise InputError(f"{folder}: imported without its requests, which {form} needs; use --format csv")
+    if form not in _OF_SUMS and imported_run.is_summary_only(folder, info):
+        raise InputError(f"{folder}: imported without its requests, which {form} needs; use --format csv or llm-d")
     if form == "parquet":
         if out is None:
             raise InputError("--format parquet: not text; name a file with -o")
         tables.write_parquet(folder, info, out)
         return None
-    body = tables.cells_csv(folder, info) if form == "csv" else bench_json.lines(folder, info, form)
+    if form == "llm-d":
+        body = llmd.lines(folder)
+    else:
+        body = tables.cells_csv(folder, info) if form == "csv" else bench_json.lines(folder, info, form)
     if out is None:
         return body
     with explain_os_error(f"{out}: cannot be written", "give another file with -o"):

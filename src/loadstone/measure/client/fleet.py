@@ -13,12 +13,14 @@ from loadstone.measure.client.grpc import Channels, GrpcConnection
 from loadstone.measure.client.protocol import Destination
 from loadstone.measure.client.stream import Stream
 from loadstone.workload.request import Route
+from loadstone.workload.routing import SentPrefixes, choose_by_prefix
 
 AnyConnection = Connection | GrpcConnection
 
 _AVOID_NS = 1_000_000_000
 """The time for which the least busy server is not chosen after a connection to it failed: it is idle because it is
 dead."""
+_NEVER_CHOSEN = 1 << 40
 _NEVER_KEPT = 5
 """So many requests lost with their kept connections, and none ever served on one: the server keeps none. Each would
 lose a write, and have the next connection in its TTFT (llama.cpp promises to keep them, and does not)."""
@@ -46,6 +48,7 @@ class ServerFleet:
         self._keeps = [False] * len(destinations)
         self._replica_of: dict[AnyConnection, int] = {}
         self._turn = 0
+        self._sent = SentPrefixes(len(destinations)) if route == "prefix" else None
 
     def choose(self, request: PlannedRequest) -> int:
         """The replica for a request, or for a session's first turn.
@@ -53,6 +56,7 @@ class ServerFleet:
         round-robin  by the request's index, so that several workers go round together
         least-busy   the fewest requests of this worker's under way
         sticky       by prefix group, where there are any; sessions go round as they begin, and then stay
+        prefix       to whom this worker sent most of the prompt before, unless it is far busier than another
         """
         count = len(self._addresses)
         if count == 1:
@@ -62,6 +66,15 @@ class ServerFleet:
             now = time.monotonic_ns()
             up = [i for i in range(count) if self._avoid_until_ns[i] <= now] or range(count)
             return min(up, key=lambda i: (self._busy[i], (i - self._turn) % count))
+        if self._sent is not None:
+            now = time.monotonic_ns()
+            loads = [
+                busy + _NEVER_CHOSEN * (avoid > now)
+                for busy, avoid in zip(self._busy, self._avoid_until_ns, strict=True)
+            ]
+            replica = choose_by_prefix(self._sent.found(request), loads, self._turn)
+            self._sent.note(request, replica)
+            return replica
         if self.sticky and request.prefix_group is not None:
             return request.prefix_group % count
         if self.sticky and request.turn is not None:

@@ -43,11 +43,13 @@ class Due(NamedTuple):
 class Feed:
     """Use: `begin(step)`, then look at `starter` and `later`, take them, and `follow` answers, until `ended`."""
 
-    def __init__(self, plan: Plan, prompts: PromptWriter, body: RequestBody, soon: Callable[..., object]) -> None:
-        """`soon(callback)`: call back when there is time."""
+    def __init__(
+        self, plan: Plan, prompts: PromptWriter, body: RequestBody, graded: RequestBody, soon: Callable[..., object]
+    ) -> None:
+        """`graded`: the body of requests whose answers are graded. `soon(callback)`: call back when there is time."""
         self._plan = plan
         self._prompts = prompts
-        self._body = body
+        self._body, self._graded = body, graded
         self._soon = soon
         self._ready: deque[Due] = deque()
         self._ready_bytes = 0
@@ -108,7 +110,8 @@ class Feed:
 
     def _write(self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None) -> Due:
         opened = self._prompts.opened(request, history)
-        body = self._body.render(self._prompts.closed(opened, request), request.output_tokens)
+        of_phase = self._graded if request.phase == "check" else self._body
+        body = of_phase.render(self._prompts.closed(opened, request), request.output_tokens)
         goes_on = request.turn is not None and self._plan.next_turn(request) is not None
         return Due(due_ns, request.index, request, body, opened if goes_on else b"", replica)
 

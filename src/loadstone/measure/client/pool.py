@@ -8,7 +8,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,10 +20,12 @@ from loadstone.core.record import WatchedRequest
 from loadstone.measure.client.priority import needs_own_session
 from loadstone.measure.client.protocol import (
     NOTHING_YET,
+    EndedAnswers,
     EndedRequests,
     EndStep,
     Failed,
     FromWorker,
+    GradedText,
     Job,
     Leave,
     MessageReader,
@@ -58,7 +60,11 @@ def choose_workers(loads: tuple[Load, ...]) -> int:
 class WorkerPool:
     """Workers of one run. A context manager: however the block ends, they save what they have and go."""
 
-    def __init__(self, jobs: list[Job], log: Path) -> None:
+    def __init__(
+        self, jobs: list[Job], log: Path, take_answers: Callable[[list[GradedText]], None] = lambda answers: None
+    ) -> None:
+        """`take_answers`: is given the answers to be graded, as they come."""
+        self._take_answers = take_answers
         self.failures: list[str] = []
         self.disk_full = False
         self.kernel_clock = True
@@ -157,6 +163,8 @@ class WorkerPool:
                     worker.progress = message
                 elif isinstance(message, EndedRequests):
                     self.watched += message.requests
+                elif isinstance(message, EndedAnswers):
+                    self._take_answers(message.answers)
                 elif isinstance(message, Failed):
                     worker.failed = not message.disk_full
                     if not (message.disk_full and self.disk_full):

@@ -49,6 +49,8 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     streams: bool
     body: dict[str, Any]
     """Every request's body, with marks for prompt and length; see wire.request."""
+    graded_body: dict[str, Any] = {}
+    """That of requests whose answers are graded: they end by themselves."""
     vocabulary: Vocabulary
     salt: str | None
     request_tag: str
@@ -167,13 +169,36 @@ class EndedRequests(msgspec.Struct, tag="ended"):
     requests: list[WatchedRequest]
 
 
+class GradedText(msgspec.Struct, kw_only=True, frozen=True):
+    """The answer to a question, to be graded by the owner: nothing of it is written to a file on the way.
+
+    ended     it came to its end, and is no error; `cut`: at the limit of its tokens
+    thought   reasoning came apart from the text
+    calls     of tools, each with its `name` and `arguments`
+    """
+
+    request_id: str
+    ended: bool
+    cut: bool = False
+    tokens: int = 0
+    text: str = ""
+    thought: bool = False
+    calls: list[dict[str, str]] = []
+
+
+class EndedAnswers(msgspec.Struct, tag="answers"):
+    """Answers to questions that ended, of whatever phase of the step."""
+
+    answers: list[GradedText]
+
+
 class Failed(msgspec.Struct, tag="failed"):
     message: str
     disk_full: bool = False
 
 
 ToWorker = Job | Step | StopRun | EndStep | Leave
-FromWorker = Ready | Progress | EndedRequests | StepDone | Failed
+FromWorker = Ready | Progress | EndedRequests | EndedAnswers | StepDone | Failed
 _Message = TypeVar("_Message")
 
 

@@ -16,7 +16,7 @@ from loadstone.measure.client.clock import Pacer, RunClock
 from loadstone.measure.client.fleet import AnyConnection, ServerFleet
 from loadstone.measure.client.grpc import Channels, shut_down
 from loadstone.measure.client.load import Due, Feed, StepLoad
-from loadstone.measure.client.protocol import Job, Progress, Step
+from loadstone.measure.client.protocol import GradedText, Job, Progress, Step
 from loadstone.measure.client.stream import Fragments, Stream
 from loadstone.measure.wire.request import RequestBody, new_answer
 from loadstone.workload.prompts import PromptWriter
@@ -33,6 +33,7 @@ _PROFILE_S = 0.01
 _RACE_NS = 2_000_000_000
 """A server that closes a kept connection while a request is on its way to it cuts it within a round trip; one that
 takes seconds had the request, and dropped it."""
+_GRADED_CHARACTERS = 1 << 20
 _PART_EVENTS = 64
 _PART_NS = 5_000_000_000
 """A stream that goes on is journaled at its first sweep, then at so many new events, or after so long."""
@@ -54,13 +55,15 @@ class Sender:
         self.progress = Progress(0, 0, 0, 0, 0)
         self.watched: list[WatchedRequest] = []
         """Those that nobody was told of yet."""
+        self.answers: list[GradedText] = []
+        """Answers to be graded, of which nobody was told yet."""
         self._job = job
         self._keys = job.destinations[0].secrets
         self._plan = plan
         self._fragments = fragments
         self._settled = settled
         prompts = PromptWriter(job.vocabulary, seed=plan.seed, salt=job.salt, chat=job.endpoint == "chat")
-        self._feed = Feed(plan, prompts, RequestBody(job.body), loop.call_soon)
+        self._feed = Feed(plan, prompts, RequestBody(job.body), RequestBody(job.graded_body), loop.call_soon)
         self._grpc = (
             Channels(headers=job.destinations[0].headers, request_tag=job.request_tag)
             if job.endpoint == "triton-grpc"
@@ -131,8 +134,9 @@ class Sender:
             self.loop.call_later(load.duration_s + self._job.grace_s, self._end_grace, load)
         self.progress.issued += 1
         compared = load.keeps_text(request)
+        kept = bool(due.opened) or compared or request.phase == "check"
         stream = Stream(request, b"", intended_ns, new_answer(
-            self._job.endpoint, stream=self._job.streams, keep_text=bool(due.opened) or compared
+            self._job.endpoint, stream=self._job.streams, keep_text=kept
         ))  # fmt: skip
         if compared:
             self._compared[stream] = due.body
@@ -183,7 +187,7 @@ class Sender:
     def on_ended(self, connection: AnyConnection, stream: Stream) -> None:
         """An answer came to its end."""
         self._fleet.keep(connection, stream)
-        stream.judge(self._plan.exact_output)
+        stream.judge(self._plan.exact_output and stream.request.phase != "check")
         if stream.status in ("ok", "short") and (reason := stream.find_exceeded(self._job.timeouts, self.clock)):
             stream.status, stream.error = "timeout", reason
         if self._active.pop(stream, self) is not self:
@@ -275,8 +279,20 @@ class Sender:
             self.progress.last_error = stream.error
         elif body is not None and self._step is not None:
             self._step.note_text(stream.answer.text, body, stream.output_tokens())
+        if stream.request.phase == "check":
+            self._keep_answer(stream)
         self._fragments.add(stream)
         self._count_latencies(stream)
+
+    def _keep_answer(self, stream: Stream) -> None:
+        """Keep an answer for whoever grades it."""
+        answer = stream.answer
+        text = blank(_whole(answer.text[:_GRADED_CHARACTERS]), self._keys)
+        calls = [{name: _whole(said) for name, said in call.items()} for call in answer.calls]
+        self.answers.append(GradedText(
+            request_id=stream.request.request_id, ended=stream.status == "ok", cut=answer.finish_reason == "length",
+            tokens=stream.output_tokens(), text=text, thought=answer.thought, calls=calls,
+        ))  # fmt: skip
 
     def _count_latencies(self, stream: Stream) -> None:
         """For whoever watches; results are computed from the journals."""
@@ -375,3 +391,8 @@ class Sender:
         if self._grpc is not None:
             shut_down(self.loop)
         self._pacer.close()
+
+
+def _whole(text: str) -> str:
+    """Replace halves of surrogate pairs, which JSON can write and no text holds."""
+    return text.encode("utf-8", "replace").decode()

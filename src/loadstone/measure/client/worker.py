@@ -27,6 +27,7 @@ from loadstone.measure.client.clock import RunClock, ask_for_stamps, new_event_l
 from loadstone.measure.client.load import StepLoad
 from loadstone.measure.client.priority import WeightGuard, leads_session, rise
 from loadstone.measure.client.protocol import (
+    EndedAnswers,
     EndedRequests,
     EndStep,
     Failed,
@@ -128,6 +129,9 @@ class Worker:
         if self._sender.watched:
             _say(EndedRequests(self._sender.watched))
             self._sender.watched = []
+        if self._sender.answers:
+            _say(EndedAnswers(self._sender.answers))
+            self._sender.answers = []
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")

@@ -58,12 +58,15 @@ class RankProcess(Protocol):
 
 
 class StartedRanks:
-    """Ranks that were started together and end together. `url`: where they are asked whether they are ready."""
+    """Ranks that were started together and end together. `url`: where they are asked whether they are ready;
+    `start_up_s`: how long it took until they were."""
 
     def __init__(self, launch: Launch, url: str) -> None:
         self.launch = launch
         self.url = url
         self.ranks: list[RankProcess] = []
+        self.start_up_s: float | None = None
+        self._begun = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +102,7 @@ class StartedRanks:
                 status = status_of(client, self.url + self.launch.ready, _ANSWER_S)
                 self.check()  # after the answer: on a port that something else holds, it is not this server's
                 if status == 200:
+                    self.start_up_s = round(time.monotonic() - self._begun, 3)
                     return
                 look()
                 now = time.monotonic()

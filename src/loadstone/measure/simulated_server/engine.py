@@ -18,11 +18,11 @@ from loadstone.core.errors import InputError
 from loadstone.measure.client.clock import Pacer
 from loadstone.measure.simulated_server.stream import AnswerWriter
 from loadstone.predict.scheduler import Sequence
-from loadstone.predict.simulator.cell import route
+from loadstone.predict.scheduler.blocks import SingleBlocks
 from loadstone.predict.simulator.engine import NEVER, Replica
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import engines_of, next_s_of
-from loadstone.predict.simulator.pools import Pools, Unit
+from loadstone.predict.simulator.pools import Pools, Unit, route
 from loadstone.predict.simulator.run import State, states_of
 
 _WRITES_PER_TURN = 256  # then sockets are read again
@@ -120,9 +120,10 @@ class RealTimeEngine:
         due_s, serial, stream = heapq.heappop(self._arrivals)
         if serial not in self._streams:
             return
-        sequence = Sequence(serial, stream.input_tokens, stream.output_tokens, stream.keys)
+        sequence = Sequence(serial, stream.input_tokens, stream.output_tokens)
+        sequence.share(SingleBlocks(stream.keys), len(stream.keys))
         self._turn += 1
-        unit = route(self._units, self._turn, self._route)
+        unit = route(self._units, self._turn, self._route, sequence)
         self._sequences[serial] = sequence
         self._where[serial] = unit
         unit.add(sequence, due_s)

@@ -78,6 +78,8 @@ class Answer:
     model            whose answer it is, as it first says (OpenAI's dialect)
     choices          how many answers have ended, at least 1: with `n` a request has several side by side, and events
                      and counts are of all of them together
+    thought          reasoning came apart from the text (OpenAI's dialect)
+    calls            with `keep_text`: the tools called, each with its `name` and `arguments` as text (OpenAI's)
     text             with `keep_text`: what was said, without reasoning and tool calls, at most MAX_TEXT characters
     A dialect adds `_fold`, which takes one payload: a stream event's, or the whole body.
     """
@@ -127,6 +129,14 @@ class Answer:
     def tokens(self) -> tuple[int | None, int | None]:
         """Output tokens that the server made, by its counts, and those of them that came; None: it counts none."""
         return self.output_tokens, self.output_tokens
+
+    @property
+    def thought(self) -> bool:
+        return False
+
+    @property
+    def calls(self) -> list[dict[str, str]]:
+        return []
 
     @property
     def text(self) -> str:

@@ -10,8 +10,9 @@ character) or for none; an `error` object after a 200; `choices: null`; numbers 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -19,11 +20,11 @@ import msgspec
 
 from loadstone.core.record import ANSWER, THINKING, TOOL_CALL
 from loadstone.core.text import error_text, excerpt
-from loadstone.measure.wire.answer import REASON_LENGTH, Answer, read_index
+from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, read_index
 from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, is_present, load_object
+from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, is_present, load, load_object
 from loadstone.measure.wire.unlisted import find_text, find_usage
 
 
@@ -119,20 +120,8 @@ class OpenAIAnswer(Answer):
     """An answer of /v1/completions or /v1/chat/completions."""
 
     __slots__ = (
-        "_apart",
-        "_began_at",
-        "_channel",
-        "_closing",
-        "_decode",
-        "_doubted",
-        "_fields",
-        "_held",
-        "_plain_channel",
-        "_plain_number",
-        "_plain_usage",
-        "_tag",
-        "_thought",
-        "_total",
+        "_apart", "_began_at", "_called", "_channel", "_closing", "_decode", "_doubted", "_fields", "_held",
+        "_plain_channel", "_plain_number", "_plain_usage", "_tag", "_thought", "_total",
     )  # fmt: skip
 
     def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
@@ -151,6 +140,15 @@ class OpenAIAnswer(Answer):
         self._tag = ""  # what of the content may be the beginning of a tag
         self._held = False  # the next event's text decides of what channel it is: no template takes it
         self._total: int | None = None  # tokens of prompt and answer together
+        self._called: list[bytes] = []  # what came of calls of tools, piece by piece
+
+    @property
+    def thought(self) -> bool:
+        return self._thought
+
+    @property
+    def calls(self) -> list[dict[str, str]]:
+        return join_calls(self._called)
 
     @property
     def unlisted(self) -> list[str]:
@@ -270,6 +268,7 @@ class OpenAIAnswer(Answer):
                 self.still += self._last_running == before
             if self._keeps and choices and not (first := choices[0]).index:
                 self._keep(first.text or (first.delta.content if first.delta is not None else None))
+                self._keep_call(first.delta)
         if self._held and self.streams:
             self._sse.at_rest = False
         if chunk.timings is not None:
@@ -329,6 +328,11 @@ class OpenAIAnswer(Answer):
         self._tag = self._tag[1 - len(self._closing) :]
         self._held = "<" in self._tag
         return THINKING
+
+    def _keep_call(self, delta: Delta | None) -> None:
+        if delta is not None and is_present(delta.tool_calls) and self._texts_length < MAX_TEXT:
+            self._called.append(bytes(delta.tool_calls))
+            self._texts_length += len(self._called[-1])
 
     def _take_unlisted(self, document: Any) -> str | None:
         """The unknown field by which a chunk is output: what it says differed from chunk to chunk, or it is the first
@@ -411,3 +415,19 @@ class OpenAIAnswer(Answer):
             self.server_prefill_s = timings.prompt_ms / 1e3
         if timings.predicted_ms is not None and 0 <= timings.predicted_ms <= _MAX_MS:
             self.server_decode_s = timings.predicted_ms / 1e3
+
+
+def join_calls(pieces: Iterable[bytes]) -> list[dict[str, str]]:
+    """Put the calls of tools together from what each event has of them, by their index."""
+    calls: dict[int, dict[str, str]] = {}
+    for piece in pieces:
+        listed = load(piece)
+        for at, part in enumerate(listed if isinstance(listed, list) else ()):
+            function = part.get("function") if isinstance(part, dict) else None
+            if isinstance(function, dict):
+                number = count(part["index"]) if isinstance(part.get("index"), float | int) else None
+                call = calls.setdefault(at if number is None else number, {"name": "", "arguments": ""})
+                for name in call:
+                    said = function.get(name)
+                    call[name] += said if isinstance(said, str) else "" if said is None else json.dumps(said)
+    return list(calls.values())[:CHOICES]

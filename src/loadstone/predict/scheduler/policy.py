@@ -30,9 +30,9 @@ import msgspec
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
-from loadstone.engines.rules import Order, Route, Scheduling
+from loadstone.engines.rules import Load, Order, Route, Scheduling, Write
 from loadstone.engines.sharding.limits import switched
-from loadstone.predict.sizing.memory import engine_limits, reserved_tokens
+from loadstone.predict.sizing.memory import engine_limits, lower_tiers, reserved_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +55,24 @@ class Speculative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def tokens_per_step(self) -> float:
         """Expected tokens of one step."""
         return sum(self.acceptance**i for i in range(self.draft_tokens + 1))
+
+
+class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The tiers below one scheduler's KV cache (tiers.py), in tokens, and the seconds that a token's load takes over
+    the link to each.
+
+    load          async: requests wait for it; overlap: beside the step's layers; blocking: the step waits
+    write         through: blocks are copied down as they are computed; evicted: when their room is wanted
+    chunk_tokens  that are found or not found together
+    """
+
+    host_tokens: int
+    host_token_s: float
+    disk_tokens: int = 0
+    disk_token_s: float = 0.0
+    load: Load = "async"
+    write: Write = "through"
+    chunk_tokens: int = 1
 
 
 class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +100,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     pipeline                 batches under way at once, each on its way through the stages of a pipeline; they share
                              the cache, the queue and the slots
     batch_seqs               requests that run in one of them; None: as many as in all
+    tiers                    below the cache; None: there are none
     """
 
     kv_blocks: int
@@ -101,6 +120,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     gather_tokens: int = 0
     pipeline: int = 1
     batch_seqs: int | None = None
+    tiers: Tiers | None = None
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs", "pipeline"):
@@ -151,6 +171,17 @@ def _speculation(deployment: Deployment, acceptance: float, most_tokens: int) ->
     return Speculative(int(drafts), acceptance)
 
 
+def _tiers_of(deployment: Deployment, possible: bool) -> Tiers | None:
+    below, offload = lower_tiers(deployment), rules_of(deployment).offload
+    if not below or offload is None:
+        return None
+    if not possible:
+        raise InputError(f"{deployment.name}: kv_host is not simulated here with pp, or without a prefix cache")
+    how = offload._asdict()
+    del how["disk"]  # it is in what there is of it
+    return msgspec.convert({**below, **how}, Tiers)
+
+
 def policy_of(
     deployment: Deployment, *, acceptance: float | None = None, lengths: NDArray[np.int64] | None = None
 ) -> EnginePolicy:
@@ -168,8 +199,7 @@ def policy_of(
 
     `acceptance`: of a guessed token; None: ACCEPTANCE.
     """
-    acceptance = ACCEPTANCE if acceptance is None else acceptance
-    if not 0 <= acceptance <= 1:
+    if not 0 <= (acceptance := ACCEPTANCE if acceptance is None else acceptance) <= 1:
         raise InputError(f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1")
     reserved = reserved_tokens(deployment)
     limits = engine_limits(deployment, None if lengths is None or reserved else max(1, round(lengths.mean())))
@@ -209,5 +239,6 @@ def policy_of(
         speculative=speculative,
         pipeline=pipeline,
         batch_seqs=batch_seqs,
+        tiers=_tiers_of(deployment, pipeline == 1 and kept),
         **as_scheduled,
     )

@@ -9,50 +9,12 @@ a block, and nothing needs counting; `_tight` says when that is no longer so.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from collections.abc import Sequence as Keys
-
 import numpy as np
 
 from loadstone.predict.scheduler.blocks import PrefixCache
 from loadstone.predict.scheduler.policy import EnginePolicy, Speculative
-
-NO_KEYS: tuple[Hashable, ...] = ()
-
-
-class Sequence:
-    """A request, from its arrival at the scheduler to its last token.
-
-    row            the caller's name for it
-    prompt_tokens  as sent, whatever a prefix cache may have of it
-    output_tokens  that it will have written when it ends
-    keys           of the blocks, from the first on, that other requests may ask for as well
-
-    target         tokens to compute before it decodes: the prompt; after a preemption also what it had written
-    computed       of those, what is done, the step under way included
-    emitted        tokens written before the present run of it began; -1: even the first is a decode step's, of one
-                   whose cache came from elsewhere
-    base           tokens in the KV cache less the scheduler's tick, while it decodes
-    growth         tokens written per step while it decodes: 1, more with speculation
-    end_tick       the decode step that writes its last token
-    cached_tokens  of the prompt, taken from the prefix cache when it was first let in
-    most_blocks    that it can come to hold
-    held           keys of its blocks in the prefix cache
-    preempted      how many times
-    """
-
-    # Defaults of the class: a million of these are made, and most fields are set only once it runs.
-    emitted = computed = end_tick = cached_tokens = most_blocks = preempted = 0
-    base: float = 0
-    growth: float = 1
-    held: Keys[Hashable] = NO_KEYS
-    gains: list[int] | None = None
-
-    def __init__(self, row: int, prompt_tokens: int, output_tokens: int, keys: Keys[Hashable] = NO_KEYS) -> None:
-        self.row = row
-        self.prompt_tokens = self.target = prompt_tokens
-        self.output_tokens = output_tokens
-        self.keys = keys
+from loadstone.predict.scheduler.sequence import Sequence
+from loadstone.predict.scheduler.tiers import LowerTiers
 
 
 def gains(speculative: Speculative, seed: int, row: int, written: int, left: int) -> list[int]:
@@ -98,10 +60,16 @@ class Running:
         self._paged = policy.reserved_tokens is None and not self._static
         self._shares = shared and policy.prefix_cache and self._paged
         self._cache = PrefixCache() if self._shares else None
+        self.tiers = LowerTiers(policy.tiers, policy) if self._shares and policy.tiers is not None else None
         self._most = 0  # blocks that all running may come to hold
         self._tight = self._cache is not None
         self._used = 0  # blocks in use; known while tight
         self._phases = [0] * self._block  # decodes by what is left of `base` over whole blocks; known while tight
+
+    @property
+    def cache(self) -> PrefixCache | None:
+        """The blocks that requests share; None where they do not."""
+        return self._cache
 
     # --- who decodes ------------------------------------------------------------------------------------------------
 
@@ -266,21 +234,20 @@ class Running:
     def _hold(self, sequence: Sequence, new: int) -> None:
         """Take the blocks of `new` more tokens of its prompt."""
         after = sequence.computed + new
-        full = after // self._block
         cache = self._cache
-        goes_on = sequence in self.running
+        goes_on = sequence.fetched or sequence in self.running
         if cache is not None and not goes_on:
             cache.take_own(sequence)
-        if cache is None or not sequence.keys:
+        if cache is None or not sequence.shared_blocks:
             self._used += self.blocks_for(after) - (self.blocks_for(sequence.computed) if goes_on else 0)
         else:
-            keys = sequence.keys[:full]
-            shared = cache.take(keys[len(sequence.held) :])
-            own = self.blocks_for(after) - len(keys)
+            full = min(after // self._block, sequence.shared_blocks)
+            shared = cache.take(sequence.segments, sequence.held, full)
+            own = self.blocks_for(after) - full
             if goes_on:
-                own -= self.blocks_for(sequence.computed) - len(sequence.held)
+                own -= self.blocks_for(sequence.computed) - sequence.held
             self._used += shared + own
-            sequence.held = keys
+            sequence.held = full
         if cache is not None:
             cache.shrink(self._free())
 
@@ -305,11 +272,14 @@ class Running:
         full = int(self._tokens_of(sequence)) // self._block
         if preempted and self.policy.order == "prefill-first":
             full = min(full, sequence.prompt_tokens // self._block)  # SGLang frees the answers of those it retracts
-        more = sequence.keys[len(held) : full]
-        if more:
-            self._used += cache.take(more) - len(more)
-            held = sequence.keys[:full]
-        own = blocks - len(held)
-        self._used -= own + cache.give_back(held, max(0, full - len(held)), sequence if preempted else None)
-        sequence.held = NO_KEYS
+        shared = min(full, sequence.shared_blocks)
+        if shared > held:
+            self._used += cache.take(sequence.segments, held, shared) - (shared - held)
+            held = shared
+        own, own_full = blocks - held, max(0, full - held)
+        owner = sequence if preempted else None
+        self._used -= own + cache.give_back(sequence.segments, held, own_full, owner)
+        sequence.held = 0
+        if self.tiers is not None:
+            self.tiers.keep(sequence, held, own_full, owner)
         cache.shrink(self._blocks - self._used)

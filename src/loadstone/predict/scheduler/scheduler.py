@@ -26,7 +26,9 @@ from typing import Any
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler.blocks import PrefixCache
 from loadstone.predict.scheduler.policy import EnginePolicy
-from loadstone.predict.scheduler.running import NO_CHUNKS, Running, Sequence
+from loadstone.predict.scheduler.running import NO_CHUNKS, Running
+from loadstone.predict.scheduler.sequence import Sequence
+from loadstone.predict.scheduler.tiers import LowerTiers
 
 
 class Scheduler(Running):
@@ -44,7 +46,7 @@ class Scheduler(Running):
     """
 
     def __init__(self, policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> None:
-        """Make an idle scheduler. `shared`: some requests ask for the same blocks (they have keys); `seed` is of
+        """Make an idle scheduler. `shared`: some requests ask for the same blocks (they have segments); `seed` is of
         speculation's luck."""
         super().__init__(policy, shared=shared, seed=seed)
         self.waiting: deque[Sequence] = deque()
@@ -93,6 +95,8 @@ class Scheduler(Running):
             return not self.running
         if self._gather:
             return len(self.running) + len(self.waiting) < self._max_seqs
+        if self.tiers is not None:
+            return len(self.running) < self._max_seqs
         return not self.waiting and len(self.running) < self._max_seqs
 
     # --- a step -----------------------------------------------------------------------------------------------------
@@ -275,6 +279,8 @@ class Scheduler(Running):
             if sequence in list(self.waiting)[len(self.waiting) - self._unseen :]:
                 self._unseen -= 1
             self.waiting.remove(sequence)
+            if sequence.fetched:
+                self._drop(sequence)
         elif sequence not in self._padding:
             self._stop_early(sequence)
             self._leave(sequence)
@@ -291,18 +297,23 @@ class Scheduler(Running):
         if self._cache is not None:
             self._cache.shrink(self._free())  # the decodes of the step take their blocks first
         waiting, running, max_seqs = self.waiting, self.running, self._max_seqs
+        tiers, aside = self.tiers, []
         while len(waiting) > self._unseen and budget > 0 and len(running) < max_seqs:
             sequence = waiting[0]
-            new = sequence.target - sequence.computed
-            if self._cache is not None and new:
+            if self._cache is not None and not sequence.fetched and sequence.computed < sequence.target:
                 self._look_up(sequence)
-                new = sequence.target - sequence.computed
+            if tiers is not None and tiers.asynchronous and self._waits_for_load(tiers, sequence):
+                aside.append(waiting.popleft())
+                continue
+            new = sequence.target - sequence.computed
             if new > budget:
                 if self._chunked:
                     new = budget
                 elif chunks or budget < self._budget:
                     break  # whole prompts: it waits for a step of its own, which is as long as it needs
             if not self._let_in(sequence, new):
+                if tiers is not None and not running and not aside and self._drop_fetched(sequence):
+                    continue
                 self.held_back = True
                 break
             waiting.popleft()
@@ -319,6 +330,7 @@ class Scheduler(Running):
             budget -= new
             if sequence.computed < sequence.target:
                 self._prefilling.append(sequence)
+        waiting.extendleft(reversed(aside))
 
     def _go_on_with_prompts(self, budget: int) -> int:
         """Cut the next chunks of prompts under way; returns what is left of the budget."""
@@ -335,22 +347,74 @@ class Scheduler(Running):
 
     def _look_up(self, sequence: Sequence) -> None:
         """Find what the prefix cache has of a prompt: its first full blocks, but for the last token, which is
-        computed."""
-        cache = self._cache
+        computed; and what lower tiers have, where the step itself loads it."""
+        cache, tiers = self._cache, self.tiers
         assert cache is not None  # noqa: S101
         most = (sequence.target - 1) // self._block
-        keys = sequence.keys[:most]
-        hits = cache.match(keys) if keys else 0
-        if sequence.preempted and hits == len(keys):
-            hits = min(most, hits + cache.own_blocks_left(sequence))
+        hits = self._match(cache, sequence, most)
+        if tiers is not None and not tiers.asynchronous:
+            sequence.found = tiers.find(sequence, hits, most)
+            hits = sequence.found[-1]
         sequence.computed = hits * self._block
+
+    def _match(self, cache: PrefixCache, sequence: Sequence, most: int) -> int:
+        shared = min(most, sequence.shared_blocks)
+        hits = cache.match(sequence.segments, shared) if shared else 0
+        if sequence.preempted and hits == shared:
+            hits = min(most, hits + cache.own_blocks_left(sequence))
+        return hits
+
+    def cached_blocks(self, sequence: Sequence) -> int:
+        """Count the blocks of a request, from the first on, that the KV cache or a tier below it has."""
+        caches = [] if self._cache is None else [self._cache]
+        caches += [] if self.tiers is None else self.tiers.levels
+        return max((cache.match(sequence.segments, sequence.shared_blocks) for cache in caches), default=0)
+
+    def _waits_for_load(self, tiers: LowerTiers, sequence: Sequence) -> bool:
+        """Tell whether a request waits beside the queue for blocks of a lower tier, where it does not run meanwhile;
+        its load may begin here (vLLM's Scheduler.schedule and get_num_new_matched_tokens)."""
+        if tiers.is_loading(sequence):
+            return True
+        if sequence.fetched:
+            return False
+        most = sequence.target // self._block
+        hits = sequence.computed // self._block
+        found = tiers.find(sequence, hits, most)
+        if tiers.are_on_their_way(sequence, found[-1]):
+            return True
+        if found[-1] <= hits or not self._has_room(sequence):
+            return False
+        self._hold(sequence, (found[-1] - hits) * self._block)
+        sequence.computed = min(found[-1] * self._block, sequence.target - 1)
+        sequence.fetched = True
+        tiers.begin_load(sequence, found)
+        return True
+
+    def _drop_fetched(self, first: Sequence) -> bool:
+        """Nothing runs, and the first of the queue lacks what those behind it had loaded: they give it back. False:
+        they have nothing."""
+        dropped = False
+        for sequence in self.waiting:
+            if sequence.fetched and sequence is not first:
+                self._drop(sequence)
+                dropped = True
+        return dropped
+
+    def _drop(self, sequence: Sequence) -> None:
+        assert self.tiers is not None  # noqa: S101
+        self._give_back(sequence, False)
+        self.tiers.forget(sequence)
+        sequence.fetched, sequence.computed = False, 0
 
     def _let_in(self, sequence: Sequence, new: int) -> bool:
         """Tell whether it may run; if so, its blocks are taken."""
         if not self._has_room(sequence):
             return False
         if self._tight:
+            if sequence.found and self.tiers is not None:
+                self.tiers.load_in_step(sequence.found)
             self._hold(sequence, new)
+            sequence.fetched = False
             if self._shares and not sequence.preempted:
                 sequence.cached_tokens = sequence.computed
                 self.cache_queries += sequence.prompt_tokens
@@ -373,9 +437,11 @@ class Scheduler(Running):
         if self.policy.keep_free > 0:
             left = self._left() - steps * self.decodes
             wanted = sequence.most_blocks + self.blocks_for(left * self.policy.keep_free)
+        if sequence.fetched:
+            return wanted - self.blocks_for(sequence.computed)
         if self._cache is not None:
-            hits = sequence.keys[: sequence.computed // self._block]
-            wanted -= len(hits) - self._cache.unused(hits)
+            hits = min(sequence.computed // self._block, sequence.shared_blocks)
+            wanted -= hits - self._cache.unused(sequence.segments, hits)
         return wanted
 
     # --- who gives way ----------------------------------------------------------------------------------------------

@@ -6,15 +6,13 @@ import gc
 from dataclasses import replace
 
 from loadstone.core.plan import Plan
-from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Sequence
 from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedClient
 from loadstone.predict.simulator.content import Contents, shares
-from loadstone.predict.simulator.engine import choose_replica
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import complete, engines_of, next_s_of
-from loadstone.predict.simulator.pools import Pools, Unit
+from loadstone.predict.simulator.pools import Pools, Unit, route
 from loadstone.predict.simulator.run import CellRun, Look, LookBuffer
 
 _LEAD_S = 0.1
@@ -119,7 +117,7 @@ def _run_step(
             sequence = _arrive(run, client, contents, index, now_s, duration_s)
             if only is None:
                 turn += 1
-                unit = route(units, turn, how)
+                unit = route(units, turn, how, sequence)
             unit.add(sequence, now_s)
         else:
             now_s = next_s
@@ -152,10 +150,6 @@ def _arrive(
             run.grow((now_s - begun_s) / duration_s if duration_s else 0.0)
     sequence = Sequence(index, requests.input_tokens[row], requests.output_tokens[row])
     if contents is not None:
-        sequence.keys = contents.keys(index)
+        segments = contents.segments(index)
+        sequence.share(segments, segments[-1][1] if segments else 0)
     return sequence
-
-
-def route(units: list[Unit], turn: int, how: Route) -> Unit:
-    """Choose who takes the `turn`-th request."""
-    return units[choose_replica([unit.load for unit in units], turn, how)]

@@ -1,17 +1,17 @@
-"""The keys by which a prefix cache finds the blocks that prompts have in common.
+"""The segments by which a prefix cache finds the blocks that prompts have in common.
 
-A key stands for a block's content and all before it. It is made of segments (a group's prefix, a trace's block, what
-a session said): a number for the path of segments up to the one that the block ends in, and the block's number.
+A prompt is made of a group's prefix, a trace's blocks, what a session said. A segment's key is a number for the path
+of these up to the one that its blocks end in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from typing import NamedTuple
 
 from loadstone.core.plan import Plan
+from loadstone.predict.scheduler.blocks import Segment
 from loadstone.predict.simulator.client import CellRequests
-
-_PLACE_BITS = 24
 
 
 def shares(plan: Plan, cell: int) -> bool:
@@ -28,8 +28,18 @@ def shares(plan: Plan, cell: int) -> bool:
     )
 
 
+class _Path(NamedTuple):
+    """Holds the part of a prompt walked over: segments; name, number and tokens of the last; the tokens of all."""
+
+    segments: list[Segment] = []  # noqa: RUF012  (is never changed)
+    name: Hashable = None
+    number: int = 0
+    tokens: int = 0
+    end: int = 0
+
+
 class Contents:
-    """The keys of a cell's requests, `block_tokens` to a block. The warm-up shares nothing but prefixes."""
+    """The segments of a cell's requests, `block_tokens` to a block. The warm-up shares nothing but prefixes."""
 
     def __init__(self, plan: Plan, cell: int, requests: CellRequests, block_tokens: int) -> None:
         self._plan = plan
@@ -37,39 +47,59 @@ class Contents:
         self._requests = requests
         self._block = block_tokens
         self._paths: dict[Hashable, int] = {}
+        self._said: dict[int, _Path] = {}  # by a session's last turn so far
 
-    def keys(self, index: int) -> list[int]:
-        """Return keys of the full blocks, from the first on, that another request may ask for too."""
-        keys: list[int] = []
-        path = 0
-        end = 0
-        block = self._block
-        for name, tokens in self._segments(index):
-            before = (path, name)
-            number = self._paths.setdefault(before, len(self._paths) + 1)
-            end += tokens
-            full = end // block
-            keys += [number << _PLACE_BITS | place for place in range(len(keys), full)]
-            # The same segment cut elsewhere is another path from there on.
-            path = self._paths.setdefault((number, tokens), len(self._paths) + 1)
-        return keys
+    def segments(self, index: int) -> list[Segment]:
+        """Return the segments of the full blocks, from the first on, that another request may ask for too."""
+        requests = self._requests
+        turn = requests.turn[requests.row(index)]
+        if turn < 0:
+            return self._walk(_Path(), self._alone(index)).segments
+        follows = requests.turn_follows(index)
+        said = self._said.pop(index - 1, None)
+        first = index if said is not None else index - turn
+        said = said or _Path()
+        for past in range(first, index + 1):
+            said = self._walk(said, self._turn(past, index - turn, past < index or follows))
+        if follows:
+            self._said[index] = said
+        return said.segments
 
-    def _segments(self, index: int) -> Iterator[tuple[Hashable, int]]:
-        """List (name, tokens) from the first token on, as far as they are not one request's own."""
+    def _walk(self, begun: _Path, parts: Iterator[tuple[Hashable, int]]) -> _Path:
+        """Go on with a path. Parts of one name that follow one another are one segment, wherever requests end in
+        it."""
+        segments, name, number, tokens, end = list(begun.segments), begun.name, begun.number, begun.tokens, begun.end
+        paths, block = self._paths, self._block
+        blocks = end // block
+        for next_name, more in parts:
+            if next_name != name:
+                # The same part cut elsewhere is another path from there on.
+                path = paths.setdefault((number, tokens), len(paths) + 1)
+                number, name, tokens = paths.setdefault((path, next_name), len(paths) + 1), next_name, 0
+            tokens += more
+            end += more
+            if end // block > blocks:
+                blocks = end // block
+                if segments and segments[-1][0] == number:
+                    segments.pop()
+                segments.append((number, blocks))
+        return _Path(segments, name, number, tokens, end)
+
+    def _turn(self, index: int, first: int, answered: bool) -> Iterator[tuple[Hashable, int]]:
+        """List (name, tokens) of what a turn adds; `answered`: a later turn has its answer too."""
+        requests, plan = self._requests, self._plan
+        row = requests.row(index)
+        prefix = int(plan.prefix_tokens[self._start + row])
+        if prefix:
+            yield ("prefix", int(plan.prefix_group[self._start + row])), prefix
+        answer = requests.output_tokens[row] if answered else 0
+        yield ("said", first), self._own(index) - prefix + answer
+
+    def _alone(self, index: int) -> Iterator[tuple[Hashable, int]]:
+        """List (name, tokens) of a request outside of sessions, as far as they are not its own."""
         requests, plan = self._requests, self._plan
         row = requests.row(index)
         at = self._start + row
-        turn = requests.turn[row]
-        if turn >= 0:
-            first = index - turn
-            for past in range(first, index + 1):
-                prefix = int(plan.prefix_tokens[self._start + requests.row(past)])
-                if prefix:
-                    yield ("prefix", int(plan.prefix_group[self._start + requests.row(past)])), prefix
-                yield ("prompt", past), self._own(past) - prefix
-                if past < index or requests.turn_follows(index):
-                    yield ("answered", past), requests.output_tokens[requests.row(past)]
-            return
         tokens = requests.input_tokens[row]
         if plan.prefix_tokens[at]:
             yield ("prefix", int(plan.prefix_group[at])), int(plan.prefix_tokens[at])

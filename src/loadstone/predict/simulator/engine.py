@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler, Sequence
+from loadstone.workload.routing import choose_by_prefix
 
 if TYPE_CHECKING:
     import numpy as np
@@ -120,6 +121,7 @@ class Replica:
     """Drive it so: `add` an arrival when `next_s` lies behind it, else `complete` (pipeline.py) what ends then.
 
     next_s  end of the step or stretch under way; NEVER while idle
+    pauses  until then nothing is computed: all that is there waits for its blocks
     """
 
     def __init__(
@@ -133,6 +135,8 @@ class Replica:
         """Make an idle replica. `journal` None: nothing is noted, nor the steps' clock. `at_once`: the most steps
         walked over at once."""
         self.scheduler = scheduler
+        self.tiers = scheduler.tiers
+        self.pauses = False
         policy = scheduler.policy
         self.clock = Clock()
         self.next_s = NEVER
@@ -167,7 +171,7 @@ class Replica:
         scheduler = self.scheduler
         may_enter = self.steps > 1 and scheduler.open
         scheduler.add(sequence)
-        if self.next_s == NEVER:
+        if self.next_s == NEVER or self.pauses:
             self.now_s = at_s
             self.begin(*self.plan())
         elif may_enter:
@@ -202,7 +206,16 @@ class Replica:
 
     def plan(self) -> tuple[float, float, int]:
         """Schedule the next step: a, b and how many of them go on alike."""
-        return self.timed(self.scheduler.schedule())
+        if self.tiers is None:
+            return self.timed(self.scheduler.schedule())
+        return until_load([self], self.now_s, self.timed(self.schedule(self.now_s)))
+
+    def schedule(self, now_s: float, hold: bool = False) -> int:
+        """Have the scheduler decide, who is told the time where requests wait for their blocks."""
+        if self.tiers is not None:
+            self.tiers.now_s = now_s
+        self.pauses = False
+        return self.scheduler.schedule(hold)
 
     @property
     def tokens(self) -> int:
@@ -218,7 +231,8 @@ class Replica:
         decodes = scheduler.decodes if scheduler.decoding else 0
         if scheduler.chunks or (met_tokens is not None and decodes):
             chunks = [(new, done) for _, new, done in scheduler.chunks]
-            return self._step_s(decodes, scheduler.context_tokens if decodes else 0, chunks, met_tokens), 0.0, 1
+            step_s = self._step_s(decodes, scheduler.context_tokens if decodes else 0, chunks, met_tokens)
+            return step_s if self.tiers is None else self.tiers.lengthen(step_s, scheduler.cache), 0.0, 1
         if not decodes:
             return 0.0, 0.0, 0
         a, b, steps = self._stretch(decodes, scheduler.context_tokens, scheduler.growth, steps)
@@ -267,9 +281,27 @@ def step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple
     return steps, end_s
 
 
-def choose_replica(loads: list[int], turn: int, how: Route) -> int:
-    """Choose which of those with these loads takes the `turn`-th request: the next in turn, or the least busy."""
+def until_load(replicas: list[Replica], now_s: float, plan: tuple[float, float, int]) -> tuple[float, float, int]:
+    """Return the steps of a plan up to the one in which a load ends; where there are none, a pause until then."""
+    wake_s = min(each.tiers.wake_s for each in replicas if each.tiers is not None)
+    a, b, steps = plan
+    if wake_s == NEVER:
+        return plan
+    if not steps:
+        for each in replicas:
+            each.pauses = True
+        return wake_s - now_s, 0.0, 1
+    return a, b, step_at(now_s, a, b, steps, wake_s)[0] if steps > 1 else steps
+
+
+def choose_replica(
+    loads: list[int], turn: int, how: Route, sequence: Sequence | None = None, of: list[Replica] | None = None
+) -> int:
+    """Choose which of those with these loads takes the `turn`-th request: the next in turn, the least busy, or who
+    `of` the replicas has most of the prompt in its caches."""
     count = len(loads)
+    if how == "prefix" and sequence is not None and of is not None:
+        return choose_by_prefix([each.scheduler.cached_blocks(sequence) for each in of], loads, turn)
     if how == "round-robin":
         return turn % count
     return min(range(count), key=lambda at: (loads[at], (at - turn) % count))
@@ -304,10 +336,11 @@ class LockstepGroup:
         if member is None:
             self._turn += 1
             how = members[0].scheduler.policy.route
-            member = members[choose_replica([each.load for each in members], self._turn, how)]
+            loads = [each.load for each in members]
+            member = members[choose_replica(loads, self._turn, how, sequence, members)]
         may_enter = member.scheduler.open
         member.scheduler.add(sequence)
-        if self.next_s == NEVER:
+        if self.next_s == NEVER or member.pauses:
             self.now_s = at_s
             self.begin(*self.plan())
         elif may_enter and members[0].steps > 1:
@@ -351,7 +384,7 @@ class LockstepGroup:
     def plan(self) -> tuple[float, float, int]:
         """Schedule the next step of all, as Replica.plan() does."""
         most = self._longest_wait()
-        steps_of = [member.scheduler.schedule(most > 0) for member in self.members]
+        steps_of = [member.schedule(self.now_s, most > 0) for member in self.members]
         met = None
         if any(member.scheduler.chunks for member in self.members):
             # Each rank's attention waits for its own prompts; the experts take what all bring.
@@ -359,11 +392,11 @@ class LockstepGroup:
         plans = [member.timed(steps, met) for member, steps in zip(self.members, steps_of, strict=True)]
         # Those without work go along with empty steps.
         steps = min((steps for _, _, steps in plans if steps), default=0)
-        if not steps:
-            return 0.0, 0.0, 0
-        if most:
+        if steps and most:
             steps = min(steps, most)
-        a, b, _ = max(plan for plan in plans if plan[2])
+        a, b, _ = max((plan for plan in plans if plan[2]), default=(0.0, 0.0, 0))
+        if self.members[0].tiers is not None:
+            return until_load(self.members, self.now_s, (a, b, steps))
         return a, b, steps
 
     def begin(self, a: float, b: float, steps: int) -> None:

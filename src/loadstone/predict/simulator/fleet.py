@@ -12,7 +12,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.engines.handover import Link, handover_of, link_of
-from loadstone.engines.rules import Handover
+from loadstone.engines.rules import Handover, Route
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.sizing.memory import max_context
@@ -70,8 +70,18 @@ class PrefillPool(NamedTuple):
     link: Link
 
 
+def routed(policy: EnginePolicy, route: Route | None) -> EnginePolicy:
+    """Return the policy with another router; None: with its own."""
+    return policy if route is None else msgspec.structs.replace(policy, route=route)
+
+
 def fleet_of(
-    deployment: Deployment, *, acceptance: float | None = None, profile: str | None = None, offline: bool = False
+    deployment: Deployment,
+    *,
+    acceptance: float | None = None,
+    profile: str | None = None,
+    offline: bool = False,
+    route: Route | None = None,
 ) -> Fleet:
     """Make the engines of a deployment, and the times of their steps; by the user's `profile`, None: the one that is
     shipped for it. `offline`: as their own interfaces answer batches, without server and client. Of pools: those that
@@ -84,7 +94,8 @@ def fleet_of(
         ]
         return _join(deployment, rules, *made)
     coefficients = profile_of(deployment, profile)
-    policy = policy_of(deployment, acceptance=coefficients.acceptance if acceptance is None else acceptance)
+    accepted = coefficients.acceptance if acceptance is None else acceptance
+    policy = routed(policy_of(deployment, acceptance=accepted), route)
     model = StepModel(
         deployment,
         coefficients,
@@ -123,11 +134,17 @@ def _join(deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet
 
 
 def fleet_for(
-    fleet: Fleet, deployment: Deployment, lengths: NDArray[np.int64], *, acceptance: float | None = None
+    fleet: Fleet,
+    deployment: Deployment,
+    lengths: NDArray[np.int64],
+    *,
+    acceptance: float | None = None,
+    route: Route | None = None,
 ) -> Fleet:
     """Return a deployment's fleet with caches as large as they are for requests of these lengths."""
     if (pool := fleet.prefill) is None:
-        return fleet_with(deployment, policy_of(deployment, acceptance=acceptance, lengths=lengths), fleet.model)
+        policy = routed(policy_of(deployment, acceptance=acceptance, lengths=lengths), route)
+        return fleet_with(deployment, policy, fleet.model)
     models = (pool.fleet.model, fleet.model)
     made = [
         fleet_with(each.worker, policy_of(each.worker, acceptance=acceptance, lengths=lengths), model)

@@ -15,6 +15,7 @@ from collections import deque
 from operator import attrgetter
 from typing import Protocol
 
+from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Sequence, batches_of
 from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, choose_replica
 from loadstone.predict.simulator.fleet import Fleet
@@ -52,7 +53,7 @@ class Pipeline:
     def add(self, sequence: Sequence, at_s: float) -> None:
         ranks = _members(self._slots[0])
         self._turn += 1
-        rank = choose_replica(self._loads(), self._turn, ranks[0].scheduler.policy.route)
+        rank = choose_replica(self._loads(), self._turn, ranks[0].scheduler.policy.route, sequence, ranks)
         ranks[rank].scheduler.add(sequence)
         if not self._under_way:
             self.now_s = at_s
@@ -111,6 +112,12 @@ def _has_work(slot: Replica | LockstepGroup) -> bool:
 
 
 Unit = Replica | LockstepGroup | Pipeline
+
+
+def route(units: list[Unit], turn: int, how: Route, sequence: Sequence) -> Unit:
+    """Choose who takes the `turn`-th request."""
+    first = [_members(unit._slots[0])[0] if isinstance(unit, Pipeline) else _members(unit)[0] for unit in units]
+    return units[choose_replica([unit.load for unit in units], turn, how, sequence, first)]
 
 
 next_s_of = attrgetter("next_s")

@@ -28,6 +28,7 @@ from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, Re
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import Unit as _Engine
 from loadstone.predict.simulator.pipeline import engines_of, next_s_of
+from loadstone.predict.simulator.pipeline import route as choose_engine
 from loadstone.predict.simulator.run import PoolTimes
 
 _Rank = TypeVar("_Rank")
@@ -326,7 +327,7 @@ class Pools:
                 return
             rank.held_tokens = held
             rank.queue.popleft()
-            rank.add(Sequence(sequence.row, sequence.prompt_tokens, 1, sequence.keys), at_s)
+            rank.add(_prompt_of(sequence), at_s)
 
     def _computed(self, request: _Request, computed: Sequence, at_s: float) -> None:
         """Its prompt is computed."""
@@ -366,7 +367,7 @@ class Pools:
         request.prefiller.load -= 1
         prefill.held_tokens -= sequence.prompt_tokens
         self._feed(prefill, at_s)
-        sequence.keys = ()
+        sequence.segments, sequence.shared_blocks = (), 0
         if self._rules.first_by == "decode":
             sequence.emitted, sequence.target = -1, sequence.prompt_tokens - 1
         elif sequence.output_tokens == 1:
@@ -392,6 +393,11 @@ class Pools:
             self._freed[replica] = rank
 
 
+def _prompt_of(sequence: Sequence) -> Sequence:
+    """Return what a prefill worker has to do for a request."""
+    return Sequence(sequence.row, sequence.prompt_tokens, 1).share(sequence.segments, sequence.shared_blocks)
+
+
 def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[_Worker[_PrefillRank]]:
     """Return the ranks of each prefill worker."""
     tokens = fleet.policy.kv_tokens
@@ -409,3 +415,9 @@ def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[_Worker[_Prefil
 
 
 Unit = _Engine | Pools
+
+
+def route(units: list[Unit], turn: int, how: Route, sequence: Sequence) -> Unit:
+    """Choose who takes the `turn`-th request; pools have a router of their own."""
+    engines = [unit for unit in units if not isinstance(unit, Pools)]
+    return choose_engine(engines, turn, how, sequence) if engines else units[0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core.plan import Plan
+from loadstone.core.plan import PHASES, Plan
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.scheduler.running import gains
 from loadstone.predict.simulator.run import CellRun
@@ -152,7 +152,7 @@ class _Records:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        plan, run, requests = self._plan, self._run, self._run.requests
+        plan, run = self._plan, self._run
         index, row = self._index[here], self._row[here]
         end = np.where(done, self._end[here] + run.stream_s, run.stop_s)
 
@@ -165,7 +165,7 @@ class _Records:
         columns = {
             "request_id": named(index),
             "cell": pa.array(np.full(len(index), self._cell, np.int32)),
-            "phase": one_of(row >= requests.warm, "warmup", "measure"),
+            "phase": one_of(plan.phase[plan.rows(self._cell).start + row], *PHASES),
             "intended_s": pa.array(self._intended[here]),
             "sent_s": pa.array(self._sent[here]),
             "end_s": pa.array(end),

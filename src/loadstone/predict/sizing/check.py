@@ -23,6 +23,7 @@ def contradictions(deployment: Deployment, context_tokens: int | None = None) ->
     rules, model = rules_of(deployment), deployment.model
     refusals = (_with_others(deployment, rules.hardware_refusal()), rules.cache_refusal())
     lines = [*_shape(deployment), *_published(deployment), *refusals, *_draft(deployment), rules.draft_refusal()]
+    lines.append(rules.offload_refusal())
     problems = list(dict.fromkeys(line for line in lines if line is not None))
     own, length = rules.model_context, count(deployment, "max_model_len", "max_seq_len")
     if length is not None and own is not None and length > own and rules.refuses_longer:

@@ -10,7 +10,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import ENGINES, ranks, rules_of
 from loadstone.engines.sharding.kv_cache import Cache, largest
-from loadstone.engines.sharding.limits import BatchLimits, Budget, EngineLimits
+from loadstone.engines.sharding.limits import BatchLimits, Budget, EngineLimits, memory_size
 from loadstone.engines.sharding.rank import Rank
 from loadstone.predict.sizing.check import contradictions
 
@@ -172,6 +172,32 @@ def engine_limits(deployment: Deployment, context_tokens: int | None = None) -> 
     # However short they are, each takes its states.
     most = max(1, int(min(max_seqs(deployment, memory), memory.whole_requests(1))))
     return EngineLimits(tokens, blocks, block, memory.limits.max_batched_tokens, most)
+
+
+DISK_BYTES_PER_S = 7e9
+"""Of a node, whose GPUs share it: an NVMe disk on PCIe 4.0."""
+
+
+def lower_tiers(deployment: Deployment) -> dict[str, float]:
+    """Return what the tiers below one replica's KV cache hold, in tokens, and the seconds that a token takes over the
+    link to each, as Tiers has them; nothing where the deployment names none. Raises InputError.
+
+    A rank keeps the blocks of its own layout: copies of a latent cache are kept as often as there are ranks. Memory
+    and disk are the deployment's, dealt evenly over its ranks.
+    """
+    host, disk = (memory_size(deployment, name) for name in ("kv_host", "kv_disk"))
+    if host is None:
+        return {}
+    memory, limits = memory_of(deployment), engine_limits(deployment)
+    token_bytes = memory.blocks * memory.cache.block_bytes / limits.kv_tokens  # of a rank
+    each = deployment.gpus * token_bytes
+    per_node = deployment.gpus / deployment.nodes
+    return {
+        "host_tokens": int(host / each),
+        "host_token_s": token_bytes / deployment.gpu.from_host_per_s,
+        "disk_tokens": int((disk or 0) / each),
+        "disk_token_s": token_bytes * per_node / DISK_BYTES_PER_S,
+    }
 
 
 def no_room(

@@ -20,6 +20,7 @@ from loadstone.predict.sizing.memory import (
     NO_LIMIT_TOKENS,
     Memory,
     can_hold,
+    lower_tiers,
     max_context,
     max_seqs,
     memory_of,
@@ -47,6 +48,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                              the longest (kv_cache=reserved), that or none
     max_concurrent_requests  of context_tokens, held and run at once, over all replicas
     kv_capacity_tokens       that the KV caches of all replicas hold, of requests of context_tokens
+    warm_sessions            of context_tokens, whose blocks all of the KV caches hold at once, over all replicas
+    warm_sessions_host       with those that the host's memory has, where it keeps blocks too (kv_host); None: it does
+                             not
     why                      what stands against it and what would work, or what else limits it; empty: nothing
     pool, workers            of a deployment with pools: the row is one of so many workers of `prefill` or `decode`
     staging_bytes            of such a worker, room that caches on their way take: buffers beside the cache, and what
@@ -80,6 +84,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     max_context_tokens: int
     max_concurrent_requests: int
     kv_capacity_tokens: int
+    warm_sessions: int
+    warm_sessions_host: int | None
     kv_blocks: int
     block_tokens: int
     why: str
@@ -143,6 +149,8 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         max_context_tokens=longest,
         max_concurrent_requests=dp * int(min(seqs, held)),
         kv_capacity_tokens=dp * capacity,
+        warm_sessions=dp * capacity // context,
+        warm_sessions_host=_warm_with_host(deployment, context, capacity) if fits else None,
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
         why=_why(deployment, memory, _Request(taken, batch, longest, seqs), fits, wrong),
@@ -186,6 +194,16 @@ def _of_pool(row: Row, pool: DeployedPool, staging_bytes: float, held: int, prob
         pool=pool.role, workers=pool.workers, staging_bytes=_as_integer(staging_bytes), max_concurrent_requests=held,
         free_bytes=_as_integer(row.free_bytes - staging_bytes), fits=fits, why=why,
     )  # fmt: skip
+
+
+def _warm_with_host(deployment: Deployment, context: int, capacity: int) -> int | None:
+    """Count the sessions that stay warm in the KV caches or the host: what is copied when it is computed is in both,
+    what is copied when its room is wanted in one of them."""
+    offload, below = rules_of(deployment).offload, lower_tiers(deployment)
+    if offload is None or not below:
+        return None
+    host = int(below["host_tokens"])
+    return deployment.dp * (capacity + host if offload.write == "evicted" else max(capacity, host)) // context
 
 
 def _kv_bytes_per_token(deployment: Deployment) -> float:

@@ -1,24 +1,30 @@
-"""Spread over the load, and predictions under measurements."""
+"""Spread over the load, predictions under measurements, and runs by date."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 import altair as alt
 
+from loadstone.analyse.trend import ChangePoint, TrendSeries
 from loadstone.core.units import show_number
 from loadstone.report.charts.lines import CROSSED, bounds, cross_out, unit_of, warning
 from loadstone.report.charts.theme import (
+    BLUE,
     GREY,
     INK,
+    VERMILION,
     Figure,
     Row,
     colour_by,
     data,
     figure,
     load_axis,
+    seconds_unit,
     tooltips,
     wide,
 )
@@ -181,3 +187,30 @@ def _rows(points: Sequence[CellPoint], measure: Measure, scale: float) -> list[R
         for point in sorted(points, key=lambda each: each.load)
         if (value := measure.of(point)) is not None
     ]
+
+
+def trend_figure(series: TrendSeries, metric: str, changes: Sequence[ChangePoint], key: str) -> Figure:
+    """Draw one metric of a series: a point for each run, a line at the median between steps."""
+    values = [point.values[metric] or 0.0 for point in series.points]
+    unit, scale = ("tok/s", 1.0) if metric.endswith("per_s") else seconds_unit(max(values))
+    names = [point.run for point in series.points]
+    places = [names.index(change.run) for change in changes]
+    rows = [
+        {"n": at, "value": value * scale, "run": run.run, "date": run.created[:16], "release": run.release or "?"}
+        for at, (run, value) in enumerate(zip(series.points, values, strict=True), 1)
+    ]
+    levels = [
+        {"from": begin + 0.6, "to": end + 0.4, "level": median(values[begin:end]) * scale}
+        for begin, end in pairwise([0, *places, len(values)])
+    ]
+    x = alt.X("n:Q", title="runs, by date", axis=alt.Axis(tickMinStep=1, grid=False), scale=alt.Scale(nice=False))
+    y = alt.Y("value:Q", title=f"{metric.replace('_', ' ')}, {unit}", scale=alt.Scale(zero=False))
+    told = tooltips(("run:N",), ("date:N",), ("release:N",), ("value:Q", unit, ".4~g"))
+    points = alt.Chart(data(rows)).mark_point(color=BLUE).encode(x=x, y=y, tooltip=told)
+    lines = alt.Chart(data(levels)).mark_rule(color=INK).encode(x="from:Q", x2="to:Q", y="level:Q")
+    steps = alt.Chart(data([{"at": place + 0.5} for place in places]))
+    rules = steps.mark_rule(color=VERMILION, strokeDash=[5, 4]).encode(x="at:Q")
+    title, layers = f"{metric}, {series.load.label}", [points, lines, *([rules] if places else [])]
+    notes = [series.setup, "line: the median between steps; dashed: a step; a point: a run"]
+    summary = f"{metric} of {len(values)} runs with {len(places)} steps"
+    return figure(key, title, notes, layers, section="trend", summary=summary)

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from loadstone.analyse.compare.price import Prices, dollars_per_hour
+from loadstone.analyse.compare.price import Prices, dollars_per_hour, weigh_tokens
 from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.plan import Load, LoadKind
-from loadstone.core.summary import CellSummary, Roofline, ServerFigures, Window
+from loadstone.core.summary import Accuracy, CellSummary, Roofline, ServerFigures, Window
 from loadstone.core.units import show_seconds
 from loadstone.report.data.statistic import Estimate, energy, latency, price, round_count, throughput
 from loadstone.report.data.wording import clean, count, join
@@ -51,7 +51,8 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     slo         the bounds that were asked for
     dollars_per_hour  of all its GPUs, where prices are given and its own is known
     dollars_*   for a million tokens
-    j_output    joules for an output token, of all GPUs that were watched
+    j_output    joules for an output token, of all GPUs that were watched; j_total: for an input or output token
+    dollars_input  what a million input tokens must be sold for, see price.weigh_tokens()
     architecture  the catalogue's name for the model, where the user declared it and the server has another
     basis       of a prediction, what it rests on: see ratio.basis()
     study       a study's name for its setup
@@ -96,7 +97,9 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     dollars_per_hour: float | None
     dollars_output: Estimate | None
     dollars_total: Estimate | None
+    dollars_input: Estimate | None
     j_output: Estimate | None
+    j_total: Estimate | None
     basis: Basis | None
     architecture: str
     how: str
@@ -162,6 +165,11 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     def roofline(self) -> Roofline:
         """The time and the work that the hardware allows, and the share of it that was used."""
         return self.cells[0].roofline or Roofline()
+
+    @property
+    def graded(self) -> Accuracy | None:
+        """Tell how many answers were right: of repeats those of the first."""
+        return self.cells[0].graded
 
     @property
     def server(self) -> ServerFigures | None:
@@ -304,7 +312,9 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         dollars_per_hour=dollars,
         dollars_output=price(dollars, output),
         dollars_total=price(dollars, total),
+        dollars_input=price(dollars, output, weigh_tokens(longer, metrics)),
         j_output=energy(window.j_per_output_token, delivered),
+        j_total=energy(window.j_per_total_token, delivered),
         basis=basis(run.info, facts, [kind, cell.load.value, how]),
         architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
         how=how,

@@ -14,7 +14,10 @@ from loadstone.analyse.compare.ratio import pooled, reach
 from loadstone.report.data.points import CellPoint, alike, reduce_known
 from loadstone.report.data.statistic import REPEATS, Estimate
 
-_STATS = ("ttft", "tpot", "itl", "e2e", "output", "total", "dollars_output", "dollars_total", "j_output")
+_STATS = (
+    "ttft", "tpot", "itl", "e2e", "output", "total", "dollars_output", "dollars_total",
+    "dollars_input", "j_output", "j_total",
+)  # fmt: skip
 
 
 def merge(points: Sequence[CellPoint]) -> CellPoint:

@@ -116,9 +116,10 @@ def throughput(metrics: Metrics, window: Window, name: RateName, kind: LoadKind)
     return msgspec.structs.replace(made, sampling_margin=sampling, model_margin=model)
 
 
-def price(dollars: float | None, rate: Estimate | None) -> Estimate | None:
-    """Price a million tokens of what costs `dollars` per hour: the more at the rate's low end."""
-    value = per_million(dollars, rate.value) if rate is not None else None
+def price(dollars: float | None, rate: Estimate | None, weight: float | None = 1.0) -> Estimate | None:
+    """Price a million tokens of what costs `dollars` per hour: the more at the rate's low end. `weight`: tokens that
+    are paid for, for each of the rate's."""
+    value = per_million(dollars, rate.value * weight) if rate is not None and weight is not None else None
     return None if value is None or rate is None else _inverse(value, rate)
 
 

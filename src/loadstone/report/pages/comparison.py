@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
+from loadstone.analyse.compare.answers import tell_answers
 from loadstone.analyse.compare.result import (
     BoundResult,
     CellResult,
@@ -42,13 +43,33 @@ def render(comparison: Comparison) -> list[Shown]:
     parts.append("Setup:" if comparison.setup else f"Setup: the same{known}")
     parts += [f"  {line}" for line in setup_lines(comparison.setup)]
     parts += [part for table in metric_tables(comparison) for part in (table.title, table)]
+    parts += answer_lines(comparison)
     parts += [f"only {line}" for line in unmatched_lines(comparison)]
     if any(row.p is not None for cell in comparison.cells for row in cell.metrics):
         parts.append(explain_heads(comparison))
     parts += explain_conclusions(comparison)
     parts += [f"{one.kind}: {one.evidence}. {one.remedy}" for one in comparison.findings]
-    parts += [f"{bound.bound}: {_bound_result(bound)}" for bound in comparison.fail_on or ()]
+    parts += [f"{bound.bound}: {explain_bound(bound)}" for bound in comparison.fail_on or ()]
     return parts
+
+
+def answer_lines(comparison: Comparison) -> list[str]:
+    """Say of each load with graded answers whether they are still right, and how alike they are."""
+    lines = []
+    for cell in comparison.cells:
+        if (answers := cell.answers) is UNSET:
+            continue
+        lines.append(f"answers at {cell.load.label}: {tell_answers(answers)}")
+        again = "" if answers.identical_again is None else f" (A against A {answers.identical_again:.0%})"
+        parts = [f"{answers.identical:.0%} identical{again}"]
+        if answers.first_difference is not None:
+            parts.append(f"others part at token {answers.first_difference:.0f} or so")
+        if answers.length is not None:
+            parts.append(
+                f"{answers.length:.3f} times as long ({answers.length_low:.3f} to {answers.length_high:.3f})"
+            )
+        lines.append(f"  {', '.join(parts)}")
+    return lines
 
 
 def metric_tables(comparison: Comparison) -> list[Table]:
@@ -88,7 +109,7 @@ def unmatched_lines(comparison: Comparison) -> list[str]:
     return [f"{name} has {name_loads(loads)}" for name, loads in sides if loads]
 
 
-def _bound_result(bound: BoundResult) -> str:
+def explain_bound(bound: BoundResult) -> str:
     """Say whether a bound of --fail-on is met, and why not."""
     where = f" at {', '.join(bound.at)}" if bound.at else ""
     how = " (by point values, untested)" if bound.untested else ""

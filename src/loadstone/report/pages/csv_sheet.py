@@ -21,7 +21,7 @@ _COLUMNS = {
     **{name: name for name in (*_TOTALS, *_SLO)},
     **{f"{name}_tokens_per_s_{end}": f"{name}.{end}" for name in ("output", "total") for end in ("low", "high")},
     **{name: f"roofline.{name.removeprefix('light_')}" for name in ("light_tpot_s", "light_ttft_s", "mbu", "mfu")},
-    **{f"j_per_output_token{end}": f"j_output.{each}" for end, each in _ENDS.items()},
+    **{f"j_per_{of}_token{end}": f"j_{of}.{each}" for of in ("output", "total") for end, each in _ENDS.items()},
     "gpu_power_w": "power_w",
 }
 """Each column, and where a point has it."""
@@ -32,6 +32,7 @@ _PRICES = {
         for kind in ("output", "total")
         for end, each in _ENDS.items()
     },
+    "list_price_input": "dollars_input.value",
 }
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse import imported_run
-from loadstone.analyse.compare.price import Prices, without_price
+from loadstone.analyse.compare.price import Prices, list_prices, without_price
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
+from loadstone.core.units import show_seconds
 from loadstone.core.version import __version__
 from loadstone.report.charts.bands import spread
 from loadstone.report.charts.inside import cumulative, gaps, timeline
@@ -176,6 +177,7 @@ class Report(msgspec.Struct, kw_only=True):
                 "dollars_per_hour": point.dollars_per_hour,
                 "dollars_per_million_output_tokens": _price(point.dollars_output),
                 "dollars_per_million_total_tokens": _price(point.dollars_total),
+                "list_prices": list_prices(point.dollars_input.value) if point.dollars_input else None,
             }
             for point in self.points
         ]
@@ -339,6 +341,7 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
         ("deployment", facts.label),
         ("declared by the user", facts.stated),
         ("endpoint", target.endpoint if target else None),
+        ("start-up", show_seconds(settings.provenance.start_up_s) if settings.provenance.start_up_s else None),
         ("longest context", f"{target.max_model_tokens} tokens" if target and target.max_model_tokens else None),
         ("precision", join(facts.weights_dtype, kv)),
         ("plan", f"{info.plan_id}, seed {info.seed}" if info.plan_id else None),

@@ -1,10 +1,11 @@
-"""The self-test's two tables, and what their columns mean."""
+"""Shows this host: the self-test's two tables, and what their columns mean; what it has and lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from loadstone.analyse.client_accuracy import Selftest, SelftestRow, Shift
+from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.table import Shown, Table, table_of
 
@@ -58,3 +59,16 @@ def _both(shift: Shift | None) -> tuple[float | None, float | None]:
 
 def _times(*values: float | None) -> list[str]:
     return [show_seconds(value, 2) for value in values]
+
+
+_MARKS = {"ok": "yes", "missing": "no", "warning": "look"}
+
+
+def render_checks(checks: Iterable[tuple[str, str, str, str, str | None]]) -> Table:
+    """Show a row for each check of `doctor`: (group, name, state, what was found, what to do)."""
+    rows, before = [], ""
+    for group, name, state, found, remedy in checks:
+        text = excerpt(f"{found}: {remedy}" if remedy else found, 300)
+        rows.append(["" if group == before else group, name, _MARKS[state], text])
+        before = group
+    return Table(heads=["", "", "", "found, and what to do"], align="nnnw", rows=rows)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse.stored_run import StoredRun
+from loadstone.core.summary import Accuracy
 from loadstone.core.units import show_load, show_number, show_seconds
 from loadstone.report.data.frames import (
     DOLLARS,
@@ -178,7 +179,7 @@ def cells(points: Sequence[CellPoint], *, key: str = "cells", title: str = "All 
     ]
     heads, align, texts = zip(*columns, strict=True)
     shared = " · ".join(list_common(points)) if run and points else ""
-    notes = [*([f"All rows: {shared}."] if shared else []), *_notes(points)]
+    notes = [*([f"All rows: {shared}."] if shared else []), *_notes(points), *_front(points)]
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are not shown; --format csv has all")
     rows = [list(row) for row in zip(*texts, strict=True)]
@@ -284,6 +285,28 @@ _GOALS: tuple[tuple[str, Measure, Callable[[float | None], str]], ...] = (
     ("TTFT", TTFT, show_seconds),
     ("TPOT", TPOT, show_seconds),
 )
+
+
+def _show_right(graded: Accuracy | None) -> str:
+    return "-" if graded is None or graded.accuracy is None else f"{100 * graded.accuracy:.1f}"
+
+
+def _front(points: Sequence[CellPoint]) -> list[str]:
+    """Name the cells than which no other has more throughput and no fewer right answers."""
+    known = [(each.output.value, each.graded.accuracy, each) for each in points if each.output and each.graded]
+    sound = [(speed, right or 0.0, each) for speed, right, each in known if not each.failed]
+    front = [
+        f"{each.study or each.label or f'run {each.number}'} at {load_label(each)}"
+        for speed, right, each in sound
+        if not any(a >= speed and b >= right and (a, b) != (speed, right) for a, b, _ in sound)
+    ]
+    return (
+        [f"Neither faster with as many right answers nor the reverse: {clean(', '.join(front), 600)}."]
+        if front
+        else []
+    )
+
+
 _INTERVAL = "interval"
 WARNED = "†"
 _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
@@ -297,8 +320,16 @@ _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     ("$/M output", "r", lambda point: _number(point.dollars_output)),
     (_INTERVAL, "u", lambda point: _bounds(point.dollars_output, show_number)),
     ("$/M total", "u", lambda point: _number(point.dollars_total)),
+    ("$/M list in", "u", lambda point: _number(point.dollars_input)),
     ("J/token", "r", lambda point: _number(point.j_output)),
+    ("J/token total", "u", lambda point: _number(point.j_total)),
     ("GPUs' W", "u", lambda point: show_number(point.power_w)),
+    ("right %", "r", lambda point: _show_right(point.graded)),
+    (
+        "95 % right",
+        "u",
+        lambda point: f"{100 * each.low:.1f}–{100 * each.high:.1f}" if (each := point.graded) else "-",
+    ),
     ("TTFT", "r", lambda point: _value(point.ttft)),
     (_INTERVAL, "u", lambda point: _bounds(point.ttft)),
     ("p99", "u", lambda point: _p99(point.ttft, point)),
@@ -333,12 +364,14 @@ _EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
     (
         lambda point: point.dollars_per_hour is not None,
         "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
-        "deployment, over the throughput beside it; the interval is that of the output throughput.",
+        "deployment, over the throughput beside it; the interval is that of the output throughput. List in: what "
+        "input tokens must be sold for to pay for the GPUs, where an output token costs 4 times as much, one from a "
+        "prefix cache a tenth.",
     ),
     (
         lambda point: point.power_w is not None,
-        "J/token: energy of all GPUs that were read, over the output tokens, in the window of the throughput; "
-        "W: their mean power over the cell, its warm-up included.",
+        "J/token: energy of all GPUs that were read, over the output tokens (total: and input tokens), in the window "
+        "of the throughput; W: their mean power over the cell, its warm-up included.",
     ),
 )
 """What some columns mean, where a cell has a number in them."""

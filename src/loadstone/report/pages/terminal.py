@@ -53,6 +53,8 @@ def render(summary: Summary) -> list[Shown]:
     findings: list[Finding] = []
     tables = [_table(cells, findings)]
     tables += [_parts(cells, *named) for named in _PARTS if any(named[0](cell) for cell in cells)]
+    if any(cell.graded for cell in cells):
+        tables.append(answers(list(zip(_loads(cells)[1], cells, strict=True)), _loads(cells)[0]))
     if cells[0].dialect is not None:
         tables.append(_dialect(cells))
     lines = [*_definitions(cells, summary.source == "simulated"), *_first_token(summary.first_token)]
@@ -193,6 +195,35 @@ _PARTS: tuple[tuple[_PartsOf, str, Callable[[Any], str]], ...] = (
 """Of what a cell has parts, the head of their column, and the name of one."""
 
 
+def answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
+    """Make one row for each cell with graded answers, named by its load, and one for each kind of question there."""
+    shown = []
+    for load, cell in rows:
+        if (graded := cell.graded) is None:
+            continue
+        part = graded.part
+        every = [("", graded.questions, graded.accuracy, graded.low, graded.high)]
+        every += [(task.task, task.questions, task.accuracy, task.low, task.high) for task in graded.tasks]
+        for task, questions, accuracy, low, high in every:
+            whole = not task
+            shown.append(
+                [
+                    (f"{head} · answers", f"{load} · {excerpt(task or 'all', 40)}"),
+                    ("graded", str(questions)),
+                    ("right %", "-" if accuracy is None else f"{100 * accuracy:.1f}"),
+                    ("95 %", f"{100 * low:.1f}–{100 * high:.1f}"),
+                    ("in form %", f"{100 * graded.strict:.1f}" if whole and graded.strict is not None else "-"),
+                    ("cut", str(graded.cut) if whole else ""),
+                    ("failed", str(graded.failed) if whole else ""),
+                    ("unparsed", str(graded.unparsed) if whole else ""),
+                    ("of requests", f"{graded.share:.1%}" if whole else ""),
+                    ("TTFT p50", _p50(part.ttft_s) if whole and part else "-"),
+                    ("E2E p50", _p50(part.e2e_s) if whole and part else "-"),
+                ]
+            )
+    return table_of(shown, f"{head} · answers")
+
+
 def _dialect(cells: Sequence[CellSummary]) -> Table:
     """Make a table of another tool's numbers, a column for each cell, each with its definition."""
     dialects = [cell.dialect for cell in cells if cell.dialect is not None]
@@ -291,13 +322,15 @@ def _roofline(cells: Sequence[CellSummary]) -> str:
 def _energy(cells: Sequence[CellSummary]) -> str:
     """Write the power that GPUs drew, in the order of the loads."""
     power = [cell.gpu.power_w.mean if cell.gpu and cell.gpu.power_w else None for cell in cells]
-    energy = [(cell.steady or cell.metrics).j_per_output_token for cell in cells]
+    windows = [cell.steady or cell.metrics for cell in cells]
     if all(value is None for value in power):
         return ""
     gpus = max(cell.gpu.gpus if cell.gpu else 0 for cell in cells)
     text = f"{gpus} GPU{'s' * (gpus > 1)} drew {', '.join(map(show_number, power))} W"
-    if any(value is not None for value in energy):
-        text += f" · {', '.join(map(show_number, energy))} J per output token"
+    for name in ("output", "total"):
+        energy = [getattr(window, f"j_per_{name}_token") for window in windows]
+        if any(value is not None for value in energy):
+            text += f" · {', '.join(map(show_number, energy))} J per {name} token"
     return text
 
 

@@ -43,7 +43,7 @@ class LocalMachine:
             )
         with RunningEngine(commands, folder) as running:
             running.wait_ready(self._ready_s)
-            made = provenance.of_launch(commands)
+            made = provenance.of_launch(commands, start_up_s=running.start_up_s)
             yield RunningLaunch(running.url, running.handle, running.check, None, made, commands.model)
 
     def release(self, left: Handle) -> None:

@@ -96,7 +96,7 @@ class RayMachine:
                 with _start_ranks(ray, commands, actors, folder, self._machine.setup, taken_up) as ranks:
                     ranks.wait_ready(self._limits.ready)
                     with self._client(ray, actors[0], folder, ranks.check) as sender:
-                        made = provenance.of_launch(commands, here=False)
+                        made = provenance.of_launch(commands, here=False, start_up_s=ranks.start_up_s)
                         yield RunningLaunch(
                             commands.url, handle | {"url": commands.url}, ranks.check, sender, made, commands.model
                         )

@@ -114,7 +114,7 @@ class SlurmMachine:
             with SlurmRanks(_fill_address(commands, job.addresses), folder, job) as ranks:
                 ranks.wait_ready(self._limits.ready, look=ranks.check_job)
                 with self._client(job, folder, ranks.check) as sender:
-                    made = provenance.of_launch(ranks.launch, here=False)
+                    made = provenance.of_launch(ranks.launch, here=False, start_up_s=ranks.start_up_s)
                     yield RunningLaunch(
                         ranks.url,
                         handle | {"job": job.id, "url": ranks.url},

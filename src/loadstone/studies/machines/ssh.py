@@ -112,7 +112,7 @@ class SshMachine:
             with _start_ranks(commands, ranks, folder, self._machine.setup) as running:
                 running.wait_ready(self._limits.ready)
                 sends = SshClient(sender, self._machine, folder, running.check) if sender else None
-                made = provenance.of_launch(commands, here=False)
+                made = provenance.of_launch(commands, here=False, start_up_s=running.start_up_s)
                 yield RunningLaunch(
                     commands.url,
                     {"url": commands.url, "hosts": list(names)},

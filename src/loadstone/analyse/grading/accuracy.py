@@ -1,0 +1,162 @@
+"""Counts the graded answers of a run's cells, and finds loads under which they are wrong."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.analyse import metrics
+from loadstone.analyse.grading.paired import AnswerPairs, adjust, pair_answers, tell, why_undecided
+from loadstone.analyse.grading.pairs import wilson
+from loadstone.analyse.run_facts import mapping
+from loadstone.analyse.verdict.finding import finding
+from loadstone.core import arrays, run_folder
+from loadstone.core.plan import CHECK, Plan
+from loadstone.core.record import RunInfo
+from loadstone.core.run_folder import GradedAnswer
+from loadstone.core.summary import Accuracy, CellSummary, Finding, Part, TaskAccuracy
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FORM = 0.01
+"""Difference between answers right however said and in the form asked for, from which it is told."""
+_SAME_TEXT, _LEAST_SAME = 0.8, 10
+"""Share and least number of different questions with one wrong answer, from which no model answers."""
+
+
+def grade_cells(
+    folder: Path, info: RunInfo, plan: Plan, cells: Mapping[int, CellSummary]
+) -> dict[int, list[Finding]]:
+    """Add to each cell, by its number, what its graded answers tell; return findings about them."""
+    if info.source == "simulated" and (plan.phase == CHECK).any():
+        return {number: [finding("answers_simulated", "graded prompts take their time here")] for number in cells}
+    if info.source != "measured" or not (plan.phase == CHECK).any():
+        return {}
+    every = run_folder.read_answers(folder)
+    answers = {number: [each for each in every if each.cell == number] for number in cells}
+    pairs, least = _against_lightest(cells, answers), (info.settings.check or {}).get("least")
+    found = {}
+    for number, cell in cells.items():
+        cell.graded = _accuracy(folder, info, plan, number, answers[number])
+        found[number] = list(_find(cell.graded, least, answers[number], pairs.get(number)))
+    return found
+
+
+def _accuracy(folder: Path, info: RunInfo, plan: Plan, number: int, answers: Sequence[GradedAnswer]) -> Accuracy:
+    told, settings = mapping(plan.workload.get("check")), info.settings.check or {}
+    phases = plan.phase[plan.rows(number).start : plan.rows(number).stop]
+    ended = [each for each in answers if each.ended]
+    tasks = sorted({each.task for each in ended})
+    failed = len(answers) - len(ended)
+    shares = _shares(ended)
+    return Accuracy(
+        name=str(told.get("name", "")), share=float((phases == CHECK).sum() / (phases > 0).sum()),
+        asked=len(answers), failed=failed, cut=sum(each.cut for each in ended),
+        thinking=sum(each.thinking for each in ended),
+        unparsed=sum(not (each.parsed or each.cut or each.thinking) for each in ended),
+        crossed=sum(each.crossed for each in ended),
+        strict=sum(each.strict for each in ended) / len(ended) if ended else None,
+        temperature=settings.get("temperature"),
+        undecided=why_undecided(len(answers), failed, ended) if answers else "no answers were kept",
+        tasks=[
+            TaskAccuracy(task=task, **_shares([each for each in ended if each.task == task]))
+            for task in tasks if len(tasks) > 1
+        ],
+        part=_part(folder, info, number),
+        **shares,
+    )  # fmt: skip
+
+
+def _shares(answers: Sequence[GradedAnswer]) -> dict[str, Any]:
+    """Count different questions and the share that is answered right, with its interval; a question counts once, by
+    the mean of its answers.
+    """
+    by_question: dict[str, list[bool]] = defaultdict(list)
+    for each in answers:
+        by_question[each.question].append(each.right)
+    right = sum(sum(group) / len(group) for group in by_question.values())
+    low, high = wilson(right, len(by_question))
+    accuracy = right / len(by_question) if by_question else None
+    return {"questions": len(by_question), "accuracy": accuracy, "low": low, "high": high}
+
+
+def _part(folder: Path, info: RunInfo, number: int) -> Part | None:
+    """Compute the latencies of graded requests, which are those of the phase `check`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def read() -> Iterator[pa.RecordBatch]:
+        for batch in run_folder.read_records(folder, number, arrays.COLUMNS):
+            chosen = batch.filter(pc.equal(batch["phase"], "check"))
+            phase = pa.array(["measure"] * chosen.num_rows, pa.string())
+            yield chosen.set_column(chosen.schema.get_field_index("phase"), "phase", phase)
+
+    def keys(batch: pa.RecordBatch) -> NDArray[np.int64]:
+        return np.zeros(batch.num_rows, np.int64)
+
+    return metrics.parts(read, keys, streams=info.streams).get(0)
+
+
+# --- findings -------------------------------------------------------------------------------------------------------
+
+
+def _against_lightest(
+    cells: Mapping[int, CellSummary], answers: Mapping[int, Sequence[GradedAnswer]]
+) -> dict[int, AnswerPairs]:
+    """Pair each load's answers with those of the lightest load of its kind."""
+    found = {}
+    for number, cell in cells.items():
+        alike = [other for other, each in cells.items() if each.load.kind == cell.load.kind]
+        lightest = min(alike, key=lambda other: cells[other].load.value)
+        if lightest != number and (pairs := pair_answers(answers[lightest], answers[number])):
+            found[number] = pairs
+    adjust(found.values())
+    return found
+
+
+def _find(
+    graded: Accuracy, least: object, answers: Sequence[GradedAnswer], pairs: AnswerPairs | None
+) -> Iterator[Finding]:
+    if graded.crossed:
+        evidence = f"{graded.crossed} of {graded.asked} answers have the number that another request asks for"
+        yield finding("answers_wrong.crossed", evidence)
+    firsts = {each.question: each.digest for each in answers if each.ended}
+    same = max(Counter(firsts.values()).values(), default=0)
+    if same >= max(_LEAST_SAME, _SAME_TEXT * len(firsts)) and (graded.accuracy or 0) < 0.5:
+        yield finding("answers_identical.graded", f"{same} of {len(firsts)} different questions got the same answer")
+    if graded.undecided is not None:
+        yield finding("answers_undecided", f"{graded.undecided}: no verdict on the {graded.asked} graded ones")
+        return
+    if isinstance(least, int | float) and graded.high < least:
+        worst = min(graded.tasks, key=lambda task: task.accuracy or 0, default=None)
+        where = f"; lowest {worst.task}, {worst.accuracy or 0:.1%} of {worst.questions}" if worst else ""
+        yield finding("answers_wrong", f"{show_accuracy(graded)}, and at least {least:.1%} should be{where}")
+    elif pairs is not None and (worse := pairs.worse):
+        yield finding("answers_wrong.load", f"fewer answers are right than at the run's lightest load: {tell(worse)}")
+    if pairs is not None and pairs.drifts:
+        yield finding("length_drifts", f"{show_drift(pairs)} at the run's lightest load, to the same questions")
+    right = sum(each.right for each in answers) / max(1, graded.asked - graded.failed)
+    if graded.strict is not None and right - graded.strict > _FORM:
+        evidence = f"{right:.1%} are right, and {graded.strict:.1%} in the form that was asked for"
+        yield finding("answers_in_other_form", evidence)
+
+
+def show_accuracy(graded: Accuracy) -> str:
+    """Write `94.0 % of 500 questions are answered right (95 %: 91.6 to 95.8 %)`."""
+    return (
+        f"{100 * (graded.accuracy or 0):.1f} % of {graded.questions} questions are answered right "
+        f"(95 %: {100 * graded.low:.1f} to {100 * graded.high:.1f} %)"
+    )
+
+
+def show_drift(pairs: AnswerPairs) -> str:
+    """Write `answers are 0.80 times as long (95 %: 0.78 to 0.83) as`."""
+    return (
+        f"answers are {pairs.length:.2f} times as long (95 %: {pairs.length_low:.2f} to {pairs.length_high:.2f}) as"
+    )

@@ -1,0 +1,88 @@
+"""Shows trends: each step in a sentence, each series in a row, and a page with a picture of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadstone.analyse.trend import ChangedMetric, ChangePoint, Trend
+from loadstone.core.errors import InputError
+from loadstone.core.files import explain_os_error
+from loadstone.core.units import show_number, show_seconds
+from loadstone.report.data.wording import clean, count
+from loadstone.report.table import Shown, Table
+
+_MOST_SERIES = 12
+"""Series that a page draws, those with steps first."""
+_DRAWN = ("tpot_p50", "ttft_p50", "output_tokens_per_s")
+
+
+def render(trend: Trend) -> list[Shown]:
+    """Show the steps, then the series."""
+    return [_head(trend), *map(_sentence, trend.changes), table_series(trend), _note(trend)]
+
+
+def _head(trend: Trend) -> str:
+    tested = sum(each.why_not_tested is None for each in trend.series)
+    if not tested:
+        return "Nothing could be tested: too few runs of one setup at one load."
+    worse = sum(change.worse for change in trend.changes)
+    return f"Changes: {len(trend.changes) or 'none'} in {count(tested)} series, {worse or 'none'} for the worse."
+
+
+def _sentence(change: ChangePoint) -> str:
+    before, after = change.releases
+    release = f", from {before or '?'} to {after or '?'}" if before != after else ""
+    parts = ", ".join(_show(metric) for metric in change.metrics)
+    return (
+        f"Since {clean(change.run)} ({change.created[:10]}{clean(release, 80)}), {clean(change.setup, 120)} at "
+        f"{change.load.label}: {parts}; {change.runs[0]} runs before and {change.runs[1]} after, p = {change.p:.1g}."
+    )
+
+
+def _show(metric: ChangedMetric) -> str:
+    show = show_number if metric.metric.endswith("per_s") else show_seconds
+    verdict = "worse" if metric.worse else "better"
+    share = f"{100 * (metric.ratio - 1):+.1f} %, {verdict}".replace("-", "−")
+    return f"{metric.metric} {show(metric.before)} → {show(metric.after)} ({share})"
+
+
+def table_series(trend: Trend) -> Table:
+    """Make a row for each series."""
+    rows = []
+    for at, each in enumerate(trend.series):
+        steps = sum(change.series == at for change in trend.changes)
+        left_out = f"; {each.left_out} left out for errors" if each.left_out else ""
+        result = (each.why_not_tested or f"{steps or 'no'} change{'s' * (steps > 1)}") + left_out
+        rows.append([clean(each.setup, 120), each.load.label, str(len(each.points)), result])
+    heads = ["setup", "load", "runs", "result"]
+    return Table(key="series", title="Series", heads=heads, align="wwrw", rows=rows, words=True)
+
+
+def _note(trend: Trend) -> str:
+    return (
+        f"Where nothing changed, the chance of any alarm is at most {100 * trend.false_alarms:g} %, over all "
+        "metrics, places and series together, if runs are exchangeable: a machine that drifts changes too."
+    )
+
+
+def write_page(trend: Trend, path: Path) -> None:
+    """Write the page. Raises InputError where it cannot be written."""
+    from loadstone.report.charts.bands import trend_figure
+    from loadstone.report.pages.html import frame_page, render
+
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"-o {path}: a trend is an HTML page; name it e.g. trend.html")
+    of = {at: [change for change in trend.changes if change.series == at] for at in range(len(trend.series))}
+    shown = sorted((at for at, each in enumerate(trend.series) if each.points), key=lambda at: (not of[at], at))
+    figures = [
+        trend_figure(trend.series[at], metric, of[at], f"trend-{at}-{metric}")
+        for at in shown[:_MOST_SERIES]
+        for metric in _DRAWN
+        if metric in trend.series[at].metrics
+    ]
+    content = render(
+        "trend.html", head=_head(trend), sentences=list(map(_sentence, trend.changes)), figures=figures,
+        series=table_series(trend), note=_note(trend), hidden=len(shown[_MOST_SERIES:]),
+    )  # fmt: skip
+    with explain_os_error(f"-o {path}: cannot be written", "name another file"):
+        path.write_text(frame_page("Trend", content), encoding="utf-8")

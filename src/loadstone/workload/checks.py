@@ -1,0 +1,353 @@
+"""Questions whose answers can be graded, from a file or made from a seed, and their places in a plan.
+
+A file is JSONL or a JSON array, gzip or not. The first fields that fit tell what an item is:
+
+{"question", "answer": "… #### N"}                     GSM8K: a number
+{"question", "choices" | "options", "answer" | …}      multiple choice: MMLU, MMLU-Pro, ARC
+{"input", "outputs": [text, …]}                        RULER: needles that the answer has to name
+{"messages" | "prompt", "grade", "answer", …}          an item of one's own; see GRADES
+
+A question's row in a plan has the phase `check`. Its text there is an object with `messages`, further fields of the
+body (`tools`, `stop`), and under `check` what the grader needs, which is never sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.core.errors import InputError
+from loadstone.core.plan import CHECK, Blocks, Plan
+from loadstone.workload.dataset import ItemError, kind_of, pieces, value_of
+from loadstone.workload.files import open_bytes
+
+GENERATED = "generated"
+"""Names the built-in set in place of a file."""
+GRADES = ("number", "letter", "text", "exact", "json", "schema", "tool", "needle")
+LETTERS = "ABCDEFGHIJ"
+_GIVE = "give JSONL, a question with its answer on each line"
+_MOST_QUESTIONS = 100_000
+_MOST_BYTES, _MOST_ITEM_BYTES = 1 << 28, 1 << 22
+_GENERATED_QUESTIONS = 1000
+_SHORT, _LONG = 128, 1024
+"""Tokens that an answer may have where its item does not say: of texts and needles, and of all that is reasoned."""
+_GSM8K_END = "End your response with the answer on the last line, formatted as: #### [number]"
+_LETTER_END = 'End your response with "The answer is (X)", where X is the letter of the right option.'
+_BODY = ("tools", "tool_choice", "response_format", "stop")
+"""Fields of an item that its request has too."""
+_SLOW = re.compile(r'"pattern(?:Properties)?":[^\n]{0,2000}?\([^()"]*[+*}][^()"]*\)[+*{]')
+"""A repetition within another, over which a hostile answer can make a search take for ever."""
+_NUMBER = re.compile(r"-?\$?[0-9][0-9,]{0,100}(\.[0-9]{1,100})?\.?")
+
+
+class Question(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Holds what the grader of an answer needs. `task`: questions of a kind are counted together.
+
+    answer  a number, letter or text; of a needle a list of texts; of json any value; of a tool the call, if known
+    """
+
+    id: str
+    grade: str
+    task: str
+    answer: Any = None
+    schema: Any = None
+    tools: list[Any] = []
+
+
+class CheckSet(NamedTuple):
+    """Questions to mix into a load: `texts` as a plan has them, the most tokens of each answer, and how many of them
+    each cell is to have; None: as many as fit."""
+
+    name: str
+    sha256: str
+    texts: list[str]
+    max_tokens: list[int]
+    asked: int | None
+
+
+def question_of(text: str) -> Question:
+    """Read the question of a plan's row of the phase `check`. Raises InputError where it is none."""
+    try:
+        return msgspec.convert(msgspec.json.decode(text)["check"], Question)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"a graded prompt of the plan cannot be read ({error}); measure again") from None
+
+
+def read_checks(given: str, *, seed: int, prompt_tokens: int, most_tokens: int | None) -> CheckSet:
+    """Read the questions of `FILE[:N]` or `generated[:N]`, in an order that follows from the seed.
+
+    `prompt_tokens`: about how long prompts of the load are, for the generated ones that look something up in a long
+    prompt. `most_tokens`: of each answer, in place of what items say. Raises InputError, one line.
+    """
+    name, colon, count = given.rpartition(":")
+    if not colon or not count.strip().isdecimal() or Path(given).exists():
+        name, count = given, ""
+    asked = int(count[:12]) if count else None
+    if asked is not None and not 1 <= asked <= _MOST_QUESTIONS:
+        raise InputError(f"--check {given}: write FILE:N with 1 to {_MOST_QUESTIONS:,} questions")
+    if name == GENERATED:
+        items = generate(asked or _GENERATED_QUESTIONS, seed, prompt_tokens)
+        sha256 = hashlib.sha256(msgspec.json.encode(items)).hexdigest()
+    else:
+        items, sha256 = _read(Path(name), asked, seed)
+    if asked is not None and len(items) < asked:
+        raise InputError(f"--check {given}: the file has {len(items):,} questions; ask for no more")
+    limits = [most_tokens or limit for _, limit in items]
+    texts = [msgspec.json.encode(item).decode() for item, _ in items]
+    return CheckSet(Path(name).name, sha256, texts, limits, asked)
+
+
+_Item = tuple[dict[str, Any], int]
+"""The object that a plan has of a question, and the most tokens of its answer."""
+
+
+def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
+    with open_bytes(path, _GIVE) as (stream, sha256):
+        kind = kind_of(path, stream)
+        if kind == "text":
+            raise InputError(f"{path}: plain text has no answers to grade by; {_GIVE}")
+        if asked is None and path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"--check {path}: over {_MOST_BYTES:,} bytes; say how many questions, FILE:N")
+        kept = _sample(((at, bytes(each)) for at, each in pieces(path, stream, kind, False)), asked, seed, path)
+    items, unit = [], "line" if kind == "lines" else "element"
+    for number, data in kept:
+        if len(data) > _MOST_ITEM_BYTES:
+            raise InputError(f"--check {path}, {unit} {number}: over {_MOST_ITEM_BYTES:,} bytes; shorten it")
+        try:
+            items.append(_item(value_of(data, kind), number))
+        except ItemError as error:
+            raise InputError(f"--check {path}, {unit} {number}: {error}") from None
+    if not items or len({item["check"].id for item, _ in items}) < len(items):
+        raise InputError(f"--check {path}: {'items share an id; give each its own' if items else 'no questions'}")
+    return items, sha256
+
+
+def _sample(items: Iterable[tuple[int, bytes]], asked: int | None, seed: int, path: Path) -> list[tuple[int, bytes]]:
+    """Take `asked` items at random, or all, in random order: a reservoir, since a file may be of any size."""
+    rng = random.Random(seed)
+    kept: list[tuple[int, bytes]] = []
+    for seen, item in enumerate(items):
+        if len(kept) < (_MOST_QUESTIONS if asked is None else asked):
+            kept.append(item)
+        elif asked is None:
+            raise InputError(f"--check {path}: over {_MOST_QUESTIONS:,} questions; say how many, FILE:N")
+        elif (at := rng.randrange(seen + 1)) < asked:
+            kept[at] = item
+    rng.shuffle(kept)
+    return kept
+
+
+# --- items of files -----------------------------------------------------------------------------------------------
+
+
+def _item(value: Any, number: int) -> _Item:
+    """Read one item. Raises ItemError where it is no question, or cannot be graded."""
+    if not isinstance(value, dict):
+        raise ItemError(f"not an object; {_GIVE}")
+    value = _own_form(value)
+    grade = value.get("grade") or (value.get("kind") if value.get("kind") in GRADES else None) or _guess(value)
+    task = value.get("task") or value.get("kind") or value.get("subject") or value.get("category") or grade
+    limit = value.get("max_tokens", _SHORT if grade in ("text", "exact", "needle") else _LONG)
+    messages = value.get("messages", [{"role": "user", "content": value.get("prompt")}])
+    if grade not in GRADES:
+        raise ItemError(f"grade {str(grade)[:40]!r}: unknown; choose one of {', '.join(GRADES)}")
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < 1 << 24:
+        raise ItemError(f"'max_tokens' is {str(limit)[:40]}, not a count of tokens")
+    if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
+        raise ItemError("no question: name the field one of messages, prompt, question")
+    name = str(value.get("id") or value.get("unique_id") or number)[:200]
+    schema = _schema(value.get("schema", value.get("json_schema"))) if grade == "schema" else None
+    tools = _tools(value.get("tools")) if grade == "tool" else []
+    question = Question(name, grade, str(task)[:60], _check_answer(grade, value.get("answer")), schema, tools)
+    body = {field: value[field] for field in _BODY if value.get(field) is not None}
+    return {"messages": messages, **body, "check": question}, limit
+
+
+def _own_form(value: dict[str, Any]) -> dict[str, Any]:
+    """Write an item of a known data set as one of one's own."""
+    question, options = value.get("question"), value.get("choices", value.get("options"))
+    answer = value.get("answer", value.get("answerKey"))
+    if isinstance(value.get("outputs"), list):
+        return {**value, "grade": "needle", "prompt": value.get("input"), "answer": value["outputs"]}
+    if not isinstance(question, str):
+        return value
+    if options is not None:
+        text, answer = _choice(question, options, value.get("answer_index", answer))
+        return {"task": "choice", **value, "grade": "letter", "prompt": text, "answer": answer}
+    if isinstance(answer, str) and "#### " in answer:
+        text = f"Question: {question}\n{_GSM8K_END}\nAnswer:"
+        return {"task": "gsm8k", **value, "grade": "number", "prompt": text, "answer": answer.rpartition("#### ")[2]}
+    return {"prompt": question, **value}
+
+
+def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
+    """Write a question with its options, and find the letter of the right one."""
+    texts = options.get("text") if isinstance(options, dict) else options
+    labels = options.get("label") if isinstance(options, dict) else None  # ARC's
+    if not (isinstance(texts, list) and 2 <= len(texts) <= len(LETTERS)):
+        raise ItemError(f"'choices' is not a list of 2 to {len(LETTERS)} options")
+    for names in (labels, list(LETTERS[: len(texts)]), texts):
+        if isinstance(names, list) and isinstance(answer, str) and answer in names:
+            answer = names.index(answer)
+    letter = LETTERS[answer] if type(answer) is int and 0 <= answer < len(texts) else None
+    shown = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, texts, strict=False))
+    return f"{question}\n{shown}\n{_LETTER_END}", letter
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        return False
+    content = message.get("content")
+    return bool(content.strip()) if isinstance(content, str) else isinstance(content, list) or "tool_calls" in message
+
+
+def _guess(value: dict[str, Any]) -> str:
+    if value.get("tools"):
+        return "tool"
+    if value.get("schema") is not None or value.get("json_schema") is not None:
+        return "schema"
+    return "json" if isinstance(value.get("answer"), dict | list) else "text"
+
+
+def _check_answer(grade: str, answer: Any) -> Any:
+    """Return the right answer as its grader takes it. Raises ItemError where there is none, or it is impossible."""
+    if grade == "schema" or (grade == "tool" and answer is None):
+        return None
+    if answer is None or answer in ("", [], {}):
+        raise ItemError("no answer to grade by: give it under 'answer'")
+    text = str(answer).strip()
+    if grade == "needle":
+        answer = answer if isinstance(answer, list) else [answer]
+    possible = {
+        "number": not isinstance(answer, bool) and _NUMBER.fullmatch(text) is not None,
+        "letter": len(text) == 1 and text in LETTERS,
+        "needle": isinstance(answer, list)
+        and all(isinstance(each, str | int) and str(each).strip() for each in answer),
+        "tool": isinstance(answer, dict) and isinstance(answer.get("name"), str),
+        "json": True,
+    }
+    if not possible.get(grade, isinstance(answer, str | int | float) and bool(text)):
+        raise ItemError(f"the answer {text[:40]!r} is none that grade {grade} can find; correct it")
+    return answer if grade in ("json", "tool") else list(map(str, answer)) if grade == "needle" else text
+
+
+def _schema(schema: Any) -> Any:
+    """Return a JSON schema, as an object or as text. Raises ItemError where it is none."""
+    try:
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError
+    except ImportError:
+        raise ItemError("its grade needs the package jsonschema: pip install 'loadstone[check]'") from None
+    try:
+        schema = msgspec.json.decode(schema) if isinstance(schema, str) else schema
+        Draft202012Validator.check_schema(schema)
+    except (SchemaError, RecursionError, ValueError) as error:
+        raise ItemError(f"no JSON schema ({str(getattr(error, 'message', error))[:80]})") from None
+    if not isinstance(schema, dict) or _SLOW.search(msgspec.json.encode(schema).decode()):
+        raise ItemError("its schema is no object, or has a pattern that repeats what repeats; write it otherwise")
+    return schema
+
+
+def _tools(tools: Any) -> list[Any]:
+    """Return the functions that may be called. Raises ItemError where there are none."""
+    listed = tools if isinstance(tools, list) else []
+    functions = [each.get("function", each) for each in listed if isinstance(each, dict)]
+    if not functions or not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in functions):
+        raise ItemError("no tools that can be called: give them under 'tools' as OpenAI has them")
+    return [{"name": each["name"], "parameters": _schema(each.get("parameters") or {})} for each in functions]
+
+
+# --- the built-in set ---------------------------------------------------------------------------------------------
+
+_WORDS = (
+    "amber", "basil", "cedar", "delta", "ember", "fjord", "grove", "haven", "ivory", "jade", "kelp", "lotus", "maple",
+    "north", "onyx", "pearl", "quartz", "river", "slate", "topaz", "umbra", "violet", "willow", "xenon", "yarrow",
+)  # fmt: skip
+_LINE_TOKENS = 20
+_MOST_LINES = 400
+
+
+def generate(count: int, seed: int, prompt_tokens: int) -> list[_Item]:
+    """Make questions that need no file: to copy, to add, to look up a number in a prompt about as long as the load's.
+
+    Each has a number of its own, so that an answer with that of another request shows.
+    """
+    lines = max(4, min(_MOST_LINES, prompt_tokens // _LINE_TOKENS))
+    numbers = random.Random(f"{seed}/numbers").sample(range(1_000_000, 10_000_000), count)
+    return [_generated(at, random.Random(f"{seed}/{at}"), number, lines) for at, number in enumerate(numbers)]
+
+
+def _generated(at: int, rng: random.Random, number: int, lines: int) -> _Item:
+    grade, answer = "text", str(number)
+    if at % 3 == 0:
+        task, answer = "copy", f"{rng.choice(_WORDS)}-{number}-{rng.choice(_WORDS)}"
+        text = f"Repeat this exactly, and say nothing else: {answer}"
+    elif at % 3 == 1:
+        a, b = rng.randrange(100, 1000), rng.randrange(100, 1000)
+        task, answer, text = "add", str(a + b), f"What is {a} + {b}? Answer with the number alone."
+    else:
+        task, grade = "look-up", "needle"
+        names = rng.sample([f"{a} {b}" for a in _WORDS for b in _WORDS if a != b], lines)
+        told = {name: rng.randrange(1_000_000, 10_000_000) for name in names}
+        wanted = rng.choice(names)
+        told[wanted] = number
+        text = "\n".join(f"The number of {name} is {each}." for name, each in told.items())
+        text += f"\nWhat is the number of {wanted}? Answer with the number alone."
+    question = Question(f"{task}-{at}", grade, task, [answer] if grade == "needle" else answer)
+    return {"messages": [{"role": "user", "content": text}], "check": question}, 48
+
+
+# --- their places in a plan ---------------------------------------------------------------------------------------
+
+
+def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
+    """Put questions between the measured requests of each cell: evenly, the same ones first everywhere, as many as
+    are asked for, or as may be at most `share` of both together. Raises InputError where that is none, or too few.
+    """
+    places: list[NDArray[np.int64]] = []
+    for cell, load in enumerate(plan.cells):
+        rows = plan.rows(cell)
+        measured = np.arange(rows.start, rows.stop)[plan.phase[rows.start : rows.stop] == 1]
+        most = math.floor(round(len(measured) * share / (1 - share), 6))
+        count = min(len(checks.texts), most) if checks.asked is None else checks.asked
+        if count > most or not count:
+            raise InputError(
+                f"--check: {load.label} has {len(measured):,} requests, and {count or 1:,} graded ones would be over "
+                f"{share:.0%} of all; ask for {math.ceil((count or 1) * (1 - share) / share):,} (--requests), for "
+                "fewer questions, or raise --check-share"
+            )
+        begins = measured[plan.turn[measured] <= 0]
+        places.append(begins[((np.arange(count) + 0.5) * len(begins) / count).astype(np.int64)])
+    told = {"name": checks.name, "sha256": checks.sha256, "share": share, "questions": list(map(len, places))}
+    mixed = _insert(plan, np.concatenate(places), np.concatenate([np.arange(len(each)) for each in places]), checks)
+    return replace(mixed, workload={**plan.workload, "check": told})
+
+
+def _insert(plan: Plan, at: NDArray[np.int64], picks: NDArray[np.int64], checks: CheckSet) -> Plan:
+    """Insert a row for each question in front of the rows `at`."""
+    times, last = plan.intended_s[at], np.maximum(at - 1, 0)
+    before = np.where(
+        (plan.cell[last] == plan.cell[at]) & (plan.intended_s[last] <= times), plan.intended_s[last], times
+    )
+    new: dict[str, Any] = {
+        "cell": plan.cell[at], "phase": CHECK, "intended_s": (before + times) / 2, "input_tokens": -1,
+        "output_tokens": np.array(checks.max_tokens)[picks], "prefix_group": -1, "prefix_tokens": 0, "turn": -1,
+        "think_s": 0.0, "prompt": len(plan.prompts) + picks,
+    }  # fmt: skip
+    columns: dict[str, Any] = {name: np.insert(getattr(plan, name), at, values) for name, values in new.items()}
+    blocks = plan.blocks
+    if blocks is not None:
+        lengths = np.insert(np.diff(blocks.offsets), at, 0)
+        blocks = Blocks(blocks.tokens, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), blocks.ids)
+    prompts = [*plan.prompts, *checks.texts[: int(picks.max()) + 1]]
+    return replace(plan, blocks=blocks, prompts=prompts, **columns)
