@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.engines.rules import Route
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.workload.options import Options
@@ -39,7 +40,7 @@ class Sweep(NamedTuple):
     sessions: tuple[int, ...]
     fine: int
     fallen: int
-    route: str | None = None
+    route: Route | None = None
 
 
 SWEEPS = {
@@ -65,7 +66,7 @@ TIERS = {
 
 
 def throughput(
-    deployment: str, sessions: int, turns: int, tokens: int, route: str | None = None
+    deployment: str, sessions: int, turns: int, tokens: int, route: Route | None = None
 ) -> tuple[float, float]:
     """All tokens per second and GPU, and the share of prompts that was cached."""
     answer = 600

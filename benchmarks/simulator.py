@@ -32,6 +32,7 @@ from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
+POOLS = "llama-3.1-8b@prefill=1xh100/tp1+decode=1xh100/tp1"
 VIDUR_PER_S = 290
 ROUNDS = 3
 
@@ -49,6 +50,7 @@ def speed(requests: int) -> None:
         ("open loop, 20 requests/s", {"rate": [20.0], "range_ratio": 0.5}, fleet),
         ("closed loop, 256 tokens of each prompt shared", {**closed, "prefix": 256}, fleet),
         ("closed loop, 8 replicas", {**closed, "concurrency": [512]}, Fleet(fleet.policy, fleet.model, 8)),
+        ("closed loop, a prefill and a decode pool", closed, fleet_of(parse_deployment(POOLS))),
     ]
     print(f"{'':44}{'requests':>10}{'requests/s':>12}{'of Vidur':>10}")
     for name, options, which in rows:

@@ -1081,6 +1081,7 @@ def test_intervals_are_as_wide_as_the_draws_and_what_remained() -> None:
     draws = [
         Times(step=0.010 * factor, request_s=0.0, stream_s=0.0, token=0.0) for factor in np.linspace(0.8, 1.2, 41)
     ]
+    draws = [Fleet(POLICY, each) for each in draws]
     found = intervals(asked, 0, fleet, draws, {})
     assert found["tpot_s"] == pytest.approx((0.84, 1.16), abs=0.005)
     wider = intervals(asked, 0, fleet, draws, {"tpot": 0.5})
@@ -1094,7 +1095,7 @@ def test_intervals_are_as_wide_as_the_draws_and_what_remained() -> None:
 
 def test_throughput_is_as_unsure_as_e2e_only_where_it_follows_from_it() -> None:
     fleet = Fleet(POLICY, Times(token=0.0))
-    draws = [Times(step=0.010 * factor, token=0.0) for factor in np.linspace(0.8, 1.2, 21)]
+    draws = [Fleet(POLICY, Times(step=0.010 * factor, token=0.0)) for factor in np.linspace(0.8, 1.2, 21)]
     remains = {"ttft": 0.5, "tpot": 0.5}
     closed = intervals(plan(concurrency=[4], requests=[200], output="50"), 0, fleet, draws, remains)
     low, high = closed["output_tokens_per_s"]
@@ -1124,7 +1125,8 @@ def test_medians_are_those_of_the_measured() -> None:
 
 
 def test_of_one_token_e2e_is_as_unsure_as_ttft() -> None:
-    fleet, draws = Fleet(POLICY, SLOPED), [SLOPED]
+    fleet = Fleet(POLICY, SLOPED)
+    draws = [fleet]
     asked = plan(output="1", concurrency=[2], requests=[20])
     found = intervals(asked, 0, fleet, draws, {"ttft": 0.5, "tpot": 0.1})
     assert found["e2e_s"] == pytest.approx(found["ttft_s"])

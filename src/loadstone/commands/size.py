@@ -35,9 +35,11 @@ def size(
     strict: Annotated[bool, option(_OUT, "exit 1 if no row fits", "--strict")] = False,
 ) -> None:
     """Compute whether a model fits, its longest context, its batch. By the engine's memory rules, without a GPU."""
+    from loadstone.predict.pool_rates import rates_of
     from loadstone.predict.sizing.deployments import sizes
 
     rows = sizes(options)
+    rates = rates_of(options) if options.answer else []
     try:
         if csv is not None:
             from loadstone.report.pages.sizes import sizes_csv
@@ -53,10 +55,12 @@ def size(
     except OSError as error:
         raise InputError(f"{error.filename}: cannot write ({error.strerror}); name another file") from error
     if json:
-        print_json({"schema": 1, "rows": rows})
+        carried = [{**each._asdict(), "says": each.describe()} for each in rates]
+        print_json({"schema": 1, "rows": rows} | ({"pools": carried} if rates else {}))
     else:
         from loadstone.report.pages.sizes import render, render_pivot
 
-        print_text(*(render(rows) if by is None else render_pivot(rows, words(by, "--by"), show)))
+        shown = render(rows) if by is None else render_pivot(rows, words(by, "--by"), show)
+        print_text(*shown, *(each.describe() for each in rates))
     if strict and not any(row.fits for row in rows):
         sys.exit(1)

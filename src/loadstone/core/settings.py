@@ -71,6 +71,27 @@ class ImportedFrom(msgspec.Struct, kw_only=True):
     cells: list[dict[str, Any]] = []
 
 
+class PooledCell(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds what the prefill and the decode pool of a simulated deployment did in a cell.
+
+    prefill_tokens_per_s  prompt tokens computed; `decode_tokens_per_s`: answer tokens written; over the whole cell
+    prefill_busy          share of the time in which prefill workers computed
+    transfers             KV caches handed over: as many as requests, or some were served by one side alone
+    room_s                mean wait of a request for room in the decode pool; `prefill_s`: its time in the prefill
+                          pool, queue and steps; `link_s`: from a computed prompt to a cache that decodes
+    limit                 `prefill`, `decode` or `link`: the pool or way that is full; `none`
+    """
+
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    prefill_busy: float
+    transfers: int
+    room_s: float
+    prefill_s: float
+    link_s: float
+    limit: str
+
+
 class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The settings of a run.
 
@@ -83,6 +104,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     headers          names alone, and so `extra_body_fields`; their values may be secrets
     policy           the simulated scheduler's; `schedulers`: how many there are
     intervals        by cell and metric, factors by which a prediction may be off; `slo_factors`: by bound
+    pools            by cell, where prefill and decode are apart
     check            how answers are graded; `least`: the share that should be right
     engine_arguments what an engine was loaded with for batches; `loaded`: the model, as a path or an id
     find_max         of the run that a search's answer is about: the answer
@@ -117,6 +139,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     basis: PredictionBasis | None = None
     profile: str | None = None
     first_token: FirstToken | None = None
+    pools: list[PooledCell] = []
     characters_per_token: float | None = None
     intervals: list[Mapping[str, _Factors]] = []
     slo_factors: list[Mapping[str, _Factors]] = []

@@ -6,6 +6,7 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.core.errors import InputError
 from loadstone.engines import triton
 from loadstone.engines.advice import advise, describe_loading
 from loadstone.engines.launch import ANYWHERE, Launch, Site, launch_command
@@ -33,6 +34,10 @@ OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.era
 
 
 def rules_of(deployment: Deployment) -> EngineRules:
+    """Return the rules of a deployment of one pool. Raises InputError for several, each of which has its own."""
+    if deployment.pools:
+        worker = deployment.pools[-1].worker.name
+        raise InputError(f"{deployment.name}: has pools, and here one worker is asked for; write e.g. {worker}")
     return _ALL.get(deployment.engine, EngineRules)(deployment)
 
 

@@ -16,6 +16,7 @@ import msgspec
 from loadstone.catalogue.architecture.model import Layers
 from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import CHOICES
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Site, Weights, choose_weights
@@ -105,6 +106,36 @@ class Scheduling(NamedTuple):
     gather_tokens: int = 0
 
 
+class Handover(NamedTuple):
+    """Says how a worker that prefills hands a request's KV cache to one that decodes.
+
+    reserves_first  the decode side keeps room before the prompt is computed, and the prompt waits for it; else room
+                    is looked for when the prompt is computed, whose blocks the prefill side holds until they are read
+    spare_tokens    of the decode side's cache, kept free for each request there beside its prompt; None: its answer
+    takes_slot      a request on its way there has one of the decode side's slots; `twice_up_to`: of up to so many
+                    slots there are twice as many more
+    first_by        which side makes the first token; the decode side shows it either way
+    by_chunk        a chunk of a prompt leaves when it is computed, so that only the last one is waited for
+    latency_s       from a computed prompt to a cache that can be used, beside the bytes
+    since           the first release that can
+    buffers         both sides keep a buffer beside the cache for the longest prompt on its way
+    """
+
+    reserves_first: bool
+    spare_tokens: int | None
+    takes_slot: bool
+    first_by: Role
+    by_chunk: bool
+    latency_s: float
+    twice_up_to: int = 0
+    since: Version = ()
+    buffers: bool = False
+
+    def slots(self, max_seqs: int) -> int:
+        """Return how many requests the decode side has or awaits at once, where it runs `max_seqs`."""
+        return max_seqs * 3 if max_seqs <= self.twice_up_to else max_seqs
+
+
 class EngineRules:
     """Says how the engine of a deployment behaves. Properties and methods raise InputError where an argument of the
     engine's is no number, or not one of its choices.
@@ -127,6 +158,7 @@ class EngineRules:
     step_argument      its argument for the most tokens of a step; empty: it has none
     seqs_argument      its argument for the most requests at once
     static_argument    its argument for the share of memory that weights and cache get, if it lowers that for chunks
+    handover           how its prefill workers hand caches to its decode workers; None: they cannot
     """
 
     name: ClassVar[str] = ""
@@ -147,6 +179,7 @@ class EngineRules:
     step_argument: ClassVar[str] = ""
     seqs_argument: ClassVar[str] = ""
     static_argument: ClassVar[str] = ""
+    handover: ClassVar[Handover | None] = None
     spelled: ClassVar[frozenset[str]] = _COMMON
 
     def __init__(self, deployment: Deployment) -> None:

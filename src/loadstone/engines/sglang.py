@@ -9,7 +9,7 @@ from __future__ import annotations
 from loadstone.catalogue.architecture.attention import LatentAttention
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
-from loadstone.engines.rules import EngineRules, Era, Offload, Scheduling
+from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import (
     GIB,
@@ -102,6 +102,14 @@ class Sglang(EngineRules):
     quantises = True
     loads_first = True
     static_argument = "mem_fraction_static"
+    handover = Handover(
+        reserves_first=True, spare_tokens=512, takes_slot=True, first_by="prefill", by_chunk=True, latency_s=0.003,
+        twice_up_to=32, since=(0, 4, 6),
+    )  # fmt: skip
+    """Room is kept for a prompt and num_reserved_decode_tokens before the prompt is computed (decode.py,
+    pop_preallocated); up to 32 slots have twice as many more for requests on their way (pre_alloc_size); the sender
+    writes chunk by chunk (send_kv_chunk). Latency: 0.5 to 2 ms of Mooncake's benchmarks, and the two sides' polls.
+    """
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
@@ -156,6 +164,8 @@ class Sglang(EngineRules):
         else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
                              2048 more where tokens are guessed by its own layers, before 0.5.20 or so: they and their
                              cache come out of it
+
+        The chunk is that of all ranks together: it is dealt out after this (_handle_data_parallelism).
         """
         deployment = self.deployment
         given = fraction(deployment, "mem_fraction_static")
@@ -252,10 +262,16 @@ class Sglang(EngineRules):
         )
         if not self.deployment.attention_dp:
             return alone
-        # --chunked-prefill-size is of all ranks together since 0.4.4; before, each had half of it.
-        ranks = self.deployment.dp if self.version >= (0, 4, 4) else 2
         keep_free = 1.0 if exact else KEEP_FREE * DP_CONSERVATIVENESS
-        return alone._replace(keep_free=keep_free, budget_tokens=max(1, max_batched_tokens // ranks))
+        return alone._replace(keep_free=keep_free, budget_tokens=max(1, max_batched_tokens // self._sharing_ranks))
+
+    @property
+    def _sharing_ranks(self) -> int:
+        """Return among how many --chunked-prefill-size is dealt out: all ranks with attention-DP since 0.4.4; before,
+        each had half of it."""
+        if not self.deployment.attention_dp:
+            return 1
+        return self.deployment.dp if self.version >= (0, 4, 4) else 2
 
     @property
     def graph_tokens(self) -> int:

@@ -23,7 +23,7 @@ from loadstone.engines.launch import (
     name_draft,
     over_one,
 )
-from loadstone.engines.rules import EngineRules, Era, Offload, Scheduling
+from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
 from loadstone.engines.sharding.limits import BatchLimits, Budget, count, fraction, memory_size, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
 from loadstone.engines.vllm import runtime_bytes
@@ -50,6 +50,13 @@ class TensorrtLlm(EngineRules):
     """Its KvCacheConfig."""
     step_argument, seqs_argument = "max_num_tokens", "max_batch_size"
     fp8_widening = 200.0
+    handover = Handover(
+        reserves_first=False, spare_tokens=None, takes_slot=True, first_by="prefill", by_chunk=False,
+        latency_s=0.005, buffers=True,
+    )  # fmt: skip
+    """The orchestrator waits for the context server, whose first token it hands on (first_gen_tokens); the generation
+    server lets in what is sure to fit; max_tokens_in_buffer is that of the longest prompt (disagg-serving.md of its
+    documentation). Latency: a round trip over HTTP."""
 
     def limits(self, context_tokens: int | None = None) -> BatchLimits:
         return BatchLimits(

@@ -12,7 +12,7 @@ from loadstone.catalogue.architecture.model import FullAttention, LatentAttentio
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
-from loadstone.engines.rules import EngineRules, Era, Offload, Scheduling
+from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, grouped
 from loadstone.engines.sharding.limits import GIB, BatchLimits, Budget, count, fraction, memory_size, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
@@ -77,6 +77,14 @@ class Vllm(EngineRules):
     spreads_experts = True
     quantises = True
     needs_context = True
+    handover = Handover(
+        reserves_first=False, spare_tokens=0, takes_slot=False, first_by="decode", by_chunk=False, latency_s=0.06,
+        since=(0, 9),
+    )  # fmt: skip
+    """The decode side takes a prompt's blocks when it lets the request in, and reads them (WAITING_FOR_REMOTE_KVS of
+    its NIXL scheduler); it computes the last prompt token again, and the prefill side's token is thrown away.
+    Latency: HTTP through the proxy and posting the reads, 30 to 150 ms by its issue 50913 without the bytes.
+    """
 
     @property
     def is_v0(self) -> bool:

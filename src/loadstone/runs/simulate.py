@@ -7,7 +7,7 @@ import ctypes
 import dataclasses
 import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,12 +24,12 @@ from loadstone.core.record import CellInfo, Target
 from loadstone.core.settings import FirstToken, PredictionBasis, RunSettings
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.summary import SCHEMA, Summary
-from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.bound_errors import bound_factors, estimate_error, find_uncovered_load
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import TURNAROUND_S, whole_prompts
-from loadstone.predict.simulator.fleet import Fleet, fleet_of, fleet_with, longest_request, routed
+from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, longest_request
 from loadstone.predict.simulator.interval import CellIntervals, answer_s, beginning, intervals
+from loadstone.predict.simulator.pool_figures import describe_pools
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
@@ -118,14 +118,13 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         plan.workload["mode"] = "offline"
     execution.bounds_of(output)
     lengths = check(plan, longest, limit)
-    policy = routed(policy_of(deployment, acceptance=asked.acceptance, lengths=lengths), asked.route)
-    fleet = fleet_with(deployment, policy, fleet.model)
+    fleet = fleet_for(fleet, deployment, lengths, acceptance=asked.acceptance, route=asked.route)
     settings = _settings(deployment, fleet, asked)
     if planner.chooses_length:
         settings.expected_e2e_s = [answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))]
         plan = planner.plan(e2e_s=settings.expected_e2e_s)
     if isinstance(fleet.model, StepModel):
-        settings.first_token = _first_token(fleet.model, fleet, plan)
+        settings.first_token = _first_token(_models(fleet)[0], fleet, plan)
     if plan.prompts:
         settings.characters_per_token = CHARACTERS_PER_TOKEN
     model, gpus = deployment.model.name.rsplit("/", 1)[-1], f"{deployment.gpus}x{deployment.gpu.name}"
@@ -164,7 +163,8 @@ class _Simulation:
         if info.slo:
             info.settings.slo_factors = [each.factors for each in errors]
         signals.on_first = lambda: None
-        counters = Counters(self.deployment.model.name, self.fleet.replicas, self.fleet.policy.kv_tokens)
+        kv_tokens = [pool.policy.kv_tokens for pool in self.fleet.pools for _ in range(pool.replicas)]
+        counters = Counters(self.deployment.model.name, len(kv_tokens), kv_tokens)
         run_folder.write_records(folder, self._cells(counters))
         run_folder.write_server(folder, counters.table())
         _release()
@@ -181,6 +181,8 @@ class _Simulation:
             run = run_cell(plan, cell, self.fleet, start_s, self.grace_s, counters.look)
             counters.look(run.over_s, run.states())
             yield from tables(plan, cell, run, self.fleet.policy)
+            if run.pool_times is not None:
+                info.settings.pools.append(describe_pools(run, run.pool_times))
             info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s)
             took_s = time.monotonic() - begun_s
             run_folder.log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
@@ -216,7 +218,7 @@ def uncertainty(
     model = fleet.model
     if not isinstance(model, StepModel) or draws < 1:
         return [CellIntervals({}, {}) for _ in plan.cells]
-    drawn = model.draws(draws, plan.seed)
+    drawn = fleet.draws(draws, plan.seed)
     found = []
     for cell in range(len(plan.cells)):
         wider = model.profile.wider_for(find_uncovered_load(plan, cell, fleet))
@@ -260,21 +262,24 @@ def _target(deployment: Deployment, longest: int, asked: SimulatorOptions) -> Ta
 def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> PredictionBasis:
     """Collect what the prediction rests on, for verdict.prediction_findings()."""
     towers = deployment.model.vision_parameters or any("tower" in each for each in deployment.model.assumed)
+    workers = [pool.worker for pool in deployment.pools] or [deployment]
     basis = PredictionBasis(
         assumed=list(deployment.model.assumed),
         not_read="images or sound" if towers else "",
-        not_simulated=not_simulated(deployment.engine, deployment.arguments),
+        not_simulated=_each(not_simulated(worker.engine, worker.arguments) for worker in workers),
     )
     if isinstance(fleet.model, StepModel):
         profile = fleet.model.profile
         basis.profile = profile.name
-        basis.unmeasured = unmeasured(deployment, profile)
-        basis.vendor_unmeasured = not vendor_measured(deployment)
+        told = [unmeasured(worker, each.profile) for worker, each in zip(workers, _models(fleet), strict=True)]
+        basis.unmeasured = next(filter(None, told), "")
+        basis.vendor_unmeasured = not all(map(vendor_measured, workers))
         basis.engine_unmeasured = not engine_measured(deployment)
         if not is_own(profile):
-            basis.uncovered = [each.what for each in uncovered_classes(deployment)]
-    if deployment.nodes_crossed > 1:
-        basis.nodes_crossed, basis.own_profile = deployment.nodes_crossed, asked.profile is not None
+            basis.uncovered = _each([each.what for each in uncovered_classes(worker)] for worker in workers)
+    nodes_crossed = max(worker.nodes_crossed for worker in workers)
+    if nodes_crossed > 1:
+        basis.nodes_crossed, basis.own_profile = nodes_crossed, asked.profile is not None
     if fleet.policy.speculative is not None:
         named, layers = deployment.draft, deployment.model.draft_layers
         basis.draft = named.model.name if named else "the model's own layers" if layers else None
@@ -283,12 +288,27 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
     return basis
 
 
+def _each(lists: Iterable[list[str]]) -> list[str]:
+    return list(dict.fromkeys(text for texts in lists for text in texts))
+
+
+def _models(fleet: Fleet) -> list[StepModel]:
+    """Return the model of each pool's steps, prefill first."""
+    return [pool.model for pool in reversed(fleet.pools) if isinstance(pool.model, StepModel)]
+
+
 def _first_token(model: StepModel, fleet: Fleet, plan: Plan) -> FirstToken:
     """Predict the first token of the first measured prompt."""
     tokens = max(1, int(whole_prompts(plan, 0)[plan.warmup_count(0)]))
     # Where prompts are not cut, one takes as many as it has.
-    step_tokens = fleet.policy.max_batched_tokens if fleet.policy.chunked else tokens
-    return FirstToken(tokens, dict(parts_of(model, lambda each: first_token_s(each, tokens, step_tokens))))
+    policy = fleet.pools[-1].policy
+    step_tokens = policy.max_batched_tokens if policy.chunked else tokens
+    parts = dict(parts_of(model, lambda each: first_token_s(each, tokens, step_tokens)))
+    if (pool := fleet.prefill) is not None:
+        parts["the cache's way to the decode pool"] = pool.link.latency_s + pool.link.transfer_s(tokens)
+        if pool.rules.first_by == "decode":
+            parts["the first decode step"] = fleet.model.step_s(1, tokens, ())
+    return FirstToken(tokens, parts)
 
 
 def _settings(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> RunSettings:

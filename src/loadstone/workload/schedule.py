@@ -80,16 +80,8 @@ def make_plan(
         for name, values in rows.items():
             columns[name].append(values)
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
-    prompts: list[str] = []
-    graph, blocks = None, None
-    if isinstance(workload, AgentTrace):
-        graph, blocks = _graph_of(workload, called)
-        prompts = workload.prompts
-    elif not isinstance(workload, Synthetic) and workload.prompts:
-        texts = workload.prompts
-        if sessions is not None and isinstance(workload, Dataset):
-            texts = [turn for turns in workload.turns for turn in turns]
-        joined["prompt"], prompts = _sort_by_first_use(joined["prompt"], texts)
+    joined["prompt"], prompts = _texts(workload, sessions, joined["prompt"])
+    graph, blocks = _graph_of(workload, called) if isinstance(workload, AgentTrace) else (None, None)
     if isinstance(workload, Trace):
         blocks = _blocks(workload, np.concatenate(traced))
     chats = isinstance(workload, Dataset) and (sessions is not None or workload.chat)
@@ -105,6 +97,20 @@ def make_plan(
         graph=graph,
         **joined,
     )
+
+
+def _texts(
+    workload: Workload, sessions: Sessions | None, picks: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], list[str]]:
+    """Return the texts that rows pick, and the picks among these."""
+    if isinstance(workload, AgentTrace):
+        return picks, workload.prompts
+    if isinstance(workload, Synthetic) or not workload.prompts:
+        return picks, []
+    texts = workload.prompts
+    if sessions is not None and isinstance(workload, Dataset):
+        texts = [turn for turns in workload.turns for turn in turns]
+    return _sort_by_first_use(picks, texts)
 
 
 def _blocks(workload: Trace, lines: NDArray[np.int64]) -> Blocks | None:

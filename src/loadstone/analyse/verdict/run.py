@@ -237,7 +237,28 @@ def prediction_findings(info: RunInfo) -> list[Finding]:
         findings.append(finding("text_alone", evidence))
     if basis.not_simulated:
         findings.append(finding("launch_only", f"of the deployment's arguments, {'; '.join(basis.not_simulated)}"))
-    return [*findings, *_drafts_assumed(basis)]
+    return [*findings, *_drafts_assumed(basis), *_pools(info)]
+
+
+_LIMITS = {
+    "prefill": "the prefill pool is full",
+    "decode": "the decode pool has no room, and requests wait for it",
+    "link": "caches wait for the link between the pools",
+    "none": "neither pool is full",
+}
+
+
+def _pools(info: RunInfo) -> Iterator[Finding]:
+    """Say what the pools of a deployment did, load by load, and what limits."""
+    if not info.settings.pools:
+        return
+    lines = [
+        f"{cell.load.label}: {_LIMITS.get(pools.limit, pools.limit)} (prefill {pools.prefill_tokens_per_s:,.0f} "
+        f"tokens/s, busy {pools.prefill_busy:.0%}; decode {pools.decode_tokens_per_s:,.0f} tokens/s; "
+        f"{pools.transfers:,} caches handed over, in {pools.link_s * 1e3:,.1f} ms each)"
+        for cell, pools in zip(info.cells, info.settings.pools, strict=False)
+    ]
+    yield finding("pools", "; ".join(lines))
 
 
 def _unmeasured(basis: PredictionBasis) -> Iterator[Finding]:

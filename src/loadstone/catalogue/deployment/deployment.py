@@ -8,6 +8,7 @@ import msgspec
 
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.checkpoints import split_precision
+from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import DEFAULT_ENGINE
 from loadstone.catalogue.hardware import Gpu, Node
 
@@ -25,6 +26,22 @@ class Draft(msgspec.Struct, frozen=True):
     named: str = ""
 
 
+class DeployedPool(msgspec.Struct, frozen=True):
+    """Holds the workers of a deployment that prefill, or that decode: so many alike, each a deployment of its own."""
+
+    role: Role
+    workers: int
+    worker: Deployment
+
+    @property
+    def gpus(self) -> int:
+        return self.workers * self.worker.gpus
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}={self.workers}*({self.worker.name.rpartition('@')[2]})"
+
+
 class Deployment(msgspec.Struct, frozen=True):
     """Holds model, hardware, engine, precision, parallelism.
 
@@ -38,6 +55,8 @@ class Deployment(msgspec.Struct, frozen=True):
     arguments     the engine's own, as (name, value)
     draft         the model that the argument of that name names
     named         the model as it was written, where several have the shapes of its entry; see named_checkpoint()
+    pools         where prefill and decode have workers of their own: both pools, prefill first. `gpus` and `nodes`
+                  are then of all workers together, and the parallelism is that of a decode worker, for display
     """
 
     model: Model
@@ -57,10 +76,13 @@ class Deployment(msgspec.Struct, frozen=True):
     node: Node | None = None
     draft: Draft | None = None
     named: str = ""
+    pools: tuple[DeployedPool, ...] = ()
 
     @property
     def name(self) -> str:
         """Return the shorthand that gives this deployment again."""
+        if self.pools:
+            return f"{self.pools[0].worker.name.rpartition('@')[0]}@{'+'.join(pool.name for pool in self.pools)}"
         parts = [f"tp{self.tp}"]
         parts += [f"{key}{value}" for key, value in (("pp", self.pp), ("dp", self.dp), ("ep", self.ep)) if value > 1]
         if self.nodes > 1:
@@ -136,4 +158,8 @@ class Deployment(msgspec.Struct, frozen=True):
             **{name: getattr(self, name) for name in _PLAIN},
             "arguments": dict(self.arguments),
             "name": self.name,
-        }
+        } | ({"pools": [_pool_settings(pool) for pool in self.pools]} if self.pools else {})
+
+
+def _pool_settings(pool: DeployedPool) -> dict[str, Any]:
+    return {"role": pool.role, "workers": pool.workers, **pool.worker.to_settings()}

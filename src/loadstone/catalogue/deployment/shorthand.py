@@ -14,7 +14,8 @@ from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dty
 from loadstone.catalogue.checkpoints import split_precision
 from loadstone.catalogue.config.reader import read_given
 from loadstone.catalogue.deployment.alternatives import split_commas
-from loadstone.catalogue.deployment.deployment import Deployment, Draft
+from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment, Draft
+from loadstone.catalogue.deployment.pools import has_pools, split_pools
 from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import (
     ARGUMENTS,
@@ -77,6 +78,8 @@ def models_of(text: str) -> list[str]:
     """Return the names of models in a shorthand, without their precisions: the large one's, and the draft's. Raises
     InputError where a precision is none.
     """
+    if has_pools(text):
+        return list(dict.fromkeys(name for pool in split_pools(text) for name in models_of(pool.worker)))
     left, _, rest = split_deployment(text)
     drafts = [value for key, value in map(key_value, split_commas(rest)) if key in _DRAFTS]
     return [_name_and_weights(each)[0] for each in (left, *drafts)]
@@ -91,6 +94,8 @@ def key_value(part: str) -> tuple[str, str]:
 def names_engine(text: str) -> bool:
     """Return whether a shorthand says the engine, so that it is not the default: by name, or by an argument of its
     alone."""
+    if has_pools(text):
+        return any(names_engine(pool.worker) for pool in split_pools(text))
     keys = [key for key, _ in map(key_value, split_commas(split_deployment(text)[2]))]
     return any(key == "engine" or key in OWNERS for key in keys)
 
@@ -102,8 +107,11 @@ def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = No
     `N×` defaults to 1; GPU may be a node of the catalogue, and N then counts nodes. Without parallelism: tensor
     parallel within a node, pipeline parallel between nodes. `dp` alone: tp takes the rest; `tp` alone: pp takes the
     nodes if that fits, dp the rest. Whether the model can be cut that way is not looked at here.
+    Of pools (pools.py) each worker is a deployment by these rules.
     Raises InputError: syntax, unknown names (with the nearest), tp·pp·dp ≠ GPUs, ep that fits no rank count.
     """
+    if has_pools(text):
+        return _parse_pools(text, gpu, model)
     if gpu is not None or model is not None:
         return _parse(text, gpu, model)
     try:
@@ -113,6 +121,20 @@ def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = No
         if meant is None or not split_deployment(text)[0]:
             raise
         raise InputError(f"{error}; did you mean {meant}?") from None
+
+
+def _parse_pools(text: str, gpu: Gpu | None, model: Model | None) -> Deployment:
+    pools = []
+    for role, workers, worker in split_pools(text):
+        try:
+            pools.append(DeployedPool(role, workers, _parse(worker, gpu, model)))
+        except InputError as error:
+            raise InputError(f"{role} pool: {error}") from None
+    gpus = sum(pool.gpus for pool in pools)
+    if gpus > _MOST_GPUS:
+        raise InputError(f"deployment {text!r}: {gpus:,} GPUs; write 1 to {_MOST_GPUS:,}")
+    nodes = sum(pool.workers * pool.worker.nodes for pool in pools)
+    return msgspec.structs.replace(pools[-1].worker, gpus=gpus, nodes=nodes, node=None, pools=tuple(pools))
 
 
 def _guess(text: str) -> str | None:
@@ -150,7 +172,9 @@ def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Depl
     """
     model = read_given(msgspec.json.decode(own)) if own is not None else None
     named = models_of(text)[model is not None :]
-    if not all(map(is_catalogued, named)) or (hardware is None and is_file(split_deployment(text)[1])):
+    workers = [pool.worker for pool in split_pools(text)] if has_pools(text) else [text]
+    described = hardware is None and any(is_file(split_deployment(worker)[1]) for worker in workers)
+    if not all(map(is_catalogued, named)) or described:
         raise InputError("it names what only a file of yours describes")
     return parse_deployment(text, hardware, model)
 

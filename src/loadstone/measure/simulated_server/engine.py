@@ -19,9 +19,10 @@ from loadstone.measure.client.clock import Pacer
 from loadstone.measure.simulated_server.stream import AnswerWriter
 from loadstone.predict.scheduler import Sequence
 from loadstone.predict.scheduler.blocks import SingleBlocks
-from loadstone.predict.simulator.engine import NEVER
+from loadstone.predict.simulator.engine import NEVER, Replica
 from loadstone.predict.simulator.fleet import Fleet, sharing
-from loadstone.predict.simulator.pipeline import Unit, engines_of, next_s_of, route
+from loadstone.predict.simulator.pipeline import engines_of, next_s_of
+from loadstone.predict.simulator.pools import Pools, Unit, route
 from loadstone.predict.simulator.run import State, states_of
 
 _WRITES_PER_TURN = 256  # then sockets are read again
@@ -36,14 +37,23 @@ class RealTimeEngine:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet) -> None:
+        computing = fleet.pools[-1].policy
         if fleet.policy.prefix_cache:
-            fleet = replace(fleet, policy=sharing(fleet.policy))
+            fleet, computing = replace(fleet, policy=sharing(fleet.policy)), sharing(computing)
         policy, model = fleet.policy, fleet.model
-        self.block_tokens = policy.block_tokens if policy.prefix_cache else 0
+        self.block_tokens = computing.block_tokens if policy.prefix_cache else 0
         self._model = model
         self.kv_tokens, self._longest_tokens = policy.kv_tokens, policy.longest_tokens
         self._route = policy.route
-        self._replicas, self._units = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
+        self._pools: Pools | None = None
+        self._replicas: list[Replica]
+        self._units: list[Unit]
+        if fleet.prefill is not None:
+            self._pools = Pools(fleet, None, shared=policy.prefix_cache, at_once=1)
+            self._replicas, self._units = [*self._pools.replicas], [self._pools]
+        else:
+            self._replicas, engines = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
+            self._units = [*engines]
         self._serial = itertools.count()
         self._turn = 0
         self._arrivals: list[tuple[float, int, AnswerWriter]] = []
@@ -60,6 +70,8 @@ class RealTimeEngine:
         most = stream.input_tokens + stream.output_tokens
         if most > self._longest_tokens:
             raise InputError(f"{most} tokens do not fit into the KV cache of {self.kv_tokens} tokens")
+        if self._pools is not None:
+            self._pools.check(stream.input_tokens, stream.output_tokens)
         due_s = arrival_ns * 1e-9 + self._model.request_s + self._model.request_token_s * stream.input_tokens
         stream.serial = next(self._serial)
         self._streams[stream.serial] = stream
@@ -141,11 +153,20 @@ class RealTimeEngine:
             runs_in = [each for each in self._replicas if sequence in each.scheduler.running]
             if runs_in and runs_in[0] not in members:
                 continue  # its batch is still on its way through the pipeline
-            for member in members:
-                if sequence in member.scheduler.running or sequence in member.scheduler.waiting:
-                    member.scheduler.abort(sequence)
+            there = [
+                each.scheduler for each in members if sequence in (*each.scheduler.running, *each.scheduler.waiting)
+            ]
+            for scheduler in there:
+                scheduler.abort(sequence)
+            if self._pools is not None:
+                if not there:
+                    continue  # it is on its way to the decode pool, or its worker's step is under way
+                self._pools.drop(sequence)
             self._forget(serial)
         unit.go_on()
+        if self._pools is not None and self._pools.shown:
+            self._writes.append((at_s + self._model.stream_s, deque((each.row, 1) for each in self._pools.shown)))
+            self._pools.shown.clear()
 
     def _write_due(self) -> None:
         """Some of the tokens that are due; the rest follow once the sockets have been read."""

@@ -93,7 +93,11 @@ class Running:
         tick = self.tick
         left = sequence.output_tokens - sequence.emitted - 1
         if self._luck is not None:
-            sequence.gains = steps = gains(self._luck, self._seed, sequence.row, sequence.emitted, left)
+            if sequence.emitted < 0:  # nothing is guessed before its first token
+                later = gains(self._luck, self._seed, sequence.row, 0, left - 1) if left > 1 else []
+                sequence.gains = steps = [1, *(1 + written for written in later)]
+            else:
+                sequence.gains = steps = gains(self._luck, self._seed, sequence.row, sequence.emitted, left)
             sequence.growth = left / len(steps)
             left = len(steps)
             sequence.base = sequence.target - tick * sequence.growth

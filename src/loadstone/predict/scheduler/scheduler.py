@@ -40,7 +40,8 @@ class Scheduler(Running):
     context_tokens  what their attention reads in this step: KV tokens of all, the new ones included
     growth          what that grows by from one decode step to the next
 
-    After `advance()`: `begun`, those whose prompt was completed and who wrote a token with it.
+    After `advance()`: `begun`, those whose prompt was completed and who wrote a token with it. `joined` has those who
+    were let in with a cache that was computed elsewhere (`computed` = `target`), until its reader empties it.
     `tick` counts the steps in which decodes took part.
     """
 
@@ -50,6 +51,7 @@ class Scheduler(Running):
         super().__init__(policy, shared=shared, seed=seed)
         self.waiting: deque[Sequence] = deque()
         self.begun: list[Sequence] = []
+        self.joined: list[Sequence] = []
         self.decoding = False
         self.preemptions = 0
         self.cache_queries = self.cache_hits = 0  # prompt tokens looked for, and found
@@ -298,7 +300,7 @@ class Scheduler(Running):
         tiers, aside = self.tiers, []
         while len(waiting) > self._unseen and budget > 0 and len(running) < max_seqs:
             sequence = waiting[0]
-            if self._cache is not None and not sequence.fetched:
+            if self._cache is not None and not sequence.fetched and sequence.computed < sequence.target:
                 self._look_up(sequence)
             if tiers is not None and tiers.asynchronous and self._waits_for_load(tiers, sequence):
                 aside.append(waiting.popleft())
@@ -318,6 +320,10 @@ class Scheduler(Running):
             running[sequence] = None
             if sequence.preempted and not self._shares and not (waiting and waiting[0].preempted):
                 self._cache = None  # nobody waits who could find anything again
+            if not new:  # its cache was computed elsewhere
+                self.joined.append(sequence)
+                self._start_decoding(sequence)
+                continue
             self._owed += sequence.output_tokens - sequence.emitted
             chunks.append((sequence, new, sequence.computed))
             sequence.computed += new
@@ -467,7 +473,7 @@ class Scheduler(Running):
         if self._cache is None and self.policy.prefix_cache and self._paged:
             self._cache = PrefixCache()  # for what those that give way will find again of their own
         self._leave(sequence, preempted=True)
-        sequence.emitted = emitted
+        sequence.emitted = emitted = max(0, emitted)
         sequence.target = sequence.prompt_tokens + emitted
         sequence.computed = sequence.end_tick = 0
         sequence.gains = None

@@ -17,7 +17,8 @@ class Sequence:
 
     target         tokens to compute before it decodes: the prompt; after a preemption also what it had written
     computed       of those, what is done, the step under way included
-    emitted        tokens written before the present run of it began
+    emitted        tokens written before the present run of it began; -1: even the first is a decode step's, of one
+                   whose cache came from elsewhere
     base           tokens in the KV cache less the scheduler's tick, while it decodes
     growth         tokens written per step while it decodes: 1, more with speculation
     end_tick       the decode step that writes its last token

@@ -76,7 +76,14 @@ def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -
     The fleet's steps are those of a StepModel."""
     model, policy = cast(StepModel, fleet.model), fleet.policy
     decoding, lengths = _observe_batch(run, fleet)
-    slopes = predict_slopes(model, policy, fleet.replicas if fleet.in_step else 1, decoding, lengths)
+    ranks = fleet.replicas // fleet.workers if fleet.in_step else 1
+    if (pool := fleet.prefill) is None:
+        slopes = predict_slopes(model, policy, ranks, decoding, lengths)
+    else:  # prompts take nothing of the decode pool, nor answers of the prefill pool
+        there, alone = lengths._replace(cached=lengths.prompt - 1), lengths._replace(answer=2.0)
+        computing = cast(StepModel, pool.fleet.model)
+        first = predict_slopes(computing, pool.fleet.policy, 1, 1.0, alone)
+        slopes = np.stack([first[0], predict_slopes(model, policy, ranks, decoding, there)[1]])
     profile, rest = model.profile, remaining(model.profile)
     causes = {
         "the profile's coefficients": slopes @ np.array(profile.covariance) @ slopes.T,

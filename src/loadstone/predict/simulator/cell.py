@@ -11,7 +11,8 @@ from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedCli
 from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet, sharing
-from loadstone.predict.simulator.pipeline import Unit, complete, engines_of, next_s_of, route
+from loadstone.predict.simulator.pipeline import complete, engines_of, next_s_of
+from loadstone.predict.simulator.pools import Pools, Unit, route
 from loadstone.predict.simulator.run import CellRun, Look, LookBuffer
 
 _LEAD_S = 0.1
@@ -37,15 +38,22 @@ def run_cell(
     run = CellRun(requests, start_s, model.stream_s)
     contents = None
     if policy.prefix_cache and shares(plan, cell):
+        computing = policy if fleet.prefill is None else fleet.prefill.fleet.policy
         policy = sharing(policy)
-        contents = Contents(plan, cell, requests, policy.block_tokens)
-    run.replicas, units = engines_of(
-        replace(fleet, policy=policy), run.journal, shared=contents is not None, seed=plan.seed
-    )
+        contents = Contents(plan, cell, requests, sharing(computing).block_tokens)
+    fleet, shared = replace(fleet, policy=policy), contents is not None
+    units: list[Unit]
+    if fleet.prefill is not None:
+        pools = Pools(fleet, run.journal, shared=shared, seed=plan.seed)
+        run.replicas, run.prefill_replicas, run.pool_times = [*pools.replicas], pools.prefill_replicas, pools.times
+        units = [pools]
+    else:
+        run.replicas, engines = engines_of(fleet, run.journal, shared=shared, seed=plan.seed)
+        units = [*engines]
     collecting = gc.isenabled()
     gc.disable()  # nothing here makes cycles, and the collector would look at a million rows again and again
     try:
-        if quick and applies(plan, cell, policy, fleet.replicas, contents is not None):
+        if quick and fleet.prefill is None and applies(plan, cell, policy, fleet.replicas, shared):
             buffer = LookBuffer()
             if run_fast(run, plan.cells[cell], policy, model, buffer.look if look is not None else None):
                 if look is not None:

@@ -330,11 +330,14 @@ class LockstepGroup:
     def ending(self) -> list[Replica]:
         return self.members
 
-    def add(self, sequence: Sequence, at_s: float) -> None:
+    def add(self, sequence: Sequence, at_s: float, member: Replica | None = None) -> None:
+        """A request arrives, for `member` or the one that the engine chooses."""
         members = self.members
-        self._turn += 1
-        how = members[0].scheduler.policy.route
-        member = members[choose_replica([each.load for each in members], self._turn, how, sequence, members)]
+        if member is None:
+            self._turn += 1
+            how = members[0].scheduler.policy.route
+            loads = [each.load for each in members]
+            member = members[choose_replica(loads, self._turn, how, sequence, members)]
         may_enter = member.scheduler.open
         member.scheduler.add(sequence)
         if self.next_s == NEVER or member.pauses:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -10,12 +11,17 @@ from loadstone.catalogue.config.encoder import encoder
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
-from loadstone.engines.rules import Route
+from loadstone.engines.handover import Link, handover_of, link_of
+from loadstone.engines.rules import Handover, Route
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.sizing.memory import max_context
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.profile import profile_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _CACHE = "its whole KV cache"
 _LEAST_BLOCK = 16
@@ -26,13 +32,42 @@ _LEAST_BLOCK = 16
 class Fleet:
     """The deployment that is simulated: `replicas` engines behind one address.
 
-    in_step  they share a model's experts: every step of all takes as long as the slowest of them needs
+    in_step  those of a worker share a model's experts: every step of all takes as long as the slowest of them needs
+    workers  among which the replicas are dealt out
+    prefill  where prompts are computed by workers of their own: these, the others decode
     """
 
     policy: EnginePolicy
     model: StepTimes
     replicas: int = 1
     in_step: bool = False
+    workers: int = 1
+    prefill: PrefillPool | None = None
+
+    @property
+    def pools(self) -> list[Fleet]:
+        """Return the fleet that decodes, and that which prefills where it is another."""
+        return [self] if self.prefill is None else [self, self.prefill.fleet]
+
+    def draws(self, n: int, seed: int) -> list[Fleet]:
+        """Return the fleet with coefficients drawn from its profiles' uncertainty, the same for all pools."""
+        if not isinstance(self.model, StepModel):
+            return []
+        drawn = [replace(self, model=each) for each in self.model.draws(n, seed)]
+        if (pool := self.prefill) is None:
+            return drawn
+        prefills = pool.fleet.draws(n, seed)
+        return [
+            replace(each, prefill=pool._replace(fleet=other)) for each, other in zip(drawn, prefills, strict=True)
+        ]
+
+
+class PrefillPool(NamedTuple):
+    """The engines that compute prompts for a fleet that decodes, and the way of KV caches between them."""
+
+    fleet: Fleet
+    rules: Handover
+    link: Link
 
 
 def routed(policy: EnginePolicy, route: Route | None) -> EnginePolicy:
@@ -49,7 +84,15 @@ def fleet_of(
     route: Route | None = None,
 ) -> Fleet:
     """Make the engines of a deployment, and the times of their steps; by the user's `profile`, None: the one that is
-    shipped for it. `offline`: as their own interfaces answer batches, without server and client."""
+    shipped for it. `offline`: as their own interfaces answer batches, without server and client. Of pools: those that
+    decode, with those that prefill. Raises InputError where these cannot hand caches over."""
+    if deployment.pools:
+        rules = handover_of(deployment)
+        made = [
+            fleet_of(pool.worker, acceptance=acceptance, profile=profile, offline=offline)
+            for pool in deployment.pools
+        ]
+        return _join(deployment, rules, *made)
     coefficients = profile_of(deployment, profile)
     accepted = coefficients.acceptance if acceptance is None else acceptance
     policy = routed(policy_of(deployment, acceptance=accepted), route)
@@ -73,6 +116,43 @@ def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -
     return Fleet(policy, model, deployment.dp * virtual, in_step=deployment.attention_dp)
 
 
+def _join(deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet) -> Fleet:
+    """Make the fleet of both pools, from one worker of each. What of a cache's room is kept, and when, is the
+    handover's, not the decode scheduler's own."""
+    before, after = deployment.pools
+    policy = msgspec.structs.replace(
+        decode.policy,
+        keep_free=0.0, poll_steps=0, hold_steps=0, gather_steps=0, prefix_cache=prefill.policy.prefix_cache,
+    )  # fmt: skip
+    link = link_of(before.worker, after.worker, rules)
+    pool = PrefillPool(
+        replace(prefill, replicas=prefill.replicas * before.workers, workers=before.workers), rules, link
+    )
+    return replace(
+        decode, policy=policy, replicas=decode.replicas * after.workers, workers=after.workers, prefill=pool
+    )
+
+
+def fleet_for(
+    fleet: Fleet,
+    deployment: Deployment,
+    lengths: NDArray[np.int64],
+    *,
+    acceptance: float | None = None,
+    route: Route | None = None,
+) -> Fleet:
+    """Return a deployment's fleet with caches as large as they are for requests of these lengths."""
+    if (pool := fleet.prefill) is None:
+        policy = routed(policy_of(deployment, acceptance=acceptance, lengths=lengths), route)
+        return fleet_with(deployment, policy, fleet.model)
+    models = (pool.fleet.model, fleet.model)
+    made = [
+        fleet_with(each.worker, policy_of(each.worker, acceptance=acceptance, lengths=lengths), model)
+        for each, model in zip(deployment.pools, models, strict=True)
+    ]
+    return _join(deployment, pool.rules, *made)
+
+
 def sharing(policy: EnginePolicy) -> EnginePolicy:
     """Return the policy where requests share blocks: blocks of 16 tokens at least, so that there are not too many
     keys."""
@@ -84,6 +164,8 @@ def sharing(policy: EnginePolicy) -> EnginePolicy:
 
 def longest_request(deployment: Deployment, policy: EnginePolicy) -> tuple[int, str]:
     """Return the tokens, prompt and answer together, that one request may have at most; and what ends there."""
+    if deployment.pools:
+        deployment = deployment.pools[-1].worker  # which holds prompt and answer
     limit, longest = rules_of(deployment).context_limit, max_context(deployment)
     if policy.longest_tokens < longest:
         virtual = deployment.pp // policy.pipeline

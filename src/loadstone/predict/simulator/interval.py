@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -18,7 +17,6 @@ import numpy as np
 
 from loadstone.core.plan import Load, Plan
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.latencies import Floats, answered_rows, latencies_s, simulated_pace
 from loadstone.predict.simulator.run import CellRun
@@ -52,14 +50,14 @@ def intervals(
     plan: Plan,
     cell: int,
     fleet: Fleet,
-    draws: Sequence[StepTimes],
+    draws: Sequence[Fleet],
     residual: Mapping[Quantity, float],
     wider: float = 1.0,
 ) -> dict[str, Interval]:
     """Simulate the beginning of a cell at each draw; returns the intervals as CellIntervals has them. `wider`: how
     many times as wide they are, in ln."""
     part = beginning(plan, cell)
-    runs = [run_cell(part, 0, replace(fleet, model=model), grace_s=0.0) for model in (fleet.model, *draws)]
+    runs = [run_cell(part, 0, each, grace_s=0.0) for each in (fleet, *draws)]
     best, *drawn = (_figures(run) for run in runs)
     ratios = {
         name: np.log([each[name] / value for each in drawn if each.get(name, 0) > 0 and value > 0] or [1.0])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from operator import attrgetter
+from typing import Protocol
 
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Sequence, batches_of
@@ -122,7 +123,12 @@ def route(units: list[Unit], turn: int, how: Route, sequence: Sequence) -> Unit:
 next_s_of = attrgetter("next_s")
 
 
-def complete(unit: Unit) -> list[Sequence]:
+class _Driven(Protocol):
+    def finish(self) -> list[Sequence]: ...
+    def go_on(self) -> None: ...
+
+
+def complete(unit: _Driven) -> list[Sequence]:
     """Go to the unit's `next_s`, and begin what comes next; returns who ended there."""
     ended = unit.finish()
     unit.go_on()
@@ -141,9 +147,14 @@ def engines_of(
         Replica(scheduler, fleet.model, journal, number=number, at_once=at_once)
         for number, scheduler in enumerate(schedulers)
     ]
-    in_step = fleet.in_step and fleet.replicas > 1
+    size = len(replicas) // fleet.workers
+    if fleet.in_step and size > each:
+        workers = [replicas[first : first + size] for first in range(0, len(replicas), size)]
+        if each == 1:
+            return replicas, [LockstepGroup(worker) for worker in workers]
+        return replicas, [
+            Pipeline([LockstepGroup(worker[batch::each]) for batch in range(each)]) for worker in workers
+        ]
     if each == 1:
-        return replicas, [LockstepGroup(replicas)] if in_step else [*replicas]
-    if in_step:
-        return replicas, [Pipeline([LockstepGroup(replicas[batch::each]) for batch in range(each)])]
+        return replicas, [*replicas]
     return replicas, [Pipeline(replicas[first : first + each]) for first in range(0, len(replicas), each)]

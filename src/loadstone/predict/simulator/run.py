@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import Scheduler
 from loadstone.predict.simulator.client import CellRequests
@@ -69,12 +71,33 @@ class LookBuffer:
                 next_s = look(at_s, states)
 
 
+class PoolTimes(msgspec.Struct):
+    """How long requests of a cell took on each part of their way, in seconds of all together; `transfers`: how many.
+
+    workers    that prefill
+    room_s     wait for room in the decode pool
+    prefill_s  in the prefill pool: its queue and its steps
+    link_s     until the cache was there: hand-over, link and the wait for it; `waited_s`: that alone
+    busy_s     steps of the prefill workers
+    """
+
+    workers: int
+    transfers: int = 0
+    prompt_tokens: int = 0
+    room_s: float = 0.0
+    prefill_s: float = 0.0
+    link_s: float = 0.0
+    waited_s: float = 0.0
+    busy_s: float = 0.0
+
+
 class CellRun:
     """The events of a cell, by index; NaN where something did not happen.
 
     end_s    end of the step that wrote the last token; the client has it `stream_s` later
     stop_s   when all that was still under way was cancelled; NEVER where nothing was
     over_s   when the last answer was at the client
+    prefill_replicas, pool_times   where prefill and decode are apart; `replicas` are then those that decode
     paused   of those that were preempted and did not go on before `stop_s`, the tokens written by then
     """
 
@@ -86,6 +109,8 @@ class CellRun:
         self.paused: dict[int, int] = {}
         self.journal = RequestLog(requests.count)
         self.replicas: list[Replica] = []
+        self.prefill_replicas: list[Replica] = []
+        self.pool_times: PoolTimes | None = None
         self.end_s: list[float] = [math.nan] * requests.count
         self.cached_tokens: list[int] = [0] * requests.count
 
@@ -117,7 +142,10 @@ class CellRun:
 
     def states(self, at_s: float | None = None) -> list[State]:
         """Return the engines as they stand at `at_s`, before the end of what is under way; None: at its beginning."""
-        return states_of(self.replicas, at_s)
+        states = states_of(self.replicas, at_s)
+        if self.prefill_replicas:  # whose first tokens count where they are shown
+            states += [each._replace(written_tokens=0) for each in states_of(self.prefill_replicas, at_s)]
+        return states
 
 
 def states_of(replicas: Sequence[Replica], at_s: float | None = None) -> list[State]:
@@ -171,12 +199,12 @@ Sample = tuple[float, list[tuple[float, ...]]]
 class Counters:
     """Samples of all replicas over a run. `look` is what run_cell calls; counters go on from cell to cell."""
 
-    def __init__(self, model: str, replicas: int, kv_tokens: int) -> None:
+    def __init__(self, model: str, replicas: int, kv_tokens: int | Sequence[int]) -> None:
+        self._kv_tokens = [kv_tokens] * replicas if isinstance(kv_tokens, int) else kv_tokens
         self._labels = [
             json.dumps({"engine": str(number), "model_name": model}, separators=(",", ":"))
             for number in range(replicas)
         ]
-        self._kv_tokens = kv_tokens
         self._samples: list[Sample] = []
         self._before = [(0.0,) * len(_COUNTERS)] * replicas
         self._last = list(self._before)
@@ -197,7 +225,7 @@ class Counters:
             total = tuple(before + more for before, more in zip(self._before[number], counts, strict=True))
             self._last[number] = total
             # Blocks of shared prompts may be larger than the engine's, and their last one not whole; see sharing().
-            usage = min(1.0, state.used_tokens / self._kv_tokens)
+            usage = min(1.0, state.used_tokens / self._kv_tokens[number])
             rows.append((state.running, state.waiting, usage, *total))
         self._keep(at_s, rows)
         return at_s + self._every_s

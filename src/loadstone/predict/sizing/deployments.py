@@ -9,12 +9,13 @@ from itertools import product
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.alternatives import expand, split_commas
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.pools import has_pools
 from loadstone.catalogue.deployment.shorthand import engine_of, key_value, split_deployment
 from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import OWNERS, owners_of
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import SizeOptions
-from loadstone.predict.sizing.size import Row, size
+from loadstone.predict.sizing.size import Row, pool_sizes, size
 
 MOST_ROWS = 100_000
 
@@ -31,11 +32,17 @@ def split_models(text: str) -> list[str]:
     """Models from a list with commas; those in a deployment's options (`@8xh200/tp4,engine=sglang`) part nothing."""
     models: list[str] = []
     for part in split_commas(text):
-        if models and "@" in models[-1] and _OPTION.fullmatch(part):
+        goes_on = _OPTION.fullmatch(part) or _in_pool(models[-1], part) if models and "@" in models[-1] else None
+        if goes_on:
             models[-1] += "," + part
         else:
             models.append(part)
     return models
+
+
+def _in_pool(text: str, part: str) -> bool:
+    """Tell whether a part is still of the pools before it: within their parentheses, or with the next one in it."""
+    return text.count("(") > text.count(")") or re.search(r"\+\s*(prefill|decode)\s*=", part) is not None
 
 
 def deployments(options: SizeOptions) -> Iterator[Deployment]:
@@ -51,6 +58,11 @@ def _read_deployment(model: str, options: SizeOptions) -> Iterator[Deployment]:
     for flag in _OF_A_DEPLOYMENT:
         if getattr(options, flag):
             raise InputError(f"--{flag.replace('_', '-')}: {model!r} is a whole deployment; leave one of them out")
+    if has_pools(model):
+        if options.engine or options.arguments:
+            raise InputError(f"--engine: {model!r} has pools, whose engine is said there; leave --engine out")
+        yield parse_deployment(model)
+        return
     name, where, rest = split_deployment(model)
     for engine in options.engine or (None,):
         yield _parse(f"{name}@{where}", [*([rest] if rest else []), *_engine(options, engine)])
@@ -127,5 +139,8 @@ def sizes(options: SizeOptions) -> list[Row]:
         for context, batch in product(options.context or (None,), options.batch or (1,)):
             if len(rows) >= MOST_ROWS:
                 raise InputError(f"more than {MOST_ROWS:,} rows; ask for fewer at a time")
-            rows.append(size(deployment, context, batch))
+            if deployment.pools:
+                rows += pool_sizes(deployment, context, batch)
+            else:
+                rows.append(size(deployment, context, batch))
     return rows

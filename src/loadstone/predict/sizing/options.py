@@ -103,6 +103,12 @@ class SizeOptions(Flags):
     context: tuple[int, ...] = flag(
         DEPLOYMENT, "tokens of a request, e.g. 8k,128k [default: the longest]", (), tokens
     )
+    answer: tuple[int, ...] = flag(
+        DEPLOYMENT,
+        "of the context, tokens of the answer, e.g. 1k: what each of two pools carries, their ratio",
+        (),
+        tokens,
+    )
     batch: tuple[int, ...] = flag(DEPLOYMENT, "requests of that context at once, e.g. 1,32", "1", counts)
     weights_dtype: tuple[str, ...] = flag(
         DEPLOYMENT, "precision of the weights, e.g. bf16,fp8,int4 [default: the checkpoint's]", (), words

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.catalogue.architecture.precision import FORMATS
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment
 from loadstone.catalogue.engines import not_simulated
 from loadstone.engines import rules_of
+from loadstone.engines.handover import handover_problem
 from loadstone.engines.sharding.limits import is_speculative
 from loadstone.engines.sharding.rank import kv_replication, sequence_bytes
 from loadstone.predict.sizing.check import beyond_context, contradictions
@@ -51,6 +52,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     warm_sessions_host       with those that the host's memory has, where it keeps blocks too (kv_host); None: it does
                              not
     why                      what stands against it and what would work, or what else limits it; empty: nothing
+    pool, workers            of a deployment with pools: the row is one of so many workers of `prefill` or `decode`
+    staging_bytes            of such a worker, room that caches on their way take: buffers beside the cache, and what
+                             is kept free in it for each request
     assumed                  what the model's config left open and was assumed, and fields not understood; a draft
                              that is not counted
     """
@@ -86,6 +90,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     block_tokens: int
     why: str
     assumed: str = ""
+    pool: str | None = None
+    workers: int | None = None
+    staging_bytes: float | None = None
 
     @property
     def machine(self) -> str:
@@ -151,6 +158,42 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
             [*model.assumed, *_draft_assumed(deployment), *not_simulated(deployment.engine, deployment.arguments)]
         ),
     )
+
+
+def pool_sizes(deployment: Deployment, context_tokens: int | None = None, batch: int = 1) -> list[Row]:
+    """Return a row for each pool, of one of its workers: of those that prefill with one request, of those that decode
+    with their part of `batch`, and what caches on their way leave of the room."""
+    problem, rows = handover_problem(deployment), []
+    for pool in deployment.pools:
+        worker, rules = pool.worker, rules_of(pool.worker).handover
+        each = 1 if pool.role == "prefill" else -(-batch // pool.workers)
+        row = size(worker, context_tokens, each)
+        if rules is None or not row.kv_capacity_tokens:
+            rows.append(_of_pool(row, pool, 0.0, row.max_concurrent_requests, problem))
+            continue
+        spare = (rules.spare_tokens or 0) if pool.role == "decode" else 0
+        buffer = row.context_tokens if rules.buffers else 0
+        room = row.kv_capacity_tokens // worker.dp - buffer
+        held = min(row.max_concurrent_requests, worker.dp * max(0, room // (row.context_tokens + spare)))
+        token = row.kv_bytes_per_token * row.kv_replication
+        rows.append(_of_pool(row, pool, token * (worker.dp * buffer + held * spare), held, problem))
+    return rows
+
+
+def _of_pool(row: Row, pool: DeployedPool, staging_bytes: float, held: int, problem: str | None) -> Row:
+    fits, why = row.fits and problem is None and held >= row.batch, row.why
+    if problem is not None:
+        why = problem
+    elif row.fits and not fits:
+        why = (
+            f"beside caches on their way a {pool.role} worker has room for {held:,} requests of "
+            f"{row.context_tokens:,} tokens, {row.batch:,} asked; more workers, or a shorter context, would do"
+        )
+    return msgspec.structs.replace(
+        row,
+        pool=pool.role, workers=pool.workers, staging_bytes=_as_integer(staging_bytes), max_concurrent_requests=held,
+        free_bytes=_as_integer(row.free_bytes - staging_bytes), fits=fits, why=why,
+    )  # fmt: skip
 
 
 def _warm_with_host(deployment: Deployment, context: int, capacity: int) -> int | None:

@@ -63,7 +63,7 @@ def _line(row: Row, several: bool, reasons: list[str]) -> list[str]:
     each = row.gpus * _GIB
     return [
         f"{clean(row.model.rpartition('/')[2])} {row.weights_dtype}, KV {row.kv_dtype}",
-        row.machine,
+        f"{row.pool}: {row.workers} × {row.machine}" if row.pool else row.machine,
         _parallel(row),
         *([row.engine] if several else []),
         f"{row.weights_bytes / each:.1f}",

@@ -1,0 +1,99 @@
+"""Says whether the pools of a deployment can hand KV caches over, and how long one is on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd
+from typing import NamedTuple
+
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.errors import InputError
+from loadstone.engines import ranks, rules_of
+from loadstone.engines.rules import EngineRules, Handover
+from loadstone.engines.sharding.rank import CacheLayer, sequence_bytes
+
+_SHARE = 0.75
+"""Of a network's bandwidth: Mooncake's own measurements with vLLM and SGLang have 71 and 82 % of the line."""
+_USUAL_NIC = 50e9
+"""Bytes per second of each GPU where its node has no usual network: 400 Gbit/s. Between GPUs of one node or rack too:
+NIXL over MNNVL measured 48 GB/s, over NVLink 49 (its issue 1037, vLLM's 52607)."""
+
+
+class Link(NamedTuple):
+    """The way of a KV cache from one worker to another.
+
+    cache        what the layers of a decode rank keep
+    copies       ranks that get it, or a part of it, each
+    bytes_per_s  of all pairs of ranks that send and receive together
+    """
+
+    cache: tuple[CacheLayer, ...]
+    copies: int
+    bytes_per_s: float
+    latency_s: float
+
+    def transfer_s(self, tokens: int) -> float:
+        """Return the seconds that the bytes of so many tokens take."""
+        return self.copies * sequence_bytes(self.cache, tokens) / self.bytes_per_s
+
+    def token_bytes(self, tokens: int) -> float:
+        return self.copies * sequence_bytes(self.cache, tokens) / max(1, tokens)
+
+
+def link_of(prefill: Deployment, decode: Deployment, rules: Handover) -> Link:
+    """Return the way of a cache: each rank of the decode worker that serves a request (all its tensor-parallel ones;
+    with latent attention each gets it whole) receives from a rank of the prefill worker, over its own network card.
+    """
+    cache = tuple(layer for rank in ranks(decode) for layer in rank.cache)
+    pairs = min(prefill.tp, decode.tp)
+    nics = (gpu.nic_bytes_per_s or _USUAL_NIC for gpu in (prefill.gpu, decode.gpu))
+    return Link(cache, decode.tp, pairs * _SHARE * min(nics), rules.latency_s)
+
+
+def handover_of(deployment: Deployment) -> Handover:
+    """Return how the pools of a deployment hand caches over. Raises InputError where they cannot."""
+    problem, rules = handover_problem(deployment), rules_of(deployment.pools[-1].worker).handover
+    if problem is not None or rules is None:
+        raise InputError(f"{deployment.name}: {problem}")
+    return rules
+
+
+def handover_problem(deployment: Deployment) -> str | None:
+    """Return why the pools of a deployment cannot hand caches over; None where they can."""
+    prefill, decode = (rules_of(pool.worker) for pool in deployment.pools)
+    return next(_problems(prefill, decode), None)
+
+
+def _problems(prefill: EngineRules, decode: EngineRules) -> Iterator[str]:
+    """List why the two cannot hand caches over, each with what would work (vLLM's nixl_connector_compatibility.md,
+    SGLang's issue 15674)."""
+    one, other = prefill.deployment, decode.deployment
+    if one.engine != other.engine:
+        yield (
+            f"{one.engine} cannot hand a KV cache to {other.engine}; give both pools one engine, "
+            f"e.g. engine={other.engine}"
+        )
+        return
+    engine, rules = other.engine, decode.handover
+    if rules is None:
+        yield f"{engine} has no prefill and decode apart; vllm, sglang and tensorrt-llm have"
+        return
+    if min(prefill.version, decode.version) < rules.since:
+        yield f"{engine} hands caches over since {'.'.join(map(str, rules.since))}; write a later version="
+    if prefill.kv_dtype != decode.kv_dtype:
+        yield (
+            f"the prefill pool keeps its KV cache in {prefill.kv_dtype}, the decode pool in {decode.kv_dtype}; "
+            f"write kv={decode.kv_dtype} in both"
+        )
+    if engine == "vllm" and prefill.version != decode.version:
+        yield "vllm hands caches over between equal versions alone; write one version= for both pools"
+    if any(run.states for run in other.model.kinds) and one.tp != other.tp:
+        yield f"tp{one.tp} and tp{other.tp}: recurrent states are handed over between equal tp alone; write one tp"
+    if (
+        engine != "tensorrt-llm"
+        and not other.model.has_latent_attention
+        and gcd(one.tp, other.tp) < min(one.tp, other.tp)
+    ):
+        yield f"tp{one.tp} and tp{other.tp}: {engine} cuts KV heads only where one tp divides the other"
+    if other.pp > 1:
+        yield f"a decode worker with pp{other.pp} is not simulated; write tp or attention-dp in its place"

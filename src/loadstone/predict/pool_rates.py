@@ -1,0 +1,98 @@
+"""Rates that a prefill and a decode pool carry at most, each by itself, and the ratio of workers that balances both.
+
+    prefill   b / T(b) requests per second of each scheduler, of steps with the b prompts that its budget has room for
+    decode    u / (answer · TPOT(u)), with the u requests that its slots and its cache hold
+
+Both are upper bounds: a simulation, with its queues and waves, has less (TensorRT-LLM's engineers measured 0 to 25 %
+less than such a balance promises).
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import NamedTuple
+
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.errors import InputError
+from loadstone.engines.rules import Handover
+from loadstone.predict.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.sizing.deployments import deployments
+from loadstone.predict.sizing.options import SizeOptions
+
+_IDLE = 0.5
+"""Share of the time from which on a pool that waits for the other counts as starved."""
+
+
+class PoolRates(NamedTuple):
+    """Holds the requests per second that each pool carries at most, and the TPOT of the full decode pool."""
+
+    deployment: str
+    prompt_tokens: int
+    answer_tokens: int
+    prefill_per_s: float
+    decode_per_s: float
+    tpot_s: float
+    workers: tuple[int, int]
+
+    def describe(self) -> str:
+        """Say what limits, and which ratio of workers would balance the pools."""
+        before, after = self.workers
+        ratio = (self.decode_per_s / after) / (self.prefill_per_s / before)
+        low, high = sorted((self.prefill_per_s, self.decode_per_s))
+        starved, idle = ("decode" if low == self.prefill_per_s else "prefill"), 1 - low / high
+        text = (
+            f"{self.prompt_tokens:,} + {self.answer_tokens:,} tokens: prefill carries {self.prefill_per_s:,.2f} "
+            f"requests/s and decode {self.decode_per_s:,.2f} (TPOT {self.tpot_s * 1e3:,.1f} ms when full): "
+            f"{ratio:,.2g} prefill workers for each decode worker balance them"
+        )
+        return f"{text}; this ratio starves the {starved} pool, {idle:.0%} of which is idle" if idle > _IDLE else text
+
+
+def rates_of(options: SizeOptions) -> list[PoolRates]:
+    """Return the rates of every deployment with pools among those to size, for each context and answer. Raises
+    InputError."""
+    found = []
+    for deployment, answer, context in product(deployments(options), options.answer, options.context or (None,)):
+        if context is None or answer >= context:
+            raise InputError(
+                f"--answer {answer}: is a part of --context; give a longer --context, of prompt and answer"
+            )
+        if not deployment.pools:
+            raise InputError(f"--answer: {deployment.name} has one pool; write prefill=…+decode=…, or leave it out")
+        found.append(pool_rates(deployment, context - answer, answer))
+    return found
+
+
+def pool_rates(deployment: Deployment, prompt_tokens: int, answer_tokens: int) -> PoolRates:
+    """Return what the pools carry, of requests of these lengths. Raises InputError where one cannot be."""
+    decode = fleet_of(deployment)
+    if (pool := decode.prefill) is None:
+        raise InputError(f"{deployment.name}: has one pool; write prefill=…+decode=…")
+    prefill, (before, after) = pool.fleet, deployment.pools
+    budget = prefill.policy.max_batched_tokens
+    together = max(1, min(budget // prompt_tokens, prefill.policy.max_seqs))
+    model, seconds, done = prefill.model, 0.0, 0
+    while done < prompt_tokens:
+        new = min(prompt_tokens - done, budget if prefill.policy.chunked else prompt_tokens)
+        seconds += model.step_s(0, 0, [(new, done)] * together)
+        done += new
+    users = most_users(decode, pool.rules, prompt_tokens, answer_tokens)
+    base_s, slope_s = decode.model.decode_line(users)
+    step_s = base_s + slope_s * users * (prompt_tokens + answer_tokens / 2)
+    speculative = decode.policy.speculative
+    tpot_s = step_s / (1.0 if speculative is None else speculative.tokens_per_step)
+    return PoolRates(
+        deployment.name,
+        prompt_tokens,
+        answer_tokens,
+        prefill.replicas * together / seconds,
+        decode.replicas * users / (answer_tokens * tpot_s),
+        tpot_s,
+        (before.workers, after.workers),
+    )
+
+
+def most_users(decode: Fleet, rules: Handover, prompt_tokens: int, answer_tokens: int) -> int:
+    """Count the requests that a decode scheduler's slots and cache let decode at once, with what is kept free."""
+    written = answer_tokens if rules.spare_tokens is None else answer_tokens // 2 + rules.spare_tokens
+    return max(1, min(decode.policy.max_seqs, decode.policy.kv_tokens // (prompt_tokens + written)))
