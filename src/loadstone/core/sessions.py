@@ -9,7 +9,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from loadstone.core.plan import Plan
+
+
+def time_tasks(
+    turn: NDArray[np.int32], sent_s: NDArray[np.float64], end_s: NDArray[np.float64], chosen: NDArray[np.bool_]
+) -> tuple[list[float], list[float]]:
+    """Return of each `chosen` session of a cell the time from its first call's sending to its last one's end, and how
+    much of that calls were under way.
+    """
+    import numpy as np
+
+    begins = np.append(np.flatnonzero(turn <= 0), len(turn))
+    spans, busy = [], []
+    for session in np.flatnonzero(chosen).tolist():
+        own = slice(begins[session], begins[session + 1])
+        order = np.argsort(sent_s[own])
+        sent, end = sent_s[own][order], end_s[own][order]
+        until = np.maximum.accumulate(end)
+        from_s = np.maximum(sent, np.concatenate([[-np.inf], until[:-1]]))
+        spans.append(float(until[-1] - sent[0]))
+        busy.append(float(np.maximum(0.0, end - from_s).sum()))
+    return spans, busy
 
 
 @dataclass(slots=True)

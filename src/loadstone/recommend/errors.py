@@ -106,6 +106,7 @@ def _widen_for(candidate: Candidate, traffic: Traffic) -> float:
     if traffic.is_open or is_own(profile):
         return 1.0
     running = min(traffic.demand / candidate.replicas, candidate.load) / candidate.deployment.dp
+    running = running if traffic.sessions is None else candidate.level.decoding
     return profile.wider_for(uncovered_load(candidate.deployment, 0, min(int(running), policy.max_seqs)))
 
 

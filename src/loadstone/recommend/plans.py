@@ -6,6 +6,7 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,7 +36,7 @@ from loadstone.recommend.result import (
     Span,
 )
 from loadstone.recommend.start import describe_start
-from loadstone.recommend.traffic import Traffic, replayed
+from loadstone.recommend.traffic import Traffic, asked_workload
 
 _MOST_REJECTED = 40
 
@@ -54,7 +55,7 @@ def describe_plan(
     spread = np.sqrt(np.diag(asked.error.covariance))
     month = choice.cost * HOURS_PER_MONTH
     carried = float(np.median(finalist.capacities)) * replicas
-    per_s, rate = 1.0, traffic.demand * traffic.output_tokens
+    per_s, rate = traffic.calls, traffic.demand * traffic.calls * traffic.output_tokens
     if not traffic.is_open:
         per_s = asked.requests_per_s / (traffic.demand / replicas)
         rate = asked.output_tokens_per_s * (replicas - options.reserve)
@@ -85,7 +86,25 @@ def describe_plan(
         usd_per_month_one_down=month / replicas * (replicas + 1) if priced else None,
         usd_per_month_whole_nodes=_price_whole_nodes(choice) if priced else None,
         checked=_describe_check(confirmed, traffic) if traffic.has_times else None,
+        **_describe_sessions(asked, carried, spread, choice, traffic),
     )
+
+
+def _describe_sessions(
+    asked: AskedLoad, carried: float, spread: Array, choice: PlanChoice, traffic: Traffic
+) -> dict[str, Any]:
+    """Return the fields of a DeploymentPlan about sessions."""
+    sessions = asked.sessions
+    if sessions is None:
+        return {}
+    alive = carried * (sessions.alive / sessions.per_s if traffic.is_open else 1.0)
+    off = float(np.hypot(*(spread * np.array(sessions.parts))))
+    gpus = choice.replicas * choice.finalist.deployment.gpus
+    return {
+        "sessions_per_gpu": alive / gpus,
+        "task_s": _latency(*sessions.task_s, off),
+        "cached_share": sessions.cached_share,
+    }
 
 
 def _unit_of_regret(options: RecommendOptions) -> float:
@@ -329,15 +348,9 @@ def next_measurement(
         words += ["http://HOST:PORT", "--deployment", deployment.name]
     else:
         words += ["--launch", deployment.name]
-    if options.trace is not None:
-        for flag, value in replayed(options, traffic, replicas).items():
-            words += [f"--{flag}", value]
-    else:
-        words += ["--input", options.input or "1024", "--output", options.output or "128"]
-        if options.range_ratio < 1:
-            words += ["--range-ratio", f"{options.range_ratio:g}"]
-        if options.prefix:
-            words += ["--prefix", str(options.prefix), "--prefix-groups", str(options.prefix_groups)]
+    for flag, value in asked_workload(options, traffic, replicas).items():
+        words += [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]
+    if options.trace is None:
         words += ["--rate", f"{load:.3g}"] if traffic.is_open else ["--concurrency", str(max(1, round(load)))]
     words += ["--duration", f"{round(best.minutes) - 2}m", "--slo", options.slo]
     unit = _unit_of_regret(options)
@@ -352,10 +365,18 @@ def next_measurement(
 
 
 def write_notes(
-    finalists: Sequence[SimulatedCandidate], options: RecommendOptions, measured: Sequence[MeasuredRun]
+    finalists: Sequence[SimulatedCandidate],
+    options: RecommendOptions,
+    traffic: Traffic,
+    measured: Sequence[MeasuredRun],
 ) -> list[str]:
     """Return sentences on what was assumed and learned."""
     notes = []
+    if over := traffic.plan.workload.get("overflowed"):
+        notes.append(
+            f"{over['sessions']:,} of the file's sessions grow beyond the model's context and end before that: "
+            f"{over['calls']:,} calls are left out"
+        )
     if not options.price:
         notes.append("no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)")
     if any(each.candidate.policy.speculative for each in finalists) and options.acceptance is None:

@@ -46,7 +46,7 @@ def _explain_roofline(slow: Sequence[Refused], traffic: Traffic) -> str | None:
         schedulers = schedulers_in_step(deployment)
         level = steady_state(model, policy, schedulers, 1.0, traffic.lengths)
         for bound in traffic.bounds:
-            value = level.latency_s(bound.metric, 0.5, traffic.output_tokens)
+            value = traffic.latency_s(level, bound.metric, 0.5)
             fastest[bound.name] = min(fastest.get(bound.name, (math.inf, "")), (value, each.deployment))
     for bound in traffic.bounds:
         value, name = fastest.get(bound.name, (0.0, ""))

@@ -33,13 +33,21 @@ class BoundText(msgspec.Struct, frozen=True):
 
 
 class TrafficText(msgspec.Struct, frozen=True):
-    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means."""
+    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means. sessions: mean calls of one, where
+    the load counts sessions that begin a second or are alive."""
 
     kind: str
     value: float
     input_tokens: float
     output_tokens: float
     trace: str | None = None
+    sessions: float | None = None
+
+    @property
+    def unit(self) -> str:
+        if self.sessions is not None:
+            return "sessions/s" if self.kind == "rate" else "sessions alive"
+        return "requests/s" if self.kind == "rate" else "requests under way"
 
 
 class ByHour(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +89,8 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     further         what narrower numbers than anybody publishes would save
     output_tokens_per_s  of all replicas under the traffic
     by_hour         of a trace of several windows: as many replicas as each needs
+    sessions_per_gpu  of sessions: how many are alive per GPU where all replicas carry what they can
+    task_s          of sessions: the time of one; `cached_share`: of their prompts, what was cached; both under the load
     """
 
     deployment: str
@@ -107,6 +117,33 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_month_whole_nodes: float | None = None
     checked: str | None = None
     output_tokens_per_s: float = 0.0
+    sessions_per_gpu: float | None = None
+    task_s: LatencySpan | None = None
+    cached_share: float | None = None
+
+
+class TierPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A deployment with or without host memory, by the best prediction: the GPUs that carry the traffic, sessions
+    alive per GPU where a replica carries what it can, capacity over demand, and what of prompts is cached at the first
+    plan's share of the load."""
+
+    deployment: str
+    cached_share: float
+    sessions_per_gpu: float
+    gpus: int
+    headroom: float
+    usd_per_month: float | None = None
+
+
+class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The first plan without and with `kv_host` in it, the host's memory of a replica; `assumed`: nobody gave its
+    size. pays: fewer GPUs carry the traffic, or as many a tenth more of it; what the memory costs is not counted."""
+
+    kv_host: str
+    assumed: bool
+    without: TierPlan
+    within: TierPlan = msgspec.field(name="with")
+    pays: bool
 
 
 class GpuChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,4 +221,6 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the first plan holds with that probability."""
     objective: Literal["cost", "throughput"] = "cost"
     by_gpu: list[GpuChoice] = []
+    host_memory: HostMemory | None = None
+    """Of sessions; None where the engine keeps nothing in the host."""
     schema: int = SCHEMA

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadstone.core.units import show_seconds
-from loadstone.recommend.result import ByHour, DeploymentPlan, Recommendation
+from loadstone.recommend.result import ByHour, DeploymentPlan, HostMemory, Recommendation
 from loadstone.report.table import Shown, Table
 
 _REJECTED = 8
@@ -38,6 +38,8 @@ def plan_table(document: Recommendation, names: list[str]) -> Table:
     align = "lrrrruru"
     if document.plans[0].usd_per_month is not None:
         heads, align = [*heads, "$ a month", "$/M out", "80 %"], f"{align}rru"
+    if document.plans[0].sessions_per_gpu is not None:
+        heads, align = [*heads, "sessions/GPU", "task p50", "p99", "cached"], f"{align}rrur"
     rows = [[name, *_row(plan)] for name, plan in zip(names, document.plans, strict=True)]
     return Table(title="Plans", heads=heads, align=align, rows=rows)
 
@@ -52,6 +54,9 @@ def _row(plan: DeploymentPlan) -> list[str]:
     if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
         mtok = plan.usd_per_mtok
         row += [f"{plan.usd_per_month.value:,.0f}", f"{mtok.value:.2f}", f"{mtok.low:.2f} to {mtok.high:.2f}"]
+    if plan.sessions_per_gpu is not None and plan.task_s is not None:
+        task = show_seconds(plan.task_s.p50), show_seconds(plan.task_s.p99)
+        row += [f"{plan.sessions_per_gpu:.3g}", *task, f"{plan.cached_share or 0.0:.0%}"]
     return row
 
 
@@ -71,7 +76,7 @@ def remarks(document: Recommendation) -> list[str]:
         for each in plan.warnings:
             warned.setdefault(each, []).append(number)
     warnings = [f"{_name_plans(numbers)}: {each}." for each, numbers in warned.items()]
-    return [*binds, *why, *further, *costs, *checks, *hourly, *_describe_gpus(document), *warnings]
+    return [*binds, *why, *further, *costs, *_describe_host_memory(document.host_memory), *checks, *hourly, *_describe_gpus(document), *warnings]
 
 
 def _name_plans(numbers: list[int]) -> str:
@@ -99,6 +104,22 @@ def _describe_costs(document: Recommendation) -> str:
         whole = ", ".join("the same" if each is None else f"${each:,.0f}" for each in nodes)
         line += f"; where GPUs are rented by the node: {whole}"
     return f"{line}."
+
+
+def _describe_host_memory(found: HostMemory | None) -> list[str]:
+    if found is None:
+        return []
+    bare, tiered = found.without, found.within
+    dollars = ""
+    if bare.usd_per_month is not None and tiered.usd_per_month is not None:
+        dollars = f", ${bare.usd_per_month:,.0f} and ${tiered.usd_per_month:,.0f} a month"
+    size = f"{found.kv_host}, assumed" if found.assumed else found.kv_host
+    return [
+        f"Host memory (kv_host={size}) {'pays' if found.pays else 'does not pay'} on plan 1: without and with it "
+        f"{bare.cached_share:.0%} and {tiered.cached_share:.0%} of prompts are cached, a GPU carries "
+        f"{bare.sessions_per_gpu:.3g} and {tiered.sessions_per_gpu:.3g} sessions, and it takes {bare.gpus} and "
+        f"{tiered.gpus} GPUs{dollars}, by the best prediction."
+    ]
 
 
 def _describe_gpus(document: Recommendation) -> list[str]:
@@ -158,16 +179,17 @@ def footer(document: Recommendation) -> str:
 def answer(document: Recommendation) -> str:
     best = document.plans[0]
     traffic = document.traffic
-    load = f"{traffic.value:.4g} requests/s" if traffic.kind == "rate" else f"{traffic.value:g} requests under way"
+    load = f"{traffic.value:.4g} {traffic.unit}"
     load += ", the busiest of the trace" if best.by_hour is not None else ""
     bounds = ", ".join(
         f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
     )
     gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
+    calls = "" if traffic.sessions is None else f"{traffic.sessions:.3g} calls of "
     gives = f", and give {best.output_tokens_per_s:,.0f} tokens/s" if document.objective == "throughput" else ""
     begins = "Deploy" if document.holds else f"Nothing holds with {document.confidence:.0%}; the nearest is"
     return (
         f"{begins} {best.replicas} × {best.deployment}: {gpus} {bounds} at {load} "
-        f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
+        f"({calls}{traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
         f"{best.p_slo:.0%}{gives}."
     )

@@ -14,11 +14,13 @@ from loadstone.analyse.summary import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES
+from loadstone.core.summary import TASK
 from loadstone.predict.simulator.content import shares
 from loadstone.predict.simulator.parts import Rows, find_busiest, hasten, take_requests, thin
-from loadstone.predict.steady_state import Lengths
+from loadstone.predict.steady_state import Lengths, SteadyState
 from loadstone.recommend.by_hour import Hours, split_hours
 from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.sessions import SessionTraffic, sessions_of
 from loadstone.workload.options import SimulateOptions, options_of
 from loadstone.workload.planning import Planner
 from loadstone.workload.schedule import promised_tokens
@@ -53,7 +55,8 @@ class TrafficLevel(NamedTuple):
 class Traffic:
     """Holds what all replicas together must carry.
 
-    plan    of one cell; `demand`: requests/s, or requests under way
+    plan    of one cell; `demand`: requests/s, or requests under way; of `sessions`, how many begin a second or are
+            alive
     levels  of a trace those of its windows that ask for most, whatever a token of a prompt costs beside one of an
             answer; else the mean alone
     """
@@ -67,6 +70,7 @@ class Traffic:
     hours: Hours | None = None
     cached_tokens: float = 0.0
     levels: tuple[TrafficLevel, ...] = ()
+    sessions: SessionTraffic | None = None
     windows: dict[tuple[float, int], list[Rows]] = field(default_factory=dict, compare=False)
 
     @property
@@ -85,7 +89,25 @@ class Traffic:
     @property
     def longest_tokens(self) -> int:
         """Tokens of the longest request, in and out together."""
-        return int((self.plan.input_tokens + self.plan.output_tokens).max())
+        prompts = self.plan.input_tokens if self.sessions is None else self.sessions.prompts
+        return int((prompts + self.plan.output_tokens).max())
+
+    @property
+    def calls(self) -> float:
+        """Requests of what the load counts: a session's, or one."""
+        return 1.0 if self.sessions is None else self.sessions.calls
+
+    def load_at(self, level: SteadyState) -> float:
+        """Return what of the load a scheduler in that state carries."""
+        if self.sessions is None or self.is_open:
+            return level.rate_per_s / self.calls if self.is_open else level.users
+        return level.rate_per_s / self.calls * float(self.sessions.tasks_s(level).mean())
+
+    def latency_s(self, level: SteadyState, metric: str, quantile: float) -> float:
+        """Return by closed form a quantile of a latency."""
+        if metric == TASK and self.sessions is not None:
+            return float(np.quantile(self.sessions.tasks_s(level), quantile))
+        return level.latency_s(metric, quantile, self.output_tokens)
 
     def part(self, load: float, requests: int) -> Plan:
         """Return the traffic's first requests at so many per second, or so many under way."""
@@ -119,24 +141,20 @@ class Traffic:
         return self.windows[key]
 
 
-def traffic_of(options: RecommendOptions, seed: int | None = None) -> Traffic:
-    """Draw the traffic, without a seed as it is for every choice. Raises InputError: no load or two, no bound that
-    can be held."""
-    if options.trace is not None and (options.rate is not None or options.concurrency is not None):
-        raise InputError("--trace: comes at its own times; leave --rate and --concurrency out")
-    if options.rate is not None and options.concurrency is not None:
-        raise InputError("--rate, --concurrency: are two loads; give one")
-    if options.burstiness != 1 and options.rate is None:
-        raise InputError("--burstiness: says how arrivals at a rate are spread; it goes with --rate")
-    if options.trace is None and options.rate is None and options.concurrency is None:
-        raise InputError("--rate: say how much traffic there is, --rate 20 or --concurrency 200 or --trace FILE")
-    if options.objective == "throughput" and options.concurrency is None:
-        raise InputError("--objective throughput: is of a batch; give --concurrency, its requests under way at once")
+def traffic_of(options: RecommendOptions, seed: int | None = None, max_tokens: int | None = None) -> Traffic:
+    """Draw the traffic, without a seed as it is for every choice; sessions end before a call of more than
+    `max_tokens`. Raises InputError: no load or two, no bound that can be held."""
+    _check_load(options)
     bounds = tuple(_bound(name, limit_s) for name, limit_s in parse_slo(options.slo))
     given: dict[str, Any] = {
-        name: getattr(options, name) for name in ("input", "output", "range_ratio", "prefix", "prefix_groups")
+        name: getattr(options, name)
+        for name in ("input", "output", "range_ratio", "prefix", "prefix_groups", "turns", "think_time")
     }
     given |= {"deployment": "", "warmup": 0, "seed": _CHOICE_SEED if seed is None else seed}
+    if options.agents is not None or options.turns is not None:
+        return _traffic_of_sessions(options, given, bounds, max_tokens)
+    if any(each.metric == TASK for each in bounds):
+        raise InputError("--slo task: is the time of a session; give --agents FILE or --turns, or leave it out")
     if options.trace is not None:
         if options.input is not None:
             raise InputError("--input: a trace has its own lengths; leave it out")
@@ -166,6 +184,41 @@ def traffic_of(options: RecommendOptions, seed: int | None = None) -> Traffic:
         hours=hours.scale(demand) if hours is not None else None,
         cached_tokens=cached,
         levels=_cut_levels(plan) if options.trace is not None else (),
+    )
+
+
+def _check_load(options: RecommendOptions) -> None:
+    if options.trace is not None and (options.rate is not None or options.concurrency is not None):
+        raise InputError("--trace: comes at its own times; leave --rate and --concurrency out")
+    if options.rate is not None and options.concurrency is not None:
+        raise InputError("--rate, --concurrency: are two loads; give one")
+    if options.burstiness != 1 and options.rate is None:
+        raise InputError("--burstiness: says how arrivals at a rate are spread; it goes with --rate")
+    if options.trace is None and options.rate is None and options.concurrency is None:
+        raise InputError("--rate: say how much traffic there is, --rate 20 or --concurrency 200 or --trace FILE")
+    if options.objective == "throughput" and options.concurrency is None:
+        raise InputError("--objective throughput: is of a batch; give --concurrency, its requests under way at once")
+
+
+def _traffic_of_sessions(
+    options: RecommendOptions, given: dict[str, Any], bounds: tuple[QuantileBound, ...], max_tokens: int | None
+) -> Traffic:
+    if options.burstiness != 1:
+        raise InputError("--burstiness: sessions begin at random, apart from one another; leave it out")
+    given |= {"trace": options.trace, "agents": options.agents, "tool_time": options.tool_time, "concurrency": 1}
+    drawn = sessions_of(
+        Planner(options_of(given | ({"requests": MOST_REQUESTS} if options.turns else {}), SimulateOptions)),
+        max_tokens,
+    )
+    return Traffic(
+        plan=drawn.plan,
+        kind="concurrency" if options.concurrency is not None else "rate",
+        demand=float((options.rate or options.concurrency or 0.0) * options.growth),
+        input_tokens=float(drawn.prompts.mean()),
+        output_tokens=float(max(2.0, drawn.plan.output_tokens.mean())),
+        bounds=bounds,
+        cached_tokens=float(drawn.cached.mean()),
+        sessions=drawn,
     )
 
 
@@ -200,6 +253,21 @@ def _cut_levels(plan: Plan) -> tuple[TrafficLevel, ...]:
         )
         for each in rows
     )
+
+
+def asked_workload(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict[str, Any]:
+    """Return the options of `bench` that say what one of so many replicas is asked, but for the load."""
+    if options.trace is not None:
+        return dict(replayed(options, traffic, replicas))
+    named: dict[str, Any] = {"input": options.input or "1024", "output": options.output or "128"}
+    if options.agents is not None:
+        named = {"agents": str(options.agents), "output": options.output, "tool-time": options.tool_time}
+    if options.range_ratio < 1:
+        named["range-ratio"] = options.range_ratio
+    if options.prefix:
+        named |= {"prefix": options.prefix, "prefix-groups": options.prefix_groups}
+    named |= {"turns": options.turns, "think-time": options.think_time}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def replayed(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict[str, str]:
