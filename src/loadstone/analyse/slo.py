@@ -39,7 +39,8 @@ def bounds_of(
 ) -> list[SloBound]:
     """Judge each bound of a cell: the value measured or predicted, and how likely the bound holds.
 
-    `task_s`: of its sessions. `factors_of` a bound, by its name: equally likely factors by which a prediction may be off; None: not known.
+    `factors_of` a bound, by its name: equally likely factors by which a prediction may be off; None: not known.
+    `task_s`: of its sessions.
 
     As for single requests (metrics.py), TTFT and E2E of an open loop count from the intended time.
     """

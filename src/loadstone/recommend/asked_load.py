@@ -26,9 +26,9 @@ from loadstone.predict.simulator.bound_errors import (
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.latencies import request_rows, simulated_pace, task_times
-from loadstone.recommend.curve import SessionFigures, fleet_beside, fleet_size, parts_to_simulate, session_figures
+from loadstone.recommend.curve import fleet_beside, fleet_size, parts_to_simulate
 from loadstone.recommend.finalists import SimulatedCandidate
-from loadstone.recommend.sessions import run_steady
+from loadstone.recommend.sessions import NO_SESSIONS, SessionFigures, run_steady
 from loadstone.recommend.traffic import MOST_REQUESTS, Traffic
 
 _LEAST_REQUESTS = 2_000
@@ -56,7 +56,7 @@ class AskedLoad(NamedTuple):
     error: PredictionError
     requests: int
     whole: bool
-    sessions: SessionFigures | None = None
+    sessions: SessionFigures = NO_SESSIONS
 
 
 def simulate_asked(
@@ -118,18 +118,14 @@ def _judge_part(
     variance = float(error.covariance[at, at])
     first_s, end_s = float(np.fmin(rows["intended"], rows["sent"]).min()), float(rows["end"].max())
     middle = np.exp(error.mean)
-    sessions = None if traffic.sessions is None else session_figures(run, load.value, traffic)
-    asked, window_s = len(rows) / size, end_s - first_s
-    tokens = float(rows["tokens"].sum()) / size
-    if sessions is not None:
-        window_s, asked, tokens = 1 / sessions.per_s, traffic.calls, traffic.calls * traffic.output_tokens
+    sessions = traffic.session_figures(run, load.value)
     return AskedLoad(
         p_slo=(probability_of(judged, load, metrics, factors.get, task_s) or 0.0) * keeps_up,
         met=keeps_up and all(each.met for each in judged),
         ttft_s=_scale_latency(metrics.ttft_s if load.is_closed else metrics.ttft_intended_s, float(middle[0])),
         tpot_s=_scale_latency(metrics.tpot_s, float(middle[1])),
-        requests_per_s=asked / window_s,
-        output_tokens_per_s=tokens / window_s,
+        requests_per_s=sessions.requests_per_s or len(rows) / (end_s - first_s) / size,
+        output_tokens_per_s=sessions.output_tokens_per_s or float(rows["tokens"].sum()) / (end_s - first_s) / size,
         weakest=(weakest, missed[weakest]),
         cause=(cause, float(causes[cause][at, at]) / variance if variance > 0 else 0.0),
         error=error,

@@ -293,7 +293,9 @@ def closed_form_capacity(
     for times, lengths in traffic.levels or (TrafficLevel(1.0, traffic.lengths),):
         here = lengths if policy.prefix_cache else lengths._replace(cached=0.0)
         load, level = _carried_load(model, policy, deployment, traffic, here)
-        warm = _most_warm(policy, deployment, traffic, level) if traffic.sessions is not None and here.cached else load
+        warm = (
+            _most_warm(policy, deployment, traffic, level) if traffic.sessions is not None and here.cached else load
+        )
         if load > warm:  # so many find what they had; more than that carries it only where nothing is found
             cold, cold_level = _carried_load(model, policy, deployment, traffic, here._replace(cached=0.0))
             fewer = level._replace(decoding=max(1.0, level.decoding * warm / load))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,12 +12,11 @@ from numpy.typing import NDArray
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.summary import TASK, latency_field
-from loadstone.predict.simulator.bound_errors import split_tasks
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, simulated_pace, task_times
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.candidates import Candidate
-from loadstone.recommend.sessions import run_steady
+from loadstone.recommend.sessions import NO_SESSIONS, SessionFigures, run_steady
 from loadstone.recommend.traffic import LEAST_REQUESTS, QuantileBound, Traffic
 
 Array = NDArray[np.float64]
@@ -40,17 +38,6 @@ _GRID = 240
 """Loads at which a capacity is looked for."""
 
 
-class SessionFigures(NamedTuple):
-    """Holds what the sessions of a replica came to: how many are alive on average and how many end a second, p50 and
-    p99 of the time of one, what of that is up to first tokens and from there to the last, what of prompts was cached."""
-
-    alive: float
-    per_s: float
-    task_s: tuple[float, float]
-    parts: tuple[float, float]
-    cached_share: float
-
-
 @dataclass(frozen=True)
 class SimulatedLoad:
     """One simulated load of one replica. `figures`: by bound, the bounded quantile in seconds."""
@@ -64,7 +51,7 @@ class SimulatedLoad:
     tpot_p99_s: float
     requests_per_s: float
     output_tokens_per_s: float
-    sessions: SessionFigures | None = None
+    sessions: SessionFigures = NO_SESSIONS
 
     def holds(self, bounds: tuple[QuantileBound, ...]) -> bool:
         return self.keeps_up and all(self.figures[each.name] <= each.bound_s for each in bounds)
@@ -114,8 +101,8 @@ class Curve:
         good = effective <= (self.saturates * 1.02 if traffic.is_open else np.inf)
         for bound in traffic.bounds:
             factor = factors[:, :1] if bound.metric in ("ttft", "answer") else factors[:, 1:2]
-            if bound.metric == TASK and (there := self.nearest(self.capacity or highest).sessions) is not None:
-                factor = 1 + (factors - 1) @ np.array(there.parts)[:, None]
+            if bound.metric == TASK:
+                factor = 1 + (factors - 1) @ np.array(self.nearest(self.capacity or highest).sessions.parts)[:, None]
             value = self.figure(bound.name, effective.ravel()).reshape(effective.shape)
             good &= value * factor <= bound.bound_s
         # The largest load below which all hold.
@@ -196,8 +183,7 @@ def parts_to_simulate(
     if traffic.longest_tokens > kv_tokens:
         raise InputError(f"a request of {traffic.longest_tokens} tokens, and the KV cache holds {kv_tokens}")
     if traffic.sessions is not None:
-        task_s = float(traffic.sessions.tasks_s(level).mean())
-        return [traffic.sessions.draw(load, is_open=traffic.is_open, task_s=task_s)]
+        return [traffic.sessions.draw(load, level, is_open=traffic.is_open)]
     # Of a trace the same windows for all loads: those that the candidate's own capacity asks for.
     usual = candidate.load if traffic.has_times else load
     under_way = usual * (level.base_s + traffic.output_tokens * level.tpot_s) if traffic.is_open else load
@@ -227,11 +213,7 @@ def _summarise(run: CellRun, cell: Load, load: float, replicas: int, traffic: Tr
         values = task_times(run)[0] if metric == TASK else latencies[latency_field(metric, cell)]
         return float(np.quantile(values, q)) if len(values) else 0.0
 
-    sessions = None if traffic.sessions is None else session_figures(run, load, traffic)
-    window_s, asked = float(rows["end"].max()) - begin_s, len(steady) / replicas
-    tokens = float(steady["tokens"].sum()) / replicas
-    if sessions is not None:  # so many a second ask for their calls
-        window_s, asked, tokens = 1 / sessions.per_s, traffic.calls, traffic.calls * traffic.output_tokens
+    sessions, window_s = traffic.session_figures(run, load), float(rows["end"].max()) - begin_s
     return SimulatedLoad(
         load=load,
         keeps_up=cell.is_closed or simulated_pace(run, cell).keeps_up is not False,
@@ -240,17 +222,7 @@ def _summarise(run: CellRun, cell: Load, load: float, replicas: int, traffic: Tr
         ttft_p99_s=quantile("ttft", 0.99),
         tpot_p50_s=quantile("tpot", 0.5),
         tpot_p99_s=quantile("tpot", 0.99),
-        requests_per_s=asked / window_s,
-        output_tokens_per_s=tokens / window_s,
+        requests_per_s=sessions.requests_per_s or len(steady) / window_s / replicas,
+        output_tokens_per_s=sessions.output_tokens_per_s or float(steady["tokens"].sum()) / window_s / replicas,
         sessions=sessions,
     )
-
-
-def session_figures(run: CellRun, load: float, traffic: Traffic) -> SessionFigures:
-    """Return the figures of the sessions of a replica under `load`."""
-    spans, _ = task_times(run)
-    ended = ~np.isnan(np.array(run.end_s)) & (np.arange(len(run.end_s)) >= run.requests.warm)
-    cached, prompts = (np.array(each)[ended].sum() for each in (run.cached_tokens, run.requests.input_tokens))
-    p50, p99 = np.quantile(spans, (0.5, 0.99)).tolist()
-    alive, per_s = (load * spans.mean(), load) if traffic.is_open else (load, load / spans.mean())
-    return SessionFigures(float(alive), float(per_s), (p50, p99), split_tasks(run), float(cached / prompts))

@@ -19,12 +19,13 @@ def write_page(document: Recommendation, path: Path) -> None:
         raise InputError(f"-o {path}: a recommendation is an HTML page; name it e.g. plans.html")
     finalists = _finalists(document)
     priced = document.plans[0].usd_per_month is not None
+    unit = document.traffic.unit
     content = render(
         "plans.html",
         answer=answer(document),
         plans=plan_table(document, [f"{plan.replicas} × {plan.deployment}" for plan in document.plans]),
         remarks=[*remarks(document), *document.notes],
-        figures=[cost_figure(finalists, "dollars a month" if priced else "GPUs"), load_figure(finalists, document.traffic.unit)],
+        figures=[cost_figure(finalists, "dollars a month" if priced else "GPUs"), load_figure(finalists, unit)],
         why=why_measure(document),
         command=document.measure_next.command if document.measure_next else "",
         launch="\n".join(describe_launch(document.plans[0])),

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import shlex
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -50,7 +49,7 @@ def describe_plan(
 ) -> DeploymentPlan:
     """Return the plan with its capacity, cost, latencies and launch commands."""
     choice, asked, priced = confirmed.choice, confirmed.asked, bool(options.price)
-    finalist, replicas = choice.finalist, choice.replicas
+    finalist, replicas, sessions = choice.finalist, choice.replicas, asked.sessions
     deployment = finalist.deployment
     spread = np.sqrt(np.diag(asked.error.covariance))
     month = choice.cost * HOURS_PER_MONTH
@@ -86,25 +85,10 @@ def describe_plan(
         usd_per_month_one_down=month / replicas * (replicas + 1) if priced else None,
         usd_per_month_whole_nodes=_price_whole_nodes(choice) if priced else None,
         checked=_describe_check(confirmed, traffic) if traffic.has_times else None,
-        **_describe_sessions(asked, carried, spread, choice, traffic),
+        sessions_per_gpu=carried * sessions.alive_each / (replicas * deployment.gpus) if traffic.sessions else None,
+        task_s=_latency(*sessions.task_s, float(spread[1])) if traffic.sessions else None,
+        cached_share=sessions.cached_share if traffic.sessions else None,
     )
-
-
-def _describe_sessions(
-    asked: AskedLoad, carried: float, spread: Array, choice: PlanChoice, traffic: Traffic
-) -> dict[str, Any]:
-    """Return the fields of a DeploymentPlan about sessions."""
-    sessions = asked.sessions
-    if sessions is None:
-        return {}
-    alive = carried * (sessions.alive / sessions.per_s if traffic.is_open else 1.0)
-    off = float(np.hypot(*(spread * np.array(sessions.parts))))
-    gpus = choice.replicas * choice.finalist.deployment.gpus
-    return {
-        "sessions_per_gpu": alive / gpus,
-        "task_s": _latency(*sessions.task_s, off),
-        "cached_share": sessions.cached_share,
-    }
 
 
 def _unit_of_regret(options: RecommendOptions) -> float:
@@ -365,18 +349,10 @@ def next_measurement(
 
 
 def write_notes(
-    finalists: Sequence[SimulatedCandidate],
-    options: RecommendOptions,
-    traffic: Traffic,
-    measured: Sequence[MeasuredRun],
+    finalists: Sequence[SimulatedCandidate], options: RecommendOptions, measured: Sequence[MeasuredRun]
 ) -> list[str]:
     """Return sentences on what was assumed and learned."""
     notes = []
-    if over := traffic.plan.workload.get("overflowed"):
-        notes.append(
-            f"{over['sessions']:,} of the file's sessions grow beyond the model's context and end before that: "
-            f"{over['calls']:,} calls are left out"
-        )
     if not options.price:
         notes.append("no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)")
     if any(each.candidate.policy.speculative for each in finalists) and options.acceptance is None:

@@ -64,14 +64,19 @@ def recommend(options: RecommendOptions) -> Recommendation:
     paid = affordable(choices, traffic, options)
     confirmed = confirm_plans(paid, traffic, options, learned=bool(measured))
     if options.seed:
-        confirmed = show_with_seed(confirmed, traffic_of(options, options.seed, max_tokens), options, learned=bool(measured))
+        redrawn = traffic_of(options, options.seed, max_tokens)
+        confirmed = show_with_seed(confirmed, redrawn, options, learned=bool(measured))
     shown = confirmed[: options.plans]
     plans = [describe_plan(each, options, traffic, found, measured) for each in shown]
     judged = join_confirmed(choices, confirmed)
     asked = {each.choice.finalist.name for each in confirmed}
     best = _value_measurements(paid, finalists, traffic)
-    show_progress("simulating host memory" if traffic.sessions else "")
-    host_memory = weigh_host_memory(shown[0].choice, options, traffic, prices)
+    over = traffic.plan.workload.get("overflowed")
+    early = [f"{over['sessions']:,} of the file's sessions end early, where the model's context does"] if over else []
+    host_memory, calls = None, traffic.calls if traffic.sessions is not None else None
+    if traffic.sessions is not None:
+        show_progress("simulating the first plan with and without host memory")
+        host_memory = weigh_host_memory(shown[0].choice, options, traffic, prices)
     show_progress()
     decided_s = time.monotonic()
     if options.study is not None:
@@ -79,10 +84,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     trace = str(options.trace) if options.trace else None
     return Recommendation(
         model=finalists[0].deployment.model.name,
-        traffic=TrafficText(
-            traffic.kind, traffic.demand, traffic.input_tokens, traffic.output_tokens, trace,
-            None if traffic.sessions is None else traffic.calls,
-        ),
+        traffic=TrafficText(traffic.kind, traffic.demand, traffic.input_tokens, traffic.output_tokens, trace, calls),
         slo=[BoundText(each.metric, each.quantile, each.bound_s) for each in traffic.bounds],
         plans=plans,
         rejected=list_rejected(judged, plans, [*found.refused, *refused], found, priced=bool(options.price)),
@@ -90,7 +92,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
             next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
         ),
         study=str(options.study) if options.study is not None else None,
-        notes=[*explain_order(shown, options), *write_notes(finalists, options, traffic, measured)],
+        notes=[*explain_order(shown, options), *write_notes(finalists, options, measured), *early],
         finalists=chart_points(judged, asked, options, traffic),
         deployments_ranked=found.looked_at,
         confidence=options.confidence,

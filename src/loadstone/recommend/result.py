@@ -33,8 +33,8 @@ class BoundText(msgspec.Struct, frozen=True):
 
 
 class TrafficText(msgspec.Struct, frozen=True):
-    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means. sessions: mean calls of one, where
-    the load counts sessions that begin a second or are alive."""
+    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means. sessions: calls of one, where
+    the load counts them: those that begin a second, or are alive."""
 
     kind: str
     value: float
@@ -90,7 +90,7 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_per_s  of all replicas under the traffic
     by_hour         of a trace of several windows: as many replicas as each needs
     sessions_per_gpu  of sessions: how many are alive per GPU where all replicas carry what they can
-    task_s          of sessions: the time of one; `cached_share`: of their prompts, what was cached; both under the load
+    task_s          of sessions: the time of one; cached_share: what of their prompts is cached; under the load
     """
 
     deployment: str
@@ -122,28 +122,25 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     cached_share: float | None = None
 
 
-class TierPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployment with or without host memory, by the best prediction: the GPUs that carry the traffic, sessions
-    alive per GPU where a replica carries what it can, capacity over demand, and what of prompts is cached at the first
-    plan's share of the load."""
-
-    deployment: str
-    cached_share: float
-    sessions_per_gpu: float
-    gpus: int
-    headroom: float
-    usd_per_month: float | None = None
-
-
 class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The first plan without and with `kv_host` in it, the host's memory of a replica; `assumed`: nobody gave its
-    size. pays: fewer GPUs carry the traffic, or as many a tenth more of it; what the memory costs is not counted."""
+    """The first plan without and with `kv_host`, memory in the host, of a replica, by the best prediction.
+
+    assumed           nobody gave its size
+    sessions_per_gpu  alive, where a replica carries what it can
+    cached_share      of prompts, under the load that the better of both carries
+    gpus              that carry the traffic; usd_per_month: what they cost, None without prices
+    pays              a replica carries a tenth more with it; what the memory costs is not counted
+    why               it could not be told
+    """
 
     kv_host: str
     assumed: bool
-    without: TierPlan
-    within: TierPlan = msgspec.field(name="with")
-    pays: bool
+    sessions_per_gpu: list[float] = []
+    cached_share: list[float] = []
+    gpus: list[int] = []
+    usd_per_month: list[float] | None = None
+    pays: bool = False
+    why: str = ""
 
 
 class GpuChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,5 +219,5 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     objective: Literal["cost", "throughput"] = "cost"
     by_gpu: list[GpuChoice] = []
     host_memory: HostMemory | None = None
-    """Of sessions; None where the engine keeps nothing in the host."""
+    """Where the traffic is sessions."""
     schema: int = SCHEMA

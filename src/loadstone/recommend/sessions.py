@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.plan import Plan
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.client import whole_prompts
-from loadstone.predict.simulator.content import shares
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.steady_state import SteadyState
+from loadstone.workload.options import change
 from loadstone.workload.planning import Planner
-from loadstone.workload.schedule import promised_tokens
 
 _LEAST_SESSIONS = 24
 _MOST_CALLS = 12_000
@@ -24,57 +24,55 @@ _MOST_CALLS = 12_000
 _LEAST_BESIDE = 8
 
 
+class SessionFigures(NamedTuple):
+    """Holds what the sessions of a replica came to, all 0 where there are none.
+
+    alive_each  sessions alive on average for each of the load
+    task_s      p50 and p99 of the time of one; `parts`: shares of it up to first tokens, and from there to the last
+    cached_share  of prompts
+    """
+
+    alive_each: float = 0.0
+    requests_per_s: float = 0.0
+    output_tokens_per_s: float = 0.0
+    task_s: tuple[float, float] = (0.0, 0.0)
+    parts: tuple[float, float] = (0.0, 0.0)
+    cached_share: float = 0.0
+
+
+NO_SESSIONS = SessionFigures()
+
+
 @dataclass(frozen=True)
 class SessionTraffic:
-    """Holds the sessions of a traffic.
-
-    plan   the sessions, each once; `prompts`: tokens of each call's prompt, `cached`: of these what its session, or
-           the plan, has had before
-    lines  by session the calls that wait for one another longest: their number, tokens of answers, seconds of pauses
-    """
+    """Holds the sessions of a traffic: mean calls of one, and by session the calls that wait for one another longest:
+    `lines` of their number, tokens of answers, seconds of pauses."""
 
     planner: Planner
     max_tokens: int | None
-    plan: Plan
-    prompts: NDArray[np.int64]
-    cached: NDArray[np.float64]
+    calls: float
     lines: NDArray[np.float64]
-
-    @property
-    def calls(self) -> float:
-        """Mean calls of a session."""
-        return len(self.plan) / len(self.lines)
 
     def tasks_s(self, level: SteadyState) -> NDArray[np.float64]:
         """Return by closed form how long each session takes."""
-        if level.busy >= 1:
-            return np.full(len(self.lines), math.inf)
-        first_s = level.base_s + level.busy * level.queue_s
+        first_s = level.base_s + level.busy * level.queue_s if level.busy < 1 else math.inf
         return np.asarray(self.lines @ np.array([first_s - level.tpot_s, level.tpot_s, 1.0]))
 
-    def draw(self, load: float, *, is_open: bool, task_s: float) -> Plan:
+    def draw(self, load: float, level: SteadyState, *, is_open: bool) -> Plan:
         """Draw sessions, whole ones: `load` that begin a second, or are alive. Those before the measured ones are as
-        many as are alive; in a closed loop as many as are, whose simulations end as the load falls, come on top."""
-        alive = max(1, math.ceil(load * task_s) if is_open else round(load))
+        many as are alive; in a closed loop as many more come last, beside which the load falls."""
+        alive = max(1, math.ceil(load * float(self.tasks_s(level).mean())) if is_open else round(load))
         room = int(_MOST_CALLS / self.calls) - alive * (1 if is_open else 2)
         sessions = max(_LEAST_BESIDE, min(room, max(_LEAST_SESSIONS, alive))) + (0 if is_open else alive)
-        asked = {"rate": (load,), "concurrency": ()} if is_open else {"rate": (), "concurrency": (alive,)}
-        wanted = math.ceil((sessions + 1) * self.calls)
-        plan = self.planner.with_load(**asked, warmup=alive, requests=(wanted,)).plan(self.max_tokens)
+        wanted, planner = math.ceil((sessions + 1) * self.calls), copy.copy(self.planner)
+        asked = {"rate": (load,), "concurrency": ()} if is_open else {"concurrency": (alive,)}
+        planner.options = change(planner.options, **asked, warmup=alive, requests=(wanted,))
+        plan = planner.plan(self.max_tokens)
         return plan.take(np.arange(np.flatnonzero(plan.turn <= 0)[-1]))  # the last one is not whole
 
 
-def sessions_of(planner: Planner, max_tokens: int | None) -> SessionTraffic:
-    """Read or draw the sessions. Raises InputError as the planner does."""
-    plan = planner.plan(max_tokens)
-    prompts = whole_prompts(plan, 0)
-    cached = promised_tokens(plan, 0).astype(float) if shares(plan, 0) else np.zeros(len(plan))
-    said = np.concatenate([[0], (prompts + plan.output_tokens)[:-1]])
-    cached = np.where(cached < 0, said, cached)  # a later turn that brings what was said
-    return SessionTraffic(planner, max_tokens, plan, prompts, np.clip(cached, 0, prompts - 1), _find_lines(plan))
-
-
-def _find_lines(plan: Plan) -> NDArray[np.float64]:
+def find_lines(plan: Plan) -> NDArray[np.float64]:
+    """Find the longest line of each session, as SessionTraffic has them."""
     begins, graph = np.flatnonzero(plan.turn <= 0), plan.graph
     own = np.stack([np.ones(len(plan)), plan.output_tokens, plan.think_s], axis=1)
     if graph is None:

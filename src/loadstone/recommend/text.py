@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadstone.core.units import show_seconds
-from loadstone.recommend.result import ByHour, DeploymentPlan, HostMemory, Recommendation
+from loadstone.recommend.result import ByHour, DeploymentPlan, Recommendation
 from loadstone.report.table import Shown, Table
 
 _REJECTED = 8
@@ -38,8 +38,6 @@ def plan_table(document: Recommendation, names: list[str]) -> Table:
     align = "lrrrruru"
     if document.plans[0].usd_per_month is not None:
         heads, align = [*heads, "$ a month", "$/M out", "80 %"], f"{align}rru"
-    if document.plans[0].sessions_per_gpu is not None:
-        heads, align = [*heads, "sessions/GPU", "task p50", "p99", "cached"], f"{align}rrur"
     rows = [[name, *_row(plan)] for name, plan in zip(names, document.plans, strict=True)]
     return Table(title="Plans", heads=heads, align=align, rows=rows)
 
@@ -54,9 +52,6 @@ def _row(plan: DeploymentPlan) -> list[str]:
     if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
         mtok = plan.usd_per_mtok
         row += [f"{plan.usd_per_month.value:,.0f}", f"{mtok.value:.2f}", f"{mtok.low:.2f} to {mtok.high:.2f}"]
-    if plan.sessions_per_gpu is not None and plan.task_s is not None:
-        task = show_seconds(plan.task_s.p50), show_seconds(plan.task_s.p99)
-        row += [f"{plan.sessions_per_gpu:.3g}", *task, f"{plan.cached_share or 0.0:.0%}"]
     return row
 
 
@@ -76,7 +71,8 @@ def remarks(document: Recommendation) -> list[str]:
         for each in plan.warnings:
             warned.setdefault(each, []).append(number)
     warnings = [f"{_name_plans(numbers)}: {each}." for each, numbers in warned.items()]
-    return [*binds, *why, *further, *costs, *_describe_host_memory(document.host_memory), *checks, *hourly, *_describe_gpus(document), *warnings]
+    hourly += _describe_sessions(document)
+    return [*binds, *why, *further, *costs, *checks, *hourly, *_describe_gpus(document), *warnings]
 
 
 def _name_plans(numbers: list[int]) -> str:
@@ -106,19 +102,30 @@ def _describe_costs(document: Recommendation) -> str:
     return f"{line}."
 
 
-def _describe_host_memory(found: HostMemory | None) -> list[str]:
-    if found is None:
-        return []
-    bare, tiered = found.without, found.within
-    dollars = ""
-    if bare.usd_per_month is not None and tiered.usd_per_month is not None:
-        dollars = f", ${bare.usd_per_month:,.0f} and ${tiered.usd_per_month:,.0f} a month"
-    size = f"{found.kv_host}, assumed" if found.assumed else found.kv_host
+def _describe_sessions(document: Recommendation) -> list[str]:
+    lines = [
+        f"Plan {number}: up to {plan.sessions_per_gpu:.3g} sessions alive per GPU; under the load one takes "
+        f"{show_seconds(plan.task_s.p50)} (p99 {show_seconds(plan.task_s.p99)}), with {plan.cached_share:.0%} cached."
+        for number, plan in enumerate(document.plans, 1)
+        if plan.sessions_per_gpu is not None and plan.task_s is not None
+    ]
+    if (host := document.host_memory) is None:
+        return lines
+    name = f"Host memory (kv_host={host.kv_host}{', assumed' * host.assumed})"
+    if host.why:
+        return [*lines, f"{name} is not weighed on plan 1: {host.why}."]
+    sessions, cached, gpus, dollars = (
+        " and ".join(form.format(each) for each in values or ())
+        for form, values in (
+            ("{:.3g}", host.sessions_per_gpu), ("{:.0%}", host.cached_share), ("{}", host.gpus),
+            ("${:,.0f}", host.usd_per_month),
+        )
+    )  # fmt: skip
     return [
-        f"Host memory (kv_host={size}) {'pays' if found.pays else 'does not pay'} on plan 1: without and with it "
-        f"{bare.cached_share:.0%} and {tiered.cached_share:.0%} of prompts are cached, a GPU carries "
-        f"{bare.sessions_per_gpu:.3g} and {tiered.sessions_per_gpu:.3g} sessions, and it takes {bare.gpus} and "
-        f"{tiered.gpus} GPUs{dollars}, by the best prediction."
+        *lines,
+        f"{name} {'pays' if host.pays else 'does not pay'} on plan 1: without and with it a GPU carries {sessions} "
+        f"sessions, {cached} of prompts are cached under the larger load, and it takes {gpus} GPUs"
+        f"{f', {dollars} a month' if dollars else ''}, by the best prediction.",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -15,12 +16,16 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES
 from loadstone.core.summary import TASK
+from loadstone.predict.simulator.bound_errors import split_tasks
+from loadstone.predict.simulator.client import whole_prompts
 from loadstone.predict.simulator.content import shares
+from loadstone.predict.simulator.latencies import request_rows, task_times
 from loadstone.predict.simulator.parts import Rows, find_busiest, hasten, take_requests, thin
+from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.steady_state import Lengths, SteadyState
 from loadstone.recommend.by_hour import Hours, split_hours
 from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.sessions import SessionTraffic, sessions_of
+from loadstone.recommend.sessions import NO_SESSIONS, SessionFigures, SessionTraffic, find_lines
 from loadstone.workload.options import SimulateOptions, options_of
 from loadstone.workload.planning import Planner
 from loadstone.workload.schedule import promised_tokens
@@ -86,11 +91,10 @@ class Traffic:
     def is_open(self) -> bool:
         return self.kind == "rate"
 
-    @property
+    @cached_property
     def longest_tokens(self) -> int:
         """Tokens of the longest request, in and out together."""
-        prompts = self.plan.input_tokens if self.sessions is None else self.sessions.prompts
-        return int((prompts + self.plan.output_tokens).max())
+        return int((whole_prompts(self.plan, 0) + self.plan.output_tokens).max())
 
     @property
     def calls(self) -> float:
@@ -102,6 +106,18 @@ class Traffic:
         if self.sessions is None or self.is_open:
             return level.rate_per_s / self.calls if self.is_open else level.users
         return level.rate_per_s / self.calls * float(self.sessions.tasks_s(level).mean())
+
+    def session_figures(self, run: CellRun, load: float) -> SessionFigures:
+        """Return the figures of the sessions of a replica under `load`."""
+        if self.sessions is None:
+            return NO_SESSIONS
+        spans, ended = task_times(run)[0], request_rows(run)["measured"] & ~np.isnan(run.end_s)
+        cached, prompts = (np.array(each)[ended].sum() for each in (run.cached_tokens, run.requests.input_tokens))
+        p50, p99 = np.quantile(spans, (0.5, 0.99)).tolist()
+        each_s = float(spans.mean())
+        alive_each, rate = (each_s, load * self.calls) if self.is_open else (1.0, load * self.calls / each_s)
+        parts, tokens_per_s = split_tasks(run), rate * self.output_tokens
+        return SessionFigures(alive_each, rate, tokens_per_s, (p50, p99), parts, float(cached / prompts))
 
     def latency_s(self, level: SteadyState, metric: str, quantile: float) -> float:
         """Return by closed form a quantile of a latency."""
@@ -151,39 +167,44 @@ def traffic_of(options: RecommendOptions, seed: int | None = None, max_tokens: i
         for name in ("input", "output", "range_ratio", "prefix", "prefix_groups", "turns", "think_time")
     }
     given |= {"deployment": "", "warmup": 0, "seed": _CHOICE_SEED if seed is None else seed}
-    if options.agents is not None or options.turns is not None:
-        return _traffic_of_sessions(options, given, bounds, max_tokens)
-    if any(each.metric == TASK for each in bounds):
+    has_sessions = options.agents is not None or options.turns is not None
+    if not has_sessions and any(each.metric == TASK for each in bounds):
         raise InputError("--slo task: is the time of a session; give --agents FILE or --turns, or leave it out")
-    if options.trace is not None:
+    if options.agents is not None:
+        given |= {"agents": options.agents, "trace": options.trace, "concurrency": 1}
+    elif options.trace is not None:
         if options.input is not None:
             raise InputError("--input: a trace has its own lengths; leave it out")
         given |= {"trace": options.trace, "input": None, "prefix": 0}
-    elif options.rate is not None:
+    elif options.rate is not None and not has_sessions:
         # Of one request per second: the clock is scaled to whatever rate is looked at.
         count = MOST_REQUESTS if options.burstiness in (1.0, math.inf) else _BURSTY_REQUESTS
         given |= {"rate": 1.0, "requests": count, "burstiness": options.burstiness}
     else:
         given |= {"concurrency": 1, "requests": MOST_REQUESTS}
-    plan = Planner(options_of(given, SimulateOptions)).plan()
+    planner = Planner(options_of(given, SimulateOptions))
+    plan = planner.plan(max_tokens)
     if not len(plan):
         raise InputError(f"{options.trace}: has no request")
     hours = split_hours(options, plan) if options.trace is not None else None
     plan = plan if hours is None else hours.busiest
     demand = float((options.rate or options.concurrency or plan.cells[0].value) * options.growth)
-    if options.rate is not None and plan.cells[0].process not in ("poisson", "constant"):
+    calls = len(plan) / max(1, int((plan.turn <= 0).sum()))
+    sessions = SessionTraffic(planner, max_tokens, calls, find_lines(plan)) if has_sessions else None
+    if plan.cells[0].is_open and options.rate is not None and plan.cells[0].process not in ("poisson", "constant"):
         plan = hasten(plan, demand / plan.cells[0].value)
     cached = float(_cached(plan).mean())
     return Traffic(
         plan=plan,
         kind="concurrency" if options.concurrency is not None else "rate",
         demand=demand,
-        input_tokens=float(plan.input_tokens.mean()),
+        input_tokens=float(whole_prompts(plan, 0).mean()),
         output_tokens=float(max(2.0, plan.output_tokens.mean())),
         bounds=bounds,
         hours=hours.scale(demand) if hours is not None else None,
         cached_tokens=cached,
         levels=_cut_levels(plan) if options.trace is not None else (),
+        sessions=sessions,
     )
 
 
@@ -192,41 +213,21 @@ def _check_load(options: RecommendOptions) -> None:
         raise InputError("--trace: comes at its own times; leave --rate and --concurrency out")
     if options.rate is not None and options.concurrency is not None:
         raise InputError("--rate, --concurrency: are two loads; give one")
-    if options.burstiness != 1 and options.rate is None:
-        raise InputError("--burstiness: says how arrivals at a rate are spread; it goes with --rate")
+    if options.burstiness != 1 and (options.rate is None or options.agents or options.turns):
+        raise InputError("--burstiness: says how arrivals at a rate are spread; it goes with --rate, of no sessions")
     if options.trace is None and options.rate is None and options.concurrency is None:
         raise InputError("--rate: say how much traffic there is, --rate 20 or --concurrency 200 or --trace FILE")
     if options.objective == "throughput" and options.concurrency is None:
         raise InputError("--objective throughput: is of a batch; give --concurrency, its requests under way at once")
 
 
-def _traffic_of_sessions(
-    options: RecommendOptions, given: dict[str, Any], bounds: tuple[QuantileBound, ...], max_tokens: int | None
-) -> Traffic:
-    if options.burstiness != 1:
-        raise InputError("--burstiness: sessions begin at random, apart from one another; leave it out")
-    given |= {"trace": options.trace, "agents": options.agents, "tool_time": options.tool_time, "concurrency": 1}
-    drawn = sessions_of(
-        Planner(options_of(given | ({"requests": MOST_REQUESTS} if options.turns else {}), SimulateOptions)),
-        max_tokens,
-    )
-    return Traffic(
-        plan=drawn.plan,
-        kind="concurrency" if options.concurrency is not None else "rate",
-        demand=float((options.rate or options.concurrency or 0.0) * options.growth),
-        input_tokens=float(drawn.prompts.mean()),
-        output_tokens=float(max(2.0, drawn.plan.output_tokens.mean())),
-        bounds=bounds,
-        cached_tokens=float(drawn.cached.mean()),
-        sessions=drawn,
-    )
-
-
 def _cached(plan: Plan) -> NDArray[np.float64]:
     """Count by request the tokens that a prefix cache with enough room would have."""
     if not shares(plan, 0):
         return np.zeros(len(plan))
-    return np.asarray(np.clip(promised_tokens(plan, 0), 0, plan.input_tokens - 1), float)
+    prompts, shared = whole_prompts(plan, 0), promised_tokens(plan, 0)
+    said = np.append(0, (prompts + plan.output_tokens)[:-1])  # what a later turn brings again
+    return np.asarray(np.clip(np.where(shared < 0, said, shared), 0, prompts - 1), float)
 
 
 def _cut_levels(plan: Plan) -> tuple[TrafficLevel, ...]:
@@ -261,7 +262,7 @@ def asked_workload(options: RecommendOptions, traffic: Traffic, replicas: int) -
         return dict(replayed(options, traffic, replicas))
     named: dict[str, Any] = {"input": options.input or "1024", "output": options.output or "128"}
     if options.agents is not None:
-        named = {"agents": str(options.agents), "output": options.output, "tool-time": options.tool_time}
+        named = {"agents": str(options.agents), "output": options.output}
     if options.range_ratio < 1:
         named["range-ratio"] = options.range_ratio
     if options.prefix:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,12 +70,6 @@ class Planner:
         self._sessions = _sessions(options.workload)
         self._workload, self._output = _read_workload(options.workload, self._sessions)
         self._checks = _read_checks(self._grading, options.workload.seed, self._workload)
-
-    def with_load(self, **changes: Any) -> Planner:
-        """Return a planner of the same workload, which is not read again, with other values of options."""
-        other = copy.copy(self)
-        other.options = change(self.options, **changes)
-        return other
 
     @property
     def chooses_length(self) -> bool:

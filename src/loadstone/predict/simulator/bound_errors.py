@@ -193,8 +193,8 @@ def bound_factors(
 
 
 def _mix_factors(name: str, run: CellRun, factors: Floats) -> Floats:
-    """Return a bounded figure's own factor by draw: E2E is TTFT and then tokens, each by its share of the time; a task
-    is its calls' E2E, and tools that take as long as they take."""
+    """Return a bounded figure's own factor by draw: of E2E by the shares of TTFT and of what comes then; of a task so
+    for its calls, and tools take as long as they take."""
     base = name.partition("_")[0]
     if base == TASK:
         first, rest = split_tasks(run)
