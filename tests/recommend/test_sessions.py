@@ -27,7 +27,7 @@ from loadstone.recommend.traffic import traffic_of
 from loadstone.workload.options import options_of
 
 ASKED = {
-    "model": "llama-3.1-8b", "slo": "ttft_p90<1s,task_p90<600s", "gpus": "h100", "gpus_max": 32, "engine": "vllm",
+    "model": "llama-3.1-8b", "slo": "ttft_p90<3s,task_p90<600s", "gpus": "h100", "gpus_max": 32, "engine": "vllm",
     "price": "h100=2", "weights_dtype": "bf16", "kv_dtype": "bf16", "tp": (1,), "concurrency": 30, "plans": 1,
     "argument": ["max_num_seqs=64", "max_num_batched_tokens=8192"],
 }  # fmt: skip

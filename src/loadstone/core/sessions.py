@@ -6,17 +6,16 @@ One implementation for the client and the simulator: `OpenSessions`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from loadstone.core.plan import Plan
 
 
 def time_tasks(
-    turn: NDArray[np.int32], sent_s: NDArray[np.float64], end_s: NDArray[np.float64], chosen: NDArray[np.bool_]
+    turn: NDArray[Any], sent_s: NDArray[Any], end_s: NDArray[Any], chosen: NDArray[Any]
 ) -> tuple[list[float], list[float]]:
     """Return of each `chosen` session of a cell the time from its first call's sending to its last one's end, and how
     much of that calls were under way.

@@ -114,18 +114,13 @@ def _describe_sessions(document: Recommendation) -> list[str]:
     name = f"Host memory (kv_host={host.kv_host}{', assumed' * host.assumed})"
     if host.why:
         return [*lines, f"{name} is not weighed on plan 1: {host.why}."]
-    sessions, cached, gpus, dollars = (
-        " and ".join(form.format(each) for each in values or ())
-        for form, values in (
-            ("{:.3g}", host.sessions_per_gpu), ("{:.0%}", host.cached_share), ("{}", host.gpus),
-            ("${:,.0f}", host.usd_per_month),
-        )
-    )  # fmt: skip
+    dollars = " and ".join(f"${each:,.0f}" for each in host.usd_per_month or ())
     return [
         *lines,
-        f"{name} {'pays' if host.pays else 'does not pay'} on plan 1: without and with it a GPU carries {sessions} "
-        f"sessions, {cached} of prompts are cached under the larger load, and it takes {gpus} GPUs"
-        f"{f', {dollars} a month' if dollars else ''}, by the best prediction.",
+        f"{name} {'pays' if host.pays else 'does not pay'} on plan 1: without and with it a GPU carries "
+        "{:.3g} and {:.3g} sessions, {:.0%} and {:.0%} of prompts are cached under the larger load, and it takes {} and "
+        "{} GPUs".format(*host.sessions_per_gpu, *host.cached_share, *host.gpus)
+        + f"{dollars and f', {dollars} a month'}, by the best prediction.",
     ]
 
 
