@@ -125,7 +125,8 @@ def _judge_part(
         ttft_s=_scale_latency(metrics.ttft_s if load.is_closed else metrics.ttft_intended_s, float(middle[0])),
         tpot_s=_scale_latency(metrics.tpot_s, float(middle[1])),
         requests_per_s=sessions.requests_per_s or len(rows) / (end_s - first_s) / size,
-        output_tokens_per_s=sessions.output_tokens_per_s or float(rows["tokens"].sum()) / (end_s - first_s) / size,
+        output_tokens_per_s=sessions.requests_per_s * traffic.output_tokens
+        or float(rows["tokens"].sum()) / (end_s - first_s) / size,
         weakest=(weakest, missed[weakest]),
         cause=(cause, float(causes[cause][at, at]) / variance if variance > 0 else 0.0),
         error=error,

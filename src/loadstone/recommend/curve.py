@@ -223,6 +223,7 @@ def _summarise(run: CellRun, cell: Load, load: float, replicas: int, traffic: Tr
         tpot_p50_s=quantile("tpot", 0.5),
         tpot_p99_s=quantile("tpot", 0.99),
         requests_per_s=sessions.requests_per_s or len(steady) / window_s / replicas,
-        output_tokens_per_s=sessions.output_tokens_per_s or float(steady["tokens"].sum()) / window_s / replicas,
+        output_tokens_per_s=sessions.requests_per_s * traffic.output_tokens
+        or float(steady["tokens"].sum()) / window_s / replicas,
         sessions=sessions,
     )

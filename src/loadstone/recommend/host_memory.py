@@ -29,16 +29,15 @@ def weigh_host_memory(choice: PlanChoice, options: RecommendOptions, traffic: Tr
     added = ("kv_host", size or f"{_GB_PER_GPU * mine.gpus}gb")
     tiered = mine if size else msgspec.structs.replace(mine, arguments=(*mine.arguments, added))
     found = HostMemory(kv_host=added[1], assumed=size is None)
-    if wrong := contradictions(tiered):
-        return msgspec.structs.replace(found, why=wrong[0])
     try:
         candidates = [make_candidate(each, options, traffic, prices, {}) for each in (bare, tiered)]
-        carried = [simulate_curve(each, traffic, choice.replicas) for each in candidates if each.load > 0]
+        wrong = [*contradictions(tiered), *[each.deployment.name for each in candidates if each.load <= 0]]
+        carried = [] if wrong else [simulate_curve(each, traffic, choice.replicas) for each in candidates]
     except InputError as error:
-        return msgspec.structs.replace(found, why=str(error))
-    most = min((curve.capacity for curve in carried), default=0.0) and max(curve.capacity for curve in carried)
-    if len(carried) < 2 or not most:
-        return msgspec.structs.replace(found, why="without it, or with it, the bounds hold under no load")
+        wrong = [str(error)]
+    if wrong or not min(curve.capacity for curve in carried):
+        return msgspec.structs.replace(found, why=wrong[0] if wrong else "the bounds hold under no load")
+    most = max(curve.capacity for curve in carried)
     needed = [traffic.demand / curve.capacity * (1 - 1e-9) for curve in carried]
     gpus = [(math.ceil(each) + options.reserve) * mine.gpus for each in needed]
     return msgspec.structs.replace(

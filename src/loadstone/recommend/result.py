@@ -45,9 +45,8 @@ class TrafficText(msgspec.Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        if self.sessions is not None:
-            return "sessions/s" if self.kind == "rate" else "sessions alive"
-        return "requests/s" if self.kind == "rate" else "requests under way"
+        names = ("requests/s", "requests under way") if self.sessions is None else ("sessions/s", "sessions alive")
+        return names[self.kind != "rate"]
 
 
 class ByHour(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,7 +34,6 @@ class SessionFigures(NamedTuple):
 
     alive_each: float = 0.0
     requests_per_s: float = 0.0
-    output_tokens_per_s: float = 0.0
     task_s: tuple[float, float] = (0.0, 0.0)
     parts: tuple[float, float] = (0.0, 0.0)
     cached_share: float = 0.0

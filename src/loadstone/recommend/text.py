@@ -118,8 +118,8 @@ def _describe_sessions(document: Recommendation) -> list[str]:
     return [
         *lines,
         f"{name} {'pays' if host.pays else 'does not pay'} on plan 1: without and with it a GPU carries "
-        "{:.3g} and {:.3g} sessions, {:.0%} and {:.0%} of prompts are cached under the larger load, and it takes {} and "
-        "{} GPUs".format(*host.sessions_per_gpu, *host.cached_share, *host.gpus)
+        "{:.3g} and {:.3g} sessions, {:.0%} and {:.0%} of prompts are cached under the larger load, and it takes {} "
+        "and {} GPUs".format(*host.sessions_per_gpu, *host.cached_share, *host.gpus)
         + f"{dollars and f', {dollars} a month'}, by the best prediction.",
     ]
 

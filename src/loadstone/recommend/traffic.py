@@ -113,11 +113,9 @@ class Traffic:
             return NO_SESSIONS
         spans, ended = task_times(run)[0], request_rows(run)["measured"] & ~np.isnan(run.end_s)
         cached, prompts = (np.array(each)[ended].sum() for each in (run.cached_tokens, run.requests.input_tokens))
-        p50, p99 = np.quantile(spans, (0.5, 0.99)).tolist()
-        each_s = float(spans.mean())
+        each_s, (p50, p99) = float(spans.mean()), np.quantile(spans, (0.5, 0.99)).tolist()
         alive_each, rate = (each_s, load * self.calls) if self.is_open else (1.0, load * self.calls / each_s)
-        parts, tokens_per_s = split_tasks(run), rate * self.output_tokens
-        return SessionFigures(alive_each, rate, tokens_per_s, (p50, p99), parts, float(cached / prompts))
+        return SessionFigures(alive_each, rate, (p50, p99), split_tasks(run), float(cached / prompts))
 
     def latency_s(self, level: SteadyState, metric: str, quantile: float) -> float:
         """Return by closed form a quantile of a latency."""
