@@ -224,7 +224,7 @@ def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
             "draft_steps",
             "draft_tokens",
             "draft_accepted",
-        },  # fmt: skip
+        },
     }.items():
         page = recorded(name).encode()
         folder = tmp_path / name
