@@ -338,8 +338,8 @@ def test_what_has_the_prefix_and_is_far_busier_is_passed_over(loadstone: Loadsto
     with start(DEPLOYMENT) as one, start(DEPLOYMENT) as other:
         flags = words("--prefix 512 --concurrency 40 --requests 80 --input 600 --output 40 --route prefix --json")
         outcome = loadstone("bench", one.url, other.url, *flags)
-        alone = loadstone("bench", one.url, other.url, *words("--prefix 512 --concurrency 4 --requests 20 --input 600"),
-                          *words("--output 4 --route prefix --json"))  # fmt: skip
+        few = words("--prefix 512 --concurrency 4 --requests 20 --input 600 --output 4 --route prefix --json")
+        alone = loadstone("bench", one.url, other.url, *few)
     assert min(counts(outcome.records)) > 8  # no more than twice as many, and eight
     assert min(counts(alone.records)) == 0
 

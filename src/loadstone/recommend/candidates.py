@@ -228,8 +228,9 @@ def vary_limits(base: Deployment) -> Iterator[Deployment]:
 
 
 def context_of(options: RecommendOptions) -> int | None:
-    """Return the longest request that the model takes, under the arguments given; None: not known."""
-    return next((rules_of(each).context_limit for each in list_machines(options)), None)
+    """Return where sessions of a file end, the longest request that the model takes; None: nowhere, or not known."""
+    machines = list_machines(options) if options.agents is not None else ()
+    return next((rules_of(each).context_limit for each in machines), None)
 
 
 def shape_of(base: Deployment) -> tuple[object, ...]:
@@ -293,9 +294,7 @@ def closed_form_capacity(
     for times, lengths in traffic.levels or (TrafficLevel(1.0, traffic.lengths),):
         here = lengths if policy.prefix_cache else lengths._replace(cached=0.0)
         load, level = _carried_load(model, policy, deployment, traffic, here)
-        warm = (
-            _most_warm(policy, deployment, traffic, level) if traffic.sessions is not None and here.cached else load
-        )
+        warm = _most_warm(policy, deployment, traffic, level)
         if load > warm:  # so many find what they had; more than that carries it only where nothing is found
             cold, cold_level = _carried_load(model, policy, deployment, traffic, here._replace(cached=0.0))
             fewer = level._replace(decoding=max(1.0, level.decoding * warm / load))
@@ -306,13 +305,14 @@ def closed_form_capacity(
 
 def _most_warm(policy: EnginePolicy, deployment: Deployment, traffic: Traffic, level: SteadyState) -> float:
     """Return the load whose sessions all keep their blocks, in the KV cache or in the tiers below."""
+    if traffic.sessions is None:
+        return math.inf
     room, tiers = policy.kv_tokens, policy.tiers
     if tiers is not None:
         below = tiers.host_tokens + tiers.disk_tokens
         room = room + below if tiers.write == "evicted" else max(room, below)
     warm = max(1.0, deployment.dp * room / (traffic.input_tokens + traffic.output_tokens))
-    tasks_s = float(traffic.sessions.tasks_s(level).mean()) if traffic.sessions is not None else 0.0
-    return warm / tasks_s if traffic.is_open else warm
+    return warm / float(traffic.sessions.tasks_s(level).mean()) if traffic.is_open else warm
 
 
 def _carried_load(

@@ -1,4 +1,4 @@
-"""Whether host memory for KV blocks pays: the first plan is simulated with and without it."""
+"""Weighs host memory for KV blocks: the first plan is simulated with and without it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from loadstone.recommend.candidates import make_candidate, price_gpu
 from loadstone.recommend.curve import simulate_curve, simulate_load
 from loadstone.recommend.decide import PlanChoice
 from loadstone.recommend.options import HOURS_PER_MONTH, RecommendOptions
+from loadstone.recommend.progress import show_progress
 from loadstone.recommend.result import HostMemory
 from loadstone.recommend.traffic import Traffic
 
@@ -22,8 +23,14 @@ _BELOW = ("kv_host", "kv_disk", "kv_offload")
 _PAYS = 1.1
 
 
-def weigh_host_memory(choice: PlanChoice, options: RecommendOptions, traffic: Traffic, prices: Prices) -> HostMemory:
-    """Return what the plan's deployment carries without and with `kv_host`, or why that cannot be told."""
+def weigh_host_memory(
+    choice: PlanChoice, options: RecommendOptions, traffic: Traffic, prices: Prices
+) -> HostMemory | None:
+    """Return what the plan's deployment carries without and with `kv_host`, or why that is not known; None where the
+    traffic is no sessions."""
+    if traffic.sessions is None:
+        return None
+    show_progress("simulating the first plan with and without host memory")
     mine, size = choice.finalist.deployment, choice.finalist.deployment.argument("kv_host")
     bare = msgspec.structs.replace(mine, arguments=tuple(each for each in mine.arguments if each[0] not in _BELOW))
     added = ("kv_host", size or f"{_GB_PER_GPU * mine.gpus}gb")

@@ -42,8 +42,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     """Choose what to deploy. Raises InputError: names that mean nothing; nothing that carries the traffic, with the
     nearest that would."""
     check_limits(options)
-    max_tokens = context_of(options) if options.agents is not None else None
-    traffic = traffic_of(options, max_tokens=max_tokens)
+    traffic = traffic_of(options, max_tokens=context_of(options))
     prices = parse_prices(options.price) if options.price else Prices()
     _check_prices(options, prices)
     begun_s = time.monotonic()
@@ -64,27 +63,20 @@ def recommend(options: RecommendOptions) -> Recommendation:
     paid = affordable(choices, traffic, options)
     confirmed = confirm_plans(paid, traffic, options, learned=bool(measured))
     if options.seed:
-        redrawn = traffic_of(options, options.seed, max_tokens)
+        redrawn = traffic_of(options, options.seed, context_of(options))
         confirmed = show_with_seed(confirmed, redrawn, options, learned=bool(measured))
     shown = confirmed[: options.plans]
     plans = [describe_plan(each, options, traffic, found, measured) for each in shown]
-    judged = join_confirmed(choices, confirmed)
-    asked = {each.choice.finalist.name for each in confirmed}
+    judged, asked = join_confirmed(choices, confirmed), {each.choice.finalist.name for each in confirmed}
     best = _value_measurements(paid, finalists, traffic)
-    over = traffic.plan.workload.get("overflowed")
-    early = [f"{over['sessions']:,} of the file's sessions end early, where the model's context does"] if over else []
-    host_memory, calls = None, traffic.calls if traffic.sessions is not None else None
-    if traffic.sessions is not None:
-        show_progress("simulating the first plan with and without host memory")
-        host_memory = weigh_host_memory(shown[0].choice, options, traffic, prices)
+    host_memory = weigh_host_memory(shown[0].choice, options, traffic, prices)
     show_progress()
     decided_s = time.monotonic()
     if options.study is not None:
         write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
-    trace = str(options.trace) if options.trace else None
     return Recommendation(
         model=finalists[0].deployment.model.name,
-        traffic=TrafficText(traffic.kind, traffic.demand, traffic.input_tokens, traffic.output_tokens, trace, calls),
+        traffic=_describe_traffic(options, traffic),
         slo=[BoundText(each.metric, each.quantile, each.bound_s) for each in traffic.bounds],
         plans=plans,
         rejected=list_rejected(judged, plans, [*found.refused, *refused], found, priced=bool(options.price)),
@@ -92,7 +84,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
             next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
         ),
         study=str(options.study) if options.study is not None else None,
-        notes=[*explain_order(shown, options), *write_notes(finalists, options, measured), *early],
+        notes=[*explain_order(shown, options), *write_notes(finalists, options, measured), *_note_context(traffic)],
         finalists=chart_points(judged, asked, options, traffic),
         deployments_ranked=found.looked_at,
         confidence=options.confidence,
@@ -106,6 +98,16 @@ def recommend(options: RecommendOptions) -> Recommendation:
             "deciding": round(decided_s - simulated_s, 3),
         },
     )
+
+
+def _describe_traffic(options: RecommendOptions, traffic: Traffic) -> TrafficText:
+    trace, calls = str(options.trace) if options.trace else None, traffic.calls if traffic.sessions else None
+    return TrafficText(traffic.kind, traffic.demand, traffic.input_tokens, traffic.output_tokens, trace, calls)
+
+
+def _note_context(traffic: Traffic) -> list[str]:
+    over = traffic.plan.workload.get("overflowed")
+    return [f"{over['sessions']:,} of the file's sessions end early, where the model's context does"] if over else []
 
 
 def _value_measurements(

@@ -258,14 +258,13 @@ def asked_workload(options: RecommendOptions, traffic: Traffic, replicas: int) -
     """Return the options of `bench` that say what one of so many replicas is asked, but for the load."""
     if options.trace is not None:
         return dict(replayed(options, traffic, replicas))
-    named: dict[str, Any] = {"input": options.input or "1024", "output": options.output or "128"}
-    if options.agents is not None:
-        named = {"agents": str(options.agents), "output": options.output}
-    if options.range_ratio < 1:
-        named["range-ratio"] = options.range_ratio
-    if options.prefix:
-        named |= {"prefix": options.prefix, "prefix-groups": options.prefix_groups}
-    named |= {"turns": options.turns, "think-time": options.think_time}
+    drawn, prefix = options.agents is None, options.prefix or None
+    named = {
+        "agents": None if drawn else str(options.agents),
+        "input": options.input or "1024" if drawn else None, "output": options.output or ("128" if drawn else None),
+        "range-ratio": options.range_ratio if options.range_ratio < 1 else None, "prefix": prefix,
+        "prefix-groups": prefix and options.prefix_groups, "turns": options.turns, "think-time": options.think_time,
+    }  # fmt: skip
     return {name: value for name, value in named.items() if value is not None}
 
 
