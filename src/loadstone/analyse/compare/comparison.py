@@ -28,7 +28,7 @@ from loadstone.analyse.compare.result import (
 )
 from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
 from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key, open_run, refuse_twice, runs_in
-from loadstone.analyse.grading.paired import AnswerPairs, adjust
+from loadstone.analyse.grading.paired import ComparedAnswers, adjust
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
@@ -168,7 +168,7 @@ def judge(compared: Sequence[ComparedCell], seed: int, relabellings: int = RELAB
 
 def judge_answers(compared: Sequence[ComparedCell]) -> None:
     """Adjust the tests of graded answers for one another; a side whose answers are wrong cannot win its load."""
-    graded = [(cell, cell.answers) for cell in compared if isinstance(cell.answers, AnswerPairs)]
+    graded = [(cell, cell.answers) for cell in compared if isinstance(cell.answers, ComparedAnswers)]
     adjust(answers for _, answers in graded)
     for cell, answers in graded:
         for row in cell.rows:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.analyse import metrics
-from loadstone.analyse.grading.paired import AnswerPairs, adjust, pair_answers, tell, why_undecided
+from loadstone.analyse.grading.paired import ComparedAnswers, adjust, pair_answers, tell, why_undecided
 from loadstone.analyse.grading.pairs import wilson
 from loadstone.analyse.run_facts import mapping
 from loadstone.analyse.verdict.finding import finding
@@ -34,8 +34,6 @@ def grade_cells(
     folder: Path, info: RunInfo, plan: Plan, cells: Mapping[int, CellSummary]
 ) -> dict[int, list[Finding]]:
     """Add to each cell, by its number, what its graded answers tell; return findings about them."""
-    if info.source == "simulated" and (plan.phase == CHECK).any():
-        return {number: [finding("answers_simulated", "graded prompts take their time here")] for number in cells}
     if info.source != "measured" or not (plan.phase == CHECK).any():
         return {}
     every = run_folder.read_answers(folder)
@@ -108,7 +106,7 @@ def _part(folder: Path, info: RunInfo, number: int) -> Part | None:
 
 def _against_lightest(
     cells: Mapping[int, CellSummary], answers: Mapping[int, Sequence[GradedAnswer]]
-) -> dict[int, AnswerPairs]:
+) -> dict[int, ComparedAnswers]:
     """Pair each load's answers with those of the lightest load of its kind."""
     found = {}
     for number, cell in cells.items():
@@ -121,7 +119,7 @@ def _against_lightest(
 
 
 def _find(
-    graded: Accuracy, least: object, answers: Sequence[GradedAnswer], pairs: AnswerPairs | None
+    graded: Accuracy, least: object, answers: Sequence[GradedAnswer], pairs: ComparedAnswers | None
 ) -> Iterator[Finding]:
     if graded.crossed:
         evidence = f"{graded.crossed} of {graded.asked} answers have the number that another request asks for"
@@ -137,7 +135,7 @@ def _find(
         worst = min(graded.tasks, key=lambda task: task.accuracy or 0, default=None)
         where = f"; lowest {worst.task}, {worst.accuracy or 0:.1%} of {worst.questions}" if worst else ""
         yield finding("answers_wrong", f"{show_accuracy(graded)}, and at least {least:.1%} should be{where}")
-    elif pairs is not None and (worse := pairs.worse):
+    elif pairs is not None and (worse := pairs.worse()):
         yield finding("answers_wrong.load", f"fewer answers are right than at the run's lightest load: {tell(worse)}")
     if pairs is not None and pairs.drifts:
         yield finding("length_drifts", f"{show_drift(pairs)} at the run's lightest load, to the same questions")
@@ -155,7 +153,7 @@ def show_accuracy(graded: Accuracy) -> str:
     )
 
 
-def show_drift(pairs: AnswerPairs) -> str:
+def show_drift(pairs: ComparedAnswers) -> str:
     """Write `answers are 0.80 times as long (95 %: 0.78 to 0.83) as`."""
     return (
         f"answers are {pairs.length:.2f} times as long (95 %: {pairs.length_low:.2f} to {pairs.length_high:.2f}) as"
