@@ -45,8 +45,6 @@ _GSM8K_END = "End your response with the answer on the last line, formatted as: 
 _LETTER_END = 'End your response with "The answer is (X)", where X is the letter of the right option.'
 _BODY = ("tools", "tool_choice", "response_format", "stop")
 """Fields of an item that its request has too."""
-_SLOW = re.compile(r'"pattern(?:Properties)?":[^\n]{0,2000}?\([^()"]*[+*}][^()"]*\)[+*{]')
-"""A repetition within another, over which a hostile answer can make a search take for ever."""
 _NUMBER = re.compile(r"-?\$?[0-9][0-9,]{0,100}(\.[0-9]{1,100})?\.?")
 
 
@@ -115,7 +113,7 @@ def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
     with open_bytes(path, _GIVE) as (stream, sha256):
         kind = kind_of(path, stream)
         if kind == "text":
-            raise InputError(f"{path}: plain text has no answers to grade by; {_GIVE}")
+            raise InputError(f"{path}: no questions with answers; {_GIVE}")
         if asked is None and path.stat().st_size > _MOST_BYTES:
             raise InputError(f"--check {path}: over {_MOST_BYTES:,} bytes; say how many questions, FILE:N")
         kept = _sample(((at, bytes(each)) for at, each in pieces(path, stream, kind, False)), asked, seed, path)
@@ -156,7 +154,7 @@ def _item(value: Any, number: int) -> _Item:
         raise ItemError(f"not an object; {_GIVE}")
     value = _own_form(value)
     grade = value.get("grade") or (value.get("kind") if value.get("kind") in GRADES else None) or _guess(value)
-    task = value.get("task") or value.get("kind") or value.get("subject") or value.get("category") or grade
+    task = value.get("task") or value.get("kind") or grade
     limit = value.get("max_tokens", _SHORT if grade in ("text", "exact", "needle") else _LONG)
     messages = value.get("messages", [{"role": "user", "content": value.get("prompt")}])
     if grade not in GRADES:
@@ -165,35 +163,42 @@ def _item(value: Any, number: int) -> _Item:
         raise ItemError(f"'max_tokens' is {str(limit)[:40]}, not a count of tokens")
     if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
         raise ItemError("no question: name the field one of messages, prompt, question")
-    name = str(value.get("id") or value.get("unique_id") or number)[:200]
+    name = value.get("id", value.get("unique_id"))
     schema = _schema(value.get("schema", value.get("json_schema"))) if grade == "schema" else None
-    tools = _tools(value.get("tools")) if grade == "tool" else []
-    question = Question(name, grade, str(task)[:60], _check_answer(grade, value.get("answer")), schema, tools)
+    tools, answer = _tools(value.get("tools")) if grade == "tool" else [], _check_answer(grade, value.get("answer"))
+    if grade == "tool" and answer and answer["name"] not in {tool["name"] for tool in tools}:
+        raise ItemError(f"the answer calls {answer['name'][:40]!r}, which is none of its tools; correct it")
+    question = Question(str(number if name in (None, "") else name)[:200], grade, str(task)[:60], answer, schema, tools)
     body = {field: value[field] for field in _BODY if value.get(field) is not None}
     return {"messages": messages, **body, "check": question}, limit
 
 
 def _own_form(value: dict[str, Any]) -> dict[str, Any]:
     """Write an item of a known data set as one of one's own."""
-    question, options = value.get("question"), value.get("choices", value.get("options"))
+    question, options = value.get("question", value.get("problem")), value.get("choices", value.get("options"))
     answer = value.get("answer", value.get("answerKey"))
     if isinstance(value.get("outputs"), list):
         return {**value, "grade": "needle", "prompt": value.get("input"), "answer": value["outputs"]}
+    if isinstance(question, dict):  # ARC's own files
+        question, options = question.get("stem"), question.get("choices")
     if not isinstance(question, str):
         return value
     if options is not None:
         text, answer = _choice(question, options, value.get("answer_index", answer))
         return {"task": "choice", **value, "grade": "letter", "prompt": text, "answer": answer}
-    if isinstance(answer, str) and "#### " in answer:
+    if isinstance(answer, str) and "####" in answer:
         text = f"Question: {question}\n{_GSM8K_END}\nAnswer:"
-        return {"task": "gsm8k", **value, "grade": "number", "prompt": text, "answer": answer.rpartition("#### ")[2]}
+        return {"task": "gsm8k", **value, "grade": "number", "prompt": text, "answer": answer.rpartition("####")[2]}
     return {"prompt": question, **value}
 
 
 def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
     """Write a question with its options, and find the letter of the right one."""
-    texts = options.get("text") if isinstance(options, dict) else options
-    labels = options.get("label") if isinstance(options, dict) else None  # ARC's
+    if isinstance(options, dict):
+        labels, texts = options.get("label", [*options]), options.get("text", [*options.values()])
+    else:
+        pairs = [each if isinstance(each, dict) else {"text": each} for each in options if isinstance(options, list)]
+        labels, texts = [each.get("label") for each in pairs], [each.get("text") for each in pairs]
     if not (isinstance(texts, list) and 2 <= len(texts) <= len(LETTERS)):
         raise ItemError(f"'choices' is not a list of 2 to {len(LETTERS)} options")
     for names in (labels, list(LETTERS[: len(texts)]), texts):
@@ -241,8 +246,16 @@ def _check_answer(grade: str, answer: Any) -> Any:
     return answer if grade in ("json", "tool") else list(map(str, answer)) if grade == "needle" else text
 
 
+def find_pattern(pattern: str, text: str) -> bool:
+    """Search in linear time, whatever the pattern (RE2). Raises ValueError where that cannot be."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return bool(pc.match_substring_regex(pa.scalar(text), pattern).as_py())
+
+
 def _schema(schema: Any) -> Any:
-    """Return a JSON schema, as an object or as text. Raises ItemError where it is none."""
+    """Return a JSON schema, as an object or as text. Raises ItemError where it is none, or nothing may fit it."""
     try:
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
@@ -251,11 +264,25 @@ def _schema(schema: Any) -> Any:
     try:
         schema = msgspec.json.decode(schema) if isinstance(schema, str) else schema
         Draft202012Validator.check_schema(schema)
+        _check_patterns(schema)
     except (SchemaError, RecursionError, ValueError) as error:
-        raise ItemError(f"no JSON schema ({str(getattr(error, 'message', error))[:80]})") from None
-    if not isinstance(schema, dict) or _SLOW.search(msgspec.json.encode(schema).decode()):
-        raise ItemError("its schema is no object, or has a pattern that repeats what repeats; write it otherwise")
+        raise ItemError(f"no JSON schema ({str(getattr(error, 'message', error))[:120]})") from None
+    if not isinstance(schema, dict):
+        raise ItemError("its schema is no object")
     return schema
+
+
+def _check_patterns(schema: Any) -> None:
+    """Raise ValueError for what could take for ever, or has to be fetched."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("pattern"), str):
+            find_pattern(schema["pattern"], "")
+        if "patternProperties" in schema:
+            raise ValueError("patternProperties cannot be searched for safely; name the properties")
+        if not str(schema.get("$ref", "#")).startswith(("#", "{")):
+            raise ValueError("a $ref leads elsewhere; put what it means under $defs")
+    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _check_patterns(each)
 
 
 def _tools(tools: Any) -> list[Any]:
