@@ -24,6 +24,8 @@ def compare_answers(a: Sequence[RunCell], b: Sequence[RunCell]) -> ComparedAnswe
     on_a, on_b = a[0].cell.graded, b[0].cell.graded
     if on_a is None or on_b is None:
         return None
+    if on_a.share is None or on_b.share is None:
+        return f"{'A' if on_a.share is None else 'B'} states their number alone"
     again = [pair for side in (a, b) for pair in itertools.starmap(_pair, itertools.pairwise(side)) if pair]
     if abs(on_a.share - on_b.share) > _SHARES_ALIKE:
         return f"they are {on_a.share:.1%} of A's requests and {on_b.share:.1%} of B's"

@@ -74,6 +74,7 @@ class ResultCell:
     records      the requests, where the file has them; the cell's numbers are then computed from these
     relative     each record's times count from its own send: when it was sent is unknown
     unknown      metrics that the records cannot give, though they look as if
+    graded       the accuracy of answers, as stated
     definitions  the dialect (loadstone.analyse.other_tools) by whose formulas the numbers were made
     """
 
@@ -97,6 +98,7 @@ class ResultCell:
     relative: bool = False
     unknown: tuple[str, ...] = ()
     definitions: str | None = None
+    graded: Accuracy | None = None
     findings: list[Finding] = field(default_factory=list)
 
     @property

@@ -1,0 +1,69 @@
+"""Reads accuracy as it is stated: rows of InferenceX's evaluations, and result files of lm-evaluation-harness.
+
+They state a share of right answers and no latency; without the answers nothing can be paired.
+"""
+
+from __future__ import annotations
+
+import re
+
+from loadstone.analyse.grading.pairs import wilson
+from loadstone.core.plan import Load
+from loadstone.core.summary import Accuracy
+from loadstone.interop.read import inferencex
+from loadstone.interop.read.cell import ResultCell
+from loadstone.interop.read.values import Value
+
+# What a document has that is one of these.
+INFERENCEX = ("task", "conc", "metrics.em_strict|metrics.em_flexible|metrics.score")
+LM_EVAL = ("results", "n-samples|n-shot")
+
+_RIGHT = "exact_match,flexible-extract|exact_match,custom-extract|exact_match,none|acc,none|exact_match,strict-match"
+_MOST_TASKS = 1000
+_CONCURRENT = re.compile(r"\bnum_concurrent=(\d{1,6})\b")
+
+
+def evaluation(document: Value, where: str) -> ResultCell:
+    """Read a row of InferenceX's evaluations."""
+    metrics, places, task = document.at("metrics"), document.positive("conc"), document.text("task", 60) or ""
+    return ResultCell(
+        where=where,
+        tool="InferenceX",
+        load=Load("concurrency", places) if places else None,
+        created=document.when("date"),
+        deployment=inferencex.deployment(document),
+        label=task,
+        graded=_state(task, metrics.whole("n_eff"), metrics, "em_flexible|score|em_strict", "em_strict"),
+    )
+
+
+def lm_eval(document: Value, where: str) -> list[ResultCell]:
+    """Read a result file of lm-evaluation-harness: a cell for each task."""
+    arguments = document.get("config.model_args")
+    if isinstance(arguments, dict):
+        arguments = ",".join(f"{name}={value}" for name, value in arguments.items())
+    found = _CONCURRENT.search(arguments) if isinstance(arguments, str) else None
+    cells = []
+    for task, scores in list(document.mapping("results").items())[:_MOST_TASKS]:
+        count = Value(document.mapping("n-samples").get(task)).whole("effective")
+        cell = ResultCell(
+            where=where,
+            tool="lm-evaluation-harness",
+            load=Load("concurrency", float(found[1])) if found and int(found[1]) else None,
+            created=document.when("date"),
+            deployment=document.fields(model="model_name"),
+            label=task[:60],
+            graded=_state(task, count, Value(scores), _RIGHT, "exact_match,strict-match"),
+        )
+        cells += [cell] if cell.graded and cell.graded.accuracy is not None else []
+    return cells
+
+
+def _state(task: str, count: int | None, scores: Value, *paths: str) -> Accuracy:
+    """Make what is stated of a task: the share of right answers, and that in the form that was asked for."""
+    right, strict = (share if (share := scores.amount(path)) is not None and share <= 1 else None for path in paths)
+    low, high = wilson((right or 0.0) * (count or 0), count or 0)
+    return Accuracy(
+        name=task[:60], asked=count or 0, questions=count or 0, accuracy=right, low=low, high=high, strict=strict,
+        undecided="a tool states them, without the answers",
+    )  # fmt: skip
