@@ -6,9 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from loadstone.analyse.compare.answers import answer_findings, tell_answers
+from loadstone.analyse.grading.accuracy import find_in_answers
 from loadstone.analyse.grading.paired import ComparedAnswers, adjust, compare_pairs, pair_answers
 from loadstone.analyse.grading.pairs import detectable_loss, difference, mcnemar, power, wilson
 from loadstone.core.run_folder import GradedAnswer
+from loadstone.core.summary import Accuracy
 
 
 def answer(
@@ -16,7 +18,7 @@ def answer(
 ) -> GradedAnswer:
     return GradedAnswer(
         request_id=f"0-{number}", cell=0, question=str(number), task=task, ended=True, cut=cut, thinking=False,
-        parsed=True, strict=right, right=right, crossed=False, tokens=tokens, digest=f"{right}{text}",
+        parsed=True, strict=right, right=right, crossed=False, tokens=tokens, digest=text or str(right),
         marks=[0, 1, 2, int(right)],
     )  # fmt: skip
 
@@ -121,3 +123,29 @@ def test_one_kind_of_question_is_found_among_others() -> None:
     assert pairs is not None
     adjust([pairs])
     assert [each.task for each in pairs.worse()] == ["", "json"]
+
+
+def graded(answers: list[GradedAnswer], other: list[GradedAnswer], temperature: float = 0.0) -> set[str]:
+    """Kinds of findings on a load, beside the lightest."""
+    right = sum(each.right for each in answers) / len(answers)
+    told = Accuracy(
+        name="q", share=0.1, asked=len(answers), failed=0, questions=len(answers), accuracy=right, low=0.0, high=1.0,
+        strict=right, temperature=temperature,
+    )  # fmt: skip
+    return {each.kind for each in find_in_answers(told, None, answers, pair_answers(other, answers))}
+
+
+def test_one_answer_to_many_questions_is_a_cache_s() -> None:
+    def said(right: Callable[[int], bool], text: Callable[[int], str], tokens: int = 100) -> list[GradedAnswer]:
+        return [answer(n, right=right(n), text=text(n), tokens=tokens) for n in range(60)]
+
+    own = said(lambda n: True, str)
+    assert "answers_identical" in graded(said(lambda n: n % 2 > 0, lambda n: "x" if n % 2 == 0 else str(n)), own)
+    # A model that says B to all questions is right now and then; so is one whose questions have one answer.
+    assert "answers_identical" not in graded(said(lambda n: n % 4 == 0, lambda n: "B"), own)
+    assert "answers_identical" not in graded(said(lambda n: True, lambda n: "yes"), own)
+    # Sampling does not write a long text twice.
+    assert "answers_identical" in graded(own, own, temperature=0.7)
+    assert "answers_identical" not in graded(own, own)
+    short = said(lambda n: True, str, tokens=4)
+    assert "answers_identical" not in graded(short, short, temperature=0.7)

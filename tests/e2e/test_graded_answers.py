@@ -101,6 +101,8 @@ def test_a_server_that_garbles_answers_under_load_is_caught(loadstone: Loadstone
     assert found["answers_wrong"]["severity"] == "error"
     assert "lightest load" in found["answers_wrong"]["evidence"]
     assert "answers_wrong" not in {each["kind"] for each in alone["verdict"]["findings"]}
+    told = loadstone("report", document["run_dir"], "-o", "-").out
+    assert re.search(r"^Neither faster with as many right answers nor the reverse: .*concurrency 1.*", told, re.M), told
     texts = [each.text for each in read_answers(Path(document["run_dir"]), 1)]
     assert any("\x1b" in (text or "") for text in texts)
     assert "\x1b" not in loadstone("show", document["run_dir"]).out

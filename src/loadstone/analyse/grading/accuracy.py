@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.analyse import metrics
-from loadstone.analyse.grading.paired import ComparedAnswers, adjust, pair_answers, tell, why_undecided
+from loadstone.analyse.grading.paired import LEAST_PAIRS, ComparedAnswers, adjust, pair_answers, tell, why_undecided
 from loadstone.analyse.grading.pairs import wilson
 from loadstone.analyse.run_facts import mapping
 from loadstone.analyse.verdict.finding import finding
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 _FORM = 0.01
 """Difference between answers right however said and in the form asked for, from which it is told."""
-_SAME_TEXT, _LEAST_SAME = 0.8, 10
-"""Share and least number of different questions with one wrong answer, from which no model answers."""
+_SAME_TEXT, _LEAST_SAME, _RIGHT_BY_CHANCE = 0.5, 10, 0.05
+"""Share and least number of different questions with one answer, from which no model answers, if it is right less often
+than a letter would be by chance."""
+_SAME_AGAIN, _LONG = 0.8, 50
+"""Share of answers that are the same at another load, and their mean tokens, that sampling does not give."""
 
 
 def grade_cells(
@@ -42,7 +45,7 @@ def grade_cells(
     found = {}
     for number, cell in cells.items():
         cell.graded = _accuracy(folder, info, plan, number, answers[number])
-        found[number] = list(_find(cell.graded, least, answers[number], pairs.get(number)))
+        found[number] = list(find_in_answers(cell.graded, least, answers[number], pairs.get(number)))
     return found
 
 
@@ -118,16 +121,14 @@ def _against_lightest(
     return found
 
 
-def _find(
+def find_in_answers(
     graded: Accuracy, least: object, answers: Sequence[GradedAnswer], pairs: ComparedAnswers | None
 ) -> Iterator[Finding]:
+    """Find answers of a load that are wrong, of another length, or no model's; `pairs`: beside the lightest load."""
     if graded.crossed:
         evidence = f"{graded.crossed} of {graded.asked} answers have the number that another request asks for"
         yield finding("answers_wrong.crossed", evidence)
-    firsts = {each.question: each.digest for each in answers if each.ended}
-    same = max(Counter(firsts.values()).values(), default=0)
-    if same >= max(_LEAST_SAME, _SAME_TEXT * len(firsts)) and (graded.accuracy or 0) < 0.5:
-        yield finding("answers_identical.graded", f"{same} of {len(firsts)} different questions got the same answer")
+    yield from _find_same([each for each in answers if each.ended], graded.temperature or 0.0, pairs)
     if graded.undecided is not None:
         yield finding("answers_undecided", f"{graded.undecided}: no verdict on the {graded.asked} graded ones")
         return
@@ -139,10 +140,26 @@ def _find(
         yield finding("answers_wrong.load", f"fewer answers are right than at the run's lightest load: {tell(worse)}")
     if pairs is not None and pairs.drifts:
         yield finding("length_drifts", f"{show_drift(pairs)} at the run's lightest load, to the same questions")
-    right = sum(each.right for each in answers) / max(1, graded.asked - graded.failed)
-    if graded.strict is not None and right - graded.strict > _FORM:
-        evidence = f"{right:.1%} are right, and {graded.strict:.1%} in the form that was asked for"
+    ended = [each.right for each in answers if each.ended]
+    if graded.strict is not None and sum(ended) / len(ended) - graded.strict > _FORM:
+        evidence = f"{sum(ended) / len(ended):.1%} are right, and {graded.strict:.1%} in the form that was asked for"
         yield finding("answers_in_other_form", evidence)
+
+
+def _find_same(
+    answers: Sequence[GradedAnswer], temperature: float, pairs: ComparedAnswers | None
+) -> Iterator[Finding]:
+    """Find one answer to different questions, and sampled ones that are the same at another load."""
+    by_text = defaultdict(list)
+    for each in {answer.question: answer for answer in answers}.values():
+        by_text[each.digest].append(each.right)
+    same, count = max(by_text.values(), key=len, default=[]), sum(map(len, by_text.values()))
+    if len(same) >= max(_LEAST_SAME, _SAME_TEXT * count) and sum(same) <= _RIGHT_BY_CHANCE * len(same):
+        yield finding("answers_identical.graded", f"{len(same)} of {count} different questions got the same answer")
+    long = sum(each.tokens for each in answers) >= _LONG * len(answers)
+    if temperature and long and pairs and pairs.questions >= LEAST_PAIRS and pairs.identical >= _SAME_AGAIN:
+        evidence = f"{pairs.identical:.0%} of answers are the very texts of the run's lightest load"
+        yield finding("answers_identical.graded", f"{evidence}, at temperature {temperature:g}")
 
 
 def show_accuracy(graded: Accuracy) -> str:
