@@ -122,7 +122,7 @@ def test_one_kind_of_question_is_found_among_others() -> None:
     pairs = pair_answers(a, b)
     assert pairs is not None
     adjust([pairs])
-    assert [each.task for each in pairs.worse()] == ["", "json"]
+    assert [each.task for each in pairs.worse()[1]] == ["", "json"]
 
 
 def graded(answers: list[GradedAnswer], other: list[GradedAnswer], temperature: float = 0.0) -> set[str]:

@@ -70,7 +70,8 @@ def test_numbers_are_extracted_as_lm_evaluation_harness_does() -> None:
         ("B", True, True), ("b.", True, True), ("The answer is (B).", True, True), ("A cat, so (B)", True, False),
         ("Answer: **B**", True, True), ("A or C? It is B", True, False), ("A", False, False),
         ("a banana", False, False),
-        ("The answer is (A). No: the answer is (B)", True, True), ("The answer is b", False, False), ("", False, False), ("<think>B", False, False),
+        ("The answer is (A). No: the answer is (B)", True, True),
+        ("The answer is b", False, False), ("", False, False), ("<think>B", False, False),
         ("<think>A</think>B", True, True),
     ],
 )  # fmt: skip
@@ -135,7 +136,7 @@ def test_thinking_without_an_answer_is_told() -> None:
 def test_no_answer_makes_a_schema_last(schema: Any, value: Any, fits: bool) -> None:
     begun_s = time.process_time()
     found = grade(Question("1", "schema", "s", None, schema), json.dumps(value), [], thought=False)
-    assert found.flexible == fits or "multipleOf" in schema
+    assert found.flexible == fits
     assert time.process_time() - begun_s < 20
 
 

@@ -543,14 +543,14 @@ class StatedNumber(msgspec.Struct, kw_only=True, frozen=True):
 class TaskAccuracy(msgspec.Struct, kw_only=True, frozen=True):
     """The answers to one kind of question. Fields as in Accuracy."""
 
-    task: str
+    task: str = ""
     questions: int
     accuracy: float | None
     low: float
     high: float
 
 
-class Accuracy(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class Accuracy(TaskAccuracy, kw_only=True, frozen=True, omit_defaults=True):
     """The graded answers of a cell, under its load; of an imported one as far as a tool states them.
 
     name          of the questions' file
@@ -569,10 +569,6 @@ class Accuracy(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
     name: str
     asked: int
-    questions: int
-    accuracy: float | None
-    low: float
-    high: float
     strict: float | None = _null()
     share: float | None = _null()
     failed: int | None = _null()

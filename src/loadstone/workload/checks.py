@@ -45,6 +45,8 @@ _GSM8K_END = "End your response with the answer on the last line, formatted as: 
 _LETTER_END = 'End your response with "The answer is (X)", where X is the letter of the right option.'
 _BODY = ("tools", "tool_choice", "response_format", "stop")
 """Fields of an item that its request has too."""
+_PATTERN = re.compile(r'"pattern":("(?:[^"\\]|\\.)*")')
+_ELSEWHERE = re.compile(r'"\$ref":"(?!#)')
 _NUMBER = re.compile(r"-?\$?[0-9][0-9,]{0,100}(\.[0-9]{1,100})?\.?")
 
 
@@ -116,7 +118,9 @@ def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
             raise InputError(f"{path}: no questions with answers; {_GIVE}")
         if asked is None and path.stat().st_size > _MOST_BYTES:
             raise InputError(f"--check {path}: over {_MOST_BYTES:,} bytes; say how many questions, FILE:N")
-        kept = _sample(((at, bytes(each)) for at, each in pieces(path, stream, kind, False)), asked, seed, path)
+        kept = _sample(
+            ((at, bytes(each)) for at, each in pieces(path, stream, kind, False)), asked or _MOST_QUESTIONS, seed
+        )
     items, unit = [], "line" if kind == "lines" else "element"
     for number, data in kept:
         if len(data) > _MOST_ITEM_BYTES:
@@ -130,16 +134,14 @@ def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
     return items, sha256
 
 
-def _sample(items: Iterable[tuple[int, bytes]], asked: int | None, seed: int, path: Path) -> list[tuple[int, bytes]]:
-    """Take `asked` items at random, or all, in random order: a reservoir, since a file may be of any size."""
+def _sample(items: Iterable[tuple[int, bytes]], most: int, seed: int) -> list[tuple[int, bytes]]:
+    """Take so many items at random, or all, in random order: a reservoir, since a file may be of any size."""
     rng = random.Random(seed)
     kept: list[tuple[int, bytes]] = []
     for seen, item in enumerate(items):
-        if len(kept) < (_MOST_QUESTIONS if asked is None else asked):
+        if len(kept) < most:
             kept.append(item)
-        elif asked is None:
-            raise InputError(f"--check {path}: over {_MOST_QUESTIONS:,} questions; say how many, FILE:N")
-        elif (at := rng.randrange(seen + 1)) < asked:
+        elif (at := rng.randrange(seen + 1)) < most:
             kept[at] = item
     rng.shuffle(kept)
     return kept
@@ -153,8 +155,10 @@ def _item(value: Any, number: int) -> _Item:
     if not isinstance(value, dict):
         raise ItemError(f"not an object; {_GIVE}")
     value = _own_form(value)
-    grade = value.get("grade") or (value.get("kind") if value.get("kind") in GRADES else None) or _guess(value)
-    task = value.get("task") or value.get("kind") or grade
+    schema, kind = value.get("schema", value.get("json_schema")), value.get("kind")
+    guess = "schema" if schema is not None else "json" if isinstance(value.get("answer"), dict | list) else "text"
+    grade = value.get("grade") or (kind if kind in GRADES else "tool" if value.get("tools") else guess)
+    task = value.get("task") or kind or grade
     limit = value.get("max_tokens", _SHORT if grade in ("text", "exact", "needle") else _LONG)
     messages = value.get("messages", [{"role": "user", "content": value.get("prompt")}])
     if grade not in GRADES:
@@ -164,11 +168,13 @@ def _item(value: Any, number: int) -> _Item:
     if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
         raise ItemError("no question: name the field one of messages, prompt, question")
     name = value.get("id", value.get("unique_id"))
-    schema = _schema(value.get("schema", value.get("json_schema"))) if grade == "schema" else None
+    schema = _schema(schema) if grade == "schema" else None
     tools, answer = _tools(value.get("tools")) if grade == "tool" else [], _check_answer(grade, value.get("answer"))
     if grade == "tool" and answer and answer["name"] not in {tool["name"] for tool in tools}:
         raise ItemError(f"the answer calls {answer['name'][:40]!r}, which is none of its tools; correct it")
-    question = Question(str(number if name in (None, "") else name)[:200], grade, str(task)[:60], answer, schema, tools)
+    question = Question(
+        str(number if name in (None, "") else name)[:200], grade, str(task)[:60], answer, schema, tools
+    )
     body = {field: value[field] for field in _BODY if value.get(field) is not None}
     return {"messages": messages, **body, "check": question}, limit
 
@@ -197,8 +203,11 @@ def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
     if isinstance(options, dict):
         labels, texts = options.get("label", [*options]), options.get("text", [*options.values()])
     else:
-        pairs = [each if isinstance(each, dict) else {"text": each} for each in options if isinstance(options, list)]
-        labels, texts = [each.get("label") for each in pairs], [each.get("text") for each in pairs]
+        each_one = [
+            each if isinstance(each, dict) else {"text": each}
+            for each in (options if isinstance(options, list) else [])
+        ]
+        labels, texts = ([each.get(name) for each in each_one] for name in ("label", "text"))
     if not (isinstance(texts, list) and 2 <= len(texts) <= len(LETTERS)):
         raise ItemError(f"'choices' is not a list of 2 to {len(LETTERS)} options")
     for names in (labels, list(LETTERS[: len(texts)]), texts):
@@ -214,14 +223,6 @@ def _is_message(message: Any) -> bool:
         return False
     content = message.get("content")
     return bool(content.strip()) if isinstance(content, str) else isinstance(content, list) or "tool_calls" in message
-
-
-def _guess(value: dict[str, Any]) -> str:
-    if value.get("tools"):
-        return "tool"
-    if value.get("schema") is not None or value.get("json_schema") is not None:
-        return "schema"
-    return "json" if isinstance(value.get("answer"), dict | list) else "text"
 
 
 def _check_answer(grade: str, answer: Any) -> Any:
@@ -264,7 +265,7 @@ def _schema(schema: Any) -> Any:
     try:
         schema = msgspec.json.decode(schema) if isinstance(schema, str) else schema
         Draft202012Validator.check_schema(schema)
-        _check_patterns(schema)
+        _check_patterns(msgspec.json.encode(schema).decode())
     except (SchemaError, RecursionError, ValueError) as error:
         raise ItemError(f"no JSON schema ({str(getattr(error, 'message', error))[:120]})") from None
     if not isinstance(schema, dict):
@@ -272,17 +273,12 @@ def _schema(schema: Any) -> Any:
     return schema
 
 
-def _check_patterns(schema: Any) -> None:
+def _check_patterns(schema: str) -> None:
     """Raise ValueError for what could take for ever, or has to be fetched."""
-    if isinstance(schema, dict):
-        if isinstance(schema.get("pattern"), str):
-            find_pattern(schema["pattern"], "")
-        if "patternProperties" in schema:
-            raise ValueError("patternProperties cannot be searched for safely; name the properties")
-        if not str(schema.get("$ref", "#")).startswith(("#", "{")):
-            raise ValueError("a $ref leads elsewhere; put what it means under $defs")
-    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        _check_patterns(each)
+    for pattern in _PATTERN.findall(schema):
+        find_pattern(msgspec.json.decode(pattern, type=str), "")
+    if '"patternProperties":' in schema or _ELSEWHERE.search(schema):
+        raise ValueError("patternProperties, or a $ref to what is not in it: cannot be tested safely")
 
 
 def _tools(tools: Any) -> list[Any]:
@@ -296,10 +292,6 @@ def _tools(tools: Any) -> list[Any]:
 
 # --- the built-in set ---------------------------------------------------------------------------------------------
 
-_WORDS = (
-    "amber", "basil", "cedar", "delta", "ember", "fjord", "grove", "haven", "ivory", "jade", "kelp", "lotus", "maple",
-    "north", "onyx", "pearl", "quartz", "river", "slate", "topaz", "umbra", "violet", "willow", "xenon", "yarrow",
-)  # fmt: skip
 _LINE_TOKENS = 20
 _MOST_LINES = 400
 
@@ -317,19 +309,18 @@ def generate(count: int, seed: int, prompt_tokens: int) -> list[_Item]:
 def _generated(at: int, rng: random.Random, number: int, lines: int) -> _Item:
     grade, answer = "text", str(number)
     if at % 3 == 0:
-        task, answer = "copy", f"{rng.choice(_WORDS)}-{number}-{rng.choice(_WORDS)}"
+        task, answer = "copy", "-".join(rng.sample("abcdefghijkmnpqrstuvwxyz", 3)) + f"-{number}"
         text = f"Repeat this exactly, and say nothing else: {answer}"
     elif at % 3 == 1:
         a, b = rng.randrange(100, 1000), rng.randrange(100, 1000)
         task, answer, text = "add", str(a + b), f"What is {a} + {b}? Answer with the number alone."
     else:
         task, grade = "look-up", "needle"
-        names = rng.sample([f"{a} {b}" for a in _WORDS for b in _WORDS if a != b], lines)
-        told = {name: rng.randrange(1_000_000, 10_000_000) for name in names}
-        wanted = rng.choice(names)
+        told = {room: rng.randrange(1_000_000, 10_000_000) for room in rng.sample(range(100, 1000), lines)}
+        wanted = rng.choice([*told])
         told[wanted] = number
-        text = "\n".join(f"The number of {name} is {each}." for name, each in told.items())
-        text += f"\nWhat is the number of {wanted}? Answer with the number alone."
+        text = "\n".join(f"The number of room {room} is {each}." for room, each in told.items())
+        text += f"\nWhat is the number of room {wanted}? Answer with the number alone."
     question = Question(f"{task}-{at}", grade, task, [answer] if grade == "needle" else answer)
     return {"messages": [{"role": "user", "content": text}], "check": question}, 48
 

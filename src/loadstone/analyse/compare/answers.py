@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from loadstone.analyse.compare.sides import RunCell
 from loadstone.analyse.grading.accuracy import show_drift
@@ -39,20 +38,13 @@ def _pair(a: RunCell, b: RunCell, again: Sequence[ComparedAnswers] = ()) -> Comp
     return pair_answers(on_a, on_b, again)
 
 
-def find_worse(pairs: ComparedAnswers) -> tuple[Literal["", "a", "b"], list[ComparedAnswers]]:
-    """Return the side whose answers are wrong more often than the other's, and of which questions."""
-    if worse := pairs.worse("b"):
-        return "b", worse
-    return ("a", worse) if (worse := pairs.worse("a")) else ("", [])
-
-
 def answer_findings(load: str, answers: ComparedAnswers | str) -> Iterator[Finding]:
     """Find answers that are wrong on one side alone, that are of another length, or cannot be compared."""
     if isinstance(answers, str):
         evidence = f"at {load} graded answers cannot be compared: {answers}"
         yield Finding("answers_not_alike", "warning", evidence, "Measure both with one plan: --plan RUN_A.")
         return
-    side, worse = find_worse(answers)
+    side, worse = answers.worse()
     if side:
         evidence = f"at {load} {side.upper()} has fewer right answers than the other side: {tell(worse)}"
         remedy = "Speed with wrong answers does not win: look at what differs in the setup, one switch at a time."

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import UNSET
 
 from loadstone.analyse.compare import cells, repeats
-from loadstone.analyse.compare.answers import answer_findings, find_worse
+from loadstone.analyse.compare.answers import answer_findings
 from loadstone.analyse.compare.metric import DEFAULT, ENERGY, FAILED, PRICED, ChangeBound, compared_name, parse_bounds
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
 from loadstone.analyse.compare.price import Prices, check_prices, parse_prices, without_price
@@ -172,7 +172,7 @@ def judge_answers(compared: Sequence[ComparedCell]) -> None:
     adjust(answers for _, answers in graded)
     for cell, answers in graded:
         for row in cell.rows:
-            row.failing += find_worse(answers)[0]
+            row.failing += answers.worse()[0]
 
 
 # --- findings of a comparison ---------------------------------------------------------------------------------------

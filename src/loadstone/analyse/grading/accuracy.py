@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.analyse import metrics
 from loadstone.analyse.grading.paired import LEAST_PAIRS, ComparedAnswers, adjust, pair_answers, tell, why_undecided
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 _FORM = 0.01
 """Difference between answers right however said and in the form asked for, from which it is told."""
 _SAME_TEXT, _LEAST_SAME, _RIGHT_BY_CHANCE = 0.5, 10, 0.05
-"""Share and least number of different questions with one answer, from which no model answers, if it is right less often
-than a letter would be by chance."""
+"""Share and least number of different questions with one answer, from which no model answers, if that is right less
+often than a letter would be by chance."""
 _SAME_AGAIN, _LONG = 0.8, 50
 """Share of answers that are the same at another load, and their mean tokens, that sampling does not give."""
 
@@ -55,36 +54,32 @@ def _accuracy(folder: Path, info: RunInfo, plan: Plan, number: int, answers: Seq
     ended = [each for each in answers if each.ended]
     tasks = sorted({each.task for each in ended})
     failed = len(answers) - len(ended)
-    shares = _shares(ended)
     return Accuracy(
         name=str(told.get("name", "")), share=float((phases == CHECK).sum() / (phases > 0).sum()),
-        asked=len(answers), failed=failed, cut=sum(each.cut for each in ended),
-        thinking=sum(each.thinking for each in ended),
+        asked=len(answers), failed=failed,
         unparsed=sum(not (each.parsed or each.cut or each.thinking) for each in ended),
-        crossed=sum(each.crossed for each in ended),
         strict=sum(each.strict for each in ended) / len(ended) if ended else None,
         temperature=settings.get("temperature"),
         undecided=why_undecided(len(answers), failed, ended) if answers else "no answers were kept",
-        tasks=[
-            TaskAccuracy(task=task, **_shares([each for each in ended if each.task == task]))
-            for task in tasks if len(tasks) > 1
-        ],
+        tasks=[TaskAccuracy(**_shares(ended, task)) for task in tasks if tasks[1:]],
         part=_part(folder, info, number),
-        **shares,
+        **_shares(ended),
+        **{name: sum(getattr(each, name) for each in ended) for name in ("cut", "thinking", "crossed")},
     )  # fmt: skip
 
 
-def _shares(answers: Sequence[GradedAnswer]) -> dict[str, Any]:
+def _shares(answers: Sequence[GradedAnswer], task: str = "") -> dict[str, Any]:
     """Count different questions and the share that is answered right, with its interval; a question counts once, by
     the mean of its answers.
     """
     by_question: dict[str, list[bool]] = defaultdict(list)
     for each in answers:
-        by_question[each.question].append(each.right)
+        if task in ("", each.task):
+            by_question[each.question].append(each.right)
     right = sum(sum(group) / len(group) for group in by_question.values())
     low, high = wilson(right, len(by_question))
     accuracy = right / len(by_question) if by_question else None
-    return {"questions": len(by_question), "accuracy": accuracy, "low": low, "high": high}
+    return {"task": task, "questions": len(by_question), "accuracy": accuracy, "low": low, "high": high}
 
 
 def _part(folder: Path, info: RunInfo, number: int) -> Part | None:
@@ -98,10 +93,7 @@ def _part(folder: Path, info: RunInfo, number: int) -> Part | None:
             phase = pa.array(["measure"] * chosen.num_rows, pa.string())
             yield chosen.set_column(chosen.schema.get_field_index("phase"), "phase", phase)
 
-    def keys(batch: pa.RecordBatch) -> NDArray[np.int64]:
-        return np.zeros(batch.num_rows, np.int64)
-
-    return metrics.parts(read, keys, streams=info.streams).get(0)
+    return metrics.parts(read, lambda batch: np.zeros(batch.num_rows, np.int64), streams=info.streams).get(0)
 
 
 # --- findings -------------------------------------------------------------------------------------------------------
@@ -135,9 +127,14 @@ def find_in_answers(
     if isinstance(least, int | float) and graded.high < least:
         worst = min(graded.tasks, key=lambda task: task.accuracy or 0, default=None)
         where = f"; lowest {worst.task}, {worst.accuracy or 0:.1%} of {worst.questions}" if worst else ""
-        yield finding("answers_wrong", f"{show_accuracy(graded)}, and at least {least:.1%} should be{where}")
-    elif pairs is not None and (worse := pairs.worse()):
-        yield finding("answers_wrong.load", f"fewer answers are right than at the run's lightest load: {tell(worse)}")
+        evidence = (
+            f"{100 * (graded.accuracy or 0):.1f} % of {graded.questions} questions are answered right (95 %: "
+            f"{100 * graded.low:.1f} to {100 * graded.high:.1f} %), and at least {least:.1%} should be{where}"
+        )
+        yield finding("answers_wrong", evidence)
+    elif pairs is not None and pairs.worse()[0] == "b":
+        evidence = f"fewer answers are right than at the run's lightest load: {tell(pairs.worse()[1])}"
+        yield finding("answers_wrong.load", evidence)
     if pairs is not None and pairs.drifts:
         yield finding("length_drifts", f"{show_drift(pairs)} at the run's lightest load, to the same questions")
     ended = [each.right for each in answers if each.ended]
@@ -160,14 +157,6 @@ def _find_same(
     if temperature and long and pairs and pairs.questions >= LEAST_PAIRS and pairs.identical >= _SAME_AGAIN:
         evidence = f"{pairs.identical:.0%} of answers are the very texts of the run's lightest load"
         yield finding("answers_identical.graded", f"{evidence}, at temperature {temperature:g}")
-
-
-def show_accuracy(graded: Accuracy) -> str:
-    """Write `94.0 % of 500 questions are answered right (95 %: 91.6 to 95.8 %)`."""
-    return (
-        f"{100 * (graded.accuracy or 0):.1f} % of {graded.questions} questions are answered right "
-        f"(95 %: {100 * graded.low:.1f} to {100 * graded.high:.1f} %)"
-    )
 
 
 def show_drift(pairs: ComparedAnswers) -> str:

@@ -19,7 +19,6 @@ INVALID = "[invalid]"
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
 _STATED = re.compile(rf"(?i:answer is:? ?|answer: ?)\(?\**([{LETTERS}])\b")
-_BRACKETED = re.compile(rf"\(([{LETTERS}])\)")
 _ALONE = re.compile(rf"(?<![A-Za-z0-9'])([{LETTERS}])(?![A-Za-z0-9'])")
 _FENCE = re.compile(r"\A\s*```[a-zA-Z]*[ \t]*\n")
 _OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
@@ -87,15 +86,12 @@ def _grade_number(question: Question, text: str) -> Grade:
 
 
 def _grade_letter(question: Question, text: str) -> Grade:
-    """Strict: the first line is the letter, or it is stated as the answer; flexible: also in brackets, or alone."""
+    """Strict: the first line is the letter, or it is stated as the answer; flexible: the last that stands alone."""
     first = text.strip().split("\n", 1)[0].strip(_PUNCTUATION)
     stated = first.upper() if len(first) == 1 and first.upper() in LETTERS else ""
     for match in _STATED.finditer(text):
         stated = match[1]
-    loose = stated
-    for pattern in (_BRACKETED, _ALONE):
-        for match in () if loose else pattern.finditer(text):
-            loose = match[1]
+    loose = stated or next(reversed(_ALONE.findall(text)), "")
     return Grade(stated == question.answer, loose == question.answer, bool(loose))
 
 
@@ -165,7 +161,7 @@ def _validator() -> Any:
 
 
 def _is_valid(schema: Any, value: Any) -> bool:
-    """Tell whether a value fits a schema, formats too; one that refers elsewhere fits none, and nothing is fetched."""
+    """Tell whether a value fits a schema, formats too. Nothing is fetched: what refers elsewhere fits none."""
     from jsonschema import FormatChecker
     from referencing import Registry
     from referencing.exceptions import Unresolvable

@@ -54,9 +54,9 @@ class ComparedAnswers(msgspec.Struct, kw_only=True):
     identical: float
     identical_again: float | None
     first_difference: float | None
-    length: float | None
-    length_low: float | None
-    length_high: float | None
+    length: float | None = None
+    length_low: float | None = None
+    length_high: float | None = None
     undecided: str | None
     tasks: list[ComparedAnswers]
 
@@ -70,11 +70,16 @@ class ComparedAnswers(msgspec.Struct, kw_only=True):
         low, high = self.length_low, self.length_high
         return low is not None and high is not None and (high < LENGTHS[0] or low > LENGTHS[1])
 
-    def worse(self, side: Literal["a", "b"] = "b") -> list[ComparedAnswers]:
-        """All questions, or the kinds of them, that a side answers worse, by more than chance and enough to matter."""
-        sign = 1 if side == "b" else -1
+    def worse(self) -> tuple[Literal["", "a", "b"], list[ComparedAnswers]]:
+        """Return the side that answers worse by more than chance and enough to matter; and which questions: all of
+        them, or the kinds.
+        """
+        sides: dict[Literal["b", "a"], int] = {"b": 1, "a": -1}
         differ = [each for each in (self, *self.tasks) if each.differs and each.undecided is None]
-        return [each for each in differ if sign * (each.a - each.b) >= LEAST_LOSS]
+        for side, sign in sides.items():
+            if lost := [each for each in differ if sign * (each.a - each.b) >= LEAST_LOSS]:
+                return side, lost
+        return "", []
 
 
 def compare_pairs(pairs: Sequence[Pair], again: Sequence[ComparedAnswers] = (), task: str = "") -> ComparedAnswers:
@@ -85,18 +90,19 @@ def compare_pairs(pairs: Sequence[Pair], again: Sequence[ComparedAnswers] = (), 
     low, high = difference(both, only_a, only_b, neither)
     p, noise = mcnemar(only_a, only_b), (only_a + only_b) / count if flips is None else flips
     parting = sorted(_parting(a, b) for a, b in pairs if a.digest != b.digest)
-    length, length_low, length_high = (None, None, None) if task else _lengths(pairs)
     tasks = sorted({a.task for a, _ in pairs})
-    few = f"{count} questions were answered on both sides, {LEAST_PAIRS} are needed" if count < LEAST_PAIRS else None
+    split = {each: [pair for pair in pairs if pair[0].task == each] for each in tasks[1:] and tasks}
+    why = [why_undecided(count, 0, side) for side in zip(*pairs, strict=True)]
+    if count < LEAST_PAIRS:
+        why = [f"{count} questions were answered on both sides, {LEAST_PAIRS} are needed"]
     return ComparedAnswers(
         task=task, questions=count, a=(both + only_a) / count, b=(both + only_b) / count, only_a=only_a,
         only_b=only_b, low=low, high=high, p=p, differs=p < LEVEL, would_show=detectable_loss(count, round(noise, 3)),
         flips=flips, identical=sum(a.digest == b.digest for a, b in pairs) / count,
         identical_again=statistics.fmean(each.identical for each in again) if again else None,
         first_difference=parting[len(parting) // 2] if parting else None,
-        length=length, length_low=length_low, length_high=length_high,
-        undecided=next(filter(None, (few, *(why_undecided(count, 0, side) for side in zip(*pairs, strict=True)))), None),
-        tasks=[compare_pairs([pair for pair in pairs if pair[0].task == each], (), each) for each in tasks if tasks[1:]],
+        undecided=next(filter(None, why), None), tasks=[compare_pairs(own, (), each) for each, own in split.items()],
+        **{} if task else _lengths(pairs),
     )  # fmt: skip
 
 
@@ -149,17 +155,18 @@ def _take_firsts(answers: Iterable[GradedAnswer]) -> dict[str, GradedAnswer]:
     return firsts
 
 
-def _lengths(pairs: Sequence[Pair]) -> tuple[float, float, float] | tuple[None, None, None]:
-    """Compute the ratio of mean tokens with its 95 % interval, by bootstrap over questions."""
+def _lengths(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Compute the ratio of mean tokens with its 95 % interval, by bootstrap over questions; nothing of too few."""
     import numpy as np
 
     whole = [(a.tokens, b.tokens) for a, b in pairs if not (a.cut or b.cut) and a.tokens and b.tokens]
     if len(whole) < LEAST_PAIRS:
-        return None, None, None
+        return {}
     tokens = np.array(whole, np.float64)
     sums = tokens[np.random.default_rng(0).integers(len(tokens), size=(_RESAMPLES, len(tokens)))].sum(axis=1)
     low, high = np.quantile(sums[:, 1] / sums[:, 0], [0.025, 0.975])
-    return float(tokens[:, 1].sum() / tokens[:, 0].sum()), float(low), float(high)
+    ratio = tokens[:, 1].sum() / tokens[:, 0].sum()
+    return {"length": float(ratio), "length_low": float(low), "length_high": float(high)}
 
 
 def _parting(a: GradedAnswer, b: GradedAnswer) -> float:

@@ -25,8 +25,8 @@ from loadstone.interop.read.values import Value
 
 KNOWN = (
     "vLLM's bench serve, throughput or latency, SGLang's bench_serving, AIPerf, genai-perf, GuideLLM, "
-    "inference-perf, llm-d's benchmark report, InferenceX's aggregates or evaluations, lm-evaluation-harness, llmperf, "
-    "MLPerf's log summary, or CSV"
+    "inference-perf, llm-d's benchmark report, InferenceX's aggregates or evaluations, lm-evaluation-harness, "
+    "llmperf, MLPerf's log summary, or CSV"
 )
 # What a document has, and its reader. The first counts.
 _READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], ResultCell | list[ResultCell]]], ...] = (

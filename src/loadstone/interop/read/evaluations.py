@@ -6,6 +6,7 @@ They state a share of right answers and no latency; without the answers nothing 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from loadstone.analyse.grading.pairs import wilson
 from loadstone.core.plan import Load
@@ -20,36 +21,26 @@ LM_EVAL = ("results", "n-samples|n-shot")
 
 _RIGHT = "exact_match,flexible-extract|exact_match,custom-extract|exact_match,none|acc,none|exact_match,strict-match"
 _MOST_TASKS = 1000
-_CONCURRENT = re.compile(r"\bnum_concurrent=(\d{1,6})\b")
+_CONCURRENT = re.compile(r"\bnum_concurrent\W{1,4}([1-9]\d{0,5})\b")
 
 
 def evaluation(document: Value, where: str) -> ResultCell:
-    """Read a row of InferenceX's evaluations."""
-    metrics, places, task = document.at("metrics"), document.positive("conc"), document.text("task", 60) or ""
-    return ResultCell(
-        where=where,
-        tool="InferenceX",
-        load=Load("concurrency", places) if places else None,
-        created=document.when("date"),
-        deployment=inferencex.deployment(document),
-        label=task,
-        graded=_state(task, metrics.whole("n_eff"), metrics, "em_flexible|score|em_strict", "em_strict"),
-    )
+    """Read a row of InferenceX's evaluations, which tells the setup as its aggregates do."""
+    metrics, task = document.at("metrics"), document.text("task", 60) or ""
+    graded = _state(task, metrics.whole("n_eff"), metrics, "em_flexible|score|em_strict", "em_strict")
+    return replace(inferencex.aggregate(document, where), graded=graded, label=task, definitions=None)
 
 
 def lm_eval(document: Value, where: str) -> list[ResultCell]:
     """Read a result file of lm-evaluation-harness: a cell for each task."""
-    arguments = document.get("config.model_args")
-    if isinstance(arguments, dict):
-        arguments = ",".join(f"{name}={value}" for name, value in arguments.items())
-    found = _CONCURRENT.search(arguments) if isinstance(arguments, str) else None
+    found = _CONCURRENT.search(str(document.get("config.model_args"))[:10_000])
     cells = []
     for task, scores in list(document.mapping("results").items())[:_MOST_TASKS]:
         count = Value(document.mapping("n-samples").get(task)).whole("effective")
         cell = ResultCell(
             where=where,
             tool="lm-evaluation-harness",
-            load=Load("concurrency", float(found[1])) if found and int(found[1]) else None,
+            load=Load("concurrency", float(found[1])) if found else None,
             created=document.when("date"),
             deployment=document.fields(model="model_name"),
             label=task[:60],

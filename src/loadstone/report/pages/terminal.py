@@ -251,17 +251,15 @@ def answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
             ("TTFT p50", _p50(part.ttft_s) if part else "-"),
             ("E2E p50", _p50(part.e2e_s) if part else "-"),
         ]
-        every = [("all", graded.questions, graded.accuracy, graded.low, graded.high)]
-        every += [(task.task, task.questions, task.accuracy, task.low, task.high) for task in graded.tasks]
         shown += [
             [
-                (f"{head} · answers", f"{load} · {excerpt(task, 40)}"),
-                ("graded", str(questions)),
-                ("right %", "-" if accuracy is None else f"{100 * accuracy:.1f}"),
-                ("95 %", f"{100 * low:.1f}–{100 * high:.1f}"),
-                *(of_all if not at else [(name, "") for name, _ in of_all]),
+                (f"{head} · answers", f"{load} · {excerpt(kind.task or 'all', 40)}"),
+                ("graded", str(kind.questions)),
+                ("right %", "-" if kind.accuracy is None else f"{100 * kind.accuracy:.1f}"),
+                ("95 %", f"{100 * kind.low:.1f}–{100 * kind.high:.1f}"),
+                *(of_all if kind is graded else [(name, "") for name, _ in of_all]),
             ]
-            for at, (task, questions, accuracy, low, high) in enumerate(every)
+            for kind in (graded, *graded.tasks)
         ]
     return table_of(shown, f"{head} · answers")
 
