@@ -17,8 +17,8 @@ import hashlib
 import math
 import random
 import re
-from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,13 +116,12 @@ def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
         kind = kind_of(path, stream)
         if kind == "text":
             raise InputError(f"{path}: no questions with answers; {_GIVE}")
-        if asked is None and path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"--check {path}: over {_MOST_BYTES:,} bytes; say how many questions, FILE:N")
-        kept = _sample(
-            ((at, bytes(each)) for at, each in pieces(path, stream, kind, False)), asked or _MOST_QUESTIONS, seed
-        )
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"--check {path}: over {_MOST_BYTES:,} bytes; give a part of it")
+        kept = [(at, bytes(each)) for at, each in islice(pieces(path, stream, kind, False), _MOST_QUESTIONS)]
+    random.Random(seed).shuffle(kept)
     items, unit = [], "line" if kind == "lines" else "element"
-    for number, data in kept:
+    for number, data in kept[:asked]:
         if len(data) > _MOST_ITEM_BYTES:
             raise InputError(f"--check {path}, {unit} {number}: over {_MOST_ITEM_BYTES:,} bytes; shorten it")
         try:
@@ -132,19 +131,6 @@ def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
     if not items or len({item["check"].id for item, _ in items}) < len(items):
         raise InputError(f"--check {path}: {'items share an id; give each its own' if items else 'no questions'}")
     return items, sha256
-
-
-def _sample(items: Iterable[tuple[int, bytes]], most: int, seed: int) -> list[tuple[int, bytes]]:
-    """Take so many items at random, or all, in random order: a reservoir, since a file may be of any size."""
-    rng = random.Random(seed)
-    kept: list[tuple[int, bytes]] = []
-    for seen, item in enumerate(items):
-        if len(kept) < most:
-            kept.append(item)
-        elif (at := rng.randrange(seen + 1)) < most:
-            kept[at] = item
-    rng.shuffle(kept)
-    return kept
 
 
 # --- items of files -----------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -85,7 +84,7 @@ class ComparedAnswers(msgspec.Struct, kw_only=True):
 def compare_pairs(pairs: Sequence[Pair], again: Sequence[ComparedAnswers] = (), task: str = "") -> ComparedAnswers:
     """Compare answers, A's and B's to one question each; at least one. `again`: what two runs of one side showed."""
     count, found = len(pairs), Counter((a.right, b.right) for a, b in pairs)
-    both, only_a, only_b, neither = (found[key] for key in itertools.product((True, False), repeat=2))
+    both, only_a, only_b, neither = (found[key] for key in ((True, True), (True, False), (False, True), (False, False)))
     flips = statistics.fmean(each.discordant for each in again) if again else None
     low, high = difference(both, only_a, only_b, neither)
     p, noise = mcnemar(only_a, only_b), (only_a + only_b) / count if flips is None else flips

@@ -20,6 +20,7 @@ INFERENCEX = ("task", "conc", "metrics.em_strict|metrics.em_flexible|metrics.sco
 LM_EVAL = ("results", "n-samples|n-shot")
 
 _RIGHT = "exact_match,flexible-extract|exact_match,custom-extract|exact_match,none|acc,none|exact_match,strict-match"
+_STRICT = "exact_match,strict-match"
 _MOST_TASKS = 1000
 _CONCURRENT = re.compile(r"\bnum_concurrent\W{1,4}([1-9]\d{0,5})\b")
 
@@ -34,20 +35,20 @@ def evaluation(document: Value, where: str) -> ResultCell:
 def lm_eval(document: Value, where: str) -> list[ResultCell]:
     """Read a result file of lm-evaluation-harness: a cell for each task."""
     found = _CONCURRENT.search(str(document.get("config.model_args"))[:10_000])
-    cells = []
-    for task, scores in list(document.mapping("results").items())[:_MOST_TASKS]:
-        count = Value(document.mapping("n-samples").get(task)).whole("effective")
-        cell = ResultCell(
-            where=where,
-            tool="lm-evaluation-harness",
-            load=Load("concurrency", float(found[1])) if found else None,
-            created=document.when("date"),
-            deployment=document.fields(model="model_name"),
-            label=task[:60],
-            graded=_state(task, count, Value(scores), _RIGHT, "exact_match,strict-match"),
+    load = Load("concurrency", float(found[1])) if found else None
+    counts, told = Value(document.get("n-samples")), document.mapping("results")
+    stated = [
+        _state(task, Value(counts.mapping().get(task)).whole("effective"), Value(scores), _RIGHT, _STRICT)
+        for task, scores in list(told.items())[:_MOST_TASKS]
+    ]
+    facts, created = document.fields(model="model_name"), document.when("date")
+    return [
+        ResultCell(
+            where=where, tool="lm-evaluation-harness", load=load, created=created, deployment=dict(facts),
+            label=each.name, graded=each,
         )
-        cells += [cell] if cell.graded and cell.graded.accuracy is not None else []
-    return cells
+        for each in stated if each.accuracy is not None
+    ]  # fmt: skip
 
 
 def _state(task: str, count: int | None, scores: Value, *paths: str) -> Accuracy:
