@@ -66,7 +66,7 @@ def test_items_as_they_are_published(tmp_path: Path, item: Any, grade: str, answ
         ([{"question": "x", "choices": ["a"], "answer": 0}], "'choices' is not a list of 2 to 10"),
         ([{"prompt": "x", "grade": "schema", "schema": {"type": "elephant"}}], "no JSON schema"),
         ([{"prompt": "x", "schema": {"type": "string", "pattern": "(?=a)b"}}], "no JSON schema (Invalid regular"),
-        ([{"prompt": "x", "schema": {"items": {"patternProperties": {"(a|aa)+$": {}}}}}], "patternProperties, or"),
+        ([{"prompt": "x", "schema": {"items": {"patternProperties": {"(a|aa)+$": {}}}}}], "has patternProperties"),
         ([{"prompt": "x", "schema": {"$ref": "http://127.0.0.1/x"}}], "a $ref to what is not in it"),
         ([{"prompt": "x", "tools": [TOOL], "answer": {"name": "g"}}], "'g', which is none of its tools"),
         ([{"question": "x", "answer": "5\n#### five"}], "'five' is none that grade number can find"),

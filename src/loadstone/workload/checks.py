@@ -172,7 +172,7 @@ def _own_form(value: dict[str, Any]) -> dict[str, Any]:
     if isinstance(value.get("outputs"), list):
         return {**value, "grade": "needle", "prompt": value.get("input"), "answer": value["outputs"]}
     if isinstance(question, dict):  # ARC's own files
-        question, options = question.get("stem"), question.get("choices")
+        options, question = question.get("choices"), question.get("stem")
     if not isinstance(question, str):
         return value
     if options is not None:
@@ -251,20 +251,14 @@ def _schema(schema: Any) -> Any:
     try:
         schema = msgspec.json.decode(schema) if isinstance(schema, str) else schema
         Draft202012Validator.check_schema(schema)
-        _check_patterns(msgspec.json.encode(schema).decode())
+        text = msgspec.json.encode(schema).decode()
+        for pattern in _PATTERN.findall(text):
+            find_pattern(msgspec.json.decode(pattern, type=str), "")
     except (SchemaError, RecursionError, ValueError) as error:
         raise ItemError(f"no JSON schema ({str(getattr(error, 'message', error))[:120]})") from None
-    if not isinstance(schema, dict):
-        raise ItemError("its schema is no object")
+    if not isinstance(schema, dict) or '"patternProperties":' in text or _ELSEWHERE.search(text):
+        raise ItemError("its schema is no object, or has patternProperties or a $ref to what is not in it")
     return schema
-
-
-def _check_patterns(schema: str) -> None:
-    """Raise ValueError for what could take for ever, or has to be fetched."""
-    for pattern in _PATTERN.findall(schema):
-        find_pattern(msgspec.json.decode(pattern, type=str), "")
-    if '"patternProperties":' in schema or _ELSEWHERE.search(schema):
-        raise ValueError("patternProperties, or a $ref to what is not in it: cannot be tested safely")
 
 
 def _tools(tools: Any) -> list[Any]:

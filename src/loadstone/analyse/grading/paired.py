@@ -84,7 +84,9 @@ class ComparedAnswers(msgspec.Struct, kw_only=True):
 def compare_pairs(pairs: Sequence[Pair], again: Sequence[ComparedAnswers] = (), task: str = "") -> ComparedAnswers:
     """Compare answers, A's and B's to one question each; at least one. `again`: what two runs of one side showed."""
     count, found = len(pairs), Counter((a.right, b.right) for a, b in pairs)
-    both, only_a, only_b, neither = (found[key] for key in ((True, True), (True, False), (False, True), (False, False)))
+    both, only_a, only_b, neither = (
+        found[key] for key in ((True, True), (True, False), (False, True), (False, False))
+    )
     flips = statistics.fmean(each.discordant for each in again) if again else None
     low, high = difference(both, only_a, only_b, neither)
     p, noise = mcnemar(only_a, only_b), (only_a + only_b) / count if flips is None else flips
@@ -147,11 +149,8 @@ def show_p(p: float) -> str:
 
 
 def _take_firsts(answers: Iterable[GradedAnswer]) -> dict[str, GradedAnswer]:
-    firsts: dict[str, GradedAnswer] = {}
-    for answer in sorted(answers, key=lambda each: int(each.request_id.rpartition("-")[2])):
-        if answer.ended:
-            firsts.setdefault(answer.question, answer)
-    return firsts
+    last_first = sorted(answers, key=lambda each: -int(each.request_id.rpartition("-")[2]))
+    return {answer.question: answer for answer in last_first if answer.ended}
 
 
 def _lengths(pairs: Sequence[Pair]) -> dict[str, float]:

@@ -34,8 +34,6 @@ def mcnemar(only_a: int, only_b: int) -> float:
 def difference(both: int, only_a: int, only_b: int, neither: int) -> tuple[float, float]:
     """Return the 95 % interval of B's accuracy less A's on the same questions (Newcombe 1998, method 10)."""
     count = both + only_a + only_b + neither
-    if not count:
-        return -1.0, 1.0
     right_a, right_b = both + only_a, both + only_b
     a, b = right_a / count, right_b / count
     (low_a, high_a), (low_b, high_b) = wilson(right_a, count), wilson(right_b, count)

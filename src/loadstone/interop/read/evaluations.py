@@ -41,11 +41,10 @@ def lm_eval(document: Value, where: str) -> list[ResultCell]:
         _state(task, Value(counts.mapping().get(task)).whole("effective"), Value(scores), _RIGHT, _STRICT)
         for task, scores in list(told.items())[:_MOST_TASKS]
     ]
-    facts, created = document.fields(model="model_name"), document.when("date")
     return [
         ResultCell(
-            where=where, tool="lm-evaluation-harness", load=load, created=created, deployment=dict(facts),
-            label=each.name, graded=each,
+            where=where, tool="lm-evaluation-harness", load=load, created=document.when("date"), graded=each,
+            deployment=document.fields(model="model_name"), label=each.name,
         )
         for each in stated if each.accuracy is not None
     ]  # fmt: skip
