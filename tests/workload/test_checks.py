@@ -63,6 +63,7 @@ def test_items_as_they_are_published(tmp_path: Path, item: Any, grade: str, answ
         ([{"prompt": "x", "answer": "many", "grade": "number"}], "'many' is none that grade number can find"),
         ([{"prompt": "x", "answer": "Z", "grade": "letter"}], "none that grade letter can find"),
         ([{"question": "x", "choices": ["a", "b"], "answer": 2}], "no answer to grade by"),
+        ([{"question": "x", "choices": 7, "answer": 0}], "'choices' is not a list of 2 to 10"),
         ([{"question": "x", "choices": ["a"], "answer": 0}], "'choices' is not a list of 2 to 10"),
         ([{"prompt": "x", "grade": "schema", "schema": {"type": "elephant"}}], "no JSON schema"),
         ([{"prompt": "x", "schema": {"type": "string", "pattern": "(?=a)b"}}], "no JSON schema (Invalid regular"),

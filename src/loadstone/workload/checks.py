@@ -189,10 +189,7 @@ def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
     if isinstance(options, dict):
         labels, texts = options.get("label", [*options]), options.get("text", [*options.values()])
     else:
-        each_one = [
-            each if isinstance(each, dict) else {"text": each}
-            for each in (options if isinstance(options, list) else [])
-        ]
+        each_one = [each if isinstance(each, dict) else {"text": each} for each in _listed(options)]
         labels, texts = ([each.get(name) for each in each_one] for name in ("label", "text"))
     if not (isinstance(texts, list) and 2 <= len(texts) <= len(LETTERS)):
         raise ItemError(f"'choices' is not a list of 2 to {len(LETTERS)} options")
@@ -202,6 +199,10 @@ def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
     letter = LETTERS[answer] if type(answer) is int and 0 <= answer < len(texts) else None
     shown = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, texts, strict=False))
     return f"{question}\n{shown}\n{_LETTER_END}", letter
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _is_message(message: Any) -> bool:
@@ -263,8 +264,7 @@ def _schema(schema: Any) -> Any:
 
 def _tools(tools: Any) -> list[Any]:
     """Return the functions that may be called. Raises ItemError where there are none."""
-    listed = tools if isinstance(tools, list) else []
-    functions = [each.get("function", each) for each in listed if isinstance(each, dict)]
+    functions = [each.get("function", each) for each in _listed(tools) if isinstance(each, dict)]
     if not functions or not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in functions):
         raise ItemError("no tools that can be called: give them under 'tools' as OpenAI has them")
     return [{"name": each["name"], "parameters": _schema(each.get("parameters") or {})} for each in functions]

@@ -73,12 +73,9 @@ class ComparedAnswers(msgspec.Struct, kw_only=True):
         """Return the side that answers worse by more than chance and enough to matter; and which questions: all of
         them, or the kinds.
         """
-        sides: dict[Literal["b", "a"], int] = {"b": 1, "a": -1}
         differ = [each for each in (self, *self.tasks) if each.differs and each.undecided is None]
-        for side, sign in sides.items():
-            if lost := [each for each in differ if sign * (each.a - each.b) >= LEAST_LOSS]:
-                return side, lost
-        return "", []
+        b, a = ([each for each in differ if sign * (each.a - each.b) >= LEAST_LOSS] for sign in (1, -1))
+        return ("b", b) if b else ("a", a) if a else ("", [])
 
 
 def compare_pairs(pairs: Sequence[Pair], again: Sequence[ComparedAnswers] = (), task: str = "") -> ComparedAnswers:
