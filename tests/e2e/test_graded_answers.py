@@ -142,6 +142,15 @@ def test_keys_stay_out_of_kept_answers(loadstone: Loadstone) -> None:
         assert b"sk-0123456789abcdef" not in file.read_bytes(), file
 
 
+def test_a_simulated_run_has_no_answers_and_says_so(loadstone: Loadstone) -> None:
+    asked = ("simulate", "llama-3.1-8b@1xh200/engine=vllm", "--concurrency", 2, "--requests", 40, "--check", "generated:4")
+    document = loadstone(*asked, "--json").document
+    assert [each["kind"] for each in document["findings"]] == ["answers_simulated"]
+    assert document["cells"][0]["requests"]["sent"] == 40
+    assert "graded" not in document["cells"][0]
+    assert "answers_simulated: graded prompts take their time here" in loadstone(*asked).out
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The small model in several precisions."""
