@@ -143,7 +143,16 @@ def test_keys_stay_out_of_kept_answers(loadstone: Loadstone) -> None:
 
 
 def test_a_simulated_run_has_no_answers_and_says_so(loadstone: Loadstone) -> None:
-    asked = ("simulate", "llama-3.1-8b@1xh200/engine=vllm", "--concurrency", 2, "--requests", 40, "--check", "generated:4")
+    asked = (
+        "simulate",
+        "llama-3.1-8b@1xh200/engine=vllm",
+        "--concurrency",
+        2,
+        "--requests",
+        40,
+        "--check",
+        "generated:4",
+    )
     document = loadstone(*asked, "--json").document
     assert [each["kind"] for each in document["findings"]] == ["answers_simulated"]
     assert document["cells"][0]["requests"]["sent"] == 40
