@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.workload.agent_formats import GIVE, READERS, RawSession, documents, format_of
+from loadstone.workload.block_tree import count_alike
 from loadstone.workload.files import open_bytes
 from loadstone.workload.lengths import Think
 from loadstone.workload.prompts import text_tokens
@@ -223,9 +224,7 @@ def _begin_alike(prompts: list[NDArray[Any]], ids: NDArray[Any], after: tuple[in
     best, kept = 0, 0
     for place in dict.fromkeys([*after, *range(len(prompts) - 1, max(-1, len(prompts) - 1 - _CANDIDATES), -1)]):
         other = prompts[place]
-        short = min(len(ids), len(other))
-        apart = np.flatnonzero(ids[:short] != other[:short])
-        same = int(apart[0]) if len(apart) else short
+        same = count_alike(ids, other)
         if same > kept:
             best, kept = place, same
         if kept == len(ids):
