@@ -189,7 +189,7 @@ class _Store:
             own = ids[kept:]
             tokens = raw.input_tokens
             if session.block_tokens:
-                own = np.array([self._block(numbers, each) for each in own.tolist()])
+                own = np.array(self._number(numbers, own.tolist()))
             else:
                 goes_on = kept > 0 and kept == len(prompts[base])
                 sums.append(sum([self._sizes[each] for each in (own if goes_on else ids).tolist()]))
@@ -204,10 +204,11 @@ class _Store:
             prompts.append(ids)
         self.sessions.append(calls)
 
-    def _block(self, numbers: dict[int, int], block: int) -> int:
-        number = numbers.setdefault(block, self._count)
-        self._count += number == self._count
-        return number
+    def _number(self, numbers: dict[int, int], blocks: list[int]) -> list[int]:
+        new = dict.fromkeys(each for each in blocks if each not in numbers)
+        numbers.update(zip(new, range(self._count, self._count + len(new)), strict=True))
+        self._count += len(new)
+        return [numbers[each] for each in blocks]
 
     def _text(self, text: str) -> int:
         number = self._texts.setdefault(text, len(self.prompts))
@@ -224,6 +225,8 @@ def _begin_alike(prompts: list[NDArray[Any]], ids: NDArray[Any], after: tuple[in
     best, kept = 0, 0
     for place in dict.fromkeys([*after, *range(len(prompts) - 1, max(-1, len(prompts) - 1 - _CANDIDATES), -1)]):
         other = prompts[place]
+        if kept and (len(other) <= kept or other[kept] != ids[kept]):
+            continue
         same = count_alike(ids, other)
         if same > kept:
             best, kept = place, same

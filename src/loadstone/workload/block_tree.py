@@ -53,6 +53,9 @@ class BlockTree:
             ahead = node.ids[depth - node.start :]
             if not len(ahead):
                 following = node.children.get(int(own[at]))
+                if following is None and node.parent is not None and not node.children:
+                    node.ids = np.concatenate([node.ids, own[at:]])
+                    return node, depth
                 if following is None:
                     self._count += 1
                     node.children[int(own[at])] = following = _Node(node, depth, own[at:], self._count)
@@ -98,5 +101,6 @@ class _Node:
 def count_alike(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
     """Count with how many of the same blocks both begin."""
     short = min(len(one), len(other))
-    apart = np.flatnonzero(one[:short] != other[:short])
-    return int(apart[0]) if len(apart) else short
+    apart = one[:short] != other[:short]
+    first = int(apart.argmax()) if short else 0
+    return first if short and apart[first] else short
