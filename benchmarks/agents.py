@@ -30,7 +30,7 @@ DEPLOYMENTS = (
     "llama-3.1-8b@8xh200/tp1,dp8,engine=vllm",
     "llama-3.1-8b@8xh200/tp8,engine=sglang",
 )
-"""The more sessions fit, the fewer steps a turn takes: their KV cache is crowded here, by least busy or as a whole."""
+"""The more sessions fit into the KV cache, the fewer steps a turn takes."""
 
 
 def write(path: Path, sessions: int, turns: int, tokens: int) -> None:
@@ -63,7 +63,7 @@ def main() -> None:
         shared = promised_tokens(plan, 0)
         promised = time.process_time() - begun - planned
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-    print(f"planned    {len(plan.cell):,} turns in {planned:.1f} s, what they share in {promised:.1f} s more,", end=" ")
+    print(f"planned    {len(plan.cell):,} turns in {planned:.1f} s, what they share in {promised:.1f} s,", end=" ")
     print(f"{memory:.2f} GiB, {shared.sum() / plan.input_tokens.sum():.2%} of tokens are shared")
     for deployment in DEPLOYMENTS:
         begun = time.process_time()

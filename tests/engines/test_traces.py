@@ -1,7 +1,8 @@
-"""What a trace promises a prefix cache, and what vLLM's gives."""
+"""What a trace or sessions of agents promise a prefix cache, and what engines' own give."""
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from conftest import Loadstone
 from engines.launch import Engine, NotInstalled, launch
+from loadstone.core import run_folder
+from loadstone.workload.schedule import promised_tokens
 
 CONVERSATIONS = (
     Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "mooncake" / "conversation_trace.jsonl"
@@ -38,3 +41,60 @@ def test_vllm_s_cache_gives_what_the_trace_promises(loadstone: Loadstone, vllm: 
     assert metrics["shared_input_tokens"] > 20_000
     assert metrics["cached_input_tokens"] == pytest.approx(metrics["shared_input_tokens"], rel=0.02)
     assert "prefix_cache_helped" not in outcome.findings
+
+
+BLOCK = 32
+
+
+def write_sessions(path: Path) -> None:
+    """Two sessions that begin alike, each with a sub-agent's call between its own, and answers that are known."""
+    calls = []
+    for session in range(2):
+        begin, first = [*range(6)], 100 * (session + 1)
+        prompts = {
+            "1": [*begin, *range(first, first + 4)],
+            "2": [*begin, *range(first, first + 9)],
+            "sub": [*begin[:3], *range(first + 50, first + 60)],
+            "3": [*begin, *range(first, first + 20)],
+            "4": [*begin, *range(first, first + 12), *range(first + 70, first + 80)],
+            "5": [*begin, *range(first, first + 40)],
+        }
+        after = {"2": ["1"], "sub": ["1"], "3": ["2", "sub"], "4": ["3"], "5": ["4"]}
+        for name, blocks in prompts.items():
+            calls.append({
+                "session_id": session, "id": f"{session}-{name}",
+                "after": [f"{session}-{at}" for at in after.get(name, ())],
+                "input_tokens": BLOCK * len(blocks) - 7, "output_tokens": 8,
+                "hash_ids": blocks, "block_tokens": BLOCK,
+            })  # fmt: skip
+    path.write_text("".join(json.dumps(call) + "\n" for call in calls))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "own_block"), [("SGLang", 1), ("vLLM", BLOCK)])
+def test_engines_find_of_sessions_what_the_plan_says_to_a_block(
+    name: str, own_block: int, loadstone: Loadstone, tmp_path: Path
+) -> None:
+    signal.alarm(400)
+    path = tmp_path / "sessions.jsonl"
+    write_sessions(path)
+    try:
+        with launch(name, tmp_path) as engine:
+            flags = "--endpoint completions --concurrency 1 --warmup 0 --json"
+            outcome = loadstone("bench", engine.url, "--model", engine.model, "--agents", path, *flags.split())
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    assert outcome.code == 0, outcome.err
+    plan = run_folder.read_plan(outcome.folder)
+    promised = promised_tokens(plan, 0)
+    begun = [each["session_id"] for each in sorted(outcome.records, key=lambda each: each["sent_s"])]
+    first = {session: 6 * at for at, session in enumerate(dict.fromkeys(begun))}
+    assert len(outcome.records) == len(promised) == 12
+    for record in outcome.records:
+        row = first[record["session_id"]] + record["turn"]
+        assert record["input_tokens"] == plan.input_tokens[row]
+        # The last token of a prompt is computed in any case, and where one ends within a block, this is no full one.
+        full = min(promised[row], plan.input_tokens[row] - 1) // BLOCK * BLOCK
+        assert full <= record["cached_tokens"] < full + BLOCK
+        assert record["cached_tokens"] % own_block == 0
+    assert sum(promised) > 4000

@@ -30,8 +30,8 @@ class BlockTree:
         for place, row in enumerate(rows):
             kept = int(blocks.kept[row]) if blocks.kept is not None else 0
             back = int(blocks.back[row]) if kept and blocks.back is not None else 0
-            copy = int(graph.copy[row])
-            node = self._ends[place - back][0] if back else roots.setdefault(copy, _Node(None, 0, blocks.own(row)[:0]))
+            root = roots.setdefault(int(graph.copy[row]), _Node(None, 0, blocks.ids[:0]))
+            node = self._ends[place - back][0] if back else root
             node, known = self._insert(node.up_to(kept), kept, blocks.own(row))
             self.known.append(known)
             self._ends.append((node, kept + len(blocks.own(row))))
@@ -89,9 +89,9 @@ class _Node:
 
     def split(self, depth: int, number: int) -> _Node:
         """Part this node; returns a new one with what is before place `depth`."""
-        assert self.parent is not None
         before = _Node(self.parent, self.start, self.ids[: depth - self.start], number)
-        self.parent.children[int(self.ids[0])] = before
+        if self.parent is not None:
+            self.parent.children[int(self.ids[0])] = before
         self.ids = self.ids[depth - self.start :]
         self.parent, self.start = before, depth
         before.children[int(self.ids[0])] = self
