@@ -286,6 +286,7 @@ def test_what_the_disk_cannot_hold_is_refused_before_it_is_simulated(
 
 
 @pytest.mark.skipif(not CONVERSATIONS.is_file(), reason="needs the Mooncake trace of shared/data beside the checkout")
+@pytest.mark.long
 def test_mooncake_s_conversations_share_the_blocks_that_others_state(simulate: Loadstone) -> None:
     """Dynamo's documentation states 36.64 % of this file's blocks."""
     done = simulate("llama-3.1-8b@8xh100/tp1,dp8", "--trace", CONVERSATIONS, "--warmup", 0, "--draws", 0)
