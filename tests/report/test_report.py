@@ -699,6 +699,34 @@ def test_what_a_load_was_is_told_beside_its_number(tmp_path: Path) -> None:
     assert len({alike(point) for point in report.points}) == 4
 
 
+def test_sessions_of_agents_lead_with_their_cliff(tmp_path: Path) -> None:
+    cells = []
+    for load, output, cached in ((1, 500.0, 900), (8, 3000.0, 880), (16, 3100.0, 850), (32, 2000.0, 300)):
+        one = cell(load, output=output)
+        one["load"] |= {"unit": "sessions"}
+        one["metrics"] |= {"input_tokens": 1000, "cached_input_tokens": cached, "shared_input_tokens": 920,
+                           "thinking_share": 0.25, "answer_s": stat(1.5)}  # fmt: skip
+        one |= {"sessions": {"sessions": 9, "finished": 9, "failed": 0, "task_s": stat(60.0), "per_hour": 540.0},
+                "drafts": {"source": "counters", "accepted_length": 2.5}}  # fmt: skip
+        cells.append(one)
+    run(tmp_path, "a", cells, workload={"kind": "agents"})
+    report = built(tmp_path)
+    hero = report.pictures.hero
+    assert hero is not None
+    assert hero.title.startswith("Output throughput per GPU by")
+    assert "ringed: the last load before throughput falls" in " ".join(hero.notes)
+    assert [row["x"] for row in next(rows for rows in hero.spec["datasets"].values() if len(rows) == 1)] == [16]
+    shares = next(figure for figure in report.pictures.figures if figure.key == "hit_share-by-load")
+    assert [row["y"] for row in next(iter(shares.spec["datasets"].values()))] == [90, 88, 85, 30]
+    table = all_cells(tmp_path)
+    last = dict(zip(table.heads, table.rows[-1], strict=True))
+    names = ("sessions/h", "task", "cached", "could be", "answer", "thinking", "accepted")
+    assert [last[name] for name in names] == ["540", "60.0 s", "30 %", "92 %", "1.50 s", "25 %", "2.50"]
+    heads, *rows = csv.reader(sheet(report).splitlines())
+    told = dict(zip(heads, rows[-1], strict=True))
+    assert [told[name] for name in ("task_p50_s", "hit_share", "accepted_length")] == ["60.0", "0.3", "2.5"]
+
+
 def test_what_stands_under_a_column_that_is_left_out_stands_for_itself() -> None:
     table = Table(key="k", title="t", heads=["x", "a", "b", "c"], align="ruuu", rows=[["-", "1", "-", "2"]])
     assert (drop_empty_columns(table).heads, drop_empty_columns(table).align) == (["a", "c"], "ru")

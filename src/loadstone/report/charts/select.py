@@ -20,6 +20,7 @@ from loadstone.report.data.frames import (
     E2E,
     ENERGY,
     GOODPUT,
+    HIT,
     ITL,
     OUTPUT,
     PER_GPU,
@@ -67,7 +68,7 @@ class _Wanted(NamedTuple):
     make: Callable[[], Figure | None]
 
 
-HEROES = ("price-price", "throughput-pareto", "throughput-throughput-e2e", "offline-")
+HEROES = ("sessions-", "price-price", "throughput-pareto", "throughput-throughput-e2e", "offline-")
 """Kinds of pictures that show an answer, the first that can be drawn: what a pace per user costs, then gives."""
 
 
@@ -139,9 +140,12 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
 
     served = [frame for frame in sweeps if not frame.offline]
     for frame in served:
+        cost = PER_GPU if all(point.gpus for point in frame.points) else OUTPUT
+        if frame.of_sessions:
+            yield of(frame, "throughput", "sessions", partial(against, key="sessions"), cost)
+            yield line(frame, HIT)
         for latency, much in ((E2E, _widest(frame)), (TPOT, OUTPUT), (ITL, OUTPUT)):
             yield trade(frame, latency, much, "throughput", f"throughput-{latency.key}")
-        cost = PER_GPU if all(point.gpus for point in frame.points) else OUTPUT
         yield of(frame, "pareto", "throughput", partial(front, section="throughput", key="pareto"), cost)
         yield of(frame, "price", "price", partial(front, section="price", key="price"), DOLLARS)
     for frame in served:

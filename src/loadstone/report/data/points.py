@@ -16,7 +16,7 @@ from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.plan import Load, LoadKind
-from loadstone.core.summary import Accuracy, CellSummary, Roofline, ServerFigures, Window
+from loadstone.core.summary import Accuracy, CellSummary, Roofline, ServerFigures, SessionNumbers, Window
 from loadstone.core.units import show_seconds
 from loadstone.report.data.statistic import Estimate, energy, latency, price, round_count, throughput
 from loadstone.report.data.wording import clean, count, join
@@ -170,6 +170,41 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     def graded(self) -> Accuracy | None:
         """Tell how many answers were right: of repeats those of the first."""
         return self.cells[0].graded
+
+    @property
+    def sessions(self) -> SessionNumbers | None:
+        """The numbers of sessions of agents: of repeats those of the first."""
+        return self.cells[0].sessions
+
+    @property
+    def hit_share(self) -> float | None:
+        """The share of the tokens of sessions' prompts that was in a prefix cache."""
+        return self._share_of_prompts("cached_input_tokens")
+
+    @property
+    def could_share(self) -> float | None:
+        """The share that the plan has in common with earlier calls: the most that a cache could give."""
+        return self._share_of_prompts("shared_input_tokens")
+
+    def _share_of_prompts(self, name: str) -> float | None:
+        pairs = [(getattr(cell.metrics, name), cell.metrics.input_tokens) for cell in self.cells if cell.sessions]
+        return reduce_known(median, (part / whole if part is not None and whole else None for part, whole in pairs))
+
+    @property
+    def thinking_share(self) -> float | None:
+        """The share of output tokens that was thinking; None where there was none."""
+        return reduce_known(median, (cell.metrics.thinking_share or None for cell in self.cells))
+
+    @property
+    def answer_s(self) -> float | None:
+        """Time to the first token that is no thinking, median; None where nothing was thought."""
+        times = (cell.metrics.answer_s for cell in self.cells if self.thinking_share)
+        return reduce_known(median, (each.p50 if each is not None else None for each in times))
+
+    @property
+    def accepted_length(self) -> float | None:
+        """Tokens that a step with drafts gives."""
+        return reduce_known(median, (cell.drafts.accepted_length for cell in self.cells if cell.drafts is not None))
 
     @property
     def server(self) -> ServerFigures | None:
