@@ -193,6 +193,18 @@
     });
   });
 
+  // What is to be copied has a button; where there is no clipboard, the text is marked.
+  document.querySelectorAll(".copied").forEach((place) => {
+    const button = document.createElement("button"), text = place.querySelector("pre");
+    button.type = "button";
+    button.textContent = "Copy";
+    button.addEventListener("click", () => {
+      getSelection().selectAllChildren(text);
+      if (navigator.clipboard) navigator.clipboard.writeText(text.textContent).then(() => { button.textContent = "Copied"; }, () => {});
+    });
+    place.prepend(button);
+  });
+
   // Tables of cells: a click on a head sorts, words filter, and columns can be chosen by question.
   const SIZES = { "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600 };
   const weight = (text) => {
