@@ -15,8 +15,8 @@ _ROW = 46
 
 
 class Finalist(NamedTuple):
-    """`words` say its deployment, `name` is its shorthand; `cost`: dollars a month, or GPUs; `loads` of one replica in
-    `load_unit`, `worst` the largest of bounded latency over bound there; `share`: of the asked load, a replica's."""
+    """`words` say its deployment, `name` is its shorthand; `cost`: dollars a month, or GPUs; `loads` of one replica,
+    `worst` the largest of bounded latency over bound there; `share`: of the asked load, a replica's."""
 
     name: str
     words: str
@@ -112,10 +112,10 @@ def _looks(plans: Sequence[Finalist], *, legend: bool) -> dict[str, alt.Color | 
     """Give each engine its hue, and each GPU its shape."""
     engines = sorted({each.engine for each in plans})
     gpus = sorted({each.gpu for each in plans})
-    shown = alt.Legend(title=None, columns=3) if legend else None
+    shown = alt.Legend(title=None, columns=3, symbolFillColor=GREY, symbolStrokeColor=GREY) if legend else None
     hues = alt.Scale(domain=engines, range=[PALETTE[at % len(PALETTE)] for at in range(len(engines))])
     shapes = alt.Scale(domain=gpus, range=[SHAPES[at % len(SHAPES)] for at in range(len(gpus))])
     return {
-        "color": alt.Color("engine:N", scale=hues, legend=shown),
+        "color": alt.Color("engine:N", scale=hues, legend=alt.Legend(title=None, columns=3) if legend else None),
         "shape": alt.Shape("gpu:N", scale=shapes, legend=shown),
     }

@@ -281,7 +281,7 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         cell=at,
         cells=(cell,),
         source=run.info.source,
-        model=clean((facts.model or "unknown model").rstrip("/").rsplit("/", 1)[-1]),
+        model=clean((facts.model or "").rstrip("/").rsplit("/", 1)[-1]),
         engine=clean(facts.engine or "unknown engine"),
         version=clean(facts.engine_version or ""),
         gpu=clean(facts.gpu or ""),

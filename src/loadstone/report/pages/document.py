@@ -152,6 +152,14 @@ class Report(msgspec.Struct, kw_only=True):
         return f"{every} cells can be trusted."
 
     @property
+    def unnamed(self) -> str:
+        """Say what to do where files do not name their model."""
+        if all(point.model for point in self.points):
+            return ""
+        which = "The model is" if not any(point.model for point in self.points) else "Some models are"
+        return f"{which} not named in the files: add --set model=NAME."
+
+    @property
     def remarks(self) -> list[str]:
         """Sentences that have to be known to read the findings."""
         remarks = []
