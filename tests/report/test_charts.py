@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from loadstone.report.data import pairs
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TOTAL, TPOT, TTFT, frames
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.samples import LEVELS, Cdf, sample
-from loadstone.report.data.series import series_of
+from loadstone.report.data.series import assign_hues, series_of
 from report_folders import cell, length, points, record, run, stat
 
 PNG = b"\x89PNG"
@@ -701,14 +702,29 @@ def test_a_colour_means_one_thing_on_the_whole_page(tmp_path: Path) -> None:
             run(tmp_path, f"{gpu}-{engine}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu, "gpus": 8})
             run(tmp_path, f"{gpu}-{engine}-2", [cell(1), cell(4)], engine=engine, workload=work,
                 deployment={"gpu": gpu, "gpus": 8})  # fmt: skip
-    seen: dict[str, set[str]] = {}
+    hues: dict[str, set[str]] = {}
+    shapes: dict[str, set[int]] = {}
     for figure in draw_pictures(points(tmp_path)).figures:
         for row in itertools.chain(*figure.spec["datasets"].values()):
             if "who" in row:
-                seen.setdefault(row["who"], set()).add(row["hue"])
-    assert len(seen) >= 4
-    assert all(len(hues) == 1 for hues in seen.values())
-    assert len(set.union(*seen.values())) == len(seen)
+                engine = "vLLM" if "vLLM" in row["label"] else "SGLang" if "SGLang" in row["label"] else ""
+                gpu = "H100" if "H100" in row["label"] else "H200" if "H200" in row["label"] else ""
+                hues.setdefault(engine, set()).add(row["hue"])
+                shapes.setdefault(gpu, set()).add(row["gpu"])
+    for looks in (hues, shapes):
+        own = [look for name, look in looks.items() if name]
+        assert len(own) == 2
+        assert all(len(look) == 1 for look in own)
+        assert len(set.union(*own)) == 2
+
+
+@pytest.mark.parametrize(("engines", "gpus"), [(("vLLM",), ("h100", "h200")), (("vLLM", "SGLang"), ("h100",))])
+def test_what_alone_differs_has_the_colours(tmp_path: Path, engines: Sequence[str], gpus: Sequence[str]) -> None:
+    for engine, gpu in itertools.product(engines, gpus):
+        run(tmp_path, f"{gpu}-{engine}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu, "gpus": 8})
+    known = assign_hues(points(tmp_path))
+    assert {point.hue for point in known} == {0, 1}
+    assert {point.shape for point in known} == {None}
 
 
 def test_what_is_left_out_is_said_and_no_kind_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,8 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     architecture  the catalogue's name for the model, where the user declared it and the server has another
     basis       of a prediction, what it rests on: see ratio.basis()
     study       a study's name for its setup
-    who, hue    its name in all pictures of a report, and the number of that name's colour: see series.assign_hues()
+    who         its name in all pictures of a report
+    hue, shape  the numbers of its colour, and of its shape where that is the GPU's: see series.assign_hues()
     """
 
     run: str
@@ -107,6 +108,7 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     study: str = ""
     who: str = ""
     hue: int = 0
+    shape: int | None = None
 
     @property
     def sent(self) -> int | None:
