@@ -518,7 +518,8 @@ def test_on_paper_letters_can_be_read_and_pages_are_few(tmp_path: Path) -> None:
         )
         drawn = """[...document.querySelectorAll('.part .chart.drawn svg text')].filter((each) => each.textContent
             && each.getClientRects().length)
-            .map((each) => parseFloat(getComputedStyle(each).fontSize) * each.getScreenCTM().a)"""
+            .map((each) => [parseFloat(getComputedStyle(each).fontSize), each.getScreenCTM()])
+            .map(([size, turned]) => size * Math.hypot(turned.a, turned.b))"""
         assert browser.run(f"Math.min(...{drawn})") > 10.6
 
 

@@ -114,7 +114,12 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def size(self) -> str:
-        """The number of runs and cells, in words."""
+        """The number of runs and cells, in words; of a study its own cells, and how many of its runs there are."""
+        if self.study is not None:
+            done, planned = (
+                sum(each) for each in zip(*((len(c.runs), c.planned) for c in self.study.cells), strict=True)
+            )
+            return f"{len(self.study.cells)} cells, {done} of {planned} runs of them"
         cells = self.trusted[1]
         return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
 
