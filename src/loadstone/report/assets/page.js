@@ -71,7 +71,7 @@
     const parts = spec.vconcat || spec.hconcat;
     if (parts) parts.forEach((part) => { part.width = room - 90; });
     else if (spec.facet) {
-      spec.columns = room < 420 ? 1 : 2;
+      spec.columns = room < 420 && !printing ? 1 : 2;
       spec.spec.width = room / spec.columns - 70;
     }
     else {
