@@ -46,10 +46,10 @@ def cost_figure(best: Sequence[Finalist], cost_unit: str) -> Figure:
         for each, more in zip(ordered, many, strict=True)
     ]  # fmt: skip
     base = alt.Chart(data(rows))
-    names = [row["row"] for row in rows]
+    names = [str(row["row"]) for row in rows]
     axis = alt.Axis(labelExpr="split(datum.value, '\\n')", labelLimit=180, ticks=False, domain=False)
     y = alt.Y("row:N", title=None, sort=names, axis=axis, scale=alt.Scale(domain=names))
-    most = max(row["high"] for row in rows)
+    most = max(each.high for each in ordered)
     ticks = alt.Axis(format=",d")
     x = alt.X("cost:Q", title=cost_unit, axis=ticks, scale=alt.Scale(domain=[0, 1.08 * most], nice=False))
     reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(x=alt.X("low:Q"), x2="high:Q", y=y)
