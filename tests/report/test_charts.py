@@ -694,28 +694,28 @@ def test_marks_are_seen_on_both_grounds() -> None:
             assert (brightest + 0.05) / (darkest + 0.05) >= 3, (mark, ground)
 
 
-def test_a_colour_means_one_thing_on_the_whole_page(tmp_path: Path) -> None:
-    """Whether a picture compares engines, GPUs or both."""
-    for gpu in ("h100", "h200"):
-        for engine in ("vLLM", "SGLang"):
-            work = {"output": length(512)} if engine == "SGLang" and gpu == "h200" else {}
-            run(tmp_path, f"{gpu}-{engine}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu, "gpus": 8})
-            run(tmp_path, f"{gpu}-{engine}-2", [cell(1), cell(4)], engine=engine, workload=work,
-                deployment={"gpu": gpu, "gpus": 8})  # fmt: skip
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_colour_is_an_engine_on_the_whole_page_and_a_shape_a_gpu(tmp_path: Path, repeats: int) -> None:
+    """Whether a picture compares engines, GPUs or both; of repeats, which look alike otherwise, the shapes differ."""
+    for gpu, engine, n in itertools.product(("h100", "h200"), ("vLLM", "SGLang"), range(repeats)):
+        deployment = {"gpu": gpu, "gpus": 8}
+        run(tmp_path, f"{gpu}-{engine}-{n}", [cell(1), cell(4)], engine=engine, deployment=deployment)
     hues: dict[str, set[str]] = {}
-    shapes: dict[str, set[int]] = {}
+    shapes: dict[str, set[str]] = {}
     for figure in draw_pictures(points(tmp_path)).figures:
         for row in itertools.chain(*figure.spec["datasets"].values()):
-            if "who" in row:
+            if "who" in row and "label" in row:
                 engine = "vLLM" if "vLLM" in row["label"] else "SGLang" if "SGLang" in row["label"] else ""
-                gpu = "H100" if "H100" in row["label"] else "H200" if "H200" in row["label"] else ""
                 hues.setdefault(engine, set()).add(row["hue"])
-                shapes.setdefault(gpu, set()).add(row["gpu"])
-    for looks in (hues, shapes):
-        own = [look for name, look in looks.items() if name]
-        assert len(own) == 2
-        assert all(len(look) == 1 for look in own)
-        assert len(set.union(*own)) == 2
+        for layer in figure.spec.get("layer", []):
+            scale = layer["encoding"].get("shape", {}).get("scale", {})
+            if figure.section == "load":
+                for label, shape in zip(scale.get("domain", ()), scale.get("range", ()), strict=True):
+                    shapes.setdefault("H100" if "H100" in label else "H200", set()).add(shape)
+    assert sorted(map(sorted, (hues["vLLM"], hues["SGLang"]))) == sorted([[PALETTE[0]], [PALETTE[1]]])
+    assert len(shapes["H100"]) == len(shapes["H200"]) == repeats
+    if repeats == 1:
+        assert shapes["H100"] != shapes["H200"]
 
 
 @pytest.mark.parametrize(("engines", "gpus"), [(("vLLM",), ("h100", "h200")), (("vLLM", "SGLang"), ("h100",))])

@@ -166,7 +166,7 @@
   };
   const tableOf = (rows) => {
     const table = document.createElement("table");
-    const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => !["hue", "who", "gpu"].includes(name));
+    const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) => name !== "hue" && name !== "who");
     const line = (texts, kind) => {
       const tr = table.insertRow();
       texts.forEach((text) => {

@@ -17,6 +17,7 @@ from loadstone.report.charts.theme import (
     DASHES,
     GREY,
     HEIGHT,
+    MARK,
     PALETTE,
     SHAPES,
     WIDTH,
@@ -67,7 +68,7 @@ _SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
 def row_facts(point: CellPoint, series: ChartSeries) -> Row:
     """Make the facts of a row: its series, and a warning if its cell carries one."""
     hue = PALETTE[point.hue % len(PALETTE)]
-    shape = {} if point.shape is None else {"gpu": point.shape}
+    shape = {} if point.shape is None else {MARK: point.shape}
     return {"label": series.label, "variant": series.variant, "who": point.who, "hue": hue} | shape | warning(point)
 
 
@@ -184,7 +185,7 @@ def _places(rows: Sequence[Row], known: Sequence[str]) -> tuple[dict[str, Row], 
     places = []
     for row in of.values():
         place = order.index(row["variant"]) % len(SHAPES) if shared else PALETTE.index(row["hue"])
-        place = place if row.get("gpu") is None else row["gpu"]
+        place = row.get(MARK, place)
         free = (
             place + step for step in range(len(SHAPES)) if (row["hue"], (place + step) % len(SHAPES)) not in taken
         )
