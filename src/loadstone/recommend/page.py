@@ -34,12 +34,9 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
     best = document.plans[0]
     finalists = {(each.deployment, each.replicas): _finalist(each, document) for each in document.finalists}
     several = len(document.by_gpu) > 1
-    rows = [
-        finalists.get((str(each.deployment), each.replicas))
-        for each in (document.by_gpu if several else document.plans)
-    ]
-    of_gpus = [each for each in rows if each is not None]
-    curves = {each.name: each for each in [*_known(document.plans, finalists), *of_gpus]}
+    planned = _known(document.plans, finalists)
+    of_gpus = _known(document.by_gpu, finalists) if several else planned
+    curves = {each.name: each for each in [*planned, *of_gpus]}
     load_unit = "requests/s" if document.traffic.kind == "rate" else "requests under way"
     cost_unit = "dollars a month" if best.usd_per_month is not None else "GPUs"
     content = render(
@@ -100,9 +97,8 @@ def _words(plan: DeploymentPlan | GpuChoice | FinalistPoint) -> str:
 
 
 def _gpu(deployment: Deployment) -> str:
-    return " and ".join(dict.fromkeys(gpu_title(pool.worker.gpu.name) for pool in deployment.pools)) or gpu_title(
-        deployment.gpu.name
-    )
+    workers = [pool.worker for pool in deployment.pools] or [deployment]
+    return " and ".join(dict.fromkeys(gpu_title(each.gpu.name) for each in workers))
 
 
 def _describe_weights(deployment: Deployment) -> str:
@@ -145,16 +141,14 @@ def _difference(value: float) -> str:
 
 
 def _rejected(document: Recommendation) -> Table:
-    rows = [
-        [each.deployment, each.why, f"{each.count - 1:,}" if each.count > 1 else ""] for each in document.rejected
-    ]
+    alike = [f"{each.count - 1:,}" if each.count > 1 else "" for each in document.rejected]
+    rows = [[each.deployment, each.why, many] for each, many in zip(document.rejected, alike, strict=True)]
     return Table(title="Not advised", heads=["deployment", "why", "alike"], align="llr", rows=rows, words=True)
 
 
-def _known(plans: Sequence[DeploymentPlan], finalists: dict[tuple[str, int], Finalist]) -> list[Finalist]:
-    return [
-        finalists[plan.deployment, plan.replicas] for plan in plans if (plan.deployment, plan.replicas) in finalists
-    ]
+def _known(plans: Sequence[DeploymentPlan | GpuChoice], finalists: dict[tuple[str, int], Finalist]) -> list[Finalist]:
+    keys = [(str(plan.deployment), plan.replicas) for plan in plans]
+    return [finalists[key] for key in keys if key in finalists]
 
 
 def _finalist(each: FinalistPoint, document: Recommendation) -> Finalist:
