@@ -496,6 +496,43 @@ def test_on_paper_no_row_is_on_two_pages(tmp_path: Path) -> None:
 
 
 @needs_chromium
+def test_on_paper_letters_can_be_read_and_pages_are_few(tmp_path: Path) -> None:
+    for n in range(37):
+        gpu, engine = ("h100", "h200", "b200")[n % 3], ("vLLM", "SGLang")[n % 2]
+        work = {"input": length(1024 * (1 + n // 6)), "output": length(128)}
+        cells = [cell(load, ttft=0.1 * load, output=100.0 * load) for load in (1, 4, 16)]
+        deployment = {"gpu": gpu, "gpus": 8}
+        run(tmp_path / "runs", f"r{n}", cells, engine=engine, deployment=deployment, workload=work)
+    with opened(tmp_path, (1440, 900)) as browser:
+        browser.until("document.querySelector('.chart.drawn') !== null")
+        assert browser.pages() <= 8
+        browser.size(718, 1000)
+        browser.media("print")
+        browser.run("window.dispatchEvent(new Event('beforeprint'))")
+        browser.until("document.querySelectorAll('.part .chart.drawn').length > 3")
+        letters = """[...document.querySelectorAll('main *')].filter((each) => each.getClientRects().length
+            && [...each.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())
+            && !each.matches('.chart *, script'))"""
+        assert (
+            browser.run(f"Math.min(...{letters}.map((each) => parseFloat(getComputedStyle(each).fontSize)))") > 10.6
+        )
+        drawn = """[...document.querySelectorAll('.part .chart.drawn svg text')].filter((each) => each.textContent
+            && each.getClientRects().length)
+            .map((each) => [parseFloat(getComputedStyle(each).fontSize), each.getScreenCTM()])
+            .map(([size, turned]) => size * Math.hypot(turned.a, turned.b))"""
+        assert browser.run(f"Math.min(...{drawn})") > 10.6
+
+
+def test_a_model_that_no_file_names_is_asked_for_once(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1), cell(4)], model="")
+    asked = "not named in the files: add --set model=NAME"
+    assert made(tmp_path).count(asked) == 1
+    assert "unknown model" not in made(tmp_path)
+    run(tmp_path / "named", "b", [cell(1)])
+    assert asked not in made(tmp_path / "named")
+
+
+@needs_chromium
 def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
     for gpu in ("h200", "mi300x"):
         for engine in ("vLLM, a build of our own with a long name", "SGLang, a build of our own with a long name"):

@@ -17,6 +17,7 @@ from loadstone.report.charts.theme import (
     DASHES,
     GREY,
     HEIGHT,
+    MARK,
     PALETTE,
     SHAPES,
     WIDTH,
@@ -67,7 +68,8 @@ _SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
 def row_facts(point: CellPoint, series: ChartSeries) -> Row:
     """Make the facts of a row: its series, and a warning if its cell carries one."""
     hue = PALETTE[point.hue % len(PALETTE)]
-    return {"label": series.label, "variant": series.variant, "who": point.who, "hue": hue} | warning(point)
+    shape = {} if point.shape is None else {MARK: point.shape}
+    return {"label": series.label, "variant": series.variant, "who": point.who, "hue": hue} | shape | warning(point)
 
 
 def warning(*points: CellPoint) -> Row:
@@ -183,6 +185,7 @@ def _places(rows: Sequence[Row], known: Sequence[str]) -> tuple[dict[str, Row], 
     places = []
     for row in of.values():
         place = order.index(row["variant"]) % len(SHAPES) if shared else PALETTE.index(row["hue"])
+        place = row.get(MARK, place)
         free = (
             place + step for step in range(len(SHAPES)) if (row["hue"], (place + step) % len(SHAPES)) not in taken
         )

@@ -56,7 +56,8 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     architecture  the catalogue's name for the model, where the user declared it and the server has another
     basis       of a prediction, what it rests on: see ratio.basis()
     study       a study's name for its setup
-    who, hue    its name in all pictures of a report, and the number of that name's colour: see series.assign_hues()
+    who         its name in all pictures of a report
+    hue, shape  the numbers of its colour, and of its shape where that is the GPU's: see series.assign_hues()
     """
 
     run: str
@@ -107,6 +108,7 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     study: str = ""
     who: str = ""
     hue: int = 0
+    shape: int | None = None
 
     @property
     def sent(self) -> int | None:
@@ -316,7 +318,7 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         cell=at,
         cells=(cell,),
         source=run.info.source,
-        model=clean((facts.model or "unknown model").rstrip("/").rsplit("/", 1)[-1]),
+        model=clean((facts.model or "").rstrip("/").rsplit("/", 1)[-1]),
         engine=clean(facts.engine or "unknown engine"),
         version=clean(facts.engine_version or ""),
         gpu=clean(facts.gpu or ""),

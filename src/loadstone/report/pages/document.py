@@ -114,7 +114,12 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def size(self) -> str:
-        """The number of runs and cells, in words."""
+        """The number of runs and cells, in words; of a study its own cells, and how many of its runs there are."""
+        if self.study is not None:
+            done, planned = (
+                sum(each) for each in zip(*((len(c.runs), c.planned) for c in self.study.cells), strict=True)
+            )
+            return f"{len(self.study.cells)} cells, {done} of {planned} runs of them"
         cells = self.trusted[1]
         return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
 
@@ -150,6 +155,14 @@ class Report(msgspec.Struct, kw_only=True):
         if self.stated:
             return f"{ours} of {cells} cells can be trusted; the others are as reported by another tool."
         return f"{every} cells can be trusted."
+
+    @property
+    def unnamed(self) -> str:
+        """Say what to do where files do not name their model."""
+        if all(point.model for point in self.points):
+            return ""
+        which = "The model is" if not any(point.model for point in self.points) else "Some models are"
+        return f"{which} not named in the files: add --set model=NAME."
 
     @property
     def remarks(self) -> list[str]:

@@ -475,7 +475,7 @@ def ratios(points: Sequence[CellPoint]) -> list[Table]:
             where = join(load_label(point), workload_label(point))
             where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else f" {WARNED}"
             place = (
-                point.model,
+                point.model or "-",
                 point.engine,
                 point.gpus or 0,
                 point.parallel,
@@ -483,7 +483,7 @@ def ratios(points: Sequence[CellPoint]) -> list[Table]:
                 point.kind,
                 point.load,
             )
-            placed.append((place, [point.model, point.engine, f"{point.gpus or '?'}×", where, *improvements]))
+            placed.append((place, [point.model or "-", point.engine, f"{point.gpus or '?'}×", where, *improvements]))
         rows = [row for _, row in sorted(placed)]
         heads = ["model", "engine", "GPUs", "workload", "output throughput"]
         heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]
