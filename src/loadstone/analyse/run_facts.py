@@ -41,6 +41,14 @@ _TOLD_AS_FACTS = ("max_model_len", "max_seq_len", "ctx_size", "prefix_caching")
 """Arguments of engines that a report has by other names."""
 
 
+class PoolFacts(msgspec.Struct, kw_only=True, frozen=True):
+    """The facts of one pool of a run's deployment: `gpus` of all its workers together."""
+
+    role: str
+    gpu: str | None
+    gpus: int
+
+
 class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     """The facts of a run. Names as people know them: `vLLM`, `H200`. Lengths are means per request; `gpus` counts all
     nodes' together.
@@ -57,6 +65,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     stated           what the user said that a measured server runs on, in their words
     hardware         the GPU as the run describes it, where it is none of the catalogue's
     own_model        the model as the run describes it, likewise: JSON with its name and Model.given
+    pools            where prefill and decode have workers of their own; gpu, tp, … are then those of decode
     """
 
     source: Literal["measured", "simulated", "imported"]
@@ -87,6 +96,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     stated: str | None = None
     hardware: Gpu | None = None
     own_model: str | None = None
+    pools: tuple[PoolFacts, ...] = ()
 
     @property
     def label(self) -> str:
@@ -137,7 +147,21 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
         stated=_text(deployment.get("stated")),
         hardware=hardware,
         own_model=_own_model(deployment.get("architecture")) or _own_model(deployment.get("model")),
+        pools=_pools(deployment.get("pools")),
     )
+
+
+def _pools(value: object) -> tuple[PoolFacts, ...]:
+    """Read the pools of a deployment; none where a part is missing."""
+    found = []
+    for pool in map(mapping, value if isinstance(value, list) else ()):
+        gpus, workers, role = _whole(pool.get("gpus")), _whole(pool.get("workers")), _text(pool.get("role"))
+        if role is None or not gpus or not workers or min(gpus, workers) < 0:
+            return ()
+        gpu = _described(pool.get("gpu"))
+        name = gpu.name if gpu and gpu.given else gpu_name(_named(pool.get("gpu")))
+        found.append(PoolFacts(role=role, gpu=name, gpus=gpus * workers))
+    return tuple(found)
 
 
 def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:

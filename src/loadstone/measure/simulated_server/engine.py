@@ -87,6 +87,11 @@ class RealTimeEngine:
         else:
             self._streams.pop(stream.serial, None)
 
+    @property
+    def transfers(self) -> int | None:
+        """Count the KV caches that were handed over; None of one pool."""
+        return None if self._pools is None else self._pools.times.transfers
+
     def states(self) -> list[State]:
         """The engines as they stand."""
         return states_of(self._replicas)
