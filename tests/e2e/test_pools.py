@@ -22,7 +22,7 @@ ASKED = ("--input", "64", "--output", "8", "--concurrency", "2", "--requests", "
 def test_a_measured_run_says_what_each_pool_gave(loadstone: Loadstone) -> None:
     with start(POOLS) as server:
         done = loadstone("bench", server.url, *ASKED)
-    (cell,) = done.json["cells"]
+    (cell,) = json.loads(done.out)["cells"]
     prefill, decode = cell["pools"]
     assert (prefill["role"], prefill["gpu"], prefill["gpus"]) == ("prefill", "H100", 2)
     assert (decode["role"], decode["gpu"], decode["gpus"]) == ("decode", "H200", 1)
@@ -31,8 +31,8 @@ def test_a_measured_run_says_what_each_pool_gave(loadstone: Loadstone) -> None:
     assert prefill["tokens_per_s_per_gpu"] == prefill["tokens_per_s"] / 2
     assert cell["server"]["transfers"] == 22
     assert "transfers_differ" not in {each["kind"] for each in cell["verdict"]["findings"]}
-    report = loadstone("report", done.folder, "--price", "h100=2,h200=3", "--json").json
-    (priced,) = report["prices"]["cells"]
+    report = loadstone("report", done.folder, "--price", "h100=2,h200=3", "--json").out
+    (priced,) = json.loads(report)["prices"]["cells"]
     assert priced["dollars_per_hour"] == 7
     assert [each["dollars_per_hour"] for each in priced["pools"]] == [4, 3]
     assert priced["pools"][1]["dollars_per_million_tokens"] == pytest.approx(

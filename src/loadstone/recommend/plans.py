@@ -33,6 +33,7 @@ from loadstone.recommend.result import (
     MeasureNext,
     Rejected,
     Span,
+    SplitText,
 )
 from loadstone.recommend.start import describe_start
 from loadstone.recommend.traffic import Traffic, replayed
@@ -251,10 +252,32 @@ def _tightest_bound(finalist: SimulatedCandidate, traffic: Traffic) -> str:
     parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
     whole_s = sum(part.seconds for part in parts)
     mostly = " and ".join(f"{part.seconds / whole_s:.0%} {part.name}" for part in parts[:2])
-    return f"{name} breaks first; a decode step of {batch} requests is {mostly}"
+    full = f"; {_FULL[broken.limit]}" if broken.limit in _FULL else ""
+    return f"{name} breaks first{full}; a decode step of {batch} requests is {mostly}"
 
 
 _AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "arguments")
+
+
+_FULL = {
+    "prefill": "the prefill pool is full", "decode": "the decode pool has no room", "link": "the link is full",
+}  # fmt: skip
+
+
+def describe_split(split: SplitText | None) -> str:
+    """Say whether splitting pays, with which probability, and what limits it; None: one kind carries nothing."""
+    if split is None:
+        return "splitting prefill and decode cannot be compared: plans of one of both kinds alone carry the traffic"
+    first, other = (split.split, split.whole) if split.pays else (split.whole, split.split)
+    verdict = "pays" if split.pays else "does not pay"
+    full = f"; where it breaks, {_FULL[split.limit]}" if split.limit in _FULL else ""
+    plans = " against ".join(
+        f"{each.replicas} × {each.deployment} ({each.gpus} GPUs, P {each.p_slo:.0%})" for each in (first, other)
+    )
+    return (
+        f"splitting prefill and decode {verdict}: {plans}; the split plan is better with a probability of "
+        f"{split.probability:.0%}, as good with {split.equal:.0%}{full}"
+    )
 
 
 def _best_change(candidate: Candidate, found: Search) -> str:
@@ -263,7 +286,7 @@ def _best_change(candidate: Candidate, found: Search) -> str:
     best, what = 1.03, "no single change would carry more per GPU"
     for other in found.candidates:
         its = other.deployment
-        if its.gpu.name != mine.gpu.name:
+        if its.gpu.name != mine.gpu.name or its.pools or mine.pools:
             continue
         changed = [axis for axis in _AXES if getattr(its, axis) != getattr(mine, axis)]
         layout = [axis for axis in changed if axis in ("tp", "pp", "dp", "ep")]
@@ -325,7 +348,7 @@ def next_measurement(
     replicas = next(each.replicas for each in choices if each.finalist is best.finalist)
     load = traffic.demand / replicas
     words = ["loadstone", "bench"]
-    if deployment.nodes > 1:
+    if deployment.nodes > 1 or deployment.pools:
         words += ["http://HOST:PORT", "--deployment", deployment.name]
     else:
         words += ["--launch", deployment.name]

@@ -24,11 +24,13 @@ from loadstone.recommend.plans import (
     chart_points,
     choose_by_gpu,
     describe_plan,
+    describe_split,
     explain_order,
     list_rejected,
     next_measurement,
     write_notes,
 )
+from loadstone.recommend.pools import compare_split, search_pools
 from loadstone.recommend.progress import show_progress
 from loadstone.recommend.refusal import explain_refusal
 from loadstone.recommend.result import BoundText, Recommendation, TrafficText
@@ -47,6 +49,10 @@ def recommend(options: RecommendOptions) -> Recommendation:
     begun_s = time.monotonic()
     show_progress("ranking deployments by closed form")
     found = search(options, traffic, prices)
+    if options.pools:
+        pooled, pairs = search_pools(options, traffic, prices)
+        ranked = sorted([*found.candidates, *pooled], key=lambda each: (each.cost, -each.load * each.replicas))
+        found = found._replace(candidates=ranked, looked_at=found.looked_at + pairs)
     searched_s = time.monotonic()
     if not found.candidates:
         raise InputError(explain_refusal(found, options, traffic))
@@ -73,6 +79,8 @@ def recommend(options: RecommendOptions) -> Recommendation:
     if options.study is not None:
         write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
     trace = str(options.trace) if options.trace else None
+    split = compare_split(paid, confirmed, traffic) if options.pools else None
+    told = [describe_split(split)] if options.pools else []
     return Recommendation(
         model=finalists[0].deployment.model.name,
         traffic=TrafficText(traffic.kind, traffic.demand, traffic.input_tokens, traffic.output_tokens, trace),
@@ -83,7 +91,12 @@ def recommend(options: RecommendOptions) -> Recommendation:
             next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
         ),
         study=str(options.study) if options.study is not None else None,
-        notes=[*explain_order(shown, options), *write_notes(finalists, options, measured)],
+        notes=[
+            *explain_order(shown, options),
+            *write_notes(finalists, options, measured),
+            *told,
+        ],
+        split=split,
         finalists=chart_points(judged, asked, options, traffic),
         deployments_ranked=found.looked_at,
         confidence=options.confidence,

@@ -7,7 +7,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from loadstone.catalogue.deployment.pools import has_pools
 from loadstone.catalogue.deployment.shorthand import split_deployment
+from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.traffic import Traffic, replayed
@@ -23,6 +25,9 @@ def write_study(
     import yaml  # type: ignore[import-untyped]
 
     planned = []
+    deployments = [text for text in deployments if not has_pools(text)]
+    if not deployments:
+        raise InputError("--study: all plans have pools, which a study does not start; measure them with bench")
     for text in deployments:
         model, where, rest = split_deployment(text)  # the model with the precision of its weights
         parts = rest.split(",")

@@ -1,0 +1,195 @@
+"""The deployments with a prefill and a decode pool that could carry the traffic, by rate matching; and whether
+splitting pays.
+
+A prefill worker carries what its prompts take of a server in one queue within the bounds on TTFT (M/D/1, as in
+steady_state.py), a decode worker as many requests as its room and the bounds on TPOT let decode at once. Workers are
+then put together in ratios that come near to balancing both; what a ratio carries in truth is simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from loadstone.analyse.compare.price import Prices
+from loadstone.catalogue import parse_deployment
+from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment
+from loadstone.core.errors import InputError
+from loadstone.engines import rules_of
+from loadstone.engines.handover import handover_problem
+from loadstone.predict.pool_rates import decode_tpot_s, most_users, prompts_s
+from loadstone.predict.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.sizing.check import contradictions
+from loadstone.predict.steady_state import SteadyState
+from loadstone.predict.step_time import StepModel
+from loadstone.recommend.candidates import Candidate, list_machines, price_gpu
+from loadstone.recommend.confirm import ConfirmedPlan
+from loadstone.recommend.decide import PlanChoice
+from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.result import SplitSide, SplitText
+from loadstone.recommend.traffic import Traffic
+
+_BEST_PREFILL, _BEST_DECODE, _OF_PAIR = 2, 3, 2
+_MOST_OF_UNIT = 4
+"""Decode workers of the smallest unit whose ratio is tried; a replica of the plan is such a unit."""
+_BUSY = (0.9, 0.8, 0.7, 0.6, 0.5, 0.35, 0.2)
+_FILLED = (0.92, 0.75, 0.6, 0.45, 0.3, 0.2, 0.12, 0.06, 0.03)
+
+
+class _RatedWorker(NamedTuple):
+    """A worker of either role: requests/s that it carries within the bounds, and the seconds that a request has
+    there: TTFT of prefill, TPOT of decode. `users`: requests that each scheduler decodes at once."""
+
+    worker: Deployment
+    rate_per_s: float
+    seconds: float
+    users: float = 0.0
+
+
+def search_pools(options: RecommendOptions, traffic: Traffic, prices: Prices) -> tuple[list[Candidate], int]:
+    """Return the pooled candidates, and how many pairs of workers were looked at."""
+    kinds: dict[tuple[str, ...], list[Deployment]] = {}
+    for worker in list_machines(options):
+        if worker.pp == 1 and worker.gpus < options.gpus_max and rules_of(worker).handover is not None:
+            key = (worker.gpu.name, worker.engine, worker.weights_dtype, worker.kv_dtype)
+            kinds.setdefault(key, []).append(worker)
+    candidates, pairs = [], 0
+    for workers in kinds.values():
+        fleets = [(worker, fleet) for worker in workers if (fleet := _fleet(worker, options)) is not None]
+        prefills = _best([_rate_prefill(*each, traffic) for each in fleets], _BEST_PREFILL)
+        decodes = _best([_rate_decode(*each, traffic) for each in fleets], _BEST_DECODE)
+        for pair in product(prefills, decodes):
+            pairs += 1
+            candidates += _match(*pair, options, traffic, prices)
+    return sorted(candidates, key=lambda each: (each.cost, -each.load * each.replicas)), pairs
+
+
+def _fleet(worker: Deployment, options: RecommendOptions) -> Fleet | None:
+    try:
+        return None if contradictions(worker) else fleet_of(worker, acceptance=options.acceptance)
+    except InputError:
+        return None
+
+
+def _best(rated: Sequence[_RatedWorker | None], most: int) -> list[_RatedWorker]:
+    known = [each for each in rated if each is not None]
+    return sorted(known, key=lambda each: -each.rate_per_s / each.worker.gpus)[:most]
+
+
+def _rate_prefill(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedWorker | None:
+    """Rate a worker as one that prefills; None where its TTFT misses the bounds, or a prompt has no room."""
+    new = max(1, round(traffic.input_tokens - traffic.cached_tokens))
+    if traffic.longest_tokens > fleet.policy.longest_tokens:
+        return None
+    alone_s, _ = prompts_s(fleet, new, 1)
+    together_s, together = prompts_s(fleet, new)
+    service_s = together_s / together
+    bounds = [each for each in traffic.bounds if each.metric == "ttft"]
+    for busy in _BUSY:
+        queue_s = service_s / (2 * (1 - busy))
+        if all(
+            alone_s + queue_s * max(0.0, math.log(busy / (1 - each.quantile))) <= each.bound_s for each in bounds
+        ):
+            return _RatedWorker(worker, fleet.replicas * busy / service_s, alone_s + busy * queue_s)
+    return None
+
+
+def _rate_decode(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedWorker | None:
+    """Rate a worker as one that decodes; None where it misses the bounds with a few requests, or has no room."""
+    prompt, answer = round(traffic.input_tokens), max(1, round(traffic.output_tokens))
+    rules = rules_of(worker).handover
+    assert rules is not None  # noqa: S101
+    most = most_users(fleet, rules, prompt, answer)
+    if traffic.longest_tokens + (rules.spare_tokens or 0) > fleet.policy.kv_tokens:
+        return None
+    for filled in _FILLED:
+        users = max(1, int(filled * most))
+        tpot_s = decode_tpot_s(fleet, users, prompt, answer)
+        if all(tpot_s * _times(each.metric, answer) <= each.bound_s for each in traffic.bounds):
+            return _RatedWorker(worker, fleet.replicas * users / (answer * tpot_s), tpot_s, users)
+    return None
+
+
+def _times(metric: str, answer: int) -> float:
+    return {"tpot": 1.0, "itl": 1.0, "e2e": float(answer)}.get(metric, 0.0)
+
+
+def _match(
+    prefill: _RatedWorker, decode: _RatedWorker, options: RecommendOptions, traffic: Traffic, prices: Prices
+) -> list[Candidate]:
+    """Return the cheapest deployments of a pair, in ratios near to that which balances them."""
+    request_s = prefill.seconds + traffic.output_tokens * decode.seconds
+    users_per_rate = 1.0 if traffic.is_open else request_s
+    found: list[tuple[int, int, int, int]] = []
+    for before, after in set(_ratios(prefill.rate_per_s, decode.rate_per_s, traffic.demand / users_per_rate)):
+        gpus = before * prefill.worker.gpus + after * decode.worker.gpus
+        rate = min(before * prefill.rate_per_s, after * decode.rate_per_s)
+        replicas = math.ceil(traffic.demand / (rate * users_per_rate) * (1 - 1e-9))
+        if replicas * gpus <= options.gpus_max:
+            found.append((replicas * gpus, gpus, before, after))
+    made = []
+    for whole, gpus, before, after in sorted(found)[:_OF_PAIR]:
+        pools = (DeployedPool("prefill", before, prefill.worker), DeployedPool("decode", after, decode.worker))
+        model = prefill.worker.name.rpartition("@")[0]
+        deployment = parse_deployment(f"{model}@{'+'.join(pool.name for pool in pools)}")
+        if handover_problem(deployment) is not None:
+            continue
+        fleet = fleet_of(deployment, acceptance=options.acceptance)
+        rate = min(before * prefill.rate_per_s, after * decode.rate_per_s)
+        users = rate * traffic.output_tokens * decode.seconds / fleet.replicas
+        level = SteadyState(
+            users, rate * request_s / fleet.replicas, rate / fleet.replicas, decode.seconds, prefill.seconds, 0.0, 0.0
+        )
+        cost = whole * price_gpu(deployment, prices)
+        model_of = cast(StepModel, fleet.model)
+        load = rate * users_per_rate
+        made.append(Candidate(deployment, fleet.policy, model_of, load, whole // gpus, cost, level, fleet))
+    return made
+
+
+def _ratios(prefill_per_s: float, decode_per_s: float, demand_per_s: float) -> Iterator[tuple[int, int]]:
+    """List numbers of prefill and decode workers: small units, and one that carries all."""
+    balance = decode_per_s / prefill_per_s
+    for after in range(1, _MOST_OF_UNIT + 1):
+        yield max(1, math.floor(after * balance)), after
+        yield max(1, math.ceil(after * balance)), after
+    for before in range(1, _MOST_OF_UNIT + 1):
+        yield before, max(1, round(before / balance))
+    yield math.ceil(demand_per_s / prefill_per_s), math.ceil(demand_per_s / decode_per_s)
+
+
+def compare_split(
+    choices: Sequence[PlanChoice], confirmed: Sequence[ConfirmedPlan], traffic: Traffic
+) -> SplitText | None:
+    """Say whether the best plan with pools is better than the best without, and in how many draws of the model's
+    joint errors; None where one of both kinds carries the traffic under no load."""
+    asked = {id(each.choice): each.asked.p_slo for each in confirmed}
+    ranked = [*(each.choice for each in confirmed), *choices]
+    split = next((each for each in ranked if each.finalist.deployment.pools), None)
+    whole = next((each for each in ranked if not each.finalist.deployment.pools), None)
+    if split is None or whole is None:
+        return None
+    points = split.finalist.curve.points
+    broken = next((each for each in points if not each.holds(traffic.bounds)), points[-1])
+    return SplitText(
+        pays=ranked[0] is split,
+        probability=round(float(np.mean(split.regrets < whole.regrets)), 3),
+        equal=round(float(np.mean(split.regrets == whole.regrets)), 3),
+        split=_side(split, asked.get(id(split))),
+        whole=_side(whole, asked.get(id(whole))),
+        limit=broken.limit or "none",
+    )
+
+
+def _side(choice: PlanChoice, p_slo: float | None) -> SplitSide:
+    deployment = choice.finalist.deployment
+    return SplitSide(
+        deployment=deployment.name,
+        replicas=choice.replicas,
+        gpus=choice.replicas * deployment.gpus,
+        p_slo=round(choice.p_slo if p_slo is None else p_slo, 3),
+    )
