@@ -238,7 +238,13 @@ def handed_over(*, has_pools: bool = True, **known: Any) -> dict[str, Finding]:
     return found(rows(), server=ServerFigures(samples=5, restarts=0, **known), has_pools=has_pools)
 
 
-RESTARTED, ROUTED, LATE, CACHE, DIFFER = "engine_restarted", "engines_in_turns", "server_writes_late", "prefix_cache_helped", "transfers_differ"
+RESTARTED, ROUTED, LATE, CACHE, DIFFER = (
+    "engine_restarted",
+    "engines_in_turns",
+    "server_writes_late",
+    "prefix_cache_helped",
+    "transfers_differ",
+)
 CASES: list[Case] = [
     ("=", None, "", with_server),
     (RESTARTED, "error", "an engine restarted 2 times during the cell", lambda: with_server(2)),
@@ -261,7 +267,7 @@ CASES: list[Case] = [
     ("=", None, "", lambda: handed_over(has_pools=False, transferred_tokens=0)),
     ("=", None, "", lambda: handed_over(transferred_tokens=96 * 400)),
     (
-        DIFFER, "warning", "KV caches of 399 requests were handed from prefill to decode workers, and 400 were answered",
+        DIFFER, "warning", "KV caches of 399 requests were handed from prefill to decode workers, and 400 were",
         lambda: handed_over(transfers=399),
     ),
     (DIFFER, "warning", "KV caches of 0 prompt tokens", lambda: handed_over(transferred_tokens=0)),

@@ -9,11 +9,11 @@ import pytest
 from conftest import Loadstone
 from loadstone.analyse.compare.price import dollars_per_hour, parse_prices
 from loadstone.analyse.run_facts import run_facts
+from loadstone.catalogue import parse_deployment
 from loadstone.core.host import Host
 from loadstone.core.record import RunInfo
 from loadstone.core.settings import read_settings
 from loadstone.measure.simulated_server import start
-from loadstone.catalogue import parse_deployment
 
 POOLS = "llama-3.1-8b@prefill=2*(1xh100/tp1)+decode=1xh200/tp1"
 ASKED = ("--input", "64", "--output", "8", "--concurrency", "2", "--requests", "20", "--warmup", "2", "--json")
@@ -40,9 +40,7 @@ def test_a_measured_run_says_what_each_pool_gave(loadstone: Loadstone) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("prices", "dollars"), [("h100=2,h200=3", 7.0), ("h200=3", None), ("h100=2", None)]
-)
+@pytest.mark.parametrize(("prices", "dollars"), [("h100=2,h200=3", 7.0), ("h200=3", None), ("h100=2", None)])
 def test_pools_cost_what_each_ones_gpus_cost(prices: str, dollars: float | None) -> None:
     assert dollars_per_hour(run_facts(info(parse_deployment(POOLS).to_settings())), parse_prices(prices)) == dollars
 

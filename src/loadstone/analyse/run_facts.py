@@ -32,21 +32,13 @@ from loadstone.catalogue.engines import engine_title
 from loadstone.catalogue.find import gpu_title
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import Summary, mean_tokens
+from loadstone.core.summary import PoolFigures, Summary, mean_tokens
 from loadstone.engines.table import needs_gpu
 
 _LARGEST = 1 << 53
 """Whole numbers from here on count nothing of a run, and floats cannot hold them all."""
 _TOLD_AS_FACTS = ("max_model_len", "max_seq_len", "ctx_size", "prefix_caching")
 """Arguments of engines that a report has by other names."""
-
-
-class PoolFacts(msgspec.Struct, kw_only=True, frozen=True):
-    """The facts of one pool of a run's deployment: `gpus` of all its workers together."""
-
-    role: str
-    gpu: str | None
-    gpus: int
 
 
 class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
@@ -96,7 +88,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     stated: str | None = None
     hardware: Gpu | None = None
     own_model: str | None = None
-    pools: tuple[PoolFacts, ...] = ()
+    pools: tuple[PoolFigures, ...] = ()
 
     @property
     def label(self) -> str:
@@ -151,7 +143,7 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
     )
 
 
-def _pools(value: object) -> tuple[PoolFacts, ...]:
+def _pools(value: object) -> tuple[PoolFigures, ...]:
     """Read the pools of a deployment; none where a part is missing."""
     found = []
     for pool in map(mapping, value if isinstance(value, list) else ()):
@@ -160,7 +152,7 @@ def _pools(value: object) -> tuple[PoolFacts, ...]:
             return ()
         gpu = _described(pool.get("gpu"))
         name = gpu.name if gpu and gpu.given else gpu_name(_named(pool.get("gpu")))
-        found.append(PoolFacts(role=role, gpu=name, gpus=gpus * workers))
+        found.append(PoolFigures(role=role, gpu=name, gpus=gpus * workers))
     return tuple(found)
 
 

@@ -424,14 +424,14 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
 
 
 class PoolFigures(msgspec.Struct, kw_only=True, frozen=True):
-    """What a pool of a deployment gave in a cell: prompt tokens of one that prefills, answer tokens of one that
+    """Holds what a pool of a deployment gave in a cell: prompt tokens of one that prefills, answer tokens of one that
     decodes, over the window of CellSummary.lasting(); `gpus` of all its workers."""
 
     role: str
     gpu: str | None
     gpus: int
-    tokens_per_s: float | None
-    tokens_per_s_per_gpu: float | None
+    tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
 
 
 class DraftFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""Makes a deployment with pools the commands that start it: every rank of every worker, and the router before them."""
+"""Makes a deployment with pools the commands that start it: each rank of each worker, and the router before them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def launch_pools(deployment: Deployment, site: Site, route: Route | None = None)
     command = rules.router(front, sites, route)
     bare = msgspec.structs.replace(deployment, nodes=1, arguments=(), pools=())
     router = launch_command(bare, command, front)
-    launches = [each for each in (*made["prefill"], *made["decode"], router)]
+    launches = [*made["prefill"], *made["decode"], router]
     return PooledLaunch(
         engine=deployment.engine,
         url=router.url,

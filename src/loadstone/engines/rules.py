@@ -8,7 +8,7 @@ releases, kernels. A new release of an engine touches its file alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import msgspec

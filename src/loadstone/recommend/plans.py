@@ -268,15 +268,11 @@ def describe_split(split: SplitText | None) -> str:
     """Say whether splitting pays, with which probability, and what limits it; None: one kind carries nothing."""
     if split is None:
         return "splitting prefill and decode cannot be compared: plans of one of both kinds alone carry the traffic"
-    first, other = (split.split, split.whole) if split.pays else (split.whole, split.split)
-    verdict = "pays" if split.pays else "does not pay"
     full = f"; where it breaks, {_FULL[split.limit]}" if split.limit in _FULL else ""
-    plans = " against ".join(
-        f"{each.replicas} × {each.deployment} ({each.gpus} GPUs, P {each.p_slo:.0%})" for each in (first, other)
-    )
     return (
-        f"splitting prefill and decode {verdict}: {plans}; the split plan is better with a probability of "
-        f"{split.probability:.0%}, as good with {split.equal:.0%}{full}"
+        f"splitting prefill and decode {'pays' if split.pays else 'does not pay'}: {split.split} on "
+        f"{split.split_gpus} GPUs, {split.whole} on {split.whole_gpus}; the split plan is better with a probability "
+        f"of {split.probability:.0%}, as good with {split.equal:.0%}{full}"
     )
 
 
@@ -375,10 +371,13 @@ def next_measurement(
 
 
 def write_notes(
-    finalists: Sequence[SimulatedCandidate], options: RecommendOptions, measured: Sequence[MeasuredRun]
+    finalists: Sequence[SimulatedCandidate],
+    options: RecommendOptions,
+    measured: Sequence[MeasuredRun],
+    split: SplitText | None = None,
 ) -> list[str]:
     """Return sentences on what was assumed and learned."""
-    notes = []
+    notes = [describe_split(split)] if options.pools else []
     if not options.price:
         notes.append("no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)")
     if any(each.candidate.policy.speculative for each in finalists) and options.acceptance is None:

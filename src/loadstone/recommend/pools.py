@@ -26,11 +26,11 @@ from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.steady_state import SteadyState
 from loadstone.predict.step_time import StepModel
-from loadstone.recommend.candidates import Candidate, list_machines, price_gpu
+from loadstone.recommend.candidates import Candidate, Search, list_machines, price_gpu
 from loadstone.recommend.confirm import ConfirmedPlan
 from loadstone.recommend.decide import PlanChoice
 from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.result import SplitSide, SplitText
+from loadstone.recommend.result import SplitText
 from loadstone.recommend.traffic import Traffic
 
 _BEST_PREFILL, _BEST_DECODE, _OF_PAIR = 2, 3, 2
@@ -50,14 +50,14 @@ class _RatedWorker(NamedTuple):
     users: float = 0.0
 
 
-def search_pools(options: RecommendOptions, traffic: Traffic, prices: Prices) -> tuple[list[Candidate], int]:
-    """Return the pooled candidates, and how many pairs of workers were looked at."""
+def search_pools(found: Search, options: RecommendOptions, traffic: Traffic, prices: Prices) -> Search:
+    """Return what was found, with --pools also the candidates with pools."""
     kinds: dict[tuple[str, ...], list[Deployment]] = {}
-    for worker in list_machines(options):
+    for worker in list_machines(options) if options.pools else ():
         if worker.pp == 1 and worker.gpus < options.gpus_max and rules_of(worker).handover is not None:
             key = (worker.gpu.name, worker.engine, worker.weights_dtype, worker.kv_dtype)
             kinds.setdefault(key, []).append(worker)
-    candidates, pairs = [], 0
+    candidates, pairs = [*found.candidates], found.looked_at
     for workers in kinds.values():
         fleets = [(worker, fleet) for worker in workers if (fleet := _fleet(worker, options)) is not None]
         prefills = _best([_rate_prefill(*each, traffic) for each in fleets], _BEST_PREFILL)
@@ -65,7 +65,8 @@ def search_pools(options: RecommendOptions, traffic: Traffic, prices: Prices) ->
         for pair in product(prefills, decodes):
             pairs += 1
             candidates += _match(*pair, options, traffic, prices)
-    return sorted(candidates, key=lambda each: (each.cost, -each.load * each.replicas)), pairs
+    candidates.sort(key=lambda each: (each.cost, -each.load * each.replicas))
+    return found._replace(candidates=candidates, looked_at=pairs)
 
 
 def _fleet(worker: Deployment, options: RecommendOptions) -> Fleet | None:
@@ -91,9 +92,7 @@ def _rate_prefill(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedW
     bounds = [each for each in traffic.bounds if each.metric == "ttft"]
     for busy in _BUSY:
         queue_s = service_s / (2 * (1 - busy))
-        if all(
-            alone_s + queue_s * max(0.0, math.log(busy / (1 - each.quantile))) <= each.bound_s for each in bounds
-        ):
+        if all(alone_s + queue_s * max(0.0, math.log(busy / (1 - each.quantile))) <= each.bound_s for each in bounds):
             return _RatedWorker(worker, fleet.replicas * busy / service_s, alone_s + busy * queue_s)
     return None
 
@@ -167,7 +166,6 @@ def compare_split(
 ) -> SplitText | None:
     """Say whether the best plan with pools is better than the best without, and in how many draws of the model's
     joint errors; None where one of both kinds carries the traffic under no load."""
-    asked = {id(each.choice): each.asked.p_slo for each in confirmed}
     ranked = [*(each.choice for each in confirmed), *choices]
     split = next((each for each in ranked if each.finalist.deployment.pools), None)
     whole = next((each for each in ranked if not each.finalist.deployment.pools), None)
@@ -179,17 +177,9 @@ def compare_split(
         pays=ranked[0] is split,
         probability=round(float(np.mean(split.regrets < whole.regrets)), 3),
         equal=round(float(np.mean(split.regrets == whole.regrets)), 3),
-        split=_side(split, asked.get(id(split))),
-        whole=_side(whole, asked.get(id(whole))),
+        split=f"{split.replicas} × {split.finalist.name}",
+        whole=f"{whole.replicas} × {whole.finalist.name}",
+        split_gpus=split.replicas * split.finalist.deployment.gpus,
+        whole_gpus=whole.replicas * whole.finalist.deployment.gpus,
         limit=broken.limit or "none",
-    )
-
-
-def _side(choice: PlanChoice, p_slo: float | None) -> SplitSide:
-    deployment = choice.finalist.deployment
-    return SplitSide(
-        deployment=deployment.name,
-        replicas=choice.replicas,
-        gpus=choice.replicas * deployment.gpus,
-        p_slo=round(choice.p_slo if p_slo is None else p_slo, 3),
     )

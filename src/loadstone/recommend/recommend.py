@@ -24,7 +24,6 @@ from loadstone.recommend.plans import (
     chart_points,
     choose_by_gpu,
     describe_plan,
-    describe_split,
     explain_order,
     list_rejected,
     next_measurement,
@@ -48,11 +47,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     _check_prices(options, prices)
     begun_s = time.monotonic()
     show_progress("ranking deployments by closed form")
-    found = search(options, traffic, prices)
-    if options.pools:
-        pooled, pairs = search_pools(options, traffic, prices)
-        ranked = sorted([*found.candidates, *pooled], key=lambda each: (each.cost, -each.load * each.replicas))
-        found = found._replace(candidates=ranked, looked_at=found.looked_at + pairs)
+    found = search_pools(search(options, traffic, prices), options, traffic, prices)
     searched_s = time.monotonic()
     if not found.candidates:
         raise InputError(explain_refusal(found, options, traffic))
@@ -64,8 +59,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     finalists, refused = simulate_finalists(candidates, measured, traffic, options)
     refused += wrong
     simulated_s = time.monotonic()
-    choices = rank_choices(finalists, traffic, options)
-    paid = affordable(choices, traffic, options)
+    paid = affordable(choices := rank_choices(finalists, traffic, options), traffic, options)
     confirmed = confirm_plans(paid, traffic, options, learned=bool(measured))
     if options.seed:
         confirmed = show_with_seed(confirmed, traffic_of(options, options.seed), options, learned=bool(measured))
@@ -74,13 +68,12 @@ def recommend(options: RecommendOptions) -> Recommendation:
     judged = join_confirmed(choices, confirmed)
     asked = {each.choice.finalist.name for each in confirmed}
     best = _value_measurements(paid, finalists, traffic)
+    split = compare_split(paid, confirmed, traffic) if options.pools else None
     show_progress()
     decided_s = time.monotonic()
     if options.study is not None:
         write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
     trace = str(options.trace) if options.trace else None
-    split = compare_split(paid, confirmed, traffic) if options.pools else None
-    told = [describe_split(split)] if options.pools else []
     return Recommendation(
         model=finalists[0].deployment.model.name,
         traffic=TrafficText(traffic.kind, traffic.demand, traffic.input_tokens, traffic.output_tokens, trace),
@@ -91,11 +84,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
             next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
         ),
         study=str(options.study) if options.study is not None else None,
-        notes=[
-            *explain_order(shown, options),
-            *write_notes(finalists, options, measured),
-            *told,
-        ],
+        notes=[*explain_order(shown, options), *write_notes(finalists, options, measured, split)],
         split=split,
         finalists=chart_points(judged, asked, options, traffic),
         deployments_ranked=found.looked_at,

@@ -167,28 +167,22 @@ class FinalistPoint(msgspec.Struct, frozen=True):
     """Whether p_slo is of the asked load, simulated as for a plan; else of loads nearby."""
 
 
-class SplitSide(msgspec.Struct, frozen=True, kw_only=True):
-    """The best plan of one kind: with pools, or with one."""
-
-    deployment: str
-    replicas: int
-    gpus: int
-    p_slo: float
-
-
 class SplitText(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether prefill and decode in pools of their own pay: whether the first plan has them.
+    """Says whether prefill and decode in pools of their own pay: whether the first plan has them.
 
     probability  that the split plan is the better one, by its cost and what broken bounds cost, over the errors of
                  the model; `equal`: that it is as good
-    limit        what is full where it breaks its bounds: prefill, decode, link, none
+    split, whole the best plan with pools and without, with its GPUs
+    limit        what is full where the split one breaks its bounds: prefill, decode, link, none
     """
 
     pays: bool
     probability: float
     equal: float
-    split: SplitSide
-    whole: SplitSide
+    split: str
+    whole: str
+    split_gpus: int
+    whole_gpus: int
     limit: str
 
 

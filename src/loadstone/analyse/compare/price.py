@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from loadstone.analyse.run_facts import PoolFacts, RunFacts, gpu_name
+from loadstone.analyse.run_facts import RunFacts, gpu_name
 from loadstone.catalogue.find import find_node, gpu_names, match_gpu, nearest, node_names
 from loadstone.core.errors import InputError
 from loadstone.core.summary import Metrics, PoolFigures, Window
@@ -90,7 +90,7 @@ def dollars_per_hour(facts: RunFacts, prices: Prices) -> float | None:
     return each * facts.gpus if each is not None and facts.gpus else None
 
 
-def pool_dollars(pool: PoolFacts | PoolFigures, prices: Prices) -> float | None:
+def pool_dollars(pool: PoolFigures, prices: Prices) -> float | None:
     """Return the dollars per hour of a pool's GPUs; None where they have no price."""
     each = prices.get(key(pool.gpu)) if pool.gpu else None
     return None if each is None else each * pool.gpus

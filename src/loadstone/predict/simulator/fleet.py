@@ -63,8 +63,8 @@ class Fleet:
 
 
 class PrefillPool(NamedTuple):
-    """The engines that compute prompts for a fleet that decodes, the way of KV caches between them, and how the router
-    chooses workers."""
+    """The engines that compute prompts for a fleet that decodes, the way of KV caches between them, and how the
+    router chooses workers."""
 
     fleet: Fleet
     rules: Handover
@@ -118,9 +118,7 @@ def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -
     return Fleet(policy, model, deployment.dp * virtual, in_step=deployment.attention_dp)
 
 
-def _join(
-    deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet, *, route: Route | None
-) -> Fleet:
+def _join(deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet, *, route: Route | None) -> Fleet:
     """Make the fleet of both pools, from one worker of each. What of a cache's room is kept, and when, is the
     handover's, not the decode scheduler's own."""
     before, after = deployment.pools
