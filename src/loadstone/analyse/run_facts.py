@@ -150,9 +150,7 @@ def _pools(value: object) -> tuple[PoolFigures, ...]:
         gpus, workers, role = _whole(pool.get("gpus")), _whole(pool.get("workers")), _text(pool.get("role"))
         if role is None or not gpus or not workers or min(gpus, workers) < 0:
             return ()
-        gpu = _described(pool.get("gpu"))
-        name = gpu.name if gpu and gpu.given else gpu_name(_named(pool.get("gpu")))
-        found.append(PoolFigures(role=role, gpu=name, gpus=gpus * workers))
+        found.append(PoolFigures(role=role, gpu=gpu_name(_named(pool.get("gpu"))), gpus=gpus * workers))
     return tuple(found)
 
 

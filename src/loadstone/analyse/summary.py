@@ -155,12 +155,12 @@ def _measure_pools(facts: RunFacts, cell: CellSummary) -> list[PoolFigures]:
     window = cell.lasting()
     output, total = window.output_tokens_per_s, window.total_tokens_per_s
     rates = {"decode": output, "prefill": total - output if total is not None and output is not None else None}
-    known = [(pool, rates.get(pool.role)) for pool in facts.pools]
     return [
         msgspec.structs.replace(
             pool, tokens_per_s=rate, tokens_per_s_per_gpu=None if rate is None else rate / pool.gpus
         )
-        for pool, rate in known
+        for pool in facts.pools
+        for rate in [rates.get(pool.role)]
     ]
 
 

@@ -41,10 +41,6 @@ def launch(
     cache: Annotated[Path, option(_WHERE, "folder of models, mounted into the container")] = Path(
         "~/.cache/huggingface"
     ),
-    route: Annotated[
-        Literal["round-robin", "least-busy", "prefix"] | None,
-        option(_WHERE, "with pools: how the router chooses workers [default: its own way]"),
-    ] = None,
     dry_run: Annotated[bool, option(_WHERE, "print the command of each rank, and start nothing")] = False,
     json: Annotated[bool, option(_WHERE, "with --dry-run: print one JSON document on stdout")] = False,
 ) -> None:
@@ -71,10 +67,7 @@ def launch(
         argument=argument or (),
         env=env or (),
     )
-    parsed = parse_deployment(deployment)
-    if route is not None and not parsed.pools:
-        raise InputError("--route: is of the router between pools, and this deployment has one pool; leave it out")
-    made = launch_pools(parsed, site, route) if parsed.pools else launch_of(parsed, site)
+    made = (launch_pools if (parsed := parse_deployment(deployment)).pools else launch_of)(parsed, site)
     for note in made.notes:
         print(f"loadstone: {note}", file=sys.stderr)
     if json:

@@ -55,7 +55,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     arguments    of the engine's own command line, as (flag, value), passed as they are; value None: a flag alone
     environment  of the engine
     role         of a worker where prefill and decode have pools: its pool's, or `router`; `place`: its number among
-                 the workers of its node, `first_gpu`: where its GPUs begin there
+                 the workers of its node
     """
 
     model: str | None = None
@@ -74,7 +74,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     environment: tuple[tuple[str, str], ...] = ()
     role: Literal["prefill", "decode", "router"] | None = None
     place: int = 0
-    first_gpu: int = 0
 
     @property
     def address(self) -> str:

@@ -6,37 +6,26 @@ from collections.abc import Iterator
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment
-from loadstone.catalogue.deployment.pools import Role
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import launch_of, rules_of
 from loadstone.engines.handover import handover_of
-from loadstone.engines.launch import HERE, Launch, Site, launch_command
-from loadstone.engines.rules import Route
+from loadstone.engines.launch import ANYWHERE, HERE, Launch, Site, launch_command
 
 _ALL = "0.0.0.0"  # noqa: S104 - workers and router reach each other there, over nodes
 _PORT = 8000
 _FIRST_PORT = 101
 """From the router's port to that of a node's first worker."""
-_TRAY_GPUS = 4
-"""Of a Grace Blackwell rack, whose 18 trays are machines of their own."""
+_TRAY_GPUS = {"Grace Blackwell": 4, "Grace Blackwell Ultra": 4}
+"""Of a rack whose trays are machines of their own."""
 _VISIBLE = {"amd": "HIP_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
 
 
-class LaunchedPool(msgspec.Struct, frozen=True):
-    """Holds the workers of a pool ready to be started, each with its ranks."""
-
-    role: Role
-    workers: tuple[Launch, ...]
-
-
 class PooledLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds a deployment with pools ready to be started; printed as `loadstone launch --dry-run --json`. `url`: where
-    its router will answer."""
+    """Holds a deployment with pools ready to be started; printed as `loadstone launch --dry-run --json`. `pools`:
+    by role its workers, each with its ranks."""
 
-    engine: str
-    url: str
-    pools: tuple[LaunchedPool, ...]
+    pools: dict[str, list[Launch]]
     router: Launch
     notes: tuple[str, ...]
     files: dict[str, str]
@@ -45,89 +34,67 @@ class PooledLaunch(msgspec.Struct, frozen=True, kw_only=True):
     def shell_lines(self) -> list[str]:
         """Return a line for each rank of each pool, then the router's, each under a comment that says where."""
         lines = []
-        for pool in self.pools:
-            for number, worker in enumerate(pool.workers):
-                made = worker.shell_lines()
-                places = [rank.node for rank in worker.ranks]
-                places = places if len(made) > 1 else [", ".join(places)]
-                for place, line in zip(places, made, strict=True):
-                    lines += [f"# {pool.role} worker {number}, on {place}", line]
-        return [*lines, f"# router, on {self.router.ranks[0].node}", *self.router.shell_lines()]
+        for role, workers in (*self.pools.items(), ("router", [self.router])):
+            for number, worker in enumerate(workers):
+                made, places = worker.shell_lines(), [rank.node for rank in worker.ranks]
+                for place, line in zip(places if len(made) > 1 else [", ".join(places)], made, strict=True):
+                    lines += [f"# {role} {number}, on {place}", line]
+        return lines
 
 
-def launch_pools(deployment: Deployment, site: Site, route: Route | None = None) -> PooledLaunch:
+def launch_pools(deployment: Deployment, site: Site = ANYWHERE) -> PooledLaunch:
     """Return the commands that start a deployment with pools. `site`: its port is the router's, its nodes are those
     of all workers, prefill first; workers that fit share a node. Raises InputError where they cannot be started so.
     """
     handover_of(deployment)
-    port = site.port or _PORT
-    placed = list(_place(deployment))
-    hosts = placed[-1][2] + _hosts_of(placed[-1][0].worker)
+    placed = list(_place(deployment, site))
+    hosts = placed[-1][1] + placed[-1][0].nodes
     if site.nodes and len(site.nodes) != hosts:
         raise InputError(f"{len(site.nodes)} nodes are named, and the pools take {hosts}; name each")
-    addresses = site.nodes or tuple(f"node{i}" for i in range(hosts))
+    host, addresses = _ALL, site.nodes or tuple(f"node{i}" for i in range(hosts))
     if hosts == 1:
-        addresses = (HERE if site.host == _ALL else site.host,)
-    host = site.host if hosts == 1 else _ALL
-    made: dict[Role, list[Launch]] = {"prefill": [], "decode": []}
-    sites: list[Site] = []
-    for pool, place, first, gpu, visible in placed:
-        worker = msgspec.structs.replace(pool.worker, nodes=_hosts_of(pool.worker))
-        there = addresses[first : first + worker.nodes]
-        environment = (*((visible,) if visible else ()), *site.environment)
-        sites.append(
-            msgspec.structs.replace(
-                site, role=pool.role, place=place, first_gpu=gpu, nodes=there, host=host,
-                port=port + _FIRST_PORT + place, environment=environment,
-            )
-        )  # fmt: skip
-        made[pool.role].append(launch_of(worker, sites[-1]))
+        host, addresses = site.host, (HERE if site.host == _ALL else site.host,)
+    pools: dict[str, list[Launch]] = {"prefill": [], "decode": []}
+    sites = []
+    for worker, first, own in placed:
+        sites.append(msgspec.structs.replace(own, nodes=addresses[first : first + worker.nodes], host=host))
+        pools[str(own.role)].append(launch_of(worker, sites[-1]))
     rules = rules_of(deployment.pools[-1].worker)
     front = msgspec.structs.replace(
-        site, role="router", nodes=addresses[:1], host=host, port=port, arguments=(), environment=(),
+        site, role="router", nodes=addresses[:1], host=host, port=site.port or _PORT, arguments=(), environment=(),
         runtime=site.runtime if rules.router_in_image else None,
     )  # fmt: skip
-    command = rules.router(front, sites, route)
-    bare = msgspec.structs.replace(deployment, nodes=1, arguments=(), pools=())
-    router = launch_command(bare, command, front)
-    launches = [*made["prefill"], *made["decode"], router]
+    router = launch_command(
+        msgspec.structs.replace(deployment, nodes=1, arguments=(), pools=()), rules.router(front, sites), front
+    )
+    launches = [*pools["prefill"], *pools["decode"], router]
     return PooledLaunch(
-        engine=deployment.engine,
-        url=router.url,
-        pools=tuple(LaunchedPool(role, tuple(workers)) for role, workers in made.items()),
+        pools=pools,
         router=router,
         notes=tuple(dict.fromkeys(note for each in launches for note in each.notes)),
         files={name: text for each in launches for name, text in each.files.items()},
     )
 
 
-def _place(deployment: Deployment) -> Iterator[tuple[DeployedPool, int, int, int, tuple[str, str] | None]]:
-    """Yield of every worker its pool, its number among those of its node, its first node, its first GPU there, and
-    the variable that shows it its GPUs where the node has others."""
+def _place(deployment: Deployment, site: Site) -> Iterator[tuple[Deployment, int, Site]]:
+    """Yield every worker over the machines that it takes, the first of these, and the site's part there: a port, and
+    a variable that shows it its GPUs alone where there are others."""
     node, place, used, gpu = 0, 0, 0, deployment.pools[0].worker.gpu
     for pool in deployment.pools:
-        worker, hosts = pool.worker, _hosts_of(pool.worker)
-        room = 1 << 30 if worker.gpu.vendor == "any" else _gpus_of_host(worker)
+        kind = pool.worker.gpu
+        room = 1 << 30 if kind.vendor == "any" else _TRAY_GPUS.get(kind.architecture, kind.per_node)
+        hosts = max(pool.worker.nodes, -(-pool.worker.gpus // room))
+        worker = msgspec.structs.replace(pool.worker, nodes=hosts)
         for _ in range(pool.workers):
             if used and (worker.gpu != gpu or hosts > 1 or used + worker.gpus > room):
                 node, place, used = node + 1, 0, 0
-            gpu, name = worker.gpu, _VISIBLE.get(worker.gpu.vendor)
-            visible = None
-            if name and worker.gpus < room:
-                visible = name, ",".join(map(str, range(used, used + worker.gpus)))
-            yield pool, place, node, used, visible
-            place, used = place + 1, used + worker.gpus
-            if hosts > 1:
-                node, used = node + hosts - 1, room
-
-
-def _gpus_of_host(worker: Deployment) -> int:
-    rack = worker.gpu.architecture.startswith("Grace Blackwell")
-    return _TRAY_GPUS if rack else worker.gpu.per_node
-
-
-def _hosts_of(worker: Deployment) -> int:
-    """Count the machines of a worker: of a rack its trays."""
-    if worker.gpu.vendor == "any":
-        return worker.nodes
-    return max(worker.nodes, -(-worker.gpus // _gpus_of_host(worker)))
+            gpu, own = worker.gpu, site.environment
+            if worker.gpus < room and (name := _VISIBLE.get(gpu.vendor)):
+                own = ((name, ",".join(map(str, range(used, used + worker.gpus)))), *own)
+            port = (site.port or _PORT) + _FIRST_PORT + place
+            yield (
+                worker,
+                node,
+                msgspec.structs.replace(site, role=pool.role, place=place, port=port, environment=own),
+            )
+            node, place, used = node + hosts - 1, place + 1, room if hosts > 1 else used + worker.gpus

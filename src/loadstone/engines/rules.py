@@ -391,7 +391,7 @@ class EngineRules:
         engine = self.deployment.engine
         raise InputError(f"{engine} is not started from here; start it yourself, and give `bench` its URL")
 
-    def router(self, site: Site, workers: Sequence[Site], route: Route | None) -> Command:
+    def router(self, site: Site, workers: Sequence[Site]) -> Command:
         """Return the command line of the router before the `workers` of its pools. Raises InputError."""
         raise InputError(f"{self.deployment.engine} has no router between pools")
 

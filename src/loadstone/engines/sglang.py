@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from loadstone.catalogue.architecture.attention import LatentAttention
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
-from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Route, Scheduling
+from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import (
     GIB,
@@ -76,10 +76,6 @@ _OWN_FLAGS = (
 _KV_FLAGS = {"bf16": "bf16", "nvfp4": "nvfp4", "fp8_e5m2": "fp8_e5m2", "fp8": "fp8_e4m3"}
 _DIST_PORT = 20000
 _BOOTSTRAP_PORT = 8998
-ROUTER_POLICIES: dict[Route, str] = {
-    "round-robin": "round_robin", "least-busy": "power_of_two", "prefix": "cache_aware",
-}  # fmt: skip
-"""Its router's words, which vLLM's has too: the less busy of two that are drawn."""
 
 _WINDOWED = (
     "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
@@ -367,24 +363,21 @@ class Sglang(EngineRules):
     def _pool_flags(self, site: Site) -> Flags:
         """Return those of a worker of a pool: it waits for its peers at a port of its own, and DeepEP's kernels are
         those of its work."""
-        if site.role is None:
-            return []
-        deepep = self.deployment.argument("moe_a2a_backend") == "deepep"
-        mode = {"prefill": "normal", "decode": "low_latency"}[site.role] if deepep else None
-        bootstrap = _BOOTSTRAP_PORT + site.place if site.role == "prefill" else None
+        prefills, deepep = site.role == "prefill", self.deployment.argument("moe_a2a_backend") == "deepep"
         return [
             ("disaggregation-mode", site.role),
-            ("disaggregation-bootstrap-port", bootstrap),
-            ("deepep-mode", mode),
+            ("disaggregation-bootstrap-port", _BOOTSTRAP_PORT + site.place if prefills else None),
+            ("deepep-mode", ("normal" if prefills else "low_latency") if deepep and site.role else None),
         ]
 
-    def router(self, site: Site, workers: Sequence[Site], route: Route | None) -> Command:
-        """Return its own router (package sglang-router), which sends a request to both pools at once."""
+    def router(self, site: Site, workers: Sequence[Site]) -> Command:
+        """Return its own router (package sglang-router), which sends a request to both pools at once, each time to
+        the less busy of two workers."""
         program = ["python3", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
         for each in workers:
-            port = [str(_BOOTSTRAP_PORT + each.place)] if each.role == "prefill" else []
+            port = [str(_BOOTSTRAP_PORT + each.place)] * (each.role == "prefill")
             program += [f"--{each.role}", each.address, *port]
-        return Command(program, [("policy", route and ROUTER_POLICIES[route])])
+        return Command(program, [("policy", "power_of_two")])
 
     @property
     def _offload_flags(self) -> Flags:

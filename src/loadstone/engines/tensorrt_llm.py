@@ -24,7 +24,7 @@ from loadstone.engines.launch import (
     name_draft,
     over_one,
 )
-from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Route, Scheduling
+from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
 from loadstone.engines.sharding.limits import BatchLimits, Budget, count, fraction, memory_size, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
 from loadstone.engines.vllm import runtime_bytes
@@ -39,9 +39,6 @@ _NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
 _OWN_FLAGS = ("max_batch_size", "max_num_tokens")
 _KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "nvfp4": "nvfp4", "fp8": "fp8"}
 _SETTINGS_FILE, _ROUTER_FILE = "trtllm.yaml", "disagg.yaml"
-_ROUTERS: dict[Route, str] = {
-    "round-robin": "round_robin", "least-busy": "load_balancing", "prefix": "kv_cache_aware",
-}  # fmt: skip
 _UNREAD = ("neuralmagic", "redhatai")
 
 
@@ -175,13 +172,12 @@ class TensorrtLlm(EngineRules):
             program = ["trtllm-llmapi-launch", *program]
         return Command(program, flags, [], notes, files, underscores=True, tasks=tasks)
 
-    def router(self, site: Site, workers: Sequence[Site], route: Route | None) -> Command:
+    def router(self, site: Site, workers: Sequence[Site]) -> Command:
         """Return its orchestrator, `trtllm-serve disaggregated`, with its file."""
-        how = {} if route is None else {"router": {"type": _ROUTERS[route]}}
         settings: dict[str, Any] = {"hostname": site.host, "port": site.port}
         for role, key in (("prefill", "context_servers"), ("decode", "generation_servers")):
             urls = [each.address.removeprefix("http://") for each in workers if each.role == role]
-            settings[key] = {"num_instances": len(urls), "urls": urls, **how}
+            settings[key] = {"num_instances": len(urls), "urls": urls, "router": {"type": "load_balancing"}}
         files = ((_ROUTER_FILE, msgspec.yaml.encode(settings).decode()),)
         program = [site.program or "trtllm-serve", "disaggregated", "-c", _ROUTER_FILE]
         return Command(program, [], files=files, listening=())
@@ -203,9 +199,9 @@ class TensorrtLlm(EngineRules):
             cache["host_cache_size"] = int(host / deployment.gpus)
         settings: dict[str, Any] = {"kv_cache_config": cache} if cache else {}
         if site.role is not None:
-            longest = count(deployment, "max_model_len", "max_seq_len")
-            buffer = {} if longest is None else {"max_tokens_in_buffer": longest}
-            settings["cache_transceiver_config"] = {"backend": "DEFAULT", **buffer}
+            settings["cache_transceiver_config"] = {"backend": "DEFAULT"}
+            if (longest := count(deployment, "max_model_len", "max_seq_len")) is not None:
+                settings["cache_transceiver_config"]["max_tokens_in_buffer"] = longest
         if site.role == "prefill":  # its documentation asks for that of servers that compute prompts alone
             settings["disable_overlap_scheduler"] = True
         if deployment.attention_dp:

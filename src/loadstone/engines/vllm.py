@@ -13,8 +13,7 @@ from loadstone.catalogue.architecture.model import FullAttention, LatentAttentio
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
-from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Route, Scheduling
-from loadstone.engines.sglang import ROUTER_POLICIES
+from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, grouped
 from loadstone.engines.sharding.limits import GIB, BatchLimits, Budget, count, fraction, memory_size, switched
 from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
@@ -53,10 +52,10 @@ _OFFLOADS = {
 _STRUCTURED_OUTPUTS_SINCE, _ATTENTION_FLAG_SINCE = (0, 11), (0, 13)
 """Before, --guided-decoding-backend, and the variable VLLM_ATTENTION_BACKEND (its pull request 26315)."""
 _MASTER_PORT, _RPC_PORT = 29501, 13345
-_SIDE, _SIDE_PORT = "VLLM_NIXL_SIDE_CHANNEL", 5600
+_SIDE, _SIDE_PORT, _SIDE_PORTS = "VLLM_NIXL_SIDE_CHANNEL", 5600, 100
 _TRANSFERS = {
-    role: {"kv_connector": "NixlConnector", "kv_role": kv_role}
-    for role, kv_role in (("prefill", "kv_producer"), ("decode", "kv_consumer"))
+    "prefill": '{"kv_connector": "NixlConnector", "kv_role": "kv_producer"}',
+    "decode": '{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}',
 }
 """By pool; NIXL itself takes who sends from each request, as the router has it."""
 
@@ -299,7 +298,7 @@ class Vllm(EngineRules):
             ("no-enable-prefix-caching", prefixes is False),
             ("compilation-config", self._compilation),
             ("speculative-config", self._speculation),
-            ("kv-transfer-config", None if site.role is None else json.dumps(_TRANSFERS[site.role])),
+            ("kv-transfer-config", _TRANSFERS.get(site.role or "")),
             *self._offload_flags,
         ]
         ranks = deployment.moe_ranks if deployment.attention_dp else deployment.tp * deployment.dp
@@ -312,23 +311,21 @@ class Vllm(EngineRules):
         if self.version < _ATTENTION_FLAG_SINCE:
             renamed["attention-backend"] = ""
         env = (("VLLM_ATTENTION_BACKEND", backend),) if backend and "attention-backend" in renamed else ()
-        own_address = None
-        if site.role is not None:  # each rank of attention-DP adds its number to the port
-            env, own_address = (*env, (f"{_SIDE}_PORT", str(_SIDE_PORT + site.first_gpu))), f"{_SIDE}_HOST"
-        nodes = self._spell_nodes(site)
-        return Command(
-            program, flags, nodes, notes, entry=2, negates=True, renamed=renamed, env=env, own_address=own_address
+        command = Command(
+            program, flags, self._spell_nodes(site), notes, entry=2, negates=True, renamed=renamed, env=env
         )
+        if site.role is None:
+            return command
+        port = str(_SIDE_PORT + _SIDE_PORTS * site.place)  # each rank of attention-DP adds its number
+        return command._replace(env=(*env, (f"{_SIDE}_PORT", port)), own_address=f"{_SIDE}_HOST")
 
     router_in_image = False
 
-    def router(self, site: Site, workers: Sequence[Site], route: Route | None) -> Command:
+    def router(self, site: Site, workers: Sequence[Site]) -> Command:
         """Return vllm-router (a package of its own), which waits for the prefill worker's answer, and hands its
         transfer's parameters to the decode worker."""
-        program = ["vllm-router", "--vllm-pd-disaggregation"]
-        for each in workers:
-            program += [f"--{each.role}", each.address]
-        return Command(program, [("policy", route and ROUTER_POLICIES[route])])
+        urls = [word for each in workers for word in (f"--{each.role}", each.address)]
+        return Command(["vllm-router", "--vllm-pd-disaggregation", *urls], [("policy", "power_of_two")])
 
     @property
     def _offload_flags(self) -> Flags:

@@ -160,8 +160,7 @@ def simulate_load(candidate: Candidate, traffic: Traffic, load: float, replicas:
 def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
     """Count the replicas that are simulated side by side. In a closed loop the least busy takes what its neighbour
     would: each keeps its share, so one tells of all."""
-    alone = candidate.fleet is not None or candidate.deployment.dp > 1 or not traffic.is_open
-    return 1 if alone else min(replicas, _MOST_FLEET)
+    return 1 if candidate.fleet or candidate.deployment.dp > 1 or not traffic.is_open else min(replicas, _MOST_FLEET)
 
 
 def fleet_beside(candidate: Candidate, traffic: Traffic, size: int) -> Fleet:

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse.compare.price import per_million
+from loadstone.analyse.verdict.run import LIMITS
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.plan import Plan
@@ -252,28 +253,23 @@ def _tightest_bound(finalist: SimulatedCandidate, traffic: Traffic) -> str:
     parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
     whole_s = sum(part.seconds for part in parts)
     mostly = " and ".join(f"{part.seconds / whole_s:.0%} {part.name}" for part in parts[:2])
-    full = f"; {_FULL[broken.limit]}" if broken.limit in _FULL else ""
+    full = f"; {LIMITS[broken.limit]}" if broken.limit else ""
     return f"{name} breaks first{full}; a decode step of {batch} requests is {mostly}"
 
 
 _AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "arguments")
 
 
-_FULL = {
-    "prefill": "the prefill pool is full", "decode": "the decode pool has no room", "link": "the link is full",
-}  # fmt: skip
-
-
-def describe_split(split: SplitText | None) -> str:
-    """Say whether splitting pays, with which probability, and what limits it; None: one kind carries nothing."""
+def tell_split(split: SplitText | None, options: RecommendOptions) -> list[str]:
+    """Say with --pools whether splitting pays, with which probability, and what limits it; None: one kind of plan
+    alone carries the traffic."""
     if split is None:
-        return "splitting prefill and decode cannot be compared: plans of one of both kinds alone carry the traffic"
-    full = f"; where it breaks, {_FULL[split.limit]}" if split.limit in _FULL else ""
-    return (
-        f"splitting prefill and decode {'pays' if split.pays else 'does not pay'}: {split.split} on "
-        f"{split.split_gpus} GPUs, {split.whole} on {split.whole_gpus}; the split plan is better with a probability "
-        f"of {split.probability:.0%}, as good with {split.equal:.0%}{full}"
-    )
+        return ["plans with pools and without cannot be compared: one kind alone holds the bounds"] * options.pools
+    return [
+        f"splitting prefill and decode {'pays' if split.pays else 'does not pay'}: {split.split}, {split.whole}; the "
+        f"split plan is better with a probability of {split.probability:.0%}, as good with {split.equal:.0%}; where "
+        f"it breaks, {LIMITS[split.limit]}"
+    ]
 
 
 def _best_change(candidate: Candidate, found: Search) -> str:
@@ -371,13 +367,10 @@ def next_measurement(
 
 
 def write_notes(
-    finalists: Sequence[SimulatedCandidate],
-    options: RecommendOptions,
-    measured: Sequence[MeasuredRun],
-    split: SplitText | None = None,
+    finalists: Sequence[SimulatedCandidate], options: RecommendOptions, measured: Sequence[MeasuredRun]
 ) -> list[str]:
     """Return sentences on what was assumed and learned."""
-    notes = [describe_split(split)] if options.pools else []
+    notes = []
     if not options.price:
         notes.append("no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)")
     if any(each.candidate.policy.speculative for each in finalists) and options.acceptance is None:

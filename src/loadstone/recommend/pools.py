@@ -33,21 +33,20 @@ from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.result import SplitText
 from loadstone.recommend.traffic import Traffic
 
-_BEST_PREFILL, _BEST_DECODE, _OF_PAIR = 2, 3, 2
-_MOST_OF_UNIT = 4
-"""Decode workers of the smallest unit whose ratio is tried; a replica of the plan is such a unit."""
+_BEST_PREFILL, _BEST_DECODE, _OF_PAIR, _MOST_OF_UNIT = 2, 3, 2, 4
+"""Kinds of workers of each role that are put together, ratios of each pair that are kept, and workers of one role in
+the largest unit whose ratio is tried; a replica of the plan is such a unit."""
 _BUSY = (0.9, 0.8, 0.7, 0.6, 0.5, 0.35, 0.2)
 _FILLED = (0.92, 0.75, 0.6, 0.45, 0.3, 0.2, 0.12, 0.06, 0.03)
 
 
 class _RatedWorker(NamedTuple):
     """A worker of either role: requests/s that it carries within the bounds, and the seconds that a request has
-    there: TTFT of prefill, TPOT of decode. `users`: requests that each scheduler decodes at once."""
+    there: TTFT of prefill, TPOT of decode."""
 
     worker: Deployment
     rate_per_s: float
     seconds: float
-    users: float = 0.0
 
 
 def search_pools(found: Search, options: RecommendOptions, traffic: Traffic, prices: Prices) -> Search:
@@ -55,8 +54,9 @@ def search_pools(found: Search, options: RecommendOptions, traffic: Traffic, pri
     kinds: dict[tuple[str, ...], list[Deployment]] = {}
     for worker in list_machines(options) if options.pools else ():
         if worker.pp == 1 and worker.gpus < options.gpus_max and rules_of(worker).handover is not None:
-            key = (worker.gpu.name, worker.engine, worker.weights_dtype, worker.kv_dtype)
-            kinds.setdefault(key, []).append(worker)
+            kinds.setdefault((worker.gpu.name, worker.engine, worker.weights_dtype, worker.kv_dtype), []).append(
+                worker
+            )
     candidates, pairs = [*found.candidates], found.looked_at
     for workers in kinds.values():
         fleets = [(worker, fleet) for worker in workers if (fleet := _fleet(worker, options)) is not None]
@@ -77,8 +77,7 @@ def _fleet(worker: Deployment, options: RecommendOptions) -> Fleet | None:
 
 
 def _best(rated: Sequence[_RatedWorker | None], most: int) -> list[_RatedWorker]:
-    known = [each for each in rated if each is not None]
-    return sorted(known, key=lambda each: -each.rate_per_s / each.worker.gpus)[:most]
+    return sorted(filter(None, rated), key=lambda each: -each.rate_per_s / each.worker.gpus)[:most]
 
 
 def _rate_prefill(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedWorker | None:
@@ -86,8 +85,7 @@ def _rate_prefill(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedW
     new = max(1, round(traffic.input_tokens - traffic.cached_tokens))
     if traffic.longest_tokens > fleet.policy.longest_tokens:
         return None
-    alone_s, _ = prompts_s(fleet, new, 1)
-    together_s, together = prompts_s(fleet, new)
+    (alone_s, _), (together_s, together) = prompts_s(fleet, new, 1), prompts_s(fleet, new)
     service_s = together_s / together
     bounds = [each for each in traffic.bounds if each.metric == "ttft"]
     for busy in _BUSY:
@@ -100,21 +98,16 @@ def _rate_prefill(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedW
 def _rate_decode(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedWorker | None:
     """Rate a worker as one that decodes; None where it misses the bounds with a few requests, or has no room."""
     prompt, answer = round(traffic.input_tokens), max(1, round(traffic.output_tokens))
-    rules = rules_of(worker).handover
+    rules, times = rules_of(worker).handover, {"tpot": 1.0, "itl": 1.0, "e2e": float(answer)}
     assert rules is not None  # noqa: S101
     most = most_users(fleet, rules, prompt, answer)
     if traffic.longest_tokens + (rules.spare_tokens or 0) > fleet.policy.kv_tokens:
         return None
     for filled in _FILLED:
-        users = max(1, int(filled * most))
-        tpot_s = decode_tpot_s(fleet, users, prompt, answer)
-        if all(tpot_s * _times(each.metric, answer) <= each.bound_s for each in traffic.bounds):
-            return _RatedWorker(worker, fleet.replicas * users / (answer * tpot_s), tpot_s, users)
+        tpot_s = decode_tpot_s(fleet, users := max(1, int(filled * most)), prompt, answer)
+        if all(tpot_s * times.get(each.metric, 0.0) <= each.bound_s for each in traffic.bounds):
+            return _RatedWorker(worker, fleet.replicas * users / (answer * tpot_s), tpot_s)
     return None
-
-
-def _times(metric: str, answer: int) -> float:
-    return {"tpot": 1.0, "itl": 1.0, "e2e": float(answer)}.get(metric, 0.0)
 
 
 def _match(
@@ -123,42 +116,41 @@ def _match(
     """Return the cheapest deployments of a pair, in ratios near to that which balances them."""
     request_s = prefill.seconds + traffic.output_tokens * decode.seconds
     users_per_rate = 1.0 if traffic.is_open else request_s
-    found: list[tuple[int, int, int, int]] = []
+    found = []
     for before, after in set(_ratios(prefill.rate_per_s, decode.rate_per_s, traffic.demand / users_per_rate)):
         gpus = before * prefill.worker.gpus + after * decode.worker.gpus
         rate = min(before * prefill.rate_per_s, after * decode.rate_per_s)
         replicas = math.ceil(traffic.demand / (rate * users_per_rate) * (1 - 1e-9))
-        if replicas * gpus <= options.gpus_max:
-            found.append((replicas * gpus, gpus, before, after))
+        found += [(replicas * gpus, replicas, before, after, rate)] * (replicas * gpus <= options.gpus_max)
     made = []
-    for whole, gpus, before, after in sorted(found)[:_OF_PAIR]:
+    for gpus, replicas, before, after, rate in sorted(found)[:_OF_PAIR]:
         pools = (DeployedPool("prefill", before, prefill.worker), DeployedPool("decode", after, decode.worker))
-        model = prefill.worker.name.rpartition("@")[0]
-        deployment = parse_deployment(f"{model}@{'+'.join(pool.name for pool in pools)}")
+        deployment = parse_deployment(
+            f"{prefill.worker.name.rpartition('@')[0]}@{'+'.join(each.name for each in pools)}"
+        )
         if handover_problem(deployment) is not None:
             continue
         fleet = fleet_of(deployment, acceptance=options.acceptance)
-        rate = min(before * prefill.rate_per_s, after * decode.rate_per_s)
-        users = rate * traffic.output_tokens * decode.seconds / fleet.replicas
-        level = SteadyState(
-            users, rate * request_s / fleet.replicas, rate / fleet.replicas, decode.seconds, prefill.seconds, 0.0, 0.0
-        )
-        cost = whole * price_gpu(deployment, prices)
-        model_of = cast(StepModel, fleet.model)
-        load = rate * users_per_rate
-        made.append(Candidate(deployment, fleet.policy, model_of, load, whole // gpus, cost, level, fleet))
+        each_s, steps = rate / fleet.replicas, cast(StepModel, fleet.model)
+        users = each_s * traffic.output_tokens * decode.seconds
+        level = SteadyState(users, each_s * request_s, each_s, decode.seconds, prefill.seconds, 0.0, 0.0)
+        load, cost = rate * users_per_rate, gpus * price_gpu(deployment, prices)
+        made.append(Candidate(deployment, fleet.policy, steps, load, replicas, cost, level, fleet))
     return made
 
 
 def _ratios(prefill_per_s: float, decode_per_s: float, demand_per_s: float) -> Iterator[tuple[int, int]]:
     """List numbers of prefill and decode workers: small units, and one that carries all."""
     balance = decode_per_s / prefill_per_s
-    for after in range(1, _MOST_OF_UNIT + 1):
-        yield max(1, math.floor(after * balance)), after
-        yield max(1, math.ceil(after * balance)), after
-    for before in range(1, _MOST_OF_UNIT + 1):
-        yield before, max(1, round(before / balance))
+    for count in range(1, _MOST_OF_UNIT + 1):
+        yield max(1, math.floor(count * balance)), count
+        yield max(1, math.ceil(count * balance)), count
+        yield count, max(1, round(count / balance))
     yield math.ceil(demand_per_s / prefill_per_s), math.ceil(demand_per_s / decode_per_s)
+
+
+def _name(choice: PlanChoice) -> str:
+    return f"{choice.replicas} × {choice.finalist.name} ({choice.replicas * choice.finalist.deployment.gpus} GPUs)"
 
 
 def compare_split(
@@ -177,9 +169,7 @@ def compare_split(
         pays=ranked[0] is split,
         probability=round(float(np.mean(split.regrets < whole.regrets)), 3),
         equal=round(float(np.mean(split.regrets == whole.regrets)), 3),
-        split=f"{split.replicas} × {split.finalist.name}",
-        whole=f"{whole.replicas} × {whole.finalist.name}",
-        split_gpus=split.replicas * split.finalist.deployment.gpus,
-        whole_gpus=whole.replicas * whole.finalist.deployment.gpus,
+        split=_name(split),
+        whole=_name(whole),
         limit=broken.limit or "none",
     )

@@ -181,8 +181,6 @@ class SplitText(msgspec.Struct, frozen=True, kw_only=True):
     equal: float
     split: str
     whole: str
-    split_gpus: int
-    whole_gpus: int
     limit: str
 
 

@@ -11,7 +11,6 @@ from loadstone.analyse.compare.price import Prices
 from loadstone.analyse.verdict.run import describe_network_guess
 from loadstone.core.errors import InputError
 from loadstone.engines import launch_of
-from loadstone.engines.launch import ANYWHERE
 from loadstone.engines.pooled_launch import launch_pools
 from loadstone.predict.sizing.check import contradictions
 from loadstone.recommend.candidates import Candidate, make_candidate
@@ -27,7 +26,7 @@ def describe_start(
 ) -> dict[str, Any]:
     """Return the fields of a DeploymentPlan about its launch."""
     deployment = candidate.deployment
-    made = launch_pools(deployment, ANYWHERE) if deployment.pools else launch_of(deployment)
+    made = launch_pools(deployment) if deployment.pools else launch_of(deployment)
     warnings = list(made.notes)
     if (deployment.weights_dtype, deployment.kv_dtype) not in published_precisions(candidate.worker):
         what = f"weights in {deployment.weights_dtype} with a KV cache in {deployment.kv_dtype}"

@@ -25,9 +25,10 @@ def write_study(
     import yaml  # type: ignore[import-untyped]
 
     planned = []
-    deployments = [text for text in deployments if not has_pools(text)]
-    if not deployments:
-        raise InputError("--study: all plans have pools, which a study does not start; measure them with bench")
+    if any(map(has_pools, deployments)):
+        raise InputError(
+            "--study: a plan has pools, which a study does not start; measure it with bench --deployment"
+        )
     for text in deployments:
         model, where, rest = split_deployment(text)  # the model with the precision of its weights
         parts = rest.split(",")

@@ -74,13 +74,12 @@ def engine(cell: JudgedCell) -> Iterator[Finding]:
 def transfers(cell: JudgedCell) -> Iterator[Finding]:
     """Tell where prefill workers handed over fewer KV caches than there were answers: one side served some alone."""
     server, ok = cell.server, cell.requests.completed
-    if server is None or not cell.has_pools or not ok.any():
+    if server is None or not cell.has_pools:
         return
-    prompts = cell.requests.input_tokens[ok]
-    asked, there, what, missed = float(ok.sum()), server.transfers, "requests", 0.0
-    if there is None and server.transferred_tokens is not None and not np.isnan(prompts).any():
-        asked, there, what = float(prompts.sum()), server.transferred_tokens, "prompt tokens"
-        missed = thresholds.NOT_HANDED_OVER_SHARE
+    there, asked, what = server.transfers, float(ok.sum()), "requests"
+    if there is None:  # an engine counts either
+        there, asked, what = server.transferred_tokens, float(cell.requests.input_tokens[ok].sum()), "prompt tokens"
+    missed = thresholds.NOT_HANDED_OVER_SHARE if server.transfers is None else 0.0
     if there is not None and there < (1 - missed) * asked:
         yield finding(
             "transfers_differ",

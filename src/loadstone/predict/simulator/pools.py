@@ -323,9 +323,7 @@ class Pools:
         if self._route == "prefix":
             found = [max(rank.cached_blocks(request.sequence) for rank in each.ranks) for each in self._prefill]
         worker = request.prefiller = self._choose(self._prefill, self._route, found)
-        if found is not None:
-            found = [rank.cached_blocks(request.sequence) for rank in worker.ranks]
-        rank = request.prefill = self._choose(worker.ranks, self._route, found)
+        rank = request.prefill = self._choose(worker.ranks, self._route)
         worker.load += 1
         rank.load += 1
         rank.queue.append(request)

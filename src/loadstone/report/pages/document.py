@@ -12,7 +12,6 @@ from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, list_prices, per_million, pool_dollars, without_price
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
-from loadstone.core.summary import PoolFigures
 from loadstone.core.units import show_seconds
 from loadstone.core.version import __version__
 from loadstone.report.charts.bands import spread
@@ -178,7 +177,11 @@ class Report(msgspec.Struct, kw_only=True):
                 "dollars_per_hour": point.dollars_per_hour,
                 "dollars_per_million_output_tokens": _price(point.dollars_output),
                 "dollars_per_million_total_tokens": _price(point.dollars_total),
-                "pools": [_pool_price(pool, Prices(self.prices)) for pool in point.cells[0].pools],
+                "pools": [
+                    {"role": pool.role, "dollars_per_hour": (dollars := pool_dollars(pool, Prices(self.prices)))}
+                    | {"dollars_per_million_tokens": per_million(dollars, pool.tokens_per_s)}
+                    for pool in point.cells[0].pools
+                ],
                 "list_prices": list_prices(point.dollars_input.value) if point.dollars_input else None,
             }
             for point in self.points
@@ -192,13 +195,6 @@ class Report(msgspec.Struct, kw_only=True):
         figures = self.pictures.figures
         every = [(key, title, [f for f in figures if f.section == key]) for key, title in SECTIONS.items()]
         return [section for section in every if section[2]]
-
-
-def _pool_price(pool: PoolFigures, prices: Prices) -> dict[str, object]:
-    """Return what a pool's GPUs cost, and a million of its tokens: input of prefill, output of decode."""
-    dollars = pool_dollars(pool, prices)
-    per_token = per_million(dollars, pool.tokens_per_s)
-    return {"role": pool.role, "dollars_per_hour": dollars, "dollars_per_million_tokens": per_token}
 
 
 def _price(stat: Estimate | None) -> dict[str, object] | None:

@@ -469,11 +469,11 @@ def show_drafts(cell: CellSummary) -> str:
 def _show_pools(cell: CellSummary) -> str:
     """Say what each pool gave, and a GPU of it."""
     parts = [
-        f"{pool.role} {show_number(pool.tokens_per_s)} {'input' if pool.role == 'prefill' else 'output'} tok/s on "
-        f"{pool.gpus}×{pool.gpu or 'GPU'} ({show_number(pool.tokens_per_s_per_gpu)} a GPU)"
+        f"{pool.role} {show_number(pool.tokens_per_s)} tok/s on {pool.gpus}×{pool.gpu or 'GPU'} "
+        f"({show_number(pool.tokens_per_s_per_gpu)} a GPU)"
         for pool in cell.pools
     ]
-    return f"{_name_load(cell)}: {', '.join(parts)}" if parts else ""
+    return f"{_name_load(cell)}: input by {parts[0]}, output by {parts[-1]}" if parts else ""
 
 
 def _since(cells: Sequence[CellSummary]) -> str:
