@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from asked import plans, small_options
 from loadstone.analyse.compare.price import Prices
+from loadstone.core.errors import InputError
 from loadstone.engines.handover import handover_problem
 from loadstone.predict.pool_rates import pool_rates
 from loadstone.recommend.candidates import Search
@@ -66,3 +68,9 @@ def test_it_says_whether_splitting_pays(more: dict[str, object]) -> None:
     for plan in document.plans:
         assert ("prefill=" in plan.deployment) == any("sglang_router" in line for line in plan.launch)
     assert plans(**ASKED | {"engine": "sglang", "gpus_max": 16, "pools": False}).split is None
+
+
+def test_a_study_starts_no_pools(tmp_path: Path) -> None:
+    options = small_options(**ASKED | {"study": tmp_path / "study.yaml"})
+    with pytest.raises(InputError, match="--study: a study starts no pools"):
+        search_pools(NOTHING, options, traffic_of(options), Prices())

@@ -34,7 +34,6 @@ from loadstone.recommend.result import (
     MeasureNext,
     Rejected,
     Span,
-    SplitText,
 )
 from loadstone.recommend.start import describe_start
 from loadstone.recommend.traffic import Traffic, replayed
@@ -258,18 +257,6 @@ def _tightest_bound(finalist: SimulatedCandidate, traffic: Traffic) -> str:
 
 
 _AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "arguments")
-
-
-def tell_split(split: SplitText | None, options: RecommendOptions) -> list[str]:
-    """Say with --pools whether splitting pays, with which probability, and what limits it; None: one kind of plan
-    alone carries the traffic."""
-    if split is None:
-        return ["plans with pools and without cannot be compared: one kind alone holds the bounds"] * options.pools
-    return [
-        f"splitting prefill and decode {'pays' if split.pays else 'does not pay'}: {split.split}, {split.whole}; the "
-        f"split plan is better with a probability of {split.probability:.0%}, as good with {split.equal:.0%}; where "
-        f"it breaks, {LIMITS[split.limit]}"
-    ]
 
 
 def _best_change(candidate: Candidate, found: Search) -> str:

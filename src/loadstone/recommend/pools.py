@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from loadstone.analyse.compare.price import Prices
+from loadstone.analyse.verdict.run import LIMITS
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment
 from loadstone.core.errors import InputError
@@ -50,7 +51,9 @@ class _RatedWorker(NamedTuple):
 
 
 def search_pools(found: Search, options: RecommendOptions, traffic: Traffic, prices: Prices) -> Search:
-    """Return what was found, with --pools also the candidates with pools."""
+    """Return what was found, with --pools also the candidates with pools. Raises InputError with --study."""
+    if options.pools and options.study:
+        raise InputError("--study: a study starts no pools; leave --pools or --study out")
     kinds: dict[tuple[str, ...], list[Deployment]] = {}
     for worker in list_machines(options) if options.pools else ():
         if worker.pp == 1 and worker.gpus < options.gpus_max and rules_of(worker).handover is not None:
@@ -173,3 +176,15 @@ def compare_split(
         whole=_name(whole),
         limit=broken.limit or "none",
     )
+
+
+def tell_split(split: SplitText | None, options: RecommendOptions) -> list[str]:
+    """Say with --pools whether splitting pays, with which probability, and what limits it; None: one kind of plan
+    alone carries the traffic."""
+    if split is None:
+        return ["plans with pools and without cannot be compared: one kind alone holds the bounds"] * options.pools
+    return [
+        f"splitting prefill and decode {'pays' if split.pays else 'does not pay'}: {split.split}, {split.whole}; the "
+        f"split plan is better with a probability of {split.probability:.0%}, as good with {split.equal:.0%}; where "
+        f"it breaks, {LIMITS[split.limit]}"
+    ]

@@ -27,10 +27,9 @@ from loadstone.recommend.plans import (
     explain_order,
     list_rejected,
     next_measurement,
-    tell_split,
     write_notes,
 )
-from loadstone.recommend.pools import compare_split, search_pools
+from loadstone.recommend.pools import compare_split, search_pools, tell_split
 from loadstone.recommend.progress import show_progress
 from loadstone.recommend.refusal import explain_refusal
 from loadstone.recommend.result import BoundText, Recommendation, TrafficText
@@ -85,11 +84,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
             next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
         ),
         study=str(options.study) if options.study is not None else None,
-        notes=[
-            *explain_order(shown, options),
-            *write_notes(finalists, options, measured),
-            *tell_split(split, options),
-        ],
+        notes=explain_order(shown, options) + write_notes(finalists, options, measured) + tell_split(split, options),
         split=split,
         finalists=chart_points(judged, asked, options, traffic),
         deployments_ranked=found.looked_at,

@@ -7,9 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from loadstone.catalogue.deployment.pools import has_pools
 from loadstone.catalogue.deployment.shorthand import split_deployment
-from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.traffic import Traffic, replayed
@@ -25,10 +23,6 @@ def write_study(
     import yaml  # type: ignore[import-untyped]
 
     planned = []
-    if any(map(has_pools, deployments)):
-        raise InputError(
-            "--study: a plan has pools, which a study does not start; measure it with bench --deployment"
-        )
     for text in deployments:
         model, where, rest = split_deployment(text)  # the model with the precision of its weights
         parts = rest.split(",")
