@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding, finding_row
-from loadstone.core.plan import Plan
+from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Source
 from loadstone.core.settings import PredictionBasis
 from loadstone.core.summary import Finding, Roofline, SessionNumbers
@@ -65,6 +65,8 @@ def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> list[Findi
                 "and were lengthened to that",
             )
         )
+    if info.source == "simulated" and (plan.phase == CHECK).any():
+        findings.append(finding("answers_simulated", "graded prompts take their time here, and are not graded"))
     if doubts:
         evidence = f"the server may not be the deployment that was stated: {'; '.join(doubts)}"
         findings.append(finding("deployment_doubted", evidence))
@@ -142,7 +144,7 @@ def session_findings(plan: Plan, numbers: SessionNumbers | None) -> list[Finding
     if (left := numbers.sessions - numbers.finished) > 0:
         why = f", {numbers.failed:,} of them by a call that failed" if numbers.failed else ""
         evidence = f"{left:,} of {numbers.sessions:,} sessions did not end{why}; time per task is of the others"
-        found.append(finding("sessions_unfinished" + ".failed" * bool(numbers.failed), evidence))
+        found.append(finding("sessions_unfinished.failed" if numbers.failed else "sessions_unfinished", evidence))
     if not plan.graph.live:
         evidence = "each call's prompt holds the recorded answers to those before, whatever the server answered"
         found.append(finding("recorded_answers", evidence))
