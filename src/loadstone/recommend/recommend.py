@@ -30,6 +30,7 @@ from loadstone.recommend.plans import (
     next_measurement,
     write_notes,
 )
+from loadstone.recommend.pools import compare_split, search_pools, tell_split
 from loadstone.recommend.progress import show_progress
 from loadstone.recommend.refusal import explain_refusal
 from loadstone.recommend.result import BoundText, Recommendation, TrafficText
@@ -42,12 +43,12 @@ def recommend(options: RecommendOptions) -> Recommendation:
     """Choose what to deploy. Raises InputError: names that mean nothing; nothing that carries the traffic, with the
     nearest that would."""
     check_limits(options)
-    traffic = traffic_of(options, max_tokens=context_of(options))
+    traffic = _draw(options)
     prices = parse_prices(options.price) if options.price else Prices()
     _check_prices(options, prices)
     begun_s = time.monotonic()
     show_progress("ranking deployments by closed form")
-    found = search(options, traffic, prices)
+    found = search_pools(search(options, traffic, prices), options, traffic, prices)
     searched_s = time.monotonic()
     if not found.candidates:
         raise InputError(explain_refusal(found, options, traffic))
@@ -59,17 +60,16 @@ def recommend(options: RecommendOptions) -> Recommendation:
     finalists, refused = simulate_finalists(candidates, measured, traffic, options)
     refused += wrong
     simulated_s = time.monotonic()
-    choices = rank_choices(finalists, traffic, options)
-    paid = affordable(choices, traffic, options)
+    paid = affordable(choices := rank_choices(finalists, traffic, options), traffic, options)
     confirmed = confirm_plans(paid, traffic, options, learned=bool(measured))
     if options.seed:
-        redrawn = traffic_of(options, options.seed, context_of(options))
-        confirmed = show_with_seed(confirmed, redrawn, options, learned=bool(measured))
+        confirmed = show_with_seed(confirmed, _draw(options, options.seed), options, learned=bool(measured))
     shown = confirmed[: options.plans]
     plans = [describe_plan(each, options, traffic, found, measured) for each in shown]
     judged, asked = join_confirmed(choices, confirmed), {each.choice.finalist.name for each in confirmed}
     best = _value_measurements(paid, finalists, traffic)
-    host_memory = weigh_host_memory(shown[0].choice, options, traffic, prices)
+    notes = explain_order(shown, options) + write_notes(finalists, options, measured) + _note_context(traffic)
+    split = compare_split(paid, confirmed, traffic) if options.pools else None
     show_progress()
     decided_s = time.monotonic()
     if options.study is not None:
@@ -84,13 +84,14 @@ def recommend(options: RecommendOptions) -> Recommendation:
             next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
         ),
         study=str(options.study) if options.study is not None else None,
-        notes=[*explain_order(shown, options), *write_notes(finalists, options, measured), *_note_context(traffic)],
+        notes=notes + tell_split(split, options),
+        split=split,
         finalists=chart_points(judged, asked, options, traffic),
         deployments_ranked=found.looked_at,
         confidence=options.confidence,
         objective=options.objective,
         holds=plans[0].p_slo >= options.confidence,
-        host_memory=host_memory,
+        host_memory=weigh_host_memory(shown[0].choice, options, traffic, prices),
         by_gpu=choose_by_gpu(confirmed, [*found.refused, *refused], options),
         seconds={
             "ranking": round(searched_s - begun_s, 3),
@@ -98,6 +99,10 @@ def recommend(options: RecommendOptions) -> Recommendation:
             "deciding": round(decided_s - simulated_s, 3),
         },
     )
+
+
+def _draw(options: RecommendOptions, seed: int | None = None) -> Traffic:
+    return traffic_of(options, seed, context_of(options))
 
 
 def _describe_traffic(options: RecommendOptions, traffic: Traffic) -> TrafficText:

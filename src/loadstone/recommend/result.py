@@ -200,6 +200,23 @@ class FinalistPoint(msgspec.Struct, frozen=True):
     """Whether p_slo is of the asked load, simulated as for a plan; else of loads nearby."""
 
 
+class SplitText(msgspec.Struct, frozen=True, kw_only=True):
+    """Says whether prefill and decode in pools of their own pay: whether the first plan has them.
+
+    probability  that the split plan is the better one, by its cost and what broken bounds cost, over the errors of
+                 the model; `equal`: that it is as good
+    split, whole the best plan with pools and without, with its GPUs
+    limit        what is full where the split one breaks its bounds: prefill, decode, link, none
+    """
+
+    pays: bool
+    probability: float
+    equal: float
+    split: str
+    whole: str
+    limit: str
+
+
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     traffic: TrafficText
@@ -219,4 +236,6 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     by_gpu: list[GpuChoice] = []
     host_memory: HostMemory | None = None
     """Where the traffic is sessions."""
+    split: SplitText | None = None
+    """With --pools."""
     schema: int = SCHEMA

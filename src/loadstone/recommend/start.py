@@ -11,6 +11,7 @@ from loadstone.analyse.compare.price import Prices
 from loadstone.analyse.verdict.run import describe_network_guess
 from loadstone.core.errors import InputError
 from loadstone.engines import launch_of
+from loadstone.engines.pooled_launch import launch_pools
 from loadstone.predict.sizing.check import contradictions
 from loadstone.recommend.candidates import Candidate, make_candidate
 from loadstone.recommend.options import RecommendOptions
@@ -25,14 +26,15 @@ def describe_start(
 ) -> dict[str, Any]:
     """Return the fields of a DeploymentPlan about its launch."""
     deployment = candidate.deployment
-    made = launch_of(deployment)
+    made = launch_pools(deployment) if deployment.pools else launch_of(deployment)
     warnings = list(made.notes)
-    if (deployment.weights_dtype, deployment.kv_dtype) not in published_precisions(deployment):
+    if (deployment.weights_dtype, deployment.kv_dtype) not in published_precisions(candidate.worker):
         what = f"weights in {deployment.weights_dtype} with a KV cache in {deployment.kv_dtype}"
         warnings.append(f"{what}: nobody publishes such a checkpoint; look at the quality of its answers")
-    if deployment.nodes_crossed > 1:
-        warnings.append(f"network_guessed: {describe_network_guess(deployment.nodes_crossed)}")
-    further = _describe_further(candidate, replicas, options, traffic) if options.quality != "any" else None
+    if (crossed := candidate.worker.nodes_crossed) > 1:
+        warnings.append(f"network_guessed: {describe_network_guess(crossed)}")
+    narrows = options.quality != "any" and not deployment.pools
+    further = _describe_further(candidate, replicas, options, traffic) if narrows else None
     return {
         "launch": made.shell_lines(),
         "files": dict(made.files),

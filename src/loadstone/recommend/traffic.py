@@ -213,6 +213,8 @@ def _check_load(options: RecommendOptions) -> None:
         raise InputError("--rate, --concurrency: are two loads; give one")
     if options.burstiness != 1 and (options.rate is None or options.agents or options.turns):
         raise InputError("--burstiness: says how arrivals at a rate are spread; it goes with --rate, of no sessions")
+    if options.pools and (options.agents or options.turns):
+        raise InputError("--pools: sessions are planned without pools; leave it out")
     if options.trace is None and options.rate is None and options.concurrency is None:
         raise InputError("--rate: say how much traffic there is, --rate 20 or --concurrency 200 or --trace FILE")
     if options.objective == "throughput" and options.concurrency is None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse import imported_run
-from loadstone.analyse.compare.price import Prices, list_prices, without_price
+from loadstone.analyse.compare.price import Prices, list_prices, per_million, pool_dollars, without_price
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
 from loadstone.core.units import show_seconds
@@ -190,6 +190,11 @@ class Report(msgspec.Struct, kw_only=True):
                 "dollars_per_hour": point.dollars_per_hour,
                 "dollars_per_million_output_tokens": _price(point.dollars_output),
                 "dollars_per_million_total_tokens": _price(point.dollars_total),
+                "pools": [
+                    {"role": pool.role, "dollars_per_hour": (dollars := pool_dollars(pool, Prices(self.prices)))}
+                    | {"dollars_per_million_tokens": per_million(dollars, pool.tokens_per_s)}
+                    for pool in point.cells[0].pools
+                ],
                 "list_prices": list_prices(point.dollars_input.value) if point.dollars_input else None,
             }
             for point in self.points
