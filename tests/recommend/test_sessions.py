@@ -162,6 +162,7 @@ def test_sessions_that_begin_at_a_rate() -> None:
         ({"think_time": "2s", "slo": "ttft_p90<1s"}, "it goes with --turns"),
         ({"turns": "3", "think_time": "2s", "slo": "task_p90<3s"}, "misses task_p90: "),
         ({"turns": "3", "trace": "t.csv", "concurrency": None}, "give one"),
+        ({"turns": "3", "pools": True}, "--pools: sessions are planned without pools"),
         ({"turns": "200", "input": "1000"}, "is beyond the model's context of 131,072; ask for less"),
     ],
 )

@@ -53,8 +53,8 @@ class SimulatedLoad:
     tpot_p99_s: float
     requests_per_s: float
     output_tokens_per_s: float
-    sessions: SessionFigures = NO_SESSIONS
     limit: str = ""
+    sessions: SessionFigures = NO_SESSIONS
 
     def holds(self, bounds: tuple[QuantileBound, ...]) -> bool:
         return self.keeps_up and all(self.figures[each.name] <= each.bound_s for each in bounds)
@@ -230,6 +230,6 @@ def _summarise(run: CellRun, cell: Load, load: float, replicas: int, traffic: Tr
         requests_per_s=sessions.requests_per_s or len(steady) / window_s / replicas,
         output_tokens_per_s=sessions.requests_per_s * traffic.output_tokens
         or float(steady["tokens"].sum()) / window_s / replicas,
-        sessions=sessions,
         limit=describe_pools(run, run.pool_times).limit if run.pool_times is not None else "",
+        sessions=sessions,
     )

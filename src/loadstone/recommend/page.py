@@ -37,6 +37,7 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
     planned = _known(document.plans, finalists)
     of_gpus = _known(document.by_gpu, finalists) if several else planned
     curves = {each.name: each for each in [*planned, *of_gpus]}
+    load_unit = document.traffic.unit
     cost_unit = "dollars a month" if best.usd_per_month is not None else "GPUs"
     content = render(
         "plans.html",
@@ -51,7 +52,7 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         remarks=[_spell(each) for each in (*remarks(document, gpus=False)[1:], *document.notes)],  # the first is said
         figures=[
             *([cost_figure(of_gpus, cost_unit)] if of_gpus else []),
-            *([load_figure(list(curves.values()), document.traffic.unit)] if curves else []),
+            *([load_figure(list(curves.values()), load_unit)] if curves else []),
         ],
         why=why_measure(document),
         measure=document.measure_next.command if document.measure_next else "",

@@ -324,8 +324,10 @@ def list_rejected(
 
 def next_measurement(
     best: MeasurementValue, choices: Sequence[PlanChoice], options: RecommendOptions, traffic: Traffic
-) -> MeasureNext:
-    """Return the command that measures the finalist under its share of the traffic."""
+) -> MeasureNext | None:
+    """Return the command that measures the finalist under its share of the traffic; None: that is worth nothing."""
+    if best.regret_after >= best.regret_now:
+        return None
     deployment = best.finalist.deployment
     replicas = next(each.replicas for each in choices if each.finalist is best.finalist)
     load = traffic.demand / replicas

@@ -43,7 +43,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     """Choose what to deploy. Raises InputError: names that mean nothing; nothing that carries the traffic, with the
     nearest that would."""
     check_limits(options)
-    traffic = _draw(options)
+    traffic = traffic_of(options, max_tokens=context_of(options))
     prices = parse_prices(options.price) if options.price else Prices()
     _check_prices(options, prices)
     begun_s = time.monotonic()
@@ -63,26 +63,25 @@ def recommend(options: RecommendOptions) -> Recommendation:
     paid = affordable(choices := rank_choices(finalists, traffic, options), traffic, options)
     confirmed = confirm_plans(paid, traffic, options, learned=bool(measured))
     if options.seed:
-        confirmed = show_with_seed(confirmed, _draw(options, options.seed), options, learned=bool(measured))
+        redrawn = traffic_of(options, options.seed, context_of(options))
+        confirmed = show_with_seed(confirmed, redrawn, options, learned=bool(measured))
     shown = confirmed[: options.plans]
     plans = [describe_plan(each, options, traffic, found, measured) for each in shown]
     judged, asked = join_confirmed(choices, confirmed), {each.choice.finalist.name for each in confirmed}
-    best = _value_measurements(paid, finalists, traffic)
-    notes = explain_order(shown, options) + write_notes(finalists, options, measured) + _note_context(traffic)
     split = compare_split(paid, confirmed, traffic) if options.pools else None
+    host_memory = weigh_host_memory(shown[0].choice, options, traffic, prices)
     show_progress()
     decided_s = time.monotonic()
     if options.study is not None:
         write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
+    notes = [*explain_order(shown, options), *write_notes(finalists, options, measured), *_note_context(traffic)]
     return Recommendation(
         model=finalists[0].deployment.model.name,
         traffic=_describe_traffic(options, traffic),
         slo=[BoundText(each.metric, each.quantile, each.bound_s) for each in traffic.bounds],
         plans=plans,
         rejected=list_rejected(judged, plans, [*found.refused, *refused], found, priced=bool(options.price)),
-        measure_next=(
-            next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
-        ),
+        measure_next=next_measurement(_value_measurements(paid, finalists, traffic), choices, options, traffic),
         study=str(options.study) if options.study is not None else None,
         notes=notes + tell_split(split, options),
         split=split,
@@ -91,7 +90,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
         confidence=options.confidence,
         objective=options.objective,
         holds=plans[0].p_slo >= options.confidence,
-        host_memory=weigh_host_memory(shown[0].choice, options, traffic, prices),
+        host_memory=host_memory,
         by_gpu=choose_by_gpu(confirmed, [*found.refused, *refused], options),
         seconds={
             "ranking": round(searched_s - begun_s, 3),
@@ -99,10 +98,6 @@ def recommend(options: RecommendOptions) -> Recommendation:
             "deciding": round(decided_s - simulated_s, 3),
         },
     )
-
-
-def _draw(options: RecommendOptions, seed: int | None = None) -> Traffic:
-    return traffic_of(options, seed, context_of(options))
 
 
 def _describe_traffic(options: RecommendOptions, traffic: Traffic) -> TrafficText:

@@ -234,8 +234,8 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the first plan holds with that probability."""
     objective: Literal["cost", "throughput"] = "cost"
     by_gpu: list[GpuChoice] = []
-    host_memory: HostMemory | None = None
-    """Where the traffic is sessions."""
     split: SplitText | None = None
     """With --pools."""
+    host_memory: HostMemory | None = None
+    """Where the traffic is sessions."""
     schema: int = SCHEMA
