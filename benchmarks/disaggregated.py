@@ -124,6 +124,8 @@ def _nvidia(row: Row, role: str, gpus: int) -> dict[str, object]:
     drafts as many slots as users."""
     tight = row["precision"] == "fp8" and row["gpu"] == "gb200" and gpus == 4
     given: dict[str, object] = {"mem_fraction_static": 0.95 if tight else 0.85}
+    if role == "decode" and gpus >= LARGE and "DECODE_NODES" in row["recipe"]:
+        given["cuda_graph_bs"] = 768
     if role == "decode" and row["drafts"] == "1":
         given["max_running_requests"] = row["concurrency"]
     return given
