@@ -102,6 +102,8 @@ def _pool(row: Row, role: str) -> str:
         own = _amd(row, role, gpus, shared=shared) if row["gpu"].startswith("mi") else _nvidia(row, role, gpus)
         given = own | given
     parts += [f"{name}={value}" for name, value in given.items()]
+    if role == "decode" and re.search("eplb[1-9]", row["recipe"]):
+        parts += ["eplb=1"]
     if role == "decode" and row["drafts"] == "1":
         parts += [f"num_speculative_tokens={row['draft_depth'] or 1}"]
     return f"{row[f'{role}_workers']}*({gpus}x{row['gpu']}/{','.join(parts)})"
@@ -121,13 +123,17 @@ def _amd(row: Row, role: str, gpus: int, *, shared: bool) -> dict[str, object]:
 
 def _nvidia(row: Row, role: str, gpus: int) -> dict[str, object]:
     """Return what is taken where the recipe is not stored: the share of memory in which the weights fit, and with
-    drafts as many slots as users."""
-    tight = row["precision"] == "fp8" and row["gpu"] == "gb200" and gpus == 4
-    given: dict[str, object] = {"mem_fraction_static": 0.95 if tight else 0.85}
-    if role == "decode" and gpus >= LARGE and "DECODE_NODES" in row["recipe"]:
-        given["cuda_graph_bs"] = 768
+    drafts as many slots as users; on GB200 what its scripts and recipes of FP8 have in common (Dynamo's
+    dsr1-wideep-gb200 page, srt-slurm's recipes/gb200-fp8)."""
+    fp8 = row["precision"] == "fp8" and row["gpu"] == "gb200"
+    given: dict[str, object] = {"mem_fraction_static": 0.95 if fp8 and gpus == 4 else 0.85}
     if role == "decode" and row["drafts"] == "1":
         given["max_running_requests"] = row["concurrency"]
+    if role == "prefill" and fp8 and gpus == 8 and row["prefill_attention_dp"] == "1":
+        given |= {"moe_a2a_backend": "deepep", "chunked_prefill_size": 131_072}
+    # Dynamo's own scripts capture one graph, its later recipes many.
+    if role == "decode" and gpus >= LARGE and "DECODE_NODES" in row["recipe"]:
+        given["cuda_graph_bs"] = 768
     return given
 
 

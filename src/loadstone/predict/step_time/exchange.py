@@ -31,6 +31,8 @@ DEALT_COMPUTE, DEALT_MEMORY = 0.7, 0.95
 """Of peak: DeepGEMM's grouped products in FP8 on the tokens that came, on H800. Its page has 815 to 1,233 TFLOP/s for
 1,024 tokens of one to four experts; the sum of both times is within a fifth of that."""
 _LINK_SHARE, _NETWORK_SHARE = 0.72, 0.92
+_BACKENDS = ("deepep", "mooncake", "mori")
+"""SGLang's --moe-a2a-backend."""
 _USUAL_NIC = 50e9
 _COMBINED_BYTES = 2.0
 
@@ -45,8 +47,11 @@ class Exchange(NamedTuple):
 
 
 def is_wide(deployment: Deployment) -> bool:
-    """Tell whether tokens are dealt out to ranks that have whole experts, not gathered on every rank."""
-    return deployment.attention_dp and min(deployment.ep, deployment.moe_ranks) >= WIDE
+    """Tell whether tokens are dealt out to ranks that have whole experts, not gathered on every rank: over many ranks,
+    or where the engine is told to."""
+    ranks = min(deployment.ep, deployment.moe_ranks)
+    told = deployment.argument("moe_a2a_backend") in _BACKENDS and ranks > 1
+    return deployment.attention_dp and (ranks >= WIDE or told)
 
 
 def exchange_of(deployment: Deployment, width: int, per_token: int, sent_bytes: float) -> Exchange:

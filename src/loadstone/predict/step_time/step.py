@@ -25,7 +25,7 @@ from loadstone.predict.step_time.formulas import (
     window_pairs,
 )
 from loadstone.predict.step_time.profile import Profile, profile_of
-from loadstone.predict.step_time.work import Work, ideal, repeat, work_of
+from loadstone.predict.step_time.work import Work, ease, ideal, repeat, work_of
 
 _GRID = np.unique(np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)).astype(float)
 
@@ -223,6 +223,13 @@ class StepModel:
         """Return the deployment with other coefficients."""
         own, drafts, work = self._profile, self.draft_tokens, self.work
         return StepModel(self.deployment, own, draft_tokens=drafts, values=values, work=work, offline=self.offline)
+
+    def eased(self, share: float) -> StepModel:
+        """Return the model with a share of the floors of its layers and kernels."""
+        own, drafts, work = self._profile, self.draft_tokens, ease(self.work, share)
+        return StepModel(
+            self.deployment, own, draft_tokens=drafts, values=self.values, work=work, offline=self.offline
+        )
 
     def light(self) -> StepModel:
         """Return the model at the speed of light: all efficiencies 1, all overheads 0."""

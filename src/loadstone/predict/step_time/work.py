@@ -140,6 +140,12 @@ def ideal(work: Work) -> Work:
     return replace(even, efficiency_compute=ones, efficiency_memory=ones, efficiency_moving=ones)
 
 
+def ease(work: Work, share: float) -> Work:
+    """Return the work with a share of its layers' and kernels' floors."""
+    names = ("layers", "products", "quantised", "expert_layers", "latent_layers", "linear_layers")
+    return replace(work, **{name: getattr(work, name) * share for name in names})
+
+
 def repeat(work: Work, count: int) -> Work:
     """Return the work of a deployment so many times over: for evaluating it at several batch sizes at once."""
     columns = {name: np.tile(getattr(work, name), count) for name in _FIELDS}
