@@ -49,7 +49,8 @@ _UNSCALED = ("su", "longrope", "llama3")
 
 _COMMON = frozenset({
     "tp", "pp", "dp", "ep", "nodes", "attention-dp", "kv", "block_size", "draft", "enable_chunked_prefill",
-    "enforce_eager", "eplb", "two_batch_overlap", "kv_disk", "kv_host", "max_model_len", "max_seq_len", "num_speculative_tokens", "prefix_caching",
+    "enforce_eager", "eplb", "kv_disk", "kv_host", "max_model_len", "max_seq_len", "num_speculative_tokens",
+    "prefix_caching", "two_batch_overlap",
 })  # fmt: skip
 """What a deployment of any engine may have beside the engine's own arguments."""
 
@@ -385,8 +386,8 @@ class EngineRules:
 
     @property
     def uneven_share(self) -> float:
-        """Return the standard deviation of the shares of tokens that the ranks of wide experts get, as a part of their
-        mean; below 0: as measured engines that place experts as they come."""
+        """Return the standard deviation of the tokens that the ranks of wide experts get, as a part of their mean;
+        below 0: as in measured engines, which place experts as they come."""
         return EPLB_UNEVEN if switched(self.deployment, "eplb") else -1.0
 
     @property

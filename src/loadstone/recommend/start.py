@@ -12,6 +12,7 @@ from loadstone.analyse.verdict.run import describe_network_guess
 from loadstone.core.errors import InputError
 from loadstone.engines import launch_of
 from loadstone.predict.sizing.check import contradictions
+from loadstone.predict.step_time.exchange import guesses_network
 from loadstone.recommend.candidates import Candidate, make_candidate
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.precisions import further_precisions, published_precisions
@@ -30,7 +31,7 @@ def describe_start(
     if (deployment.weights_dtype, deployment.kv_dtype) not in published_precisions(deployment):
         what = f"weights in {deployment.weights_dtype} with a KV cache in {deployment.kv_dtype}"
         warnings.append(f"{what}: nobody publishes such a checkpoint; look at the quality of its answers")
-    if deployment.nodes_crossed > 1:
+    if guesses_network(deployment):
         warnings.append(f"network_guessed: {describe_network_guess(deployment.nodes_crossed)}")
     further = _describe_further(candidate, replicas, options, traffic) if options.quality != "any" else None
     return {

@@ -7,7 +7,7 @@ copy; so k·(1 − 1/n) leave the rank, or the node where n nodes share the expe
 each node, from which NVLink takes it on. Two rates and a floor meet what was measured of the kernels alone:
 
     NVL72, one-sided, GB200, EP 8 to 64 (TensorRT-LLM's blog 18)               72 to 78 % of the links, 48 µs
-    DeepEP, low latency, H100, EP 16, 32, 64 (AIConfigurator's tables)         92 to 93 % of a 400 Gbit/s card, 45 to 52
+    DeepEP, low latency, H100, EP 16, 32, 64 (AIConfigurator's tables)         92 % of a 400 Gbit/s card, 45 to 52 µs
     DeepEP, low latency, H800, EP 128 (its own page)                           86 %
     DeepEP, normal, H100, EP 16 and 32 (AIConfigurator's tables)               77 and 93 %
     MoRI, MI300X, EP 16 and 32 (its own page)                                  within 12 % of the sum
@@ -20,13 +20,15 @@ from typing import NamedTuple
 from loadstone.catalogue.deployment.deployment import Deployment
 
 WIDE = 16
-"""Ranks of experts from which on engines deal tokens out; with fewer, step times are of engines as they were measured,
-most of which gather the tokens of all ranks."""
+"""Ranks of experts from which on engines deal tokens out; with fewer, step times are those of measured engines, most
+of which gather the tokens of all ranks."""
 FLOOR_S = 50e-6
 """Both ways together, however few the tokens."""
 FEW_TOKENS = 512.0
-"""Of a rank, up to which engines take kernels of low latency between nodes (SGLang's and vLLM's decode pools: 128 to
-1,024)."""
+"""Of a rank, up to which engines take kernels of low latency between nodes (128 to 1,024 in published launches)."""
+HIDDEN = 0.5
+"""Where the halves of a batch take turns, of the shorter of products and exchange: prompts gain 31 % then, as LMSYS
+measured 27 to 35 % of DeepSeek-V3 on 32 H100."""
 DEALT_COMPUTE, DEALT_MEMORY = 0.7, 0.95
 """Of peak: DeepGEMM's grouped products in FP8 on the tokens that came, on H800. Its page has 815 to 1,233 TFLOP/s for
 1,024 tokens of one to four experts; the sum of both times is within a fifth of that."""
@@ -47,11 +49,17 @@ class Exchange(NamedTuple):
 
 
 def is_wide(deployment: Deployment) -> bool:
-    """Tell whether tokens are dealt out to ranks that have whole experts, not gathered on every rank: over many ranks,
-    or where the engine is told to."""
+    """Tell whether tokens are dealt out to ranks with whole experts, not gathered on every rank: over many ranks, or
+    where the engine is told to."""
     ranks = min(deployment.ep, deployment.moe_ranks)
     told = deployment.argument("moe_a2a_backend") in _BACKENDS and ranks > 1
     return deployment.attention_dp and (ranks >= WIDE or told)
+
+
+def guesses_network(deployment: Deployment) -> bool:
+    """Tell whether its steps cross nodes by collectives: none was measured there, but exchanges were."""
+    dealt = is_wide(deployment) and deployment.pp == 1 and deployment.tp <= deployment.gpus // deployment.nodes
+    return deployment.nodes_crossed > 1 and not dealt
 
 
 def exchange_of(deployment: Deployment, width: int, per_token: int, sent_bytes: float) -> Exchange:

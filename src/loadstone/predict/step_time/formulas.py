@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.predict.step_time.coefficients import INDEX, Array
-from loadstone.predict.step_time.exchange import FEW_TOKENS
+from loadstone.predict.step_time.exchange import FEW_TOKENS, HIDDEN
 from loadstone.predict.step_time.work import COLLECTIVE, EXCHANGE, EXPERTS, GEMM, HEAD, Work
 
 Seconds = TypeVar("Seconds", float, Array)
@@ -103,7 +103,7 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
         sent = np.minimum(tokens * few, np.maximum(FEW_TOKENS * few, tokens * work.activations[at]))
         seconds = work.count[at] * (work.floor[at] + sent / work.link[at])
         exchanged = np.bincount(row[at], seconds, minlength=len(work.hbm))
-        total = np.where(work.overlapped > 0, both(total, exchanged), total + exchanged)
+        total += exchanged - HIDDEN * work.overlapped * np.minimum(total, exchanged)
     return total
 
 

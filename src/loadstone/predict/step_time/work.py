@@ -54,10 +54,10 @@ class Work:
     goes to), weights (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute
     and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so many standard deviations the fullest
     rank is above the mean), uneven (the standard deviation of ranks' shares; below 0: by routing_shape), dealt (0 or
-    1: of wide experts, whose kernels no fit has seen: as measured alone), group (tokens of so many schedulers meet), ranks, link (bytes/s), message (bytes per
-    token; of an exchange, activations are those of a token of many); efficiency_compute and efficiency_memory (of experts, as their kernel was measured, of peak; of other
-    products and of a collective's link, times the coefficients', boards.py); floor (s, of experts and collectives);
-    of experts:
+    1: of wide experts, whose kernels no fit has seen: as measured alone), group (tokens of so many schedulers meet),
+    ranks, link (bytes/s), message (bytes per token; of an exchange, activations are those of a token of many);
+    efficiency_compute and efficiency_memory (of experts, as their kernel was measured, of peak; of other products and
+    of a collective's link, times the coefficients', boards.py); floor (s, of experts and collectives); of experts:
     efficiency_moving (of peak), all_pairs (0 or 1: it moves the activations of all ranks' pairs, not its own alone).
     d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
     same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
@@ -220,7 +220,7 @@ class _Counter:
 
     @property
     def _per_node(self) -> int:
-        return max(1, self.deployment.gpus // max(1, self.deployment.nodes))
+        return max(1, self.deployment.gpus // max(1, self.deployment.nodes), self.deployment.rack_gpus)
 
     def _link(self, ranks: int) -> float:
         """Bytes/s of the slowest link that a collective over so many ranks crosses; in a mesh, of a GPU's links to
@@ -324,7 +324,10 @@ class _Counter:
             fullest=NormalDist().inv_cdf((self.ep - 0.375) / (self.ep + 0.25)),
             dealt=dealt,
             uneven=self.rules.uneven_share if self.wide else -1.0,
-            all_pairs=self.ep > 1 and not self.wide and self.rules.all_pairs and architecture.split()[0] in _ALL_PAIRS,
+            all_pairs=self.ep > 1
+            and not self.wide
+            and self.rules.all_pairs
+            and architecture.split()[0] in _ALL_PAIRS,
             group=self.group,
             floor=kernel.floor_s,
             efficiency_compute=kernel.compute,
