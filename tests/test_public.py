@@ -228,7 +228,7 @@ def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyP
         with pytest.raises(InputError, match=f"^--{next(iter(wrong)).replace('_', '-')}: ") as raised:
             asked(**wrong)
         assert "\n" not in str(raised.value)
-    with pytest.raises(InputError, match=r"^--route: .*; choose one of round-robin, least-busy, sticky$"):
+    with pytest.raises(InputError, match=r"^--route: .*; choose one of round-robin, least-busy, sticky, prefix$"):
         asked(route="nearest")
 
 

@@ -215,8 +215,16 @@ def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
     """Two looks at the same page: gauges as they stand, counters that gained nothing."""
     for name, known in {
         "vllm": {"running", "waiting", "kv_usage", "preemptions", "prefix_hits", "prefix_queries"},
-        "sglang": {"running", "waiting", "kv_usage", "prefix_hits", "prefix_queries"},
-        "lcppbin": {"running", "waiting", "prefix_hits", "prefix_queries"},
+        "sglang": {"running", "waiting", "kv_usage", "prefix_hits", "prefix_queries", "accepted_length"},
+        "lcppbin": {
+            "running",
+            "waiting",
+            "prefix_hits",
+            "prefix_queries",
+            "draft_steps",
+            "draft_tokens",
+            "draft_accepted",
+        },
     }.items():
         page = recorded(name).encode()
         folder = tmp_path / name

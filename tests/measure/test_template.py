@@ -361,7 +361,7 @@ def answers(draw: st.DrawFn) -> list[bytes]:
     return reads
 
 
-@settings(max_examples=1200)
+@settings(max_examples=600)
 @given(answers(), st.lists(st.integers(0, 30), max_size=6))
 def test_templates_hear_what_full_parsing_hears(reads: list[bytes], sweeps: list[int]) -> None:
     agree(reads, sweeps)

@@ -142,7 +142,7 @@ def session_findings(plan: Plan, numbers: SessionNumbers | None) -> list[Finding
     if (left := numbers.sessions - numbers.finished) > 0:
         why = f", {numbers.failed:,} of them by a call that failed" if numbers.failed else ""
         evidence = f"{left:,} of {numbers.sessions:,} sessions did not end{why}; time per task is of the others"
-        found.append(finding("sessions_unfinished" + ".failed" * bool(numbers.failed), evidence))
+        found.append(finding("sessions_unfinished.failed" if numbers.failed else "sessions_unfinished", evidence))
     if not plan.graph.live:
         evidence = "each call's prompt holds the recorded answers to those before, whatever the server answered"
         found.append(finding("recorded_answers", evidence))

@@ -122,7 +122,7 @@ def read_plan(path: Path) -> Plan:
         check_room(error)
         raise InputError(f"{path}: not a plan this version of Loadstone can read ({error})") from error
     if about.schema not in _SCHEMAS:
-        reads = " and ".join(map(str, _SCHEMAS))
+        reads = f"{_SCHEMAS[0]} to {_SCHEMAS[-1]}"
         raise InputError(f"{path}: plan of schema {about.schema}; this version of Loadstone reads {reads}")
     impossible = [name for name in _COUNTS if not _check_within(columns[name], _LONGEST)]
     if not _check_within(columns["cell"], len(about.cells) - 1, 0) or (np.diff(columns["cell"]) < 0).any():

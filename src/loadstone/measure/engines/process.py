@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Self
@@ -96,17 +97,31 @@ class ServerProcess:
         return f"{last or 'it wrote nothing'} (log: {self.log_path})"
 
 
+_claims: deque[int] = deque()
+
+
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nothing listens on at this moment.
 
     Not one of those that the kernel gives to outgoing connections: one of these could be taken in the minutes until
-    an engine listens, or the hours until a job starts.
+    an engine listens, or the hours until a job starts. Nor one that another process has just been given.
     """
     while True:
         port = random.randrange(*_PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            if sys.platform == "linux":
+                _claim(f"\0loadstone-port-{port}")
             return port
+
+
+def _claim(name: str) -> None:
+    """Bind a name without a file: once on a machine, until this process ends or has had 16 others."""
+    with socket.socket(socket.AF_UNIX) as claim:
+        claim.bind(name)
+        if len(_claims) == 16:
+            os.close(_claims.popleft())
+        _claims.append(claim.detach())
 
 
 def container_stop(command: Sequence[str]) -> tuple[str, ...]:
