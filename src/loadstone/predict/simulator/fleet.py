@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 DECODE_FLOORS = 0.6
 """Of the floors of layers and kernels of engines whose steps hold prompts too, the share of workers that decode
-alone, on NVIDIA's GPUs where experts are not wide; fitted on B200, B300 and GB200, confirmed with each held out. Why it
-is so is not known (docs/accuracy.md)."""
+alone, on NVIDIA's GPUs where experts are not wide; fitted on B200, B300 and GB200, confirmed with each held out. Why
+it is so is not known (docs/accuracy.md)."""
 _CACHE = "its whole KV cache"
 _LEAST_BLOCK = 16
 """Tokens of a block where requests share them. An engine whose tree shares single tokens finds up to 15 more."""
