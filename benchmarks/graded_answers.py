@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 
-from loadstone.analyse.grading.paired import AnswerPairs
+from loadstone.analyse.grading.paired import ComparedAnswers, compare_pairs
 from loadstone.analyse.grading.pairs import detectable_loss
 from loadstone.core.run_folder import GradedAnswer
 
@@ -24,7 +24,7 @@ def answer(number: int, right: bool) -> GradedAnswer:
     )  # fmt: skip
 
 
-def flipping(count: int, noise: float, lost: float, rng: random.Random) -> AnswerPairs:
+def flipping(count: int, noise: float, lost: float, rng: random.Random) -> ComparedAnswers:
     """Pair a server of 80 % right answers with one that flips `noise` of them and loses `lost` besides."""
     pairs = []
     for number in range(count):
@@ -32,7 +32,7 @@ def flipping(count: int, noise: float, lost: float, rng: random.Random) -> Answe
         flips = drawn < 2 * share + lost
         a = drawn < share + lost if flips else rng.random() < 0.8
         pairs.append((answer(number, a), answer(number, a != flips)))
-    return AnswerPairs(pairs)
+    return compare_pairs(pairs)
 
 
 def main() -> None:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from loadstone.analyse.compare.answers import answer_findings, tell_answers
-from loadstone.analyse.grading.paired import AnswerPairs, adjust, pair_answers
+from loadstone.analyse.grading.accuracy import find_in_answers
+from loadstone.analyse.grading.paired import ComparedAnswers, adjust, compare_pairs, pair_answers
 from loadstone.analyse.grading.pairs import detectable_loss, difference, mcnemar, power, wilson
 from loadstone.core.run_folder import GradedAnswer
+from loadstone.core.summary import Accuracy
 
 
 def answer(
@@ -16,7 +18,7 @@ def answer(
 ) -> GradedAnswer:
     return GradedAnswer(
         request_id=f"0-{number}", cell=0, question=str(number), task=task, ended=True, cut=cut, thinking=False,
-        parsed=True, strict=right, right=right, crossed=False, tokens=tokens, digest=f"{right}{text}",
+        parsed=True, strict=right, right=right, crossed=False, tokens=tokens, digest=text or str(right),
         marks=[0, 1, 2, int(right)],
     )  # fmt: skip
 
@@ -25,7 +27,7 @@ def side(count: int, right: Callable[[int], bool], tokens: int = 100) -> list[Gr
     return [answer(number, right=right(number), tokens=tokens) for number in range(count)]
 
 
-def flipping(count: int, noise: float, lost: float, rng: random.Random) -> AnswerPairs:
+def flipping(count: int, noise: float, lost: float, rng: random.Random) -> ComparedAnswers:
     """A server of 80 % right answers that flips `noise` of them either way, and one that loses some besides."""
     pairs = []
     for number in range(count):
@@ -33,7 +35,7 @@ def flipping(count: int, noise: float, lost: float, rng: random.Random) -> Answe
         a = drawn < share + lost or (drawn >= 2 * share + lost and rng.random() < 0.8)
         b = share + lost <= drawn < 2 * share + lost or (drawn >= 2 * share + lost and a)
         pairs.append((answer(number, right=a), answer(number, right=b)))
-    return AnswerPairs(pairs)
+    return compare_pairs(pairs)
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.13])
@@ -70,12 +72,14 @@ def test_worse_answers_are_said_to_be_so_and_by_whom() -> None:
     pairs = pair_answers(right, lost)
     assert pairs is not None
     adjust([pairs])
-    told = tell_answers(pairs.printed)
+    told = tell_answers(pairs)
     assert told.startswith("100.0 → 95.0 % of 500, told apart (p < 0.001, ")
     [wrong] = answer_findings("concurrency 8", pairs)
     assert (wrong.kind, wrong.severity) == ("answers_wrong", "error")
+    turned = pair_answers(lost, right)
+    assert turned is not None
     assert "B has fewer right answers" in wrong.evidence
-    assert "A has fewer right answers" in next(answer_findings("concurrency 8", pairs.turned)).evidence
+    assert "A has fewer right answers" in next(answer_findings("concurrency 8", turned)).evidence
     assert pairs.first_difference == 75  # at the last of four marks of 100 tokens
 
 
@@ -84,7 +88,7 @@ def test_what_is_not_told_apart_comes_with_what_would_show() -> None:
     assert again is not None
     pairs = pair_answers(side(500, lambda n: n > 30), side(500, lambda n: n > 31), [again])
     assert pairs is not None
-    assert tell_answers(pairs.printed) == (
+    assert tell_answers(pairs) == (
         "93.8 → 93.6 % of 500, not told apart; 2.8 points would show (2 % of answers flip A against A)"
     )
     assert not list(answer_findings("rate 4", pairs))
@@ -106,7 +110,7 @@ def test_cut_answers_and_few_questions_give_no_verdict() -> None:
     ):
         pairs = pair_answers(a, b)
         assert pairs is not None
-        assert why in tell_answers(pairs.printed)
+        assert why in tell_answers(pairs)
         assert not list(answer_findings("rate 4", pairs))
     assert pair_answers(whole, [answer(500, right=True)]) is None
 
@@ -118,4 +122,30 @@ def test_one_kind_of_question_is_found_among_others() -> None:
     pairs = pair_answers(a, b)
     assert pairs is not None
     adjust([pairs])
-    assert [each.task for each in pairs.worse] == ["", "json"]
+    assert [each.task for each in pairs.worse()[1]] == ["", "json"]
+
+
+def graded(answers: list[GradedAnswer], other: list[GradedAnswer], temperature: float = 0.0) -> set[str]:
+    """Kinds of findings on a load, beside the lightest."""
+    right = sum(each.right for each in answers) / len(answers)
+    told = Accuracy(
+        name="q", share=0.1, asked=len(answers), failed=0, questions=len(answers), accuracy=right, low=0.0, high=1.0,
+        strict=right, temperature=temperature,
+    )  # fmt: skip
+    return {each.kind for each in find_in_answers(told, None, answers, pair_answers(other, answers))}
+
+
+def test_one_answer_to_many_questions_is_a_cache_s() -> None:
+    def said(right: Callable[[int], bool], text: Callable[[int], str], tokens: int = 100) -> list[GradedAnswer]:
+        return [answer(n, right=right(n), text=text(n), tokens=tokens) for n in range(60)]
+
+    own = said(lambda n: True, str)
+    assert "answers_identical" in graded(said(lambda n: n % 2 > 0, lambda n: "x" if n % 2 == 0 else str(n)), own)
+    # A model that says B to all questions is right now and then; so is one whose questions have one answer.
+    assert "answers_identical" not in graded(said(lambda n: n % 4 == 0, lambda n: "B"), own)
+    assert "answers_identical" not in graded(said(lambda n: True, lambda n: "yes"), own)
+    # Sampling does not write a long text twice.
+    assert "answers_identical" in graded(own, own, temperature=0.7)
+    assert "answers_identical" not in graded(own, own)
+    short = said(lambda n: True, str, tokens=4)
+    assert "answers_identical" not in graded(short, short, temperature=0.7)

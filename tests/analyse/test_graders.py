@@ -35,7 +35,6 @@ def test_numbers_are_graded_as_the_published_vectors_have_them() -> None:
     for vector in map(json.loads, lines):
         found = {
             "strict": graders.extract_strict(vector["text"]),
-            "strict_last": graders.extract_strict(vector["text"], last=True),
             "flexible": graders.extract_flexible(vector["text"]),
         }
         for name, extracted in found.items():
@@ -71,7 +70,8 @@ def test_numbers_are_extracted_as_lm_evaluation_harness_does() -> None:
         ("B", True, True), ("b.", True, True), ("The answer is (B).", True, True), ("A cat, so (B)", True, False),
         ("Answer: **B**", True, True), ("A or C? It is B", True, False), ("A", False, False),
         ("a banana", False, False),
-        ("The answer is (A). No: the answer is (B)", True, True), ("", False, False), ("<think>B", False, False),
+        ("The answer is (A). No: the answer is (B)", True, True),
+        ("The answer is b", False, False), ("", False, False), ("<think>B", False, False),
         ("<think>A</think>B", True, True),
     ],
 )  # fmt: skip
@@ -86,6 +86,7 @@ def test_letters(text: str, right: bool, strict: bool) -> None:
         ("text", "145", "145", True, True), ("text", "145", "It is 145.", True, False),
         ("text", "145",
         "1450", False, False),
+        ("text", "東京", "答えは東京です。", True, False), ("text", "-5", "3-5", False, False),
         ("exact", "145", " 145\n", True, True), ("exact", "145", "It is 145", False, False),
         ("needle", ["7421", "x"], "X and 7421", True, True), ("needle", ["7421"], "7422", False, False),
         ("json", {"a": 1}, '{"a": 1}', True, True), ("json", {"a": 1}, '```json\n{"a":1}\n```', True, False),
@@ -119,6 +120,24 @@ def test_thinking_without_an_answer_is_told() -> None:
     for text, thought in (("<think>18", False), ("", True), ("<think>18</think>", False)):
         assert grade(Question("1", "number", "m", "18"), text, [], thought=thought) == Grade(thinking=True)
     assert number("") == Grade()
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fits"),
+    [
+        ({"pattern": "(a|aa)+$"}, "a" * 300_000 + "b", False),
+        ({"pattern": "((a+))+$"}, "a" * 300_000 + "b", False),
+        ({"pattern": "^[0-9]{4}-x$"}, "2024-x", True),
+        ({"uniqueItems": True}, [*range(50_000), *map(str, range(50_000))], True),
+        ({"uniqueItems": True}, [1, "1", {"a": 1, "b": 2}, {"b": 2, "a": 1}], False),
+        ({"multipleOf": 0.1}, 1e308, False),
+    ],
+)
+def test_no_answer_makes_a_schema_last(schema: Any, value: Any, fits: bool) -> None:
+    begun_s = time.process_time()
+    found = grade(Question("1", "schema", "s", None, schema), json.dumps(value), [], thought=False)
+    assert found.flexible == fits
+    assert time.process_time() - begun_s < 20
 
 
 def test_hostile_answers_are_graded_in_little_time() -> None:

@@ -26,7 +26,7 @@ def solve(prompt: str) -> str:
         return found[1]
     if found := re.search(r"What is (\d+) \+ (\d+)\?", prompt):
         return str(int(found[1]) + int(found[2]))
-    wanted = re.search(r"What is the number of ([a-z ]+)\?", prompt)
+    wanted = re.search(r"What is the number of ([a-z0-9 ]+)\?", prompt)
     assert wanted is not None
     number = re.search(rf"The number of {wanted[1]} is (\d+)\.", prompt)
     assert number is not None
@@ -87,7 +87,7 @@ def test_right_answers_are_counted_apart_from_the_load(loadstone: Loadstone) -> 
         assert not {"answers_wrong", "answers_undecided"} & {each["kind"] for each in cell["verdict"]["findings"]}
     folder = Path(document["run_dir"])
     assert all(each.text is None for each in read_answers(folder))
-    assert b"amber" not in (folder / "answers.parquet").read_bytes()
+    assert solve(server.asked[0]["prompt"]).encode() not in (folder / "answers.parquet").read_bytes()
 
 
 def test_a_server_that_garbles_answers_under_load_is_caught(loadstone: Loadstone) -> None:
@@ -101,6 +101,8 @@ def test_a_server_that_garbles_answers_under_load_is_caught(loadstone: Loadstone
     assert found["answers_wrong"]["severity"] == "error"
     assert "lightest load" in found["answers_wrong"]["evidence"]
     assert "answers_wrong" not in {each["kind"] for each in alone["verdict"]["findings"]}
+    told = loadstone("report", document["run_dir"], "-o", "-").out
+    assert re.search(r"^Neither faster with as many right answers nor the reverse: .*concurrency 1", told, re.M)
     texts = [each.text for each in read_answers(Path(document["run_dir"]), 1)]
     assert any("\x1b" in (text or "") for text in texts)
     assert "\x1b" not in loadstone("show", document["run_dir"]).out
@@ -138,6 +140,24 @@ def test_keys_stay_out_of_kept_answers(loadstone: Loadstone) -> None:
     )  # fmt: skip
     for file in Path(document["run_dir"]).iterdir():
         assert b"sk-0123456789abcdef" not in file.read_bytes(), file
+
+
+def test_a_simulated_run_has_no_answers_and_says_so(loadstone: Loadstone) -> None:
+    asked = (
+        "simulate",
+        "llama-3.1-8b@1xh200/engine=vllm",
+        "--concurrency",
+        2,
+        "--requests",
+        40,
+        "--check",
+        "generated:4",
+    )
+    document = loadstone(*asked, "--json").document
+    assert [each["kind"] for each in document["findings"]] == ["answers_simulated"]
+    assert document["cells"][0]["requests"]["sent"] == 40
+    assert "graded" not in document["cells"][0]
+    assert "answers_simulated: graded prompts take their time here" in loadstone(*asked).out
 
 
 @pytest.fixture(scope="module")

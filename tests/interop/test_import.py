@@ -533,3 +533,35 @@ def test_a_run_whose_summary_is_gone_is_told(tmp_path: Path) -> None:
     (folder / "summary.json").unlink()
     with pytest.raises(InputError, match="neither records nor a summary"):
         summarise(folder)
+
+
+EVALUATION = {
+    "model": "qwen3.5", "hardware": "h100", "framework": "sglang", "precision": "fp8", "spec_method": "none",
+    "disagg": False, "task": "gsm8k", "conc": 256, "decode_tp": 8, "decode_ep": 8, "date": "2026-06-04",
+    "metrics": {"em_strict": 0.875, "em_flexible": 0.673, "n_eff": 1319, "em_strict_se": 0.0091},
+}  # fmt: skip
+LM_EVAL = {
+    "results": {
+        "gsm8k": {"alias": "gsm8k", "exact_match,strict-match": 0.938, "exact_match,flexible-extract": 0.941},
+        "mmlu": {"acc,none": 0.7, "acc_stderr,none": 0.01}, "broken": {"acc,none": 70}, "empty": None,
+    },
+    "n-samples": {"gsm8k": {"original": 1319, "effective": 1319}}, "model_name": "m/x",
+    "config": {"model": "local-completions", "model_args": "model=m/x,num_concurrent=64,max_retries=3"},
+}  # fmt: skip
+
+
+def test_accuracy_is_taken_as_it_is_stated(tmp_path: Path) -> None:
+    stated = {}
+    for name, document in (("ix", [EVALUATION]), ("lm", LM_EVAL)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+        for run in import_files([tmp_path / f"{name}.json"], tmp_path / "runs").runs:
+            for cell in summary_of(run).cells:
+                assert cell.graded is not None
+                stated[cell.graded.name, cell.load.value] = cell.graded
+    assert {key: (each.accuracy, each.strict, each.questions) for key, each in stated.items()} == {
+        ("gsm8k", 256): (0.673, 0.875, 1319), ("gsm8k", 64): (0.941, 0.938, 1319), ("mmlu", 64): (0.7, None, 0),
+    }  # fmt: skip
+    graded = stated["gsm8k", 64]
+    assert graded.low < 0.941 < graded.high
+    assert (graded.cut, graded.share) == (None, None)
+    assert graded.undecided == "a tool states them, without the answers"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from asked import options, plans
 from loadstone.catalogue import parse_deployment
+from loadstone.core.summary import Finding
 from loadstone.engines import launch_of
+from loadstone.recommend import finalists
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.precisions import list_precisions
+from loadstone.recommend.result import Recommendation
 from loadstone.recommend.text import remarks
 
 
@@ -40,6 +46,26 @@ def test_as_published_is_what_somebody_publishes(
 def test_any_adds_fp8_of_both() -> None:
     made = pairs(options(model="llama-3-70b", quality="any"), "h100", "vllm")
     assert made == {("bf16", "bf16"), ("bf16", "fp8"), ("fp8", "bf16"), ("fp8", "fp8")}
+
+
+def test_a_precision_whose_answers_were_wrong_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Finding("answers_wrong", "error", "81.0 % of 500 questions are answered right", "")
+    cell = SimpleNamespace(verdict=SimpleNamespace(findings=[told]))
+    measured = parse_deployment("llama-3.1-8b:fp8@1xh200/tp1,engine=sglang")
+    monkeypatch.setattr(finalists, "deployment_of_runs", lambda runs: measured)
+    monkeypatch.setattr(finalists, "summary_of", lambda run: SimpleNamespace(cells=[cell]))
+    asked = {"weights_dtype": None, "kv_dtype": None, "quality": "any"}
+    failed = measured.weights_dtype, measured.kv_dtype
+    assert failed in precisions_of(plans(**asked))
+    after = plans(**asked, measured=(str(tmp_path),))
+    assert precisions_of(after) - {failed} == precisions_of(after) != set()
+    assert any("failed the check of answers" in each.why and "81.0 %" in each.why for each in after.rejected)
+    assert any("nobody graded answers with" in note for note in after.notes)
+
+
+def precisions_of(found: Recommendation) -> set[tuple[str, str]]:
+    deployments = [parse_deployment(each.deployment) for each in found.finalists]
+    return {(each.weights_dtype, each.kv_dtype) for each in deployments}
 
 
 def test_what_the_options_name_is_taken() -> None:

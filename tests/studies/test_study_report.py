@@ -24,7 +24,7 @@ engines:
   broken: {engine: llama.cpp, program: /bin/false, env: {API_KEY: a-key-that-nobody-should-see, X_TOKEN: "abc"}}
 deployments: {engine: [llama.cpp, broken]}
 workloads:
-  short: {input: 16, output: 8}
+  short: {input: 16, output: 8, check: "generated:2", check-share: 50%}
 loads: {concurrency: [1, 2], requests: 4, warmup: 0}
 repeats: 2
 """
@@ -71,6 +71,15 @@ def test_what_is_missing_comes_first_with_its_cause(measured: Path, loadstone: L
     (line,) = re.findall(r"^- broken.*$", text, re.M)
     assert line.startswith("- broken: tiny, repeats 1, 2: 2 of 2 cells: ")
     assert "exit code 1" in line
+
+
+def test_accuracy_stands_beside_speed(measured: Path, loadstone: Loadstone) -> None:
+    assert all((run / "answers.parquet").is_file() for run in runs(measured))
+    text = report(loadstone, measured)
+    assert re.search(r"\| output tok/s \|.*\| right % \| 95 % right \|", text), text
+    assert len(re.findall(r"^\| \d \| llama.cpp \| concurrency .* \| 0\.0 \| 0\.0–65\.8 \|", text, re.M)) == 4
+    # Answers of this model are cut: nothing is said of them.
+    assert "Neither faster" not in text
 
 
 def test_repeats_stand_together(measured: Path, loadstone: Loadstone) -> None:

@@ -35,6 +35,11 @@ def read(tmp_path: Path, *items: Any, count: str = "") -> CheckSet:
         ({"question": "Which?", "options": ["x", "y"], "answer": "A", "answer_index": 0}, "letter", "A", "(X)"),
         ({"question": "Which?", "choices": {"text": ["x", "y"], "label": ["1", "2"]}, "answerKey": "2"}, "letter",
         "B", ""),
+        ({"question": {"stem": "Which?", "choices": [{"text": "x", "label": "1"}, {"text": "y", "label": "2"}]},
+        "answerKey": "1"}, "letter", "A", "A. x\nB. y"),
+        ({"question": "Which?", "options": {"A": "x", "B": "y"}, "answer": "B"}, "letter", "B", "A. x\nB. y"),
+        ({"question": "How many?", "answer": "2\n####5"}, "number", "5", "#### [number]"),
+        ({"problem": "How many?", "answer": "204", "grade": "number"}, "number", "204", "How many?"),
         ({"input": "The number is 7.", "outputs": ["7"]}, "needle", ["7"], "number is 7"),
         ({"prompt": "Say it", "answer": "it"}, "text", "it", "Say it"),
         ({"messages": [{"role": "user", "content": "JSON"}], "answer": {"a": 1}}, "json", {"a": 1}, "JSON"),
@@ -58,9 +63,14 @@ def test_items_as_they_are_published(tmp_path: Path, item: Any, grade: str, answ
         ([{"prompt": "x", "answer": "many", "grade": "number"}], "'many' is none that grade number can find"),
         ([{"prompt": "x", "answer": "Z", "grade": "letter"}], "none that grade letter can find"),
         ([{"question": "x", "choices": ["a", "b"], "answer": 2}], "no answer to grade by"),
+        ([{"question": "x", "choices": 7, "answer": 0}], "'choices' is not a list of 2 to 10"),
         ([{"question": "x", "choices": ["a"], "answer": 0}], "'choices' is not a list of 2 to 10"),
         ([{"prompt": "x", "grade": "schema", "schema": {"type": "elephant"}}], "no JSON schema"),
-        ([{"prompt": "x", "schema": {"type": "string", "pattern": "(a+)+$"}}], "repeats what repeats"),
+        ([{"prompt": "x", "schema": {"type": "string", "pattern": "(?=a)b"}}], "no JSON schema (Invalid regular"),
+        ([{"prompt": "x", "schema": {"items": {"patternProperties": {"(a|aa)+$": {}}}}}], "has patternProperties"),
+        ([{"prompt": "x", "schema": {"$ref": "http://127.0.0.1/x"}}], "a $ref to what is not in it"),
+        ([{"prompt": "x", "tools": [TOOL], "answer": {"name": "g"}}], "'g', which is none of its tools"),
+        ([{"question": "x", "answer": "5\n#### five"}], "'five' is none that grade number can find"),
         ([{"prompt": "x", "grade": "tool", "answer": {"name": "f"}}], "no tools that can be called"),
         ([{"prompt": "x", "grade": "python", "answer": "1"}], "grade 'python': unknown; choose one of"),
         ([{"answer": "1", "grade": "text"}], "no question: name the field"),
@@ -68,7 +78,8 @@ def test_items_as_they_are_published(tmp_path: Path, item: Any, grade: str, answ
         ([{"prompt": "x", "answer": "1", "id": 1}, {"prompt": "y", "answer": "1", "id": 1}], "share an id"),
         (['{"prompt": "x", '], "broken JSON"),
         (["[[1, 2]]"], "not an object"),
-        (["What is this?"], "plain text has no answers"),
+        ([""], "no questions with answers"),
+        (["What is this?"], "no questions with answers"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_graded_is_refused_in_one_line(tmp_path: Path, items: list[Any], complaint: str) -> None:
@@ -76,6 +87,11 @@ def test_what_cannot_be_graded_is_refused_in_one_line(tmp_path: Path, items: lis
         read(tmp_path, *items)
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_id_of_zero_is_one(tmp_path: Path) -> None:
+    items = [{"prompt": "x", "answer": "1", "id": number} for number in (0, 1)]
+    assert {question_of(text).id for text in read(tmp_path, *items).texts} == {"0", "1"}
 
 
 def test_more_than_there_is_and_files_that_are_not_there(tmp_path: Path) -> None:

@@ -543,15 +543,15 @@ class StatedNumber(msgspec.Struct, kw_only=True, frozen=True):
 class TaskAccuracy(msgspec.Struct, kw_only=True, frozen=True):
     """The answers to one kind of question. Fields as in Accuracy."""
 
-    task: str
+    task: str = ""
     questions: int
     accuracy: float | None
     low: float
     high: float
 
 
-class Accuracy(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The graded answers of a cell, under its load.
+class Accuracy(TaskAccuracy, kw_only=True, frozen=True, omit_defaults=True):
+    """The graded answers of a cell, under its load; of an imported one as far as a tool states them.
 
     name          of the questions' file
     share         of the cell's requests, warm-up left out, that were graded
@@ -568,18 +568,14 @@ class Accuracy(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """
 
     name: str
-    share: float
     asked: int
-    failed: int
-    questions: int
-    accuracy: float | None
-    low: float
-    high: float
-    strict: float | None
-    cut: int
-    thinking: int
-    unparsed: int
-    crossed: int
+    strict: float | None = _null()
+    share: float | None = _null()
+    failed: int | None = _null()
+    cut: int | None = _null()
+    thinking: int | None = _null()
+    unparsed: int | None = _null()
+    crossed: int | None = _null()
     temperature: float | None = _null()
     undecided: str | None = _null()
     tasks: list[TaskAccuracy] = []

@@ -52,12 +52,11 @@ def refuse_wrong(
     candidates: Sequence[Candidate], measured: Sequence[MeasuredRun]
 ) -> tuple[list[Candidate], list[Refused]]:
     """Leave out what has a precision at which measured answers were wrong; return the others, and the reasons."""
-    failed = [run for run in measured if run.wrong]
     why = {
         each.deployment.name: f"its precision failed the check of answers on {run.deployment}: {run.wrong}"
-        for run in failed
+        for run in measured
         for each in candidates
-        if run.has_precision_of(each.deployment)
+        if run.wrong and run.has_precision_of(each.deployment)
     }
     kept = [each for each in candidates if each.deployment.name not in why]
     return kept, [Refused(name, text) for name, text in why.items()]

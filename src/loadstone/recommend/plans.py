@@ -367,12 +367,12 @@ def write_notes(
         factors = zip(("TTFT", "TPOT"), np.exp(run.gaps), strict=True)
         shown = ", ".join(f"{name} {factor:.2f}×" for name, factor in factors if math.isfinite(factor))
         notes.append(f"{run.deployment} was measured: {shown} of what was predicted")
-    owed: dict[tuple[str, str], str] = {}
-    for each in (finalist.deployment for finalist in finalists if measured):
-        precision = each.weights_dtype, each.kv_dtype
-        own = precision == (each.model.weights_dtype, each.model.kv_dtype)
-        if not own and not any(run.graded and run.has_precision_of(each) for run in measured):
-            owed.setdefault(precision, each.name)
+    owed = {
+        (each.weights_dtype, each.kv_dtype): each.name
+        for each in reversed([finalist.deployment for finalist in finalists if measured])
+        if not any(run.graded and run.has_precision_of(each) for run in measured)
+        and (each.weights_dtype, each.kv_dtype) != (each.model.weights_dtype, each.model.kv_dtype)
+    }
     return notes + [
         f"nobody graded answers with {weights} weights and {kv} KV cache: measure {name} with bench --check, and "
         "give that run to --with"

@@ -212,17 +212,10 @@ def _settings(ready: Prepared) -> RunSettings:
 
 def _check_settings(ready: Prepared) -> dict[str, Any] | None:
     """Return how answers are graded; None where none are."""
-    told = ready.plan.workload.get("check")
-    if told is None:
+    if "check" not in ready.plan.workload:
         return None
     temperature = make_body(worker_jobs.graded_request(ready.server.request)).get("temperature")
-    least = ready.options.grading.check_min
-    return {
-        "name": told["name"],
-        "temperature": temperature,
-        "least": least,
-        "endpoint": ready.server.target.endpoint,
-    }
+    return {"temperature": temperature, "least": ready.options.grading.check_min}
 
 
 def _watched_gpus(ready: Prepared, stack: contextlib.ExitStack) -> Gpus | None:

@@ -441,6 +441,7 @@ class RunOptions(Flags):
 
     workload: WorkloadOptions = group(WorkloadOptions)
     load: LoadOptions = group(LoadOptions)
+    grading: CheckOptions = group(CheckOptions)
     output: OutputOptions = group(OutputOptions)
 
 
@@ -450,7 +451,6 @@ class Options(RunOptions):
 
     target: TargetOptions = group(TargetOptions)
     sampling: SamplingOptions = group(SamplingOptions)
-    grading: CheckOptions = group(CheckOptions)
     early_end: EarlyEndOptions = group(EarlyEndOptions)
     client: ClientOptions = group(ClientOptions)
 
@@ -460,7 +460,7 @@ class SimulateOptions(RunOptions):
     """The options of `loadstone simulate`; those of `bench` that are about a server are taken and do nothing:"""
 
     passed_over: ClassVar[tuple[type[Flags], ...]] = (
-        TargetOptions, SamplingOptions, CheckOptions, EarlyEndOptions, ClientOptions,
+        TargetOptions, SamplingOptions, EarlyEndOptions, ClientOptions,
     )  # fmt: skip
 
     simulator: SimulatorOptions = group(SimulatorOptions)

@@ -60,7 +60,7 @@ class Planner:
         check_limits(options)
         self.options = options = until_precise(options) if isinstance(options, Options) else options
         self._plan: Plan | None = None
-        self._grading = options.grading if isinstance(options, Options) else CheckOptions()
+        self._grading = options.grading
         if options.workload.plan is not None:
             if self._grading.check is not None:
                 raise InputError("--plan and --check: the plan has the graded prompts of its run; leave out --check")

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import UNSET
 
 from loadstone.analyse.compare import cells, repeats
-from loadstone.analyse.compare.answers import answer_findings, find_worse
+from loadstone.analyse.compare.answers import answer_findings
 from loadstone.analyse.compare.metric import DEFAULT, ENERGY, FAILED, PRICED, ChangeBound, compared_name, parse_bounds
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
 from loadstone.analyse.compare.price import Prices, check_prices, parse_prices, without_price
@@ -28,7 +28,7 @@ from loadstone.analyse.compare.result import (
 )
 from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
 from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key, open_run, refuse_twice, runs_in
-from loadstone.analyse.grading.paired import AnswerPairs, adjust
+from loadstone.analyse.grading.paired import ComparedAnswers, adjust
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
@@ -168,11 +168,11 @@ def judge(compared: Sequence[ComparedCell], seed: int, relabellings: int = RELAB
 
 def judge_answers(compared: Sequence[ComparedCell]) -> None:
     """Adjust the tests of graded answers for one another; a side whose answers are wrong cannot win its load."""
-    graded = [(cell, cell.answers) for cell in compared if isinstance(cell.answers, AnswerPairs)]
+    graded = [(cell, cell.answers) for cell in compared if isinstance(cell.answers, ComparedAnswers)]
     adjust(answers for _, answers in graded)
     for cell, answers in graded:
         for row in cell.rows:
-            row.failing += find_worse(answers)[0]
+            row.failing += answers.worse()[0]
 
 
 # --- findings of a comparison ---------------------------------------------------------------------------------------

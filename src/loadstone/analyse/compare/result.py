@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from loadstone.analyse.compare.metric import Metric
 from loadstone.analyse.compare.permutation import Units
 from loadstone.analyse.compare.price import Prices
-from loadstone.analyse.grading.paired import AnswerPairs, ComparedAnswers
+from loadstone.analyse.grading.paired import ComparedAnswers
 from loadstone.core.plan import Load
 from loadstone.core.record import Source
 from loadstone.core.statistics.dependence import RESOLUTION
@@ -163,14 +163,14 @@ class ComparedCell:
     paired: bool = False
     one_after_another: bool = False
     units: Units | None = None
-    answers: AnswerPairs | str | None = None
+    answers: ComparedAnswers | str | None = None
     tested: list[ComparedMetric] = field(default_factory=list)
 
     @property
     def printed(self) -> CellResult:
         rows = [row.printed for row in self.rows]
         on_a, on_b = self.counts or (None, None)
-        answers = self.answers.printed if isinstance(self.answers, AnswerPairs) else UNSET
+        answers = self.answers if isinstance(self.answers, ComparedAnswers) else UNSET
         units = UnitCounts(self.unit, on_a, on_b, self.paired)
         return CellResult(self.load, units, self.why or None, rows, answers)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.analyse import metrics
-from loadstone.analyse.grading.paired import AnswerPairs, adjust, pair_answers, tell, why_undecided
+from loadstone.analyse.grading.paired import LEAST_PAIRS, ComparedAnswers, adjust, pair_answers, tell, why_undecided
 from loadstone.analyse.grading.pairs import wilson
 from loadstone.analyse.run_facts import mapping
 from loadstone.analyse.verdict.finding import finding
@@ -26,16 +25,17 @@ if TYPE_CHECKING:
 
 _FORM = 0.01
 """Difference between answers right however said and in the form asked for, from which it is told."""
-_SAME_TEXT, _LEAST_SAME = 0.8, 10
-"""Share and least number of different questions with one wrong answer, from which no model answers."""
+_SAME_TEXT, _LEAST_SAME, _RIGHT_BY_CHANCE = 0.5, 10, 0.05
+"""Share and least number of different questions with one answer, from which no model answers, if that is right less
+often than a letter would be by chance."""
+_SAME_AGAIN, _LONG = 0.8, 50
+"""Share of answers that are the same at another load, and their mean tokens, that sampling does not give."""
 
 
 def grade_cells(
     folder: Path, info: RunInfo, plan: Plan, cells: Mapping[int, CellSummary]
 ) -> dict[int, list[Finding]]:
     """Add to each cell, by its number, what its graded answers tell; return findings about them."""
-    if info.source == "simulated" and (plan.phase == CHECK).any():
-        return {number: [finding("answers_simulated", "graded prompts take their time here")] for number in cells}
     if info.source != "measured" or not (plan.phase == CHECK).any():
         return {}
     every = run_folder.read_answers(folder)
@@ -44,7 +44,7 @@ def grade_cells(
     found = {}
     for number, cell in cells.items():
         cell.graded = _accuracy(folder, info, plan, number, answers[number])
-        found[number] = list(_find(cell.graded, least, answers[number], pairs.get(number)))
+        found[number] = list(find_in_answers(cell.graded, least, answers[number], pairs.get(number)))
     return found
 
 
@@ -54,36 +54,32 @@ def _accuracy(folder: Path, info: RunInfo, plan: Plan, number: int, answers: Seq
     ended = [each for each in answers if each.ended]
     tasks = sorted({each.task for each in ended})
     failed = len(answers) - len(ended)
-    shares = _shares(ended)
     return Accuracy(
         name=str(told.get("name", "")), share=float((phases == CHECK).sum() / (phases > 0).sum()),
-        asked=len(answers), failed=failed, cut=sum(each.cut for each in ended),
-        thinking=sum(each.thinking for each in ended),
+        asked=len(answers), failed=failed,
         unparsed=sum(not (each.parsed or each.cut or each.thinking) for each in ended),
-        crossed=sum(each.crossed for each in ended),
         strict=sum(each.strict for each in ended) / len(ended) if ended else None,
         temperature=settings.get("temperature"),
         undecided=why_undecided(len(answers), failed, ended) if answers else "no answers were kept",
-        tasks=[
-            TaskAccuracy(task=task, **_shares([each for each in ended if each.task == task]))
-            for task in tasks if len(tasks) > 1
-        ],
+        tasks=[TaskAccuracy(**_shares(ended, task)) for task in tasks if tasks[1:]],
         part=_part(folder, info, number),
-        **shares,
+        **_shares(ended),
+        **{name: sum(getattr(each, name) for each in ended) for name in ("cut", "thinking", "crossed")},
     )  # fmt: skip
 
 
-def _shares(answers: Sequence[GradedAnswer]) -> dict[str, Any]:
+def _shares(answers: Sequence[GradedAnswer], task: str = "") -> dict[str, Any]:
     """Count different questions and the share that is answered right, with its interval; a question counts once, by
     the mean of its answers.
     """
     by_question: dict[str, list[bool]] = defaultdict(list)
     for each in answers:
-        by_question[each.question].append(each.right)
+        if task in ("", each.task):
+            by_question[each.question].append(each.right)
     right = sum(sum(group) / len(group) for group in by_question.values())
     low, high = wilson(right, len(by_question))
     accuracy = right / len(by_question) if by_question else None
-    return {"questions": len(by_question), "accuracy": accuracy, "low": low, "high": high}
+    return {"task": task, "questions": len(by_question), "accuracy": accuracy, "low": low, "high": high}
 
 
 def _part(folder: Path, info: RunInfo, number: int) -> Part | None:
@@ -97,10 +93,7 @@ def _part(folder: Path, info: RunInfo, number: int) -> Part | None:
             phase = pa.array(["measure"] * chosen.num_rows, pa.string())
             yield chosen.set_column(chosen.schema.get_field_index("phase"), "phase", phase)
 
-    def keys(batch: pa.RecordBatch) -> NDArray[np.int64]:
-        return np.zeros(batch.num_rows, np.int64)
-
-    return metrics.parts(read, keys, streams=info.streams).get(0)
+    return metrics.parts(read, lambda batch: np.zeros(batch.num_rows, np.int64), streams=info.streams).get(0)
 
 
 # --- findings -------------------------------------------------------------------------------------------------------
@@ -108,7 +101,7 @@ def _part(folder: Path, info: RunInfo, number: int) -> Part | None:
 
 def _against_lightest(
     cells: Mapping[int, CellSummary], answers: Mapping[int, Sequence[GradedAnswer]]
-) -> dict[int, AnswerPairs]:
+) -> dict[int, ComparedAnswers]:
     """Pair each load's answers with those of the lightest load of its kind."""
     found = {}
     for number, cell in cells.items():
@@ -120,42 +113,53 @@ def _against_lightest(
     return found
 
 
-def _find(
-    graded: Accuracy, least: object, answers: Sequence[GradedAnswer], pairs: AnswerPairs | None
+def find_in_answers(
+    graded: Accuracy, least: object, answers: Sequence[GradedAnswer], pairs: ComparedAnswers | None
 ) -> Iterator[Finding]:
+    """Find answers of a load that are wrong, of another length, or no model's; `pairs`: beside the lightest load."""
     if graded.crossed:
         evidence = f"{graded.crossed} of {graded.asked} answers have the number that another request asks for"
         yield finding("answers_wrong.crossed", evidence)
-    firsts = {each.question: each.digest for each in answers if each.ended}
-    same = max(Counter(firsts.values()).values(), default=0)
-    if same >= max(_LEAST_SAME, _SAME_TEXT * len(firsts)) and (graded.accuracy or 0) < 0.5:
-        yield finding("answers_identical.graded", f"{same} of {len(firsts)} different questions got the same answer")
+    yield from _find_same([each for each in answers if each.ended], graded.temperature or 0.0, pairs)
     if graded.undecided is not None:
         yield finding("answers_undecided", f"{graded.undecided}: no verdict on the {graded.asked} graded ones")
         return
     if isinstance(least, int | float) and graded.high < least:
         worst = min(graded.tasks, key=lambda task: task.accuracy or 0, default=None)
         where = f"; lowest {worst.task}, {worst.accuracy or 0:.1%} of {worst.questions}" if worst else ""
-        yield finding("answers_wrong", f"{show_accuracy(graded)}, and at least {least:.1%} should be{where}")
-    elif pairs is not None and (worse := pairs.worse):
-        yield finding("answers_wrong.load", f"fewer answers are right than at the run's lightest load: {tell(worse)}")
+        evidence = (
+            f"{100 * (graded.accuracy or 0):.1f} % of {graded.questions} questions are answered right (95 %: "
+            f"{100 * graded.low:.1f} to {100 * graded.high:.1f} %), and at least {least:.1%} should be{where}"
+        )
+        yield finding("answers_wrong", evidence)
+    elif pairs is not None and pairs.worse()[0] == "b":
+        evidence = f"fewer answers are right than at the run's lightest load: {tell(pairs.worse()[1])}"
+        yield finding("answers_wrong.load", evidence)
     if pairs is not None and pairs.drifts:
         yield finding("length_drifts", f"{show_drift(pairs)} at the run's lightest load, to the same questions")
-    right = sum(each.right for each in answers) / max(1, graded.asked - graded.failed)
-    if graded.strict is not None and right - graded.strict > _FORM:
-        evidence = f"{right:.1%} are right, and {graded.strict:.1%} in the form that was asked for"
+    ended = [each.right for each in answers if each.ended]
+    if graded.strict is not None and sum(ended) / len(ended) - graded.strict > _FORM:
+        evidence = f"{sum(ended) / len(ended):.1%} are right, and {graded.strict:.1%} in the form that was asked for"
         yield finding("answers_in_other_form", evidence)
 
 
-def show_accuracy(graded: Accuracy) -> str:
-    """Write `94.0 % of 500 questions are answered right (95 %: 91.6 to 95.8 %)`."""
-    return (
-        f"{100 * (graded.accuracy or 0):.1f} % of {graded.questions} questions are answered right "
-        f"(95 %: {100 * graded.low:.1f} to {100 * graded.high:.1f} %)"
-    )
+def _find_same(
+    answers: Sequence[GradedAnswer], temperature: float, pairs: ComparedAnswers | None
+) -> Iterator[Finding]:
+    """Find one answer to different questions, and sampled ones that are the same at another load."""
+    by_text = defaultdict(list)
+    for each in {answer.question: answer for answer in answers}.values():
+        by_text[each.digest].append(each.right)
+    same, count = max(by_text.values(), key=len, default=[]), sum(map(len, by_text.values()))
+    if len(same) >= max(_LEAST_SAME, _SAME_TEXT * count) and sum(same) <= _RIGHT_BY_CHANCE * len(same):
+        yield finding("answers_identical.graded", f"{len(same)} of {count} different questions got the same answer")
+    long = sum(each.tokens for each in answers) >= _LONG * len(answers)
+    if temperature and long and pairs and pairs.questions >= LEAST_PAIRS and pairs.identical >= _SAME_AGAIN:
+        evidence = f"{pairs.identical:.0%} of answers are the very texts of the run's lightest load"
+        yield finding("answers_identical.graded", f"{evidence}, at temperature {temperature:g}")
 
 
-def show_drift(pairs: AnswerPairs) -> str:
+def show_drift(pairs: ComparedAnswers) -> str:
     """Write `answers are 0.80 times as long (95 %: 0.78 to 0.83) as`."""
     return (
         f"answers are {pairs.length:.2f} times as long (95 %: {pairs.length_low:.2f} to {pairs.length_high:.2f}) as"

@@ -7,20 +7,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
 
-from loadstone.workload.checks import LETTERS, Question
+from loadstone.workload.checks import LETTERS, Question, find_pattern
 
 INVALID = "[invalid]"
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
-_STATED = re.compile(rf"answer is:? ?\(?\**([{LETTERS}])\b|answer: ?\(?\**([{LETTERS}])\b", re.IGNORECASE)
-_BRACKETED = re.compile(rf"\(([{LETTERS}])\)")
+_STATED = re.compile(rf"(?i:answer is:? ?|answer: ?)\(?\**([{LETTERS}])\b")
 _ALONE = re.compile(rf"(?<![A-Za-z0-9'])([{LETTERS}])(?![A-Za-z0-9'])")
 _FENCE = re.compile(r"\A\s*```[a-zA-Z]*[ \t]*\n")
+_OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
+"""A letter or digit, but of scripts that set no space between words."""
 _PUNCTUATION = " \t.,:;()[]*\"'`"
 _MOST_CHARACTERS = 1 << 20
 """Of an answer that are looked at: no question needs more."""
@@ -55,22 +57,15 @@ def grade(question: Question, text: str, calls: list[Any], *, thought: bool) -> 
 # --- numbers ------------------------------------------------------------------------------------------------------
 
 
-def extract_strict(text: str, *, last: bool = False) -> str:
-    """Return the number behind `#### `: the first, or the last; INVALID where there is none."""
-    found = INVALID
-    for match in _STRICT.finditer(text):
-        found = match[1]
-        if not last:
-            break
-    return found
+def extract_strict(text: str) -> str:
+    """Return the first number behind `#### `; INVALID where there is none."""
+    found = _STRICT.search(text)
+    return found[1] if found else INVALID
 
 
 def extract_flexible(text: str) -> str:
     """Return the last number; INVALID where there is none."""
-    found = INVALID
-    for match in _FLEXIBLE.finditer(text):
-        found = match[0]
-    return found
+    return next(reversed(_FLEXIBLE.findall(text)), INVALID)
 
 
 def same_number(found: str, answer: str) -> bool:
@@ -91,15 +86,12 @@ def _grade_number(question: Question, text: str) -> Grade:
 
 
 def _grade_letter(question: Question, text: str) -> Grade:
-    """Strict: the first line is the letter, or it is stated as the answer; flexible: also in brackets, or alone."""
+    """Strict: the first line is the letter, or it is stated as the answer; flexible: the last that stands alone."""
     first = text.strip().split("\n", 1)[0].strip(_PUNCTUATION)
     stated = first.upper() if len(first) == 1 and first.upper() in LETTERS else ""
     for match in _STATED.finditer(text):
-        stated = (match[1] or match[2]).upper()
-    loose = stated
-    for pattern in (_BRACKETED, _ALONE):
-        for match in () if loose else pattern.finditer(text):
-            loose = match[1]
+        stated = match[1]
+    loose = stated or next(reversed(_ALONE.findall(text)), "")
     return Grade(stated == question.answer, loose == question.answer, bool(loose))
 
 
@@ -107,20 +99,9 @@ def _grade_text(question: Question, text: str) -> Grade:
     """Strict: the answer is all that is said; flexible: it stands in what is said, as words of their own."""
     right = question.answer.strip()
     strict = text.strip() == right
-    if question.grade == "exact":
-        return Grade(strict, strict, True)
-    return Grade(strict, strict or _holds(text.casefold(), right.casefold()), True)
-
-
-def _holds(text: str, part: str) -> bool:
-    """Find `part` where no letter or digit stands directly before or after it."""
-    at = text.find(part)
-    while at >= 0:
-        before, after = text[at - 1 : at], text[at + len(part) : at + len(part) + 1]
-        if not (before.isalnum() and part[0].isalnum()) and not (after.isalnum() and part[-1].isalnum()):
-            return True
-        at = text.find(part, at + len(part))
-    return False
+    part = rf"(?<!{_OF_A_WORD}){re.escape(right.casefold())}(?!{_OF_A_WORD})"
+    loose = question.grade == "text" and re.search(part, text.casefold()) is not None
+    return Grade(strict, strict or loose, True)
 
 
 def _grade_needle(question: Question, text: str) -> Grade:
@@ -133,10 +114,8 @@ def _grade_needle(question: Question, text: str) -> Grade:
 # --- JSON and calls of tools --------------------------------------------------------------------------------------
 
 
-def _parse(text: str, *, fenced: bool) -> tuple[bool, Any]:
-    """Read JSON, out of a code fence too where `fenced`; (False, None) where it is none."""
-    if fenced and (fence := _FENCE.match(text)):
-        text = text[fence.end() :].rpartition("```")[0]
+def _parse(text: str) -> tuple[bool, Any]:
+    """Read JSON; (False, None) where it is none."""
     try:
         return True, msgspec.json.decode(text.strip().encode())
     except (ValueError, RecursionError):
@@ -145,36 +124,51 @@ def _parse(text: str, *, fenced: bool) -> tuple[bool, Any]:
 
 def _grade_json(question: Question, text: str) -> Grade:
     """Strict: the JSON value is all that is said; flexible: it may stand in a code fence."""
-    grades = []
-    for fenced in (False, True):
-        parsed, value = _parse(text, fenced=fenced)
-        right = parsed and (
-            _is_valid(question.schema, value) if question.grade == "schema" else _is_same(value, question.answer)
-        )
-        grades.append((right, parsed))
-    return Grade(grades[0][0], grades[1][0] or grades[0][0], grades[1][1] or grades[0][1])
+    fence = _FENCE.match(text)
+    parsed, value = _parse(text[fence.end() :].rpartition("```")[0] if fence else text)
+    valid = _is_valid(question.schema, value) if question.grade == "schema" else _is_same(value, question.answer)
+    right = parsed and valid
+    return Grade(right and not fence, right, parsed)
+
+
+def _canonical(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
 
 
 def _is_same(value: Any, answer: Any) -> bool:
     """Compare values of JSON; True is not 1."""
     try:
-        on_both = [msgspec.json.encode(each, order="deterministic") for each in (value, answer)]
-        return on_both[0] == on_both[1]
+        return _canonical(value) == _canonical(answer)
     except (ValueError, RecursionError):
         return False
 
 
+@cache
+def _validator() -> Any:
+    """Make jsonschema's class for Draft 2020-12, with keywords that take linear time of any value."""
+    from jsonschema import Draft202012Validator, ValidationError
+    from jsonschema.validators import extend
+
+    def pattern(_: Any, wanted: str, value: Any, _schema: Any) -> Iterator[ValidationError]:
+        if isinstance(value, str) and not find_pattern(wanted, value):
+            yield ValidationError("pattern")
+
+    def unique(_: Any, wanted: bool, value: Any, _schema: Any) -> Iterator[ValidationError]:
+        if wanted and isinstance(value, list) and len(set(map(_canonical, value))) < len(value):
+            yield ValidationError("uniqueItems")
+
+    return extend(Draft202012Validator, {"pattern": pattern, "uniqueItems": unique})
+
+
 def _is_valid(schema: Any, value: Any) -> bool:
-    """Tell whether a value fits a schema (Draft 2020-12, formats too); a schema that refers elsewhere fits none."""
-    from jsonschema import Draft202012Validator, FormatChecker
+    """Tell whether a value fits a schema, formats too. Nothing is fetched: what refers elsewhere fits none."""
+    from jsonschema import FormatChecker
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
     try:
-        # The registry is empty: nothing is fetched.
-        validator = Draft202012Validator(schema, registry=Registry(), format_checker=FormatChecker())
-        return bool(validator.is_valid(value))
-    except (RecursionError, ValueError, Unresolvable, re.error):
+        return bool(_validator()(schema, registry=Registry(), format_checker=FormatChecker()).is_valid(value))
+    except (RecursionError, ArithmeticError, ValueError, Unresolvable, re.error):
         return False
 
 
@@ -185,7 +179,7 @@ def _is_valid_call(question: Question, calls: list[Any]) -> bool:
     known = {tool["name"]: tool["parameters"] for tool in question.tools}
     made = []
     for call in calls:
-        parsed, arguments = _parse(str(call.get("arguments") or "{}"), fenced=False)
+        parsed, arguments = _parse(str(call.get("arguments") or "{}"))
         if call.get("name") not in known or not parsed or not isinstance(arguments, dict):
             return False
         if not _is_valid(known[call["name"]], arguments):

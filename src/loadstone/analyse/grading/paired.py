@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -20,13 +23,13 @@ _RESAMPLES = 1000
 Pair = tuple[GradedAnswer, GradedAnswer]
 
 
-class ComparedAnswers(msgspec.Struct, kw_only=True, frozen=True):
+class ComparedAnswers(msgspec.Struct, kw_only=True):
     """Tells of graded answers to the same questions on two sides, as `loadstone compare --json` prints it.
 
     task              the kind of question; "": all, with each kind under `tasks`
     a, b              share that is right; only_a, only_b: questions that one side alone answered right
     low, high         95 % interval of b − a
-    p                 of the exact McNemar test, adjusted for loads and kinds of question
+    p                 of the exact McNemar test, adjusted for loads and kinds of question; differs: beyond chance
     would_show        the loss that so many questions show with a power of 80 %
     flips             share of answers that turn right or wrong between two runs of a side; None: not known
     identical         share of answers that are the same text; identical_again: between two runs of a side
@@ -50,66 +53,15 @@ class ComparedAnswers(msgspec.Struct, kw_only=True, frozen=True):
     identical: float
     identical_again: float | None
     first_difference: float | None
-    length: float | None
-    length_low: float | None
-    length_high: float | None
+    length: float | None = None
+    length_low: float | None = None
+    length_high: float | None = None
     undecided: str | None
     tasks: list[ComparedAnswers]
-
-
-class AnswerPairs:
-    """The first answers to each question that both sides answered without an error, at least one. Attributes as in
-    ComparedAnswers; `again`: pairs of two runs of one side.
-    """
-
-    def __init__(self, pairs: Sequence[Pair], task: str = "", again: Sequence[AnswerPairs] = ()) -> None:
-        self.pairs, self.task, self.questions = pairs, task, len(pairs)
-        found = [0, 0, 0, 0]
-        for one, other in pairs:
-            found[(not one.right) * 2 + (not other.right)] += 1
-        both, self.only_a, self.only_b, _ = found
-        self.a, self.b = (both + self.only_a) / len(pairs), (both + self.only_b) / len(pairs)
-        self.low, self.high = difference(*found)
-        self.p = mcnemar(self.only_a, self.only_b)
-        self.identical = sum(one.digest == other.digest for one, other in pairs) / len(pairs)
-        self.flips = sum(each.discordant for each in again) / len(again) if again else None
-        self.identical_again = sum(each.identical for each in again) / len(again) if again else None
-        tasks = sorted({one.task for one, _ in pairs})
-        split = {each: [pair for pair in pairs if pair[0].task == each] for each in tasks if len(tasks) > 1}
-        self.tasks = [AnswerPairs(own, each) for each, own in split.items()]
-        self.length: float | None
-        self.length_low: float | None
-        self.length_high: float | None
-        self.length, self.length_low, self.length_high = self._lengths()
-
-    @property
-    def turned(self) -> AnswerPairs:
-        """The same with A for B. Its p values are those of a single test."""
-        return AnswerPairs([(b, a) for a, b in self.pairs])
 
     @property
     def discordant(self) -> float:
         return (self.only_a + self.only_b) / self.questions
-
-    @property
-    def differs(self) -> bool:
-        """True if B answers otherwise than A by more than chance."""
-        return self.p < LEVEL
-
-    @property
-    def would_show(self) -> float | None:
-        return detectable_loss(self.questions, round(self.discordant if self.flips is None else self.flips, 4))
-
-    @property
-    def worse(self) -> list[AnswerPairs]:
-        """All questions, or the kinds of them, that B answers worse, by more than chance and enough to matter."""
-        lost = [each for each in (self, *self.tasks) if each.differs and each.a - each.b >= LEAST_LOSS]
-        return [each for each in lost if each.undecided is None]
-
-    @property
-    def first_difference(self) -> float | None:
-        found = sorted(_parting(a, b) for a, b in self.pairs if a.digest != b.digest)
-        return found[len(found) // 2] if found else None
 
     @property
     def drifts(self) -> bool:
@@ -117,45 +69,57 @@ class AnswerPairs:
         low, high = self.length_low, self.length_high
         return low is not None and high is not None and (high < LENGTHS[0] or low > LENGTHS[1])
 
-    @property
-    def undecided(self) -> str | None:
-        if self.questions < LEAST_PAIRS:
-            return f"{self.questions} questions were answered on both sides, {LEAST_PAIRS} are needed"
-        sides = zip(*self.pairs, strict=True)
-        return next(filter(None, (why_undecided(self.questions, 0, side) for side in sides)), None)
+    def worse(self) -> tuple[Literal["", "a", "b"], list[ComparedAnswers]]:
+        """Return the side that answers worse by more than chance and enough to matter; and which questions: all of
+        them, or the kinds.
+        """
+        differ = [each for each in (self, *self.tasks) if each.differs and each.undecided is None]
+        b, a = ([each for each in differ if sign * (each.a - each.b) >= LEAST_LOSS] for sign in (1, -1))
+        return ("b", b) if b else ("a", a) if a else ("", [])
 
-    @property
-    def printed(self) -> ComparedAnswers:
-        return msgspec.convert(self, ComparedAnswers, from_attributes=True)
 
-    def _lengths(self) -> tuple[float, float, float] | tuple[None, None, None]:
-        """Compute the ratio of mean tokens with its 95 % interval, by bootstrap over questions."""
-        import numpy as np
-
-        whole = [(a.tokens, b.tokens) for a, b in self.pairs if not (a.cut or b.cut) and a.tokens and b.tokens]
-        if self.task or len(whole) < LEAST_PAIRS:
-            return None, None, None
-        tokens = np.array(whole, np.float64)
-        picks = np.random.default_rng(0).integers(len(tokens), size=(_RESAMPLES, len(tokens)))
-        low, high = np.quantile(tokens[picks, 1].sum(axis=1) / tokens[picks, 0].sum(axis=1), [0.025, 0.975])
-        return float(tokens[:, 1].sum() / tokens[:, 0].sum()), float(low), float(high)
+def compare_pairs(pairs: Sequence[Pair], again: Sequence[ComparedAnswers] = (), task: str = "") -> ComparedAnswers:
+    """Compare answers, A's and B's to one question each; at least one. `again`: what two runs of one side showed."""
+    count, found = len(pairs), Counter((a.right, b.right) for a, b in pairs)
+    both, only_a, only_b, neither = (
+        found[key] for key in ((True, True), (True, False), (False, True), (False, False))
+    )
+    flips = statistics.fmean(each.discordant for each in again) if again else None
+    low, high = difference(both, only_a, only_b, neither)
+    p, noise = mcnemar(only_a, only_b), (only_a + only_b) / count if flips is None else flips
+    parting = sorted(_parting(a, b) for a, b in pairs if a.digest != b.digest)
+    tasks = sorted({a.task for a, _ in pairs})
+    split = {each: [pair for pair in pairs if pair[0].task == each] for each in tasks[1:] and tasks}
+    why = [why_undecided(count, 0, side) for side in zip(*pairs, strict=True)]
+    if count < LEAST_PAIRS:
+        why = [f"{count} questions were answered on both sides, {LEAST_PAIRS} are needed"]
+    return ComparedAnswers(
+        task=task, questions=count, a=(both + only_a) / count, b=(both + only_b) / count, only_a=only_a,
+        only_b=only_b, low=low, high=high, p=p, differs=p < LEVEL, would_show=detectable_loss(count, round(noise, 3)),
+        flips=flips, identical=sum(a.digest == b.digest for a, b in pairs) / count,
+        identical_again=statistics.fmean(each.identical for each in again) if again else None,
+        first_difference=parting[len(parting) // 2] if parting else None,
+        undecided=next(filter(None, why), None), tasks=[compare_pairs(own, (), each) for each, own in split.items()],
+        **{} if task else _lengths(pairs),
+    )  # fmt: skip
 
 
 def pair_answers(
-    a: Iterable[GradedAnswer], b: Iterable[GradedAnswer], again: Sequence[AnswerPairs] = ()
-) -> AnswerPairs | None:
-    """Pair the first answers to each question; None where no question is on both sides."""
+    a: Iterable[GradedAnswer], b: Iterable[GradedAnswer], again: Sequence[ComparedAnswers] = ()
+) -> ComparedAnswers | None:
+    """Compare the first answers to each question; None where no question is on both sides."""
     on_a, on_b = _take_firsts(a), _take_firsts(b)
     pairs = [(answer, on_b[name]) for name, answer in on_a.items() if name in on_b]
-    return AnswerPairs(pairs, again=again) if pairs else None
+    return compare_pairs(pairs, again) if pairs else None
 
 
-def adjust(tested: Iterable[AnswerPairs]) -> None:
+def adjust(tested: Iterable[ComparedAnswers]) -> None:
     """Adjust the p values of tests that are made together, those of kinds of question among them (Holm)."""
     largest = 0.0
     ranked = sorted((test for each in tested for test in (each, *each.tasks)), key=lambda each: each.p)
     for at, each in enumerate(ranked):
         each.p = largest = max(largest, min(1.0, each.p * (len(ranked) - at)))
+        each.differs = each.p < LEVEL
 
 
 def why_undecided(asked: int, failed: int, answers: Iterable[GradedAnswer]) -> str | None:
@@ -169,7 +133,7 @@ def why_undecided(asked: int, failed: int, answers: Iterable[GradedAnswer]) -> s
     return f"{cut} of {asked} answers were cut at the limit of their tokens" if cut > CUT_SHARE * asked else None
 
 
-def tell(pairs: Iterable[AnswerPairs | ComparedAnswers]) -> str:
+def tell(pairs: Iterable[ComparedAnswers]) -> str:
     """Write `json 100.0 → 87.1 % of 240 (p < 0.001)` of each."""
     return ", ".join(
         f"{each.task or 'all'} {100 * each.a:.1f} → {100 * each.b:.1f} % of {each.questions} ({show_p(each.p)})"
@@ -182,11 +146,22 @@ def show_p(p: float) -> str:
 
 
 def _take_firsts(answers: Iterable[GradedAnswer]) -> dict[str, GradedAnswer]:
-    firsts: dict[str, GradedAnswer] = {}
-    for answer in sorted(answers, key=lambda each: int(each.request_id.rpartition("-")[2])):
-        if answer.ended:
-            firsts.setdefault(answer.question, answer)
-    return firsts
+    last_first = sorted(answers, key=lambda each: -int(each.request_id.rpartition("-")[2]))
+    return {answer.question: answer for answer in last_first if answer.ended}
+
+
+def _lengths(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Compute the ratio of mean tokens with its 95 % interval, by bootstrap over questions; nothing of too few."""
+    import numpy as np
+
+    whole = [(a.tokens, b.tokens) for a, b in pairs if not (a.cut or b.cut) and a.tokens and b.tokens]
+    if len(whole) < LEAST_PAIRS:
+        return {}
+    tokens = np.array(whole, np.float64)
+    sums = tokens[np.random.default_rng(0).integers(len(tokens), size=(_RESAMPLES, len(tokens)))].sum(axis=1)
+    low, high = np.quantile(sums[:, 1] / sums[:, 0], [0.025, 0.975])
+    ratio = tokens[:, 1].sum() / tokens[:, 0].sum()
+    return {"length": float(ratio), "length_low": float(low), "length_high": float(high)}
 
 
 def _parting(a: GradedAnswer, b: GradedAnswer) -> float:

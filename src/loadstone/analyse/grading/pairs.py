@@ -34,8 +34,6 @@ def mcnemar(only_a: int, only_b: int) -> float:
 def difference(both: int, only_a: int, only_b: int, neither: int) -> tuple[float, float]:
     """Return the 95 % interval of B's accuracy less A's on the same questions (Newcombe 1998, method 10)."""
     count = both + only_a + only_b + neither
-    if not count:
-        return -1.0, 1.0
     right_a, right_b = both + only_a, both + only_b
     a, b = right_a / count, right_b / count
     (low_a, high_a), (low_b, high_b) = wilson(right_a, count), wilson(right_b, count)
@@ -55,13 +53,12 @@ def detectable_loss(count: int, noise: float) -> float | None:
     """Return the smallest loss that the test finds with a power of 80 % among `count` questions, where `noise` of the
     answers flip without any loss; None where none can be found.
     """
-    low, high = 0.0, 1 - noise
-    if power(count, noise / 2 + high, noise / 2) < POWER:
-        return None
-    for _ in range(24):
-        middle = (low + high) / 2
-        low, high = (low, middle) if power(count, noise / 2 + middle, noise / 2) >= POWER else (middle, high)
-    return high
+    from scipy.optimize import brentq
+
+    def missing(loss: float) -> float:
+        return power(count, noise / 2 + loss, noise / 2) - POWER
+
+    return float(brentq(missing, 0.0, 1 - noise, xtol=1e-6)) if missing(1 - noise) > 0 else None
 
 
 def power(count: int, lost: float, gained: float) -> float:

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding, finding_row
-from loadstone.core.plan import Plan
+from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Source
 from loadstone.core.settings import PredictionBasis
 from loadstone.core.summary import Finding, Roofline, SessionNumbers
@@ -65,6 +65,8 @@ def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> list[Findi
                 "and were lengthened to that",
             )
         )
+    if info.source == "simulated" and (plan.phase == CHECK).any():
+        findings.append(finding("answers_simulated", "graded prompts take their time here, and are not graded"))
     if doubts:
         evidence = f"the server may not be the deployment that was stated: {'; '.join(doubts)}"
         findings.append(finding("deployment_doubted", evidence))

@@ -14,6 +14,7 @@ import msgspec
 from loadstone.analyse.verdict import Finding
 from loadstone.core.plan import Load, Phase
 from loadstone.core.record import RequestRecord, Status
+from loadstone.core.summary import Accuracy
 from loadstone.interop.read.findings import finding, list_some
 from loadstone.interop.read.values import Value
 from loadstone.workload.lengths import MAX_TOKENS
@@ -74,6 +75,7 @@ class ResultCell:
     records      the requests, where the file has them; the cell's numbers are then computed from these
     relative     each record's times count from its own send: when it was sent is unknown
     unknown      metrics that the records cannot give, though they look as if
+    graded       the accuracy of answers, as stated
     definitions  the dialect (loadstone.analyse.other_tools) by whose formulas the numbers were made
     """
 
@@ -97,6 +99,7 @@ class ResultCell:
     relative: bool = False
     unknown: tuple[str, ...] = ()
     definitions: str | None = None
+    graded: Accuracy | None = None
     findings: list[Finding] = field(default_factory=list)
 
     @property

@@ -70,7 +70,7 @@ def _check_unmeasured(cell: ResultCell) -> None:
     cell.latencies = {name: stated for name, stated in cell.latencies.items() if not stated or any(stated.values())}
     if cell.completed == 0:
         cell.say("none_completed", "no request completed: there is nothing to measure")
-    elif not cell.records and not cell.latencies:
+    elif not cell.records and not cell.latencies and cell.graded is None:
         stated = any(cell.totals.get(name) is not None for name in ("output_tokens_per_s", "total_tokens_per_s"))
         if not stated:
             remedy = "Nothing in it can be compared: ask the source."

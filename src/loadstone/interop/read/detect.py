@@ -9,6 +9,7 @@ from loadstone.core.errors import InputError
 from loadstone.interop.read import (
     aiperf,
     bench_serving,
+    evaluations,
     files,
     guidellm,
     inference_perf,
@@ -24,7 +25,8 @@ from loadstone.interop.read.values import Value
 
 KNOWN = (
     "vLLM's bench serve, throughput or latency, SGLang's bench_serving, AIPerf, genai-perf, GuideLLM, "
-    "inference-perf, llm-d's benchmark report, InferenceX's aggregates, llmperf, MLPerf's log summary, or CSV"
+    "inference-perf, llm-d's benchmark report, InferenceX's aggregates or evaluations, lm-evaluation-harness, "
+    "llmperf, MLPerf's log summary, or CSV"
 )
 # What a document has, and its reader. The first counts.
 _READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], ResultCell | list[ResultCell]]], ...] = (
@@ -37,6 +39,8 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], ResultCell | list[
     (inference_perf.STAGE, inference_perf.stage),
     (inference_perf.LLMD, inference_perf.llmd),
     (inferencex.AGGREGATE, inferencex.aggregate),
+    (evaluations.INFERENCEX, evaluations.evaluation),
+    (evaluations.LM_EVAL, evaluations.lm_eval),
     (llmperf.SUMMARY, llmperf.summary),
     (bench_serving.VLLM, bench_serving.vllm),
     (bench_serving.VLLM_THROUGHPUT, bench_serving.vllm_throughput),

@@ -282,6 +282,7 @@ def _summarise(cell: ResultCell) -> CellSummary:
         metrics=Metrics(**metrics),
         measured_by=cell.tool,
         definitions=cell.definitions,
+        graded=cell.graded,
         verdict=verdict.judge([finding("as_stated", evidence), *cell.findings]),
     )
 

@@ -15,6 +15,7 @@ from loadstone.analyse.compare.result import (
     MetricRow,
     name_loads,
 )
+from loadstone.analyse.grading.accuracy import show_drift
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.table import Shown, Table
@@ -65,9 +66,7 @@ def answer_lines(comparison: Comparison) -> list[str]:
         if answers.first_difference is not None:
             parts.append(f"others part at token {answers.first_difference:.0f} or so")
         if answers.length is not None:
-            parts.append(
-                f"{answers.length:.3f} times as long ({answers.length_low:.3f} to {answers.length_high:.3f})"
-            )
+            parts.append(f"{show_drift(answers)} A's")
         lines.append(f"  {', '.join(parts)}")
     return lines
 

@@ -293,8 +293,11 @@ def _show_right(graded: Accuracy | None) -> str:
 
 def _front(points: Sequence[CellPoint]) -> list[str]:
     """Name the cells than which no other has more throughput and no fewer right answers."""
-    known = [(each.output.value, each.graded.accuracy, each) for each in points if each.output and each.graded]
-    sound = [(speed, right or 0.0, each) for speed, right, each in known if not each.failed]
+    sound = [
+        (each.output.value, each.graded.accuracy or 0.0, each)
+        for each in points
+        if each.output and each.graded and each.graded.undecided is None and not each.failed
+    ]
     front = [
         f"{each.study or each.label or f'run {each.number}'} at {load_label(each)}"
         for speed, right, each in sound

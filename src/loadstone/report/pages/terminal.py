@@ -243,25 +243,24 @@ def answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
         if (graded := cell.graded) is None:
             continue
         part = graded.part
-        every = [("", graded.questions, graded.accuracy, graded.low, graded.high)]
-        every += [(task.task, task.questions, task.accuracy, task.low, task.high) for task in graded.tasks]
-        for task, questions, accuracy, low, high in every:
-            whole = not task
-            shown.append(
-                [
-                    (f"{head} · answers", f"{load} · {excerpt(task or 'all', 40)}"),
-                    ("graded", str(questions)),
-                    ("right %", "-" if accuracy is None else f"{100 * accuracy:.1f}"),
-                    ("95 %", f"{100 * low:.1f}–{100 * high:.1f}"),
-                    ("in form %", f"{100 * graded.strict:.1f}" if whole and graded.strict is not None else "-"),
-                    ("cut", str(graded.cut) if whole else ""),
-                    ("failed", str(graded.failed) if whole else ""),
-                    ("unparsed", str(graded.unparsed) if whole else ""),
-                    ("of requests", f"{graded.share:.1%}" if whole else ""),
-                    ("TTFT p50", _p50(part.ttft_s) if whole and part else "-"),
-                    ("E2E p50", _p50(part.e2e_s) if whole and part else "-"),
-                ]
-            )
+        counts = zip(("cut", "failed", "unparsed"), (graded.cut, graded.failed, graded.unparsed), strict=True)
+        of_all = [
+            ("in form %", "-" if graded.strict is None else f"{100 * graded.strict:.1f}"),
+            *((name, "-" if count is None else str(count)) for name, count in counts),
+            ("of requests", "-" if graded.share is None else f"{graded.share:.1%}"),
+            ("TTFT p50", _p50(part.ttft_s) if part else "-"),
+            ("E2E p50", _p50(part.e2e_s) if part else "-"),
+        ]
+        shown += [
+            [
+                (f"{head} · answers", f"{load} · {excerpt(kind.task or 'all', 40)}"),
+                ("graded", str(kind.questions)),
+                ("right %", "-" if kind.accuracy is None else f"{100 * kind.accuracy:.1f}"),
+                ("95 %", f"{100 * kind.low:.1f}–{100 * kind.high:.1f}"),
+                *(of_all if kind is graded else [(name, "") for name, _ in of_all]),
+            ]
+            for kind in (graded, *graded.tasks)
+        ]
     return table_of(shown, f"{head} · answers")
 
 

@@ -1,0 +1,60 @@
+"""Reads accuracy as it is stated: rows of InferenceX's evaluations, and result files of lm-evaluation-harness.
+
+They state a share of right answers and no latency; without the answers nothing can be paired.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from loadstone.analyse.grading.pairs import wilson
+from loadstone.core.plan import Load
+from loadstone.core.summary import Accuracy
+from loadstone.interop.read import inferencex
+from loadstone.interop.read.cell import ResultCell
+from loadstone.interop.read.values import Value
+
+# What a document has that is one of these.
+INFERENCEX = ("task", "conc", "metrics.em_strict|metrics.em_flexible|metrics.score")
+LM_EVAL = ("results", "n-samples|n-shot")
+
+_RIGHT = "exact_match,flexible-extract|exact_match,custom-extract|exact_match,none|acc,none|exact_match,strict-match"
+_STRICT = "exact_match,strict-match"
+_MOST_TASKS = 1000
+_CONCURRENT = re.compile(r"\bnum_concurrent\W{1,4}([1-9]\d{0,5})\b")
+
+
+def evaluation(document: Value, where: str) -> ResultCell:
+    """Read a row of InferenceX's evaluations, which tells the setup as its aggregates do."""
+    metrics, task = document.at("metrics"), document.text("task", 60) or ""
+    graded = _state(task, metrics.whole("n_eff"), metrics, "em_flexible|score|em_strict", "em_strict")
+    return replace(inferencex.aggregate(document, where), graded=graded, label=task, definitions=None)
+
+
+def lm_eval(document: Value, where: str) -> list[ResultCell]:
+    """Read a result file of lm-evaluation-harness: a cell for each task."""
+    found = _CONCURRENT.search(str(document.get("config.model_args"))[:10_000])
+    load = Load("concurrency", float(found[1])) if found else None
+    counts, told = Value(document.get("n-samples")), document.mapping("results")
+    stated = [
+        _state(task, Value(counts.mapping().get(task)).whole("effective"), Value(scores), _RIGHT, _STRICT)
+        for task, scores in list(told.items())[:_MOST_TASKS]
+    ]
+    return [
+        ResultCell(
+            where=where, tool="lm-evaluation-harness", load=load, created=document.when("date"), graded=each,
+            deployment=document.fields(model="model_name"), label=each.name,
+        )
+        for each in stated if each.accuracy is not None
+    ]  # fmt: skip
+
+
+def _state(task: str, count: int | None, scores: Value, *paths: str) -> Accuracy:
+    """Make what is stated of a task: the share of right answers, and that in the form that was asked for."""
+    right, strict = (share if (share := scores.amount(path)) is not None and share <= 1 else None for path in paths)
+    low, high = wilson((right or 0.0) * (count or 0), count or 0)
+    return Accuracy(
+        name=task[:60], asked=count or 0, questions=count or 0, accuracy=right, low=low, high=high, strict=strict,
+        undecided="a tool states them, without the answers",
+    )  # fmt: skip
