@@ -114,6 +114,19 @@ def test_llama_cpp_counts_prompts_without_what_was_cached() -> None:
     assert figures(said("llamacpp:prompt_tokens_total", [0, 10, 20, 30, 60])) == {"restarts": 0}
 
 
+def test_transfers_are_counted_by_each_engine() -> None:
+    shared = [said("sglang:kv_transfer_total_mb_count", [0, 1, 2, 3, 4], tp_rank=number) for number in "01"]
+    failed = said("sglang:num_transfer_failed_reqs_total", [0, 0, 1, 1, 1])
+    failed += said("sglang:num_bootstrap_failed_reqs_total", [0, 0, 2, 2, 2])
+    assert figures(*shared, failed) == {"restarts": 0, "transfers": 4, "transfers_failed": 3}
+    by_source = [
+        said("vllm:prompt_tokens_by_source_total", [0, 10, 20, 30, 40], source="external_kv_transfer"),
+        said("vllm:prompt_tokens_by_source_total", [0, 1, 1, 1, 1], source="local_compute"),
+        said("vllm:external_prefix_cache_hits_total", [0, 10, 20, 30, 40]),
+    ]
+    assert figures(*by_source) == {"restarts": 0, "transferred_tokens": 40}
+
+
 def test_a_counter_under_two_names_is_counted_once() -> None:
     known = figures(
         said("vllm:num_preemptions_total", [0, 1, 2, 3, 4]),
@@ -220,7 +233,18 @@ def shared_prefix() -> Any:
     return make_plan(Synthetic(WORKLOAD.input, WORKLOAD.output, prefix_tokens=50), [LOAD], requests=[400], warmup=2)
 
 
-RESTARTED, ROUTED, LATE, CACHE = "engine_restarted", "engines_in_turns", "server_writes_late", "prefix_cache_helped"
+def handed_over(*, has_pools: bool = True, **known: Any) -> dict[str, Finding]:
+    """Of 400 answered requests of 100 tokens, 2 of them of the warm-up."""
+    return found(rows(), server=ServerFigures(samples=5, restarts=0, **known), has_pools=has_pools)
+
+
+RESTARTED, ROUTED, LATE, CACHE, DIFFER = (
+    "engine_restarted",
+    "engines_in_turns",
+    "server_writes_late",
+    "prefix_cache_helped",
+    "transfers_differ",
+)
 CASES: list[Case] = [
     ("=", None, "", with_server),
     (RESTARTED, "error", "an engine restarted 2 times during the cell", lambda: with_server(2)),
@@ -238,6 +262,16 @@ CASES: list[Case] = [
         "preemptions", "info", "the engine preempted requests 3 times, with up to 99% of its KV cache in use",
         lambda: with_server(preemptions=3, kv_usage=Level(0.5, 0.987)),
     ),
+    ("=", None, "", lambda: handed_over(transfers=400, transfers_failed=0)),
+    ("=", None, "", handed_over),
+    ("=", None, "", lambda: handed_over(has_pools=False, transferred_tokens=0)),
+    ("=", None, "", lambda: handed_over(transferred_tokens=96 * 400)),
+    (
+        DIFFER, "warning", "KV caches of 399 requests were handed from prefill to decode workers, and 400 were",
+        lambda: handed_over(transfers=399),
+    ),
+    (DIFFER, "warning", "KV caches of 0 prompt tokens", lambda: handed_over(transferred_tokens=0)),
+    (DIFFER, "warning", "3 transfers of KV caches failed", lambda: handed_over(transfers=400, transfers_failed=3)),
     # The server's counters tell of its prefix cache where usage does not, and usage is believed before them.
     ("=", None, "", lambda: cached(400 + 400)),
     (

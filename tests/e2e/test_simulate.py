@@ -18,6 +18,9 @@ from loadstone.core.errors import InputError
 from loadstone.predict.sizing.memory import max_context
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
+CONVERSATIONS = (
+    Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "mooncake" / "conversation_trace.jsonl"
+)
 Json = dict[str, Any]
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
 
@@ -280,3 +283,15 @@ def test_what_the_disk_cannot_hold_is_refused_before_it_is_simulated(
     with pytest.raises(InputError, match=r"300 MB free, and the run may need .*--out"):
         package.simulate(DEPLOYMENT, concurrency=[256], requests=[2000], output="100000", draws=0, out=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not CONVERSATIONS.is_file(), reason="needs the Mooncake trace of shared/data beside the checkout")
+@pytest.mark.long
+def test_mooncake_s_conversations_share_the_blocks_that_others_state(simulate: Loadstone) -> None:
+    """Dynamo's documentation states 36.64 % of this file's blocks."""
+    done = simulate("llama-3.1-8b@8xh100/tp1,dp8", "--trace", CONVERSATIONS, "--warmup", 0, "--draws", 0)
+    assert done.code == 0, done.err
+    metrics = done.cell["metrics"]
+    assert done.cell["requests"]["ok"] == 12031
+    assert f"{metrics['shared_block_share']:.2%}" == "36.64%"
+    assert metrics["shared_block_share"] == pytest.approx(105_710 / 288_500, rel=1e-12)

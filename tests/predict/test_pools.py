@@ -300,3 +300,27 @@ def test_each_pools_worker_has_a_shorthand_of_its_own() -> None:
     assert [pool.worker for pool in split_pools(WIDE)] == [
         "deepseek-r1@4xgb200/tp4", "deepseek-r1@32xgb200/dp32,ep32,attention-dp",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "computed"), [("prefix", 2), ("round-robin", 4)])
+def test_the_router_sends_a_prefix_to_who_has_it(how: Any, computed: int) -> None:
+    """Two groups of prompts on two prefill workers: by prefix each group is computed on one of them alone."""
+    asked = plan(prefix=640, prefix_groups=2, input="700", output="2", concurrency=[1], requests=[12])
+    fleet = pooled(Sglang.handover, workers=2)
+    assert fleet.prefill is not None
+    fleet = replace(
+        fleet,
+        policy=msgspec.structs.replace(fleet.policy, prefix_cache=True),
+        prefill=fleet.prefill._replace(route=how),
+    )
+    assert [record["cached_tokens"] for record in records_of(asked, fleet)].count(0) == computed
+
+
+def test_route_reaches_the_router_between_pools() -> None:
+    fleet = fleet_of(parse_deployment(SMALL), route="round-robin")
+    assert fleet.prefill is not None
+    assert fleet.prefill.route == "round-robin"
+    plain = fleet_of(parse_deployment(SMALL))
+    assert plain.prefill is not None
+    assert plain.prefill.route == "least-busy"
+    assert fleet.policy == plain.policy

@@ -36,6 +36,7 @@ from loadstone.predict.simulator.run import CellRun, Counters, State
 from loadstone.predict.simulator.table import tables
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
+from loadstone.workload.schedule import promised_tokens
 
 Json = dict[str, Any]
 
@@ -450,6 +451,63 @@ def test_blocks_have_equal_keys_where_their_tokens_and_all_before_are_equal(
     assert len(set(key_of.values())) == len(key_of)
     assert {upto for upto, times in asking.items() if times > 1} <= keyed
     assert max(asking.values()) > 1
+
+
+def write_sessions(path: Path, rng: np.random.Generator, scope: str) -> None:
+    """Sessions whose prompts go on from a prompt before, whole or cut, of their own or of another session."""
+    asked: list[list[int]] = [[1, 2, 3, 4]]
+    with path.open("w") as file:
+        for _ in range(6):
+            mine: list[list[int]] = []
+            for _ in range(int(rng.integers(1, 16))):
+                known = mine if mine and rng.random() < 0.8 else asked
+                begun = known[int(rng.integers(len(known)))]
+                new = rng.integers(1, 4, int(rng.integers(0, 5))).tolist()
+                mine.append([*begun[: int(rng.integers(len(begun) + 1))], *new] or [1])
+            asked += mine
+            calls = [
+                {"t": at, "in": 32 * len(ids) - int(rng.integers(32)), "out": 3, "hash_ids": ids, "api_time": 0.5}
+                for at, ids in enumerate(mine)
+            ]
+            file.write(json.dumps({"block_size": 32, "hash_id_scope": scope, "requests": calls}) + "\n")
+
+
+@pytest.mark.parametrize("scope", ["local", "global"])
+@pytest.mark.parametrize("block", [16, 48])
+@pytest.mark.parametrize("seed", range(4))
+def test_calls_of_sessions_share_the_blocks_up_to_which_their_tokens_are_equal(
+    scope: str, block: int, seed: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "sessions.jsonl"
+    write_sessions(path, np.random.default_rng(seed), scope)
+    ended: Json = {"requests": [60]} if seed % 2 else {"duration_s": 9.0}
+    asked = plan_of(Options.read(agents=path, concurrency=[3], warmup=3, **ended))
+    request = CellRequests(asked, 0, 0.0, 0.0)
+    contents = Contents(asked, 0, request, block)
+    prompts, said = [], []
+    indices = [*range(min(request.count, 60)), *range(request.count, request.count + 30 * request.cyclic)]
+    for index in indices:
+        row = request.row(index)
+        assert asked.blocks is not None
+        prompts.append([(asked.copy(0, index), each) for each in asked.blocks.take_row(row).tolist()])
+        tokens = [(*each, at) for each in prompts[-1] for at in range(32)]
+        said.append(tokens[: request.input_tokens[row]])
+    known = [max((alike(prompt, each) for each in prompts[:at]), default=0) for at, prompt in enumerate(prompts)]
+    promised = promised_tokens(asked, 0)[: min(request.count, 60)].tolist()
+    lengths = request.input_tokens[: len(promised)]
+    assert promised == [min(32 * blocks, length) for blocks, length in zip(known, lengths, strict=False)]
+    keys = [keys_of(contents, index) for index in indices]
+    shared = 0
+    for one, other in itertools.combinations(range(len(said)), 2):
+        truth = alike(said[one], said[other]) // block
+        assert alike(keys[one], keys[other]) == truth
+        shared += truth
+    assert shared > 20
+
+
+def alike(one: Sequence[Any], other: Sequence[Any]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (mine, its) in pairs if mine != its), min(len(one), len(other)))
 
 
 @pytest.mark.parametrize(

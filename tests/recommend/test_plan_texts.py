@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from loadstone.recommend.page import write_page
 from loadstone.recommend.result import (
     BoundText,
     ByHour,
     DeploymentPlan,
+    FinalistPoint,
     GpuChoice,
     LatencySpan,
     MeasureNext,
@@ -158,3 +163,76 @@ def test_the_page_begins_with_the_answer_and_ends_with_how_it_was_made() -> None
     assert {"a note", "  d0: why", "  d1 (and 1 like it): why", "  2 more kinds with --json", "  vllm serve"} <= set(
         map(str, lines)
     )
+
+
+def page_of(document: Recommendation, folder: Path, *command: str) -> str:
+    path = folder / "plans.html"
+    write_page(document, path, command)
+    return path.read_text("utf-8").partition("<main>")[2]
+
+
+def point(plan: DeploymentPlan, **fields: Any) -> FinalistPoint:
+    known = FinalistPoint(
+        deployment=plan.deployment, replicas=plan.replicas, gpus=plan.gpus, p_slo=plan.p_slo, usd_per_month=4380.0,
+        output_tokens_per_s_per_gpu=1000.0, output_tokens_per_s_per_user=50.0, loads=[1.0, 10.0, 100.0],
+        worst=[0.2, 0.5, 1.4], front=True, needed_low=0.7, needed_high=1.4,
+    )  # fmt: skip
+    return msgspec.structs.replace(known, **fields)
+
+
+@pytest.mark.parametrize(
+    ("document", "title"),
+    [
+        (DOCUMENT, "3 × H100, one GPU each, vLLM, BF16 checkpoint of meta-llama: $4,380 a month, 86 % sure"),
+        (with_plan(usd_per_month=None), "3 × H100, one GPU each, vLLM, BF16 checkpoint of meta-llama, 86 % sure"),
+        (
+            with_plan(deployment="llama-3.1-70b:fp8@2xb200/tp2,kv=fp8,engine=sglang", replicas=2, gpus=4),
+            "4 × B200, 2 replicas of two GPUs, SGLang, FP8 checkpoint of NVIDIA: $4,380 a month, 86 % sure",
+        ),
+        (
+            changed(with_plan(deployment="llama-3.1-8b@4xmi300x/tp4", replicas=1, gpus=4), holds=False),
+            "Nothing holds with 80%; the nearest is 4 × MI300X, in one replica, vLLM, BF16",
+        ),
+    ],
+)
+def test_the_page_has_its_title_in_words(document: Recommendation, title: str, tmp_path: Path) -> None:
+    assert f"<h1>{title}" in page_of(document, tmp_path)
+
+
+def test_the_page_puts_the_best_of_each_gpu_side_by_side(tmp_path: Path) -> None:
+    dearer = msgspec.structs.replace(PLAN, deployment="llama-3.1-8b@1xmi300x/tp1,engine=sglang")
+    choices = [
+        GpuChoice(gpu="h100", deployment=PLAN.deployment, replicas=3, gpus=3, p_slo=0.864, usd_per_month=4380.0),
+        GpuChoice(
+            gpu="mi300x", deployment=dearer.deployment, replicas=3, gpus=3, p_slo=0.84, usd_per_month=5380.0,
+            more_usd_per_month=1000.0, more_p_slo=-0.024,
+        ),
+        GpuChoice(gpu="a100", deployment=None, why="takes 72 GPUs to carry it"),
+    ]  # fmt: skip
+    points = [point(PLAN), point(dearer), point(dearer, replicas=9)]
+    text = page_of(changed(by_gpu=choices, finalists=points), tmp_path, "loadstone", "recommend", "a b")
+    table = text.partition("The best plan of each GPU")[2].partition("</table>")[0]
+    assert all(word in table for word in (">+1,000<", ">−2<", "3 × MI300X, one GPU each, SGLang", "takes 72 GPUs"))
+    assert "On mi300x:" not in text  # said once
+    assert "TPOT p99 of 20 ms; sglang would carry 10% more per GPU." in text
+    assert "loadstone recommend &#39;a b&#39;" in text
+    cost, load = (json.loads(each) for each in re.findall(r'application/json">(.*?)</script>', text))
+    rows = next(iter(cost["datasets"].values()))
+    assert [(row["gpu"], row["low"], row["cost"], row["high"]) for row in rows] == [
+        ("H100", 0.7 * 4380, 4380, 1.4 * 4380),
+        ("MI300X", 0.7 * 4380, 4380, 1.4 * 4380),
+    ]
+    asked = [
+        row for rows in load["datasets"].values() for row in rows if "share of the asked load" in row.get("plan", "")
+    ]
+    assert [row["load"] for row in asked] == pytest.approx([40 / 3] * 2, rel=1e-4)
+    assert all(0.5 < row["worst"] < 1.4 for row in asked)  # on the curve
+
+
+def test_the_page_carries_the_study_to_copy(tmp_path: Path) -> None:
+    study = tmp_path / "verify.yaml"
+    study.write_text("study: <verify>\n", "utf-8")
+    text = page_of(changed(study=str(study)), tmp_path)
+    assert '<div class="copied"><pre>study: &lt;verify&gt;' in text
+    study.unlink()
+    assert "measures these plans" not in page_of(changed(study=str(study)), tmp_path)

@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -70,6 +71,11 @@ class Browser:
 
     def media(self, name: str) -> None:
         self._send("Emulation.setEmulatedMedia", media=name)
+
+    def pages(self) -> int:
+        """How many sheets of A4 the page is printed on."""
+        text = base64.b64decode(self._send("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
+        return len(re.findall(rb"/Type\s*/Page\b", text))
 
     def open(self, url: str) -> None:
         said = self._send("Page.navigate", url=url)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from loadstone.report.data import pairs
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TOTAL, TPOT, TTFT, frames
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.samples import LEVELS, Cdf, sample
-from loadstone.report.data.series import series_of
+from loadstone.report.data.series import assign_hues, series_of
 from report_folders import cell, length, points, record, run, stat
 
 PNG = b"\x89PNG"
@@ -693,22 +694,37 @@ def test_marks_are_seen_on_both_grounds() -> None:
             assert (brightest + 0.05) / (darkest + 0.05) >= 3, (mark, ground)
 
 
-def test_a_colour_means_one_thing_on_the_whole_page(tmp_path: Path) -> None:
-    """Whether a picture compares engines, GPUs or both."""
-    for gpu in ("h100", "h200"):
-        for engine in ("vLLM", "SGLang"):
-            work = {"output": length(512)} if engine == "SGLang" and gpu == "h200" else {}
-            run(tmp_path, f"{gpu}-{engine}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu, "gpus": 8})
-            run(tmp_path, f"{gpu}-{engine}-2", [cell(1), cell(4)], engine=engine, workload=work,
-                deployment={"gpu": gpu, "gpus": 8})  # fmt: skip
-    seen: dict[str, set[str]] = {}
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_colour_is_an_engine_on_the_whole_page_and_a_shape_a_gpu(tmp_path: Path, repeats: int) -> None:
+    """Whether a picture compares engines, GPUs or both; of repeats, which look alike otherwise, the shapes differ."""
+    for gpu, engine, n in itertools.product(("h100", "h200"), ("vLLM", "SGLang"), range(repeats)):
+        deployment = {"gpu": gpu, "gpus": 8}
+        run(tmp_path, f"{gpu}-{engine}-{n}", [cell(1), cell(4)], engine=engine, deployment=deployment)
+    hues: dict[str, set[str]] = {}
+    shapes: dict[str, set[str]] = {}
     for figure in draw_pictures(points(tmp_path)).figures:
         for row in itertools.chain(*figure.spec["datasets"].values()):
-            if "who" in row:
-                seen.setdefault(row["who"], set()).add(row["hue"])
-    assert len(seen) >= 4
-    assert all(len(hues) == 1 for hues in seen.values())
-    assert len(set.union(*seen.values())) == len(seen)
+            if "who" in row and "label" in row:
+                engine = "vLLM" if "vLLM" in row["label"] else "SGLang" if "SGLang" in row["label"] else ""
+                hues.setdefault(engine, set()).add(row["hue"])
+        for layer in figure.spec.get("layer", []):
+            scale = layer["encoding"].get("shape", {}).get("scale", {})
+            if figure.section == "load":
+                for label, shape in zip(scale.get("domain", ()), scale.get("range", ()), strict=True):
+                    shapes.setdefault("H100" if "H100" in label else "H200", set()).add(shape)
+    assert sorted(map(sorted, (hues["vLLM"], hues["SGLang"]))) == sorted([[PALETTE[0]], [PALETTE[1]]])
+    assert len(shapes["H100"]) == len(shapes["H200"]) == repeats
+    if repeats == 1:
+        assert shapes["H100"] != shapes["H200"]
+
+
+@pytest.mark.parametrize(("engines", "gpus"), [(("vLLM",), ("h100", "h200")), (("vLLM", "SGLang"), ("h100",))])
+def test_what_alone_differs_has_the_colours(tmp_path: Path, engines: Sequence[str], gpus: Sequence[str]) -> None:
+    for engine, gpu in itertools.product(engines, gpus):
+        run(tmp_path, f"{gpu}-{engine}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu, "gpus": 8})
+    known = assign_hues(points(tmp_path))
+    assert {point.hue for point in known} == {0, 1}
+    assert {point.shape for point in known} == {None}
 
 
 def test_what_is_left_out_is_said_and_no_kind_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

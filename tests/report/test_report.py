@@ -496,6 +496,43 @@ def test_on_paper_no_row_is_on_two_pages(tmp_path: Path) -> None:
 
 
 @needs_chromium
+def test_on_paper_letters_can_be_read_and_pages_are_few(tmp_path: Path) -> None:
+    for n in range(37):
+        gpu, engine = ("h100", "h200", "b200")[n % 3], ("vLLM", "SGLang")[n % 2]
+        work = {"input": length(1024 * (1 + n // 6)), "output": length(128)}
+        cells = [cell(load, ttft=0.1 * load, output=100.0 * load) for load in (1, 4, 16)]
+        deployment = {"gpu": gpu, "gpus": 8}
+        run(tmp_path / "runs", f"r{n}", cells, engine=engine, deployment=deployment, workload=work)
+    with opened(tmp_path, (1440, 900)) as browser:
+        browser.until("document.querySelector('.chart.drawn') !== null")
+        assert browser.pages() <= 8
+        browser.size(718, 1000)
+        browser.media("print")
+        browser.run("window.dispatchEvent(new Event('beforeprint'))")
+        browser.until("document.querySelectorAll('.part .chart.drawn').length > 3")
+        letters = """[...document.querySelectorAll('main *')].filter((each) => each.getClientRects().length
+            && [...each.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())
+            && !each.matches('.chart *, script'))"""
+        assert (
+            browser.run(f"Math.min(...{letters}.map((each) => parseFloat(getComputedStyle(each).fontSize)))") > 10.6
+        )
+        drawn = """[...document.querySelectorAll('.part .chart.drawn svg text')].filter((each) => each.textContent
+            && each.getClientRects().length)
+            .map((each) => [parseFloat(getComputedStyle(each).fontSize), each.getScreenCTM()])
+            .map(([size, turned]) => size * Math.hypot(turned.a, turned.b))"""
+        assert browser.run(f"Math.min(...{drawn})") > 10.6
+
+
+def test_a_model_that_no_file_names_is_asked_for_once(tmp_path: Path) -> None:
+    run(tmp_path, "a", [cell(1), cell(4)], model="")
+    asked = "not named in the files: add --set model=NAME"
+    assert made(tmp_path).count(asked) == 1
+    assert "unknown model" not in made(tmp_path)
+    run(tmp_path / "named", "b", [cell(1)])
+    assert asked not in made(tmp_path / "named")
+
+
+@needs_chromium
 def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
     for gpu in ("h200", "mi300x"):
         for engine in ("vLLM, a build of our own with a long name", "SGLang, a build of our own with a long name"):
@@ -697,6 +734,34 @@ def test_what_a_load_was_is_told_beside_its_number(tmp_path: Path) -> None:
     assert [name.rpartition(" · ")[2] for name in column(table, "deployment")][2] == "fleet of 2"
     # None of them is a repeat of another, or a point on its line.
     assert len({alike(point) for point in report.points}) == 4
+
+
+def test_sessions_of_agents_lead_with_their_cliff(tmp_path: Path) -> None:
+    cells = []
+    for load, output, cached in ((1, 500.0, 900), (8, 3000.0, 880), (16, 3100.0, 850), (32, 2000.0, 300)):
+        one = cell(load, output=output)
+        one["load"] |= {"unit": "sessions"}
+        one["metrics"] |= {"input_tokens": 1000, "cached_input_tokens": cached, "shared_input_tokens": 920,
+                           "thinking_share": 0.25, "answer_s": stat(1.5)}  # fmt: skip
+        one |= {"sessions": {"sessions": 9, "finished": 9, "failed": 0, "task_s": stat(60.0), "per_hour": 540.0},
+                "drafts": {"source": "counters", "accepted_length": 2.5}}  # fmt: skip
+        cells.append(one)
+    run(tmp_path, "a", cells, workload={"kind": "agents"})
+    report = built(tmp_path)
+    hero = report.pictures.hero
+    assert hero is not None
+    assert hero.title.startswith("Output throughput per GPU by")
+    assert "ringed: the last load before throughput falls" in " ".join(hero.notes)
+    assert [row["x"] for row in next(rows for rows in hero.spec["datasets"].values() if len(rows) == 1)] == [16]
+    shares = next(figure for figure in report.pictures.figures if figure.key == "hit_share-by-load")
+    assert [row["y"] for row in next(iter(shares.spec["datasets"].values()))] == [90, 88, 85, 30]
+    table = all_cells(tmp_path)
+    last = dict(zip(table.heads, table.rows[-1], strict=True))
+    names = ("sessions/h", "task", "cached", "could be", "answer", "thinking", "accepted")
+    assert [last[name] for name in names] == ["540", "60.0 s", "30 %", "92 %", "1.50 s", "25 %", "2.50"]
+    heads, *rows = csv.reader(sheet(report).splitlines())
+    told = dict(zip(heads, rows[-1], strict=True))
+    assert [told[name] for name in ("task_p50_s", "hit_share", "accepted_length")] == ["60.0", "0.3", "2.5"]
 
 
 def test_what_stands_under_a_column_that_is_left_out_stands_for_itself() -> None:

@@ -94,6 +94,33 @@ def test_the_list_is_narrowed(runs: Path, query: str, names: set[str]) -> None:
         assert listed(answer) == names
 
 
+def test_a_study_is_one_row_and_a_search_is_that_of_its_answer(runs: Path) -> None:
+    for cell in ("aa", "bb"):  # runs of a study are named by the second: two may be named alike
+        shutil.copytree(runs / "two", runs / "mine" / "cells" / cell / "same")
+    shutil.copytree(runs / "two", runs / "probe")
+    info = run_folder.read_info(runs / "two")
+    info.settings.find_max = {"text": "holds", "runs": ["two", "probe"]}
+    run_folder.write_info(runs / "two", info)
+    (runs / "away" / "cells").mkdir(parents=True)
+    (runs / "away" / "cells" / "cc").symlink_to(runs.parent)
+    app = open_page(runs)
+    answer = get(app, "/")
+    assert listed(answer) == {"one", "two", "going", "broken", "same"}
+    assert '<a href="/?group=study+mine">study mine</a>: 2 runs' in answer.text
+    assert '<a href="/?group=search+two">search: 2 probes</a>' in answer.text
+    assert "7 of 7 runs" in answer.text
+    opened = get(app, "/?group=study+mine&part=rows")
+    keys = re.findall(r'name="run" value="([^"]+)"', opened.text)
+    assert len(set(keys)) == 2
+    assert all(get(app, f"/runs/{key}").status_code == 200 for key in keys)
+    assert listed(get(app, "/?group=search+two")) == {"two", "probe"}
+
+
+def test_the_deployment_stands_before_the_time_stamp(runs: Path) -> None:
+    heads = re.findall(r"columnheader[^>]*>([A-Z][^<]*)<", get(open_page(runs), "/").text)
+    assert heads.index("Deployment") < heads.index("Run") < heads.index("Started")
+
+
 def test_a_part_of_the_page_is_the_table_alone_and_comes_once(runs: Path) -> None:
     app = open_page(runs)
     answer = get(app, "/?part=rows")

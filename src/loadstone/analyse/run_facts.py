@@ -32,7 +32,7 @@ from loadstone.catalogue.engines import engine_title
 from loadstone.catalogue.find import gpu_title
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import Summary, mean_tokens
+from loadstone.core.summary import PoolFigures, Summary, mean_tokens
 from loadstone.engines.table import needs_gpu
 
 _LARGEST = 1 << 53
@@ -57,6 +57,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     stated           what the user said that a measured server runs on, in their words
     hardware         the GPU as the run describes it, where it is none of the catalogue's
     own_model        the model as the run describes it, likewise: JSON with its name and Model.given
+    pools            where prefill and decode have workers of their own; gpu, tp, … are then those of decode
     """
 
     source: Literal["measured", "simulated", "imported"]
@@ -87,6 +88,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     stated: str | None = None
     hardware: Gpu | None = None
     own_model: str | None = None
+    pools: tuple[PoolFigures, ...] = ()
 
     @property
     def label(self) -> str:
@@ -137,7 +139,19 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
         stated=_text(deployment.get("stated")),
         hardware=hardware,
         own_model=_own_model(deployment.get("architecture")) or _own_model(deployment.get("model")),
+        pools=_pools(deployment.get("pools")),
     )
+
+
+def _pools(value: object) -> tuple[PoolFigures, ...]:
+    """Read the pools of a deployment; none where a part is missing."""
+    found = []
+    for pool in map(mapping, value if isinstance(value, list) else ()):
+        gpus, workers, role = _whole(pool.get("gpus")), _whole(pool.get("workers")), _text(pool.get("role"))
+        if role is None or not gpus or not workers or min(gpus, workers) < 0:
+            return ()
+        found.append(PoolFigures(role=role, gpu=gpu_name(_named(pool.get("gpu"))), gpus=gpus * workers))
+    return tuple(found)
 
 
 def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:

@@ -35,6 +35,7 @@ from loadstone.core.summary import (
     Client,
     DraftFigures,
     Latency,
+    PoolFigures,
     RateInterval,
     Summary,
     ToolNumbers,
@@ -141,11 +142,26 @@ def add_roofline(summary: Summary, info: RunInfo) -> RunFacts:
     """
     facts = run_facts(info, summary)
     for cell in summary.cells:
-        cell.roofline = roofline_of(info, facts, cell)
+        cell.pools = _measure_pools(facts, cell)
+        cell.roofline = None if facts.pools else roofline_of(info, facts, cell)
         beyond = verdict.beyond_hardware(cell.roofline, info.source)
         if beyond is not None and not cell.verdict.has(beyond.kind):
             cell.verdict = verdict.judge([*cell.verdict.findings, beyond])
     return facts
+
+
+def _measure_pools(facts: RunFacts, cell: CellSummary) -> list[PoolFigures]:
+    """Compute what each pool gave: those that prefill the input's tokens, those that decode the output's."""
+    window = cell.lasting()
+    output, total = window.output_tokens_per_s, window.total_tokens_per_s
+    rates = {"decode": output, "prefill": total - output if total is not None and output is not None else None}
+    return [
+        msgspec.structs.replace(
+            pool, tokens_per_s=rate, tokens_per_s_per_gpu=None if rate is None else rate / pool.gpus
+        )
+        for pool in facts.pools
+        for rate in [rates.get(pool.role)]
+    ]
 
 
 def run_summary(
@@ -335,6 +351,7 @@ def _find(
         server=summary.server,
         gpus=summary.gpu,
         drafts=summary.drafts,
+        has_pools=bool(info.settings.deployment.get("pools")),
     )
     return (
         verdict.cell_findings(judged)

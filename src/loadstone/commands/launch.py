@@ -47,8 +47,10 @@ def launch(
     """Start a deployment on this machine, wait until it serves, and stop it with Ctrl-C; or print the commands that
     start it, on one node or many, as each engine's release spells them.
     """
-    from loadstone.engines import launch_named
+    from loadstone.catalogue import parse_deployment
+    from loadstone.engines import launch_of
     from loadstone.engines.launch import read_site
+    from loadstone.engines.pooled_launch import PooledLaunch, launch_pools
 
     if json and not dry_run:
         raise InputError("--json: goes with --dry-run")
@@ -65,7 +67,7 @@ def launch(
         argument=argument or (),
         env=env or (),
     )
-    made = launch_named(deployment, site)
+    made = (launch_pools if (parsed := parse_deployment(deployment)).pools else launch_of)(parsed, site)
     for note in made.notes:
         print(f"loadstone: {note}", file=sys.stderr)
     if json:
@@ -74,6 +76,8 @@ def launch(
         print(*made.shell_lines(), sep="\n")
         for name, content in made.files.items():
             print(f"loadstone: {name}, where it starts:\n{content}", file=sys.stderr, end="")
+    elif isinstance(made, PooledLaunch):
+        raise InputError("pools are started one by one: paste what --dry-run prints, the router last")
     elif len(made.ranks) > 1:
         raise InputError(f"{len(made.ranks)} nodes, and this is one: paste what --dry-run prints on each")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,7 @@ def recommend(
     if page is not None:
         from loadstone.recommend.page import write_page
 
-        write_page(document, page)
+        write_page(document, page, ["loadstone", *sys.argv[1:]])
     if json:
         print_json(document)
     else:

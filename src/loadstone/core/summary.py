@@ -399,6 +399,8 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     draft_…         steps that verified drafts, tokens drafted, of these accepted, all and by place in the draft
     accepted_length tokens that such a step gives, as gauges have it
     write_late_s    how long after its due time a token was written, mean, where the server knows its due times
+    transfers       KV caches that prefill workers handed to decode workers, `transferred_tokens` of prompts in them,
+                    and `transfers_failed`
     """
 
     samples: int
@@ -416,6 +418,20 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     draft_accepted: float | None = None
     draft_accepted_by_position: list[float] | None = None
     accepted_length: Level | None = None
+    transfers: float | None = None
+    transferred_tokens: float | None = None
+    transfers_failed: float | None = None
+
+
+class PoolFigures(msgspec.Struct, kw_only=True, frozen=True):
+    """Holds what a pool of a deployment gave in a cell: prompt tokens of one that prefills, answer tokens of one that
+    decodes, over the window of CellSummary.lasting(); `gpus` of all its workers."""
+
+    role: str
+    gpu: str | None
+    gpus: int
+    tokens_per_s: float | None = None
+    tokens_per_s_per_gpu: float | None = None
 
 
 class DraftFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -598,6 +614,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     p_slo              of a prediction: the probability that all bounds are met at once, over its joint errors
     dialect            the numbers by another tool's definitions, where these were asked for
     stopped            by which rule it ended, where one was set (--stop-when, --max-errors, --max-duration)
+    pools              what each pool gave, where prefill and decode have workers of their own
     roofline           printed as `light`: what the hardware allows beside the numbers; None where nobody knows it
     """
 
@@ -618,6 +635,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     server: ServerFigures | None = None
     gpu: GpuFigures | None = None
     drafts: DraftFigures | None = None
+    pools: list[PoolFigures] = []
     slo_per_request_s: dict[str, float] = {}
     slo: list[SloBound] = []
     p_slo: float | None = None

@@ -28,7 +28,7 @@ SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 """Variables that are handed on by name and never written down."""
 _SHM = "32g"
 _CACHE = "/root/.cache/huggingface"
-_HERE = "127.0.0.1"
+HERE = "127.0.0.1"
 _ALL = "0.0.0.0"  # noqa: S104 - others reach it there: other nodes, or what is outside of its container
 DTYPES = {ours: theirs for theirs, ours in TORCH_DTYPES.items()}
 """PyTorch's names, which engines' flags take."""
@@ -54,6 +54,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     mounts       further folders that it gets, THERE:INSIDE; `devices`, and `options` of its runtime, likewise
     arguments    of the engine's own command line, as (flag, value), passed as they are; value None: a flag alone
     environment  of the engine
+    role         of a worker where prefill and decode have pools: its pool's, or `router`; `place`: its number among
+                 the workers of its node
     """
 
     model: str | None = None
@@ -70,6 +72,13 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
     arguments: tuple[tuple[str, str | None], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
+    role: Literal["prefill", "decode", "router"] | None = None
+    place: int = 0
+
+    @property
+    def address(self) -> str:
+        """Return the URL of a worker of a pool."""
+        return f"http://{self.nodes[0]}:{self.port}"
 
 
 ANYWHERE = Site()
@@ -102,9 +111,10 @@ class Command(NamedTuple):
     nodes    flags that a node has beside them, rank 0 first
     files    that must lie where it starts, by name
     entry    how many words of `program` the entry point of its image has already
-    listening  the flags that name address and port
+    listening  the flags that name address and port, if any does
     ready    path that answers 200 once requests are served
     env      of the engine, whatever the site adds
+    own_address  the variable that tells a node its own address, if one does
     negates  whether a switch that is off is said, as --no-NAME
     renamed  older releases' spellings of what only launching knows, by today's; "": said otherwise
     tasks    of each node, where all nodes are one world of MPI; see Launch.tasks_per_node
@@ -119,9 +129,10 @@ class Command(NamedTuple):
     entry: int = 0
     underscores: bool = False
     port: int = 8000
-    listening: tuple[str, str] = ("host", "port")
+    listening: tuple[str, ...] = ("host", "port")
     ready: str = "/health"
     env: tuple[tuple[str, str], ...] = ()
+    own_address: str | None = None
     negates: bool = False
     renamed: Mapping[str, str] = {}
     tasks: int = 1
@@ -158,6 +169,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     tasks_per_node  above 1: all nodes are one world of MPI with so many processes of the same command on each, which
                     `srun --mpi=pmix` starts
     model           name that requests must use, where the server itself may not say it
+    role            `prefill`, `decode` or `router` where the deployment has pools
     """
 
     engine: str
@@ -169,12 +181,14 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     ready: str = "/health"
     tasks_per_node: int = 1
     model: str | None = None
+    role: str | None = None
     schema: int = 1
 
     def shell_lines(self) -> list[str]:
         """Return a line for each rank, ready to paste into a shell on its node; one for all of a world of MPI."""
         ranks = self.ranks[:1] if self.tasks_per_node > 1 else self.ranks
         world = ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={len(self.ranks)}"]
+        world += [f"--nodelist={','.join(rank.node for rank in self.ranks)}"] if self.role else []
         world = [*world, f"--ntasks-per-node={self.tasks_per_node}"] if self.tasks_per_node > 1 else []
         lines = [
             [*(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()), join_words([*world, *rank.argv])]
@@ -210,7 +224,7 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         raise InputError(f"{len(addresses)} nodes are named, and the deployment has {deployment.nodes}; name each")
     alone = deployment.nodes == 1 and site.runtime is None
     port = site.port or command.port
-    listening: Flags = list(zip(command.listening, (site.host if alone else _ALL, port), strict=True))
+    listening: Flags = list(zip(command.listening, (site.host if alone else _ALL, port), strict=False))
     for name, value in (*site.environment, *site.arguments):
         if value is not None and _SECRET.search(name):
             raise InputError(
@@ -235,20 +249,22 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         flags += launch_flags(deployment, command, site)
         words = _spell_words(flags, command.underscores) + own_words(site, command.underscores)
         argv = [*command.program, *words]
+        own = {**({command.own_address: address} if command.own_address else {}), **environment}
         if container is not None:
-            where = (f"--nodelist={address}",) if deployment.nodes > 1 else ()
-            argv = _wrap_in_container(container, command, argv, environment, (f"loadstone-{port}-{i}", *where))
-        ranks.append(RankCommand(address, tuple(argv), {} if container else environment))
+            where = (f"--nodelist={address}",) if deployment.nodes > 1 or site.role else ()
+            argv = _wrap_in_container(container, command, argv, own, (f"loadstone-{port}-{i}", *where))
+        ranks.append(RankCommand(address, tuple(argv), {} if container else own))
     return Launch(
         engine=deployment.engine,
         ranks=tuple(ranks),
-        url=f"http://{site.host if alone else addresses[0]}:{port}",
+        url=f"http://{site.host if alone and not site.role else addresses[0]}:{port}",
         container=container,
         notes=command.notes,
         files=dict(command.files),
         ready=command.ready,
         tasks_per_node=command.tasks,
         model=command.model,
+        role=site.role,
     )
 
 
@@ -256,7 +272,7 @@ def addresses_of(deployment: Deployment, site: Site) -> tuple[str, ...]:
     """Return the address of every node, rank 0 first: as they are named, else placeholders; this machine where it is
     the only one."""
     if deployment.nodes == 1:
-        return (_HERE,)
+        return site.nodes[:1] if site.role else (HERE,)
     return site.nodes or tuple(f"node{i}" for i in range(deployment.nodes))
 
 

@@ -8,7 +8,7 @@ releases, kernels. A new release of an engine touches its file alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
@@ -165,6 +165,7 @@ class EngineRules:
     seqs_argument      its argument for the most requests at once
     static_argument    its argument for the share of memory that weights and cache get, if it lowers that for chunks
     handover           how its prefill workers hand caches to its decode workers; None: they cannot
+    router_in_image    whether the router between them is in the engine's own image
     """
 
     name: ClassVar[str] = ""
@@ -186,6 +187,7 @@ class EngineRules:
     seqs_argument: ClassVar[str] = ""
     static_argument: ClassVar[str] = ""
     handover: ClassVar[Handover | None] = None
+    router_in_image: ClassVar[bool] = True
     spelled: ClassVar[frozenset[str]] = _COMMON
 
     def __init__(self, deployment: Deployment) -> None:
@@ -411,6 +413,10 @@ class EngineRules:
         so."""
         engine = self.deployment.engine
         raise InputError(f"{engine} is not started from here; start it yourself, and give `bench` its URL")
+
+    def router(self, site: Site, workers: Sequence[Site]) -> Command:
+        """Return the command line of the router before the `workers` of its pools. Raises InputError."""
+        raise InputError(f"{self.deployment.engine} has no router between pools")
 
     def model_name(self, site: Site) -> str:
         """Return what the engine is told to load."""

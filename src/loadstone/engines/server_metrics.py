@@ -8,6 +8,8 @@ prefix_queries     counter, prompt tokens looked for in it
 draft_steps        counter, steps that verified drafts
 draft_tokens       counter, tokens drafted; draft_accepted: of these accepted
 draft_accepted_by_position  the same by the place in the draft, which a label tells
+transfers          counter, KV caches handed from prefill to decode workers; transferred_tokens: prompt tokens that
+                   decode workers had from them; transfers_failed: those that failed
 accepted_length    gauge, tokens that such a step gives
 late_s, writes     counters, seconds that writes came after their due time, and how many: of the timing server alone
 """

@@ -6,6 +6,8 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loadstone.catalogue.architecture.attention import LatentAttention
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
@@ -73,6 +75,7 @@ _OWN_FLAGS = (
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bf16", "nvfp4": "nvfp4", "fp8_e5m2": "fp8_e5m2", "fp8": "fp8_e4m3"}
 _DIST_PORT = 20000
+_BOOTSTRAP_PORT = 8998
 
 _WINDOWED = (
     "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
@@ -354,6 +357,7 @@ class Sglang(EngineRules):
             *self._speculation,
             *self._offload_flags,
             ("enable-metrics", True),
+            *self._pool_flags(site),
         ]
         if self.version >= (0, 5, 6):
             program = [site.program or "sglang", "serve", "--model-path", weights.model]
@@ -365,6 +369,25 @@ class Sglang(EngineRules):
             for i in range(deployment.nodes)
         ]
         return Command(program, flags, nodes if deployment.nodes > 1 else [], weights.notes, port=30000)
+
+    def _pool_flags(self, site: Site) -> Flags:
+        """Return those of a worker of a pool: it waits for its peers at a port of its own, and DeepEP's kernels are
+        those of its work."""
+        prefills, deepep = site.role == "prefill", self.deployment.argument("moe_a2a_backend") == "deepep"
+        return [
+            ("disaggregation-mode", site.role),
+            ("disaggregation-bootstrap-port", _BOOTSTRAP_PORT + site.place if prefills else None),
+            ("deepep-mode", ("normal" if prefills else "low_latency") if deepep and site.role else None),
+        ]
+
+    def router(self, site: Site, workers: Sequence[Site]) -> Command:
+        """Return its own router (package sglang-router), which sends a request to both pools at once, each time to
+        the less busy of two workers."""
+        program = ["python3", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
+        for each in workers:
+            port = [str(_BOOTSTRAP_PORT + each.place)] * (each.role == "prefill")
+            program += [f"--{each.role}", each.address, *port]
+        return Command(program, [("policy", "power_of_two")])
 
     @property
     def _offload_flags(self) -> Flags:

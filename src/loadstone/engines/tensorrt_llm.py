@@ -7,6 +7,7 @@ step (BuildConfig, PyTorch LLM arguments). Activations are not its own arithmeti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ _NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
 
 _OWN_FLAGS = ("max_batch_size", "max_num_tokens")
 _KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "nvfp4": "nvfp4", "fp8": "fp8"}
-_SETTINGS_FILE = "trtllm.yaml"
+_SETTINGS_FILE, _ROUTER_FILE = "trtllm.yaml", "disagg.yaml"
 _UNREAD = ("neuralmagic", "redhatai")
 
 
@@ -162,14 +163,25 @@ class TensorrtLlm(EngineRules):
             ("enable_chunked_prefill", switched(deployment, "enable_chunked_prefill")),
         ]
         settings = self._make_settings(site, weights)
+        name = _SETTINGS_FILE if site.role is None else f"trtllm-{site.role}.yaml"
         if settings:
-            flags.append(("config" if self.version >= (1, 2) else "extra_llm_api_options", _SETTINGS_FILE))
-        files = ((_SETTINGS_FILE, msgspec.yaml.encode(settings).decode()),) if settings else ()
+            flags.append(("config" if self.version >= (1, 2) else "extra_llm_api_options", name))
+        files = ((name, msgspec.yaml.encode(settings).decode()),) if settings else ()
         program = [site.program or "trtllm-serve", "serve", weights.model]
         tasks = deployment.gpus // deployment.nodes if deployment.nodes > 1 else 1
         if deployment.nodes > 1:
             program = ["trtllm-llmapi-launch", *program]
         return Command(program, flags, [], notes, files, underscores=True, tasks=tasks)
+
+    def router(self, site: Site, workers: Sequence[Site]) -> Command:
+        """Return its orchestrator, `trtllm-serve disaggregated`, with its file."""
+        settings: dict[str, Any] = {"hostname": site.host, "port": site.port}
+        for role, key in (("prefill", "context_servers"), ("decode", "generation_servers")):
+            urls = [each.address.removeprefix("http://") for each in workers if each.role == role]
+            settings[key] = {"num_instances": len(urls), "urls": urls, "router": {"type": "load_balancing"}}
+        files = ((_ROUTER_FILE, msgspec.yaml.encode(settings).decode()),)
+        program = [site.program or "trtllm-serve", "disaggregated", "-c", _ROUTER_FILE]
+        return Command(program, [], files=files, listening=())
 
     def _make_settings(self, site: Site, weights: Weights) -> dict[str, Any]:
         """Return what the file has. The fraction is there since releases have named its flag differently, and some
@@ -187,6 +199,12 @@ class TensorrtLlm(EngineRules):
         if (host := memory_size(deployment, "kv_host")) is not None:
             cache["host_cache_size"] = int(host / deployment.gpus)
         settings: dict[str, Any] = {"kv_cache_config": cache} if cache else {}
+        if site.role is not None:
+            settings["cache_transceiver_config"] = {"backend": "DEFAULT"}
+            if (longest := count(deployment, "max_model_len", "max_seq_len")) is not None:
+                settings["cache_transceiver_config"]["max_tokens_in_buffer"] = longest
+        if site.role == "prefill":  # its documentation asks for that of servers that compute prompts alone
+            settings["disable_overlap_scheduler"] = True
         if deployment.attention_dp:
             settings["enable_attention_dp"] = True
         if self.is_eager:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 
 from loadstone.catalogue.architecture.model import FullAttention, LatentAttention, Layers, LinearAttention, Model
 from loadstone.catalogue.deployment.deployment import Deployment
@@ -51,6 +52,12 @@ _OFFLOADS = {
 _STRUCTURED_OUTPUTS_SINCE, _ATTENTION_FLAG_SINCE = (0, 11), (0, 13)
 """Before, --guided-decoding-backend, and the variable VLLM_ATTENTION_BACKEND (its pull request 26315)."""
 _MASTER_PORT, _RPC_PORT = 29501, 13345
+_SIDE, _SIDE_PORT, _SIDE_PORTS = "VLLM_NIXL_SIDE_CHANNEL", 5600, 100
+_TRANSFERS = {
+    "prefill": '{"kv_connector": "NixlConnector", "kv_role": "kv_producer"}',
+    "decode": '{"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}',
+}
+"""By pool; NIXL itself takes who sends from each request, as the router has it."""
 
 
 def runtime_bytes(deployment: Deployment) -> float:
@@ -293,6 +300,7 @@ class Vllm(EngineRules):
             ("no-enable-prefix-caching", prefixes is False),
             ("compilation-config", self._compilation),
             ("speculative-config", self._speculation),
+            ("kv-transfer-config", _TRANSFERS.get(site.role or "")),
             *self._offload_flags,
         ]
         ranks = deployment.moe_ranks if deployment.attention_dp else deployment.tp * deployment.dp
@@ -305,8 +313,21 @@ class Vllm(EngineRules):
         if self.version < _ATTENTION_FLAG_SINCE:
             renamed["attention-backend"] = ""
         env = (("VLLM_ATTENTION_BACKEND", backend),) if backend and "attention-backend" in renamed else ()
-        nodes = self._spell_nodes(site)
-        return Command(program, flags, nodes, notes, entry=2, negates=True, renamed=renamed, env=env)
+        command = Command(
+            program, flags, self._spell_nodes(site), notes, entry=2, negates=True, renamed=renamed, env=env
+        )
+        if site.role is None:
+            return command
+        port = str(_SIDE_PORT + _SIDE_PORTS * site.place)  # each rank of attention-DP adds its number
+        return command._replace(env=(*env, (f"{_SIDE}_PORT", port)), own_address=f"{_SIDE}_HOST")
+
+    router_in_image = False
+
+    def router(self, site: Site, workers: Sequence[Site]) -> Command:
+        """Return vllm-router (a package of its own), which waits for the prefill worker's answer, and hands its
+        transfer's parameters to the decode worker."""
+        urls = [word for each in workers for word in (f"--{each.role}", each.address)]
+        return Command(["vllm-router", "--vllm-pd-disaggregation", *urls], [("policy", "power_of_two")])
 
     @property
     def _offload_flags(self) -> Flags:

@@ -69,18 +69,9 @@ def pool_rates(deployment: Deployment, prompt_tokens: int, answer_tokens: int) -
     if (pool := decode.prefill) is None:
         raise InputError(f"{deployment.name}: has one pool; write prefill=…+decode=…")
     prefill, (before, after) = pool.fleet, deployment.pools
-    budget = prefill.policy.max_batched_tokens
-    together = max(1, min(budget // prompt_tokens, prefill.policy.max_seqs))
-    model, seconds, done = prefill.model, 0.0, 0
-    while done < prompt_tokens:
-        new = min(prompt_tokens - done, budget if prefill.policy.chunked else prompt_tokens)
-        seconds += model.step_s(0, 0, [(new, done)] * together)
-        done += new
+    seconds, together = prompts_s(prefill, prompt_tokens)
     users = most_users(decode, pool.rules, prompt_tokens, answer_tokens)
-    base_s, slope_s = decode.model.decode_line(users)
-    step_s = base_s + slope_s * users * (prompt_tokens + answer_tokens / 2)
-    speculative = decode.policy.speculative
-    tpot_s = step_s / (1.0 if speculative is None else speculative.tokens_per_step)
+    tpot_s = decode_tpot_s(decode, users, prompt_tokens, answer_tokens)
     return PoolRates(
         deployment.name,
         prompt_tokens,
@@ -90,6 +81,26 @@ def pool_rates(deployment: Deployment, prompt_tokens: int, answer_tokens: int) -
         tpot_s,
         (before.workers, after.workers),
     )
+
+
+def prompts_s(prefill: Fleet, prompt_tokens: int, together: int | None = None) -> tuple[float, int]:
+    """Return the seconds of the steps of a scheduler that computes so many prompts `together`, and how many; None: as
+    many as a step has room for."""
+    budget, seconds, done = prefill.policy.max_batched_tokens, 0.0, 0
+    together = together or max(1, min(budget // prompt_tokens, prefill.policy.max_seqs))
+    while done < prompt_tokens:
+        new = min(prompt_tokens - done, budget if prefill.policy.chunked else prompt_tokens)
+        seconds += prefill.model.step_s(0, 0, [(new, done)] * together)
+        done += new
+    return seconds, together
+
+
+def decode_tpot_s(decode: Fleet, users: int, prompt_tokens: int, answer_tokens: int) -> float:
+    """Return the TPOT of a scheduler that decodes so many requests at once."""
+    base_s, slope_s = decode.model.decode_line(users)
+    step_s = base_s + slope_s * users * (prompt_tokens + answer_tokens / 2)
+    speculative = decode.policy.speculative
+    return step_s / (1.0 if speculative is None else speculative.tokens_per_step)
 
 
 def most_users(decode: Fleet, rules: Handover, prompt_tokens: int, answer_tokens: int) -> int:

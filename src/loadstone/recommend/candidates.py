@@ -17,6 +17,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
+from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.sizing.memory import Memory, memory_of
 from loadstone.predict.sizing.size import size
@@ -46,6 +47,7 @@ class Candidate(NamedTuple):
     replicas     that carry the traffic; 0: none within the GPUs that there are
     cost         dollars per hour of all of them, or GPUs where no price is known
     level        at that load
+    fleet        of a deployment with pools, one replica of both
     """
 
     deployment: Deployment
@@ -55,6 +57,12 @@ class Candidate(NamedTuple):
     replicas: int
     cost: float
     level: SteadyState
+    fleet: Fleet | None = None
+
+    @property
+    def worker(self) -> Deployment:
+        """Return the deployment whose engine decodes: of pools that of a decode worker."""
+        return self.deployment.pools[-1].worker if self.deployment.pools else self.deployment
 
     @property
     def gpus(self) -> int:
@@ -122,7 +130,7 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
             else:
                 refuse(deployment, _refuse(candidate, traffic))
             if candidate.load > 0:
-                unit = deployment.gpus * _price_gpu(deployment, prices) / candidate.load
+                unit = deployment.gpus * price_gpu(deployment, prices) / candidate.load
                 least = min(least, unit)
                 if number == 0 and unit > _HOPELESS * least:
                     break
@@ -229,6 +237,8 @@ def vary_limits(base: Deployment) -> Iterator[Deployment]:
 
 def shape_of(base: Deployment) -> tuple[object, ...]:
     """Return what a deployment is without the arguments of its engine."""
+    if base.pools:
+        return (base.name,)
     return (
         base.gpu.name, base.engine, base.gpus, base.tp, base.pp, base.dp, base.ep, base.weights_dtype, base.kv_dtype,
     )  # fmt: skip
@@ -249,7 +259,7 @@ def make_candidate(
     replicas = math.ceil(traffic.demand / load * (1 - 1e-9)) if load > 0 else 0
     if replicas * deployment.gpus > options.gpus_max:
         replicas = 0
-    cost = replicas * deployment.gpus * _price_gpu(deployment, prices)
+    cost = replicas * deployment.gpus * price_gpu(deployment, prices)
     return Candidate(deployment, policy, model, load, replicas, cost, level)
 
 
@@ -265,12 +275,15 @@ def predict_rate(candidate: Candidate, options: RecommendOptions, traffic: Traff
     """Return by closed form the requests/s of a closed loop on as many replicas as there can be."""
     deployment, replicas = candidate.deployment, most_replicas(candidate, options)
     share = min(1.0, traffic.demand / max(1, replicas) / candidate.load)
+    if candidate.fleet is not None:
+        return share * replicas * candidate.fleet.replicas * candidate.level.rate_per_s
     decoding, schedulers = max(1.0, candidate.level.decoding * share), schedulers_in_step(deployment)
     level = steady_state(candidate.model, candidate.policy, schedulers, decoding, traffic.lengths)
     return replicas * deployment.dp * level.rate_per_s
 
 
-def _price_gpu(deployment: Deployment, prices: Prices) -> float:
+def price_gpu(deployment: Deployment, prices: Prices) -> float:
+    """Return dollars per hour of one GPU; 1 where no prices are given."""
     return prices.get(key(deployment.gpu.name), math.nan) if prices else 1.0
 
 

@@ -15,6 +15,7 @@ from loadstone.core.summary import latency_field
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, simulated_pace
+from loadstone.predict.simulator.pool_figures import describe_pools
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.candidates import Candidate
 from loadstone.recommend.traffic import LEAST_REQUESTS, QuantileBound, Traffic
@@ -40,7 +41,8 @@ _GRID = 240
 
 @dataclass(frozen=True)
 class SimulatedLoad:
-    """One simulated load of one replica. `figures`: by bound, the bounded quantile in seconds."""
+    """One simulated load of one replica. `figures`: by bound, the bounded quantile in seconds; `limit`: of pools what
+    is full, see PooledCell."""
 
     load: float
     keeps_up: bool
@@ -51,6 +53,7 @@ class SimulatedLoad:
     tpot_p99_s: float
     requests_per_s: float
     output_tokens_per_s: float
+    limit: str = ""
 
     def holds(self, bounds: tuple[QuantileBound, ...]) -> bool:
         return self.keeps_up and all(self.figures[each.name] <= each.bound_s for each in bounds)
@@ -157,13 +160,15 @@ def simulate_load(candidate: Candidate, traffic: Traffic, load: float, replicas:
 def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
     """Count the replicas that are simulated side by side. In a closed loop the least busy takes what its neighbour
     would: each keeps its share, so one tells of all."""
-    return 1 if candidate.deployment.dp > 1 or not traffic.is_open else min(replicas, _MOST_FLEET)
+    return 1 if candidate.fleet or candidate.deployment.dp > 1 or not traffic.is_open else min(replicas, _MOST_FLEET)
 
 
 def fleet_beside(candidate: Candidate, traffic: Traffic, size: int) -> Fleet:
     """Make `size` replicas. Requests of a trace share blocks of hundreds of tokens: smaller ones than a part of these
     tell no more, and take long."""
     policy, blocks = candidate.policy, traffic.plan.blocks
+    if candidate.fleet is not None:
+        return candidate.fleet
     if blocks is not None and policy.block_tokens < (tokens := min(_COARSE_BLOCK, blocks.tokens)):
         policy = msgspec.structs.replace(policy, block_tokens=tokens, kv_blocks=max(1, policy.kv_tokens // tokens))
     fleet = fleet_with(candidate.deployment, policy, candidate.model)
@@ -218,4 +223,5 @@ def _summarise(run: CellRun, cell: Load, load: float, replicas: int, traffic: Tr
         tpot_p99_s=quantile("tpot", 0.99),
         requests_per_s=len(steady) / window_s / replicas,
         output_tokens_per_s=float(steady["tokens"].sum()) / window_s / replicas,
+        limit=describe_pools(run, run.pool_times).limit if run.pool_times is not None else "",
     )

@@ -27,6 +27,7 @@ from loadstone.predict.simulator.bound_errors import (
     UNKNOWN,
     PredictionError,
     acceptance_spread,
+    fleet_slopes,
     predict_slopes,
 )
 from loadstone.predict.step_time.coverage import uncovered_load
@@ -105,11 +106,14 @@ def _widen_for(candidate: Candidate, traffic: Traffic) -> float:
     profile, policy = candidate.model.profile, candidate.policy
     if traffic.is_open or is_own(profile):
         return 1.0
-    running = min(traffic.demand / candidate.replicas, candidate.load) / candidate.deployment.dp
-    return profile.wider_for(uncovered_load(candidate.deployment, 0, min(int(running), policy.max_seqs)))
+    schedulers = candidate.deployment.dp if candidate.fleet is None else candidate.fleet.replicas
+    running = min(traffic.demand / candidate.replicas, candidate.load) / schedulers
+    return profile.wider_for(uncovered_load(candidate.worker, 0, min(int(running), policy.max_seqs)))
 
 
 def _predict_slopes(candidate: Candidate, traffic: Traffic) -> Array:
     """Return d ln (TTFT, TPOT) / d ln coefficient at the load that the deployment carries, 2 × coefficients."""
+    if candidate.fleet is not None:
+        return fleet_slopes(candidate.fleet, candidate.level.decoding, traffic.lengths)
     in_step = schedulers_in_step(candidate.deployment)
     return predict_slopes(candidate.model, candidate.policy, in_step, candidate.level.decoding, traffic.lengths)

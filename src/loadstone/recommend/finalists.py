@@ -27,6 +27,8 @@ from loadstone.recommend.traffic import Traffic
 from loadstone.runs.calibrate import cases_of_runs, deployment_of_runs
 
 DRAWS = 1024
+_OF_POOLS = 6
+"""Deployments with pools that are simulated beside those with one."""
 _CHEAPEST, _OF_GROUPS = 10, 8
 """Finalists: so many of the cheapest layouts, and the cheapest of so many engines and GPUs besides."""
 
@@ -119,6 +121,8 @@ def choose_finalists(
     # Stages take ten times as long to simulate: only where they are cheaper than what has none.
     plain = {each.group: each.cost for each in reversed(ordered) if each.deployment.pp == 1}
     ordered = [each for each in ordered if each.deployment.pp == 1 or each.cost < plain.get(each.group, math.inf)]
+    pooled = [each for each in ordered if each.fleet is not None][:_OF_POOLS]
+    ordered = [each for each in ordered if each.fleet is None]
     chosen = ordered[:_CHEAPEST]
     # Of each GPU the cheapest, whatever it takes; then of each engine on it.
     for each in ordered[_CHEAPEST:]:
@@ -127,6 +131,7 @@ def choose_finalists(
     for each in ordered[_CHEAPEST:]:
         if len(chosen) < _CHEAPEST + _OF_GROUPS and each.group not in {one.group for one in chosen}:
             chosen.append(each)
+    chosen += pooled
     for run in measured:
         if not run.wrong and run.deployment not in {each.deployment.name for each in chosen}:
             candidate = make_candidate(parse_deployment(run.deployment), options, traffic, prices, {})

@@ -81,6 +81,7 @@ class RecommendOptions(Flags):
     )
     gpus_max: int = flag(SEARCH, "GPUs in all, at most", 32, limits=Limits("must be 1 to 65,536", 1, most=65_536))
     engine: tuple[str, ...] = flag(SEARCH, "engines to choose among", "vllm,sglang,tensorrt-llm", words)
+    pools: bool = flag(SEARCH, "prefill and decode in pools of their own too: whether splitting pays", False)
     quality: Literal["as-published", "any"] = flag(
         SEARCH,
         "precisions to choose among: as-published, those of checkpoints that somebody publishes; any, fp8 besides",

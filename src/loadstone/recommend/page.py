@@ -2,33 +2,64 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
+from loadstone.catalogue.checkpoints import published
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.engines import engine_title
+from loadstone.catalogue.find import gpu_title
 from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
-from loadstone.recommend.result import Recommendation
-from loadstone.recommend.text import answer, describe_launch, footer, plan_table, remarks, why_measure
+from loadstone.engines import rules_of
+from loadstone.recommend.result import DeploymentPlan, FinalistPoint, GpuChoice, Recommendation
+from loadstone.recommend.text import claim, describe_launch, footer, plan_table, remarks, why_measure
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
 from loadstone.report.pages.html import frame_page, render
 from loadstone.report.table import Table
 
+_NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
+_STUDY_BYTES = 100_000
 
-def write_page(document: Recommendation, path: Path) -> None:
-    """Raises InputError where it cannot be written."""
+
+def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()) -> None:
+    """Raises InputError where it cannot be written. `command`: what was asked, to be asked again."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"-o {path}: a recommendation is an HTML page; name it e.g. plans.html")
-    finalists = _finalists(document)
-    priced = document.plans[0].usd_per_month is not None
+    best = document.plans[0]
+    finalists = {(each.deployment, each.replicas): _finalist(each, document) for each in document.finalists}
+    several = len(document.by_gpu) > 1
+    planned = _known(document.plans, finalists)
+    of_gpus = _known(document.by_gpu, finalists) if several else planned
+    curves = {each.name: each for each in [*planned, *of_gpus]}
     load_unit = "requests/s" if document.traffic.kind == "rate" else "requests under way"
+    cost_unit = "dollars a month" if best.usd_per_month is not None else "GPUs"
     content = render(
         "plans.html",
-        answer=answer(document),
-        plans=plan_table(document, [f"{plan.replicas} × {plan.deployment}" for plan in document.plans]),
-        remarks=[*remarks(document), *document.notes],
-        figures=[cost_figure(finalists, "dollars a month" if priced else "GPUs"), load_figure(finalists, load_unit)],
+        title=describe_plan(best, document.holds, document.confidence),
+        answer=_spell(f"{claim(document)}."),
+        binds=_spell(f"{best.binds}; {best.helps}."),
+        by_gpu=_table_gpus(document) if several else None,
+        plans=msgspec.structs.replace(plan_table(document, list(map(_words, document.plans))), words=True),
+        shorthands=[
+            f"Plan {number}: {plan.replicas} × {plan.deployment}" for number, plan in enumerate(document.plans, 1)
+        ],
+        remarks=[_spell(each) for each in (*remarks(document, gpus=False)[1:], *document.notes)],  # the first is said
+        figures=[
+            *([cost_figure(of_gpus, cost_unit)] if of_gpus else []),
+            *([load_figure(list(curves.values()), load_unit)] if curves else []),
+        ],
         why=why_measure(document),
-        command=document.measure_next.command if document.measure_next else "",
-        launch="\n".join(describe_launch(document.plans[0])),
+        measure=document.measure_next.command if document.measure_next else "",
+        launch="\n".join(describe_launch(best)),
+        command=shlex.join(command),
+        study=document.study,
+        study_text=_read_study(document.study),
         rejected=_rejected(document),
         foot=footer(document),
     )
@@ -36,32 +67,112 @@ def write_page(document: Recommendation, path: Path) -> None:
         path.write_text(frame_page(f"What to deploy for {document.model}", content), encoding="utf-8")
 
 
-def _rejected(document: Recommendation) -> Table:
-    rows = [
-        [each.deployment, each.why, f"{each.count - 1:,}" if each.count > 1 else ""] for each in document.rejected
+def describe_plan(plan: DeploymentPlan, holds: bool, confidence: float) -> str:
+    """Say in words what to deploy, what it costs and how sure it is to hold."""
+    cost = "" if plan.usd_per_month is None else f": ${plan.usd_per_month.value:,.0f} a month"
+    begins = "" if holds else f"Nothing holds with {confidence:.0%}; the nearest is "
+    return f"{begins}{_words(plan)}{cost}, {100 * plan.p_slo:.0f} % sure"
+
+
+def _spell(text: str) -> str:
+    """Write `TPOT p99` for `tpot_p99`."""
+    return re.sub(r"\b(ttft|tpot|itl|e2e)[_ ](?=p\d)", lambda found: f"{found[1].upper()} ", text)
+
+
+def _words(plan: DeploymentPlan | GpuChoice | FinalistPoint) -> str:
+    """Write `8 × B200, one GPU each, vLLM, FP8 checkpoint of NVIDIA`."""
+    deployment = parse_deployment(str(plan.deployment))
+    each = _NUMBERS.get(deployment.gpus, str(deployment.gpus))
+    if deployment.gpus == 1:
+        shared = "one GPU each" if plan.replicas > 1 else ""
+    else:
+        shared = f"{plan.replicas} replicas of {each} GPUs" if plan.replicas > 1 else "in one replica"
+    parts = [
+        f"{plan.gpus} × {_gpu(deployment)}",
+        shared,
+        engine_title(deployment.engine),
+        _describe_weights(deployment),
     ]
-    return Table(title="Not advised", heads=["deployment", "why", "alike"], align="llr", rows=rows)
+    return ", ".join(filter(None, parts))
 
 
-def _finalists(document: Recommendation) -> list[Finalist]:
+def _gpu(deployment: Deployment) -> str:
+    workers = [pool.worker for pool in deployment.pools] or [deployment]
+    return " and ".join(dict.fromkeys(gpu_title(each.gpu.name) for each in workers))
+
+
+def _describe_weights(deployment: Deployment) -> str:
+    """Say the precision of the weights, and whose checkpoint has it with this KV cache."""
+    wanted, rules = (deployment.weights_dtype, deployment.kv_dtype), rules_of(deployment)
+    known = published(deployment.model, deployment.named)
+    found = next((each for each in known if (each.weights, each.kv) == wanted and rules.reads(each)), None)
+    if found is None:
+        return f"{wanted[0].upper()} weights"
+    owner = found.name.partition("/")[0]
+    return f"{wanted[0].upper()} checkpoint of {owner.upper() if owner in ('nvidia', 'amd') else owner}"
+
+
+def _table_gpus(document: Recommendation) -> Table:
+    priced = document.plans[0].usd_per_month is not None
     rows = []
-    for each in document.finalists:
-        cost = each.usd_per_month if each.usd_per_month is not None else float(each.gpus)
-        where, _, options = each.deployment.partition("@")[2].partition("/")
-        parts = [part for part in options.split(",") if not part.startswith("max_")]
+    for each in document.by_gpu:
+        if each.deployment is None:
+            why = each.why or "no plan holds the bounds within what is given"
+            rows.append([gpu_title(each.gpu), f"none: {why}", *["-"] * (4 if priced else 2)])
+            continue
+        cost = [f"{each.usd_per_month or 0:,.0f}", _difference(each.more_usd_per_month or 0.0)] if priced else []
         rows.append(
-            Finalist(
-                name=each.deployment,
-                short=f"{where} {' '.join(part.removeprefix('engine=') for part in parts)}",
-                replicas=each.replicas,
-                cost=cost,
-                low=cost * each.needed_low,
-                high=cost * each.needed_high,
-                p_slo=each.p_slo,
-                asked=each.asked,
-                front=each.front,
-                loads=each.loads,
-                worst=each.worst,
-            )
+            [
+                gpu_title(each.gpu),
+                _words(each),
+                *cost,
+                f"{100 * each.p_slo:.0f} %",
+                _difference(100 * each.more_p_slo),
+            ]
         )
-    return rows
+    heads = ["GPU", "its best plan", *(["$ a month", "more than plan 1"] if priced else []), "sure", "points more"]
+    return Table(
+        title="The best plan of each GPU", heads=heads, align=f"ll{'r' * (len(heads) - 2)}", rows=rows, words=True
+    )
+
+
+def _difference(value: float) -> str:
+    return f"{value:+,.0f}".replace("-", "−") if round(value) else "0"
+
+
+def _rejected(document: Recommendation) -> Table:
+    alike = [f"{each.count - 1:,}" if each.count > 1 else "" for each in document.rejected]
+    rows = [[each.deployment, each.why, many] for each, many in zip(document.rejected, alike, strict=True)]
+    return Table(title="Not advised", heads=["deployment", "why", "alike"], align="llr", rows=rows, words=True)
+
+
+def _known(plans: Sequence[DeploymentPlan | GpuChoice], finalists: dict[tuple[str, int], Finalist]) -> list[Finalist]:
+    keys = [(str(plan.deployment), plan.replicas) for plan in plans]
+    return [finalists[key] for key in keys if key in finalists]
+
+
+def _finalist(each: FinalistPoint, document: Recommendation) -> Finalist:
+    cost = each.usd_per_month if each.usd_per_month is not None else float(each.gpus)
+    deployment = parse_deployment(each.deployment)
+    return Finalist(
+        name=each.deployment,
+        words=_words(each),
+        gpu=_gpu(deployment),
+        engine=engine_title(deployment.engine),
+        replicas=each.replicas,
+        cost=cost,
+        low=cost * each.needed_low,
+        high=cost * each.needed_high,
+        p_slo=each.p_slo,
+        loads=each.loads,
+        worst=each.worst,
+        share=document.traffic.value / each.replicas,
+    )
+
+
+def _read_study(name: str | None) -> str:
+    """Return the text of the study that measures the plans, if it is there."""
+    path = Path(name) if name else None
+    if path is None or not path.is_file() or path.stat().st_size > _STUDY_BYTES:
+        return ""
+    return path.read_text("utf-8", "replace")

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse.compare.price import per_million
+from loadstone.analyse.verdict.run import LIMITS
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.plan import Plan
@@ -251,7 +252,8 @@ def _tightest_bound(finalist: SimulatedCandidate, traffic: Traffic) -> str:
     parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
     whole_s = sum(part.seconds for part in parts)
     mostly = " and ".join(f"{part.seconds / whole_s:.0%} {part.name}" for part in parts[:2])
-    return f"{name} breaks first; a decode step of {batch} requests is {mostly}"
+    full = f"; {LIMITS[broken.limit]}" if broken.limit else ""
+    return f"{name} breaks first{full}; a decode step of {batch} requests is {mostly}"
 
 
 _AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "arguments")
@@ -263,7 +265,7 @@ def _best_change(candidate: Candidate, found: Search) -> str:
     best, what = 1.03, "no single change would carry more per GPU"
     for other in found.candidates:
         its = other.deployment
-        if its.gpu.name != mine.gpu.name:
+        if its.gpu.name != mine.gpu.name or its.pools or mine.pools:
             continue
         changed = [axis for axis in _AXES if getattr(its, axis) != getattr(mine, axis)]
         layout = [axis for axis in changed if axis in ("tp", "pp", "dp", "ep")]
@@ -325,7 +327,7 @@ def next_measurement(
     replicas = next(each.replicas for each in choices if each.finalist is best.finalist)
     load = traffic.demand / replicas
     words = ["loadstone", "bench"]
-    if deployment.nodes > 1:
+    if deployment.nodes > 1 or deployment.pools:
         words += ["http://HOST:PORT", "--deployment", deployment.name]
     else:
         words += ["--launch", deployment.name]

@@ -29,6 +29,7 @@ from loadstone.recommend.plans import (
     next_measurement,
     write_notes,
 )
+from loadstone.recommend.pools import compare_split, search_pools, tell_split
 from loadstone.recommend.progress import show_progress
 from loadstone.recommend.refusal import explain_refusal
 from loadstone.recommend.result import BoundText, Recommendation, TrafficText
@@ -46,7 +47,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     _check_prices(options, prices)
     begun_s = time.monotonic()
     show_progress("ranking deployments by closed form")
-    found = search(options, traffic, prices)
+    found = search_pools(search(options, traffic, prices), options, traffic, prices)
     searched_s = time.monotonic()
     if not found.candidates:
         raise InputError(explain_refusal(found, options, traffic))
@@ -58,8 +59,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     finalists, refused = simulate_finalists(candidates, measured, traffic, options)
     refused += wrong
     simulated_s = time.monotonic()
-    choices = rank_choices(finalists, traffic, options)
-    paid = affordable(choices, traffic, options)
+    paid = affordable(choices := rank_choices(finalists, traffic, options), traffic, options)
     confirmed = confirm_plans(paid, traffic, options, learned=bool(measured))
     if options.seed:
         confirmed = show_with_seed(confirmed, traffic_of(options, options.seed), options, learned=bool(measured))
@@ -68,6 +68,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     judged = join_confirmed(choices, confirmed)
     asked = {each.choice.finalist.name for each in confirmed}
     best = _value_measurements(paid, finalists, traffic)
+    split = compare_split(paid, confirmed, traffic) if options.pools else None
     show_progress()
     decided_s = time.monotonic()
     if options.study is not None:
@@ -83,7 +84,8 @@ def recommend(options: RecommendOptions) -> Recommendation:
             next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
         ),
         study=str(options.study) if options.study is not None else None,
-        notes=[*explain_order(shown, options), *write_notes(finalists, options, measured)],
+        notes=explain_order(shown, options) + write_notes(finalists, options, measured) + tell_split(split, options),
+        split=split,
         finalists=chart_points(judged, asked, options, traffic),
         deployments_ranked=found.looked_at,
         confidence=options.confidence,

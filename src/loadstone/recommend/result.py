@@ -167,6 +167,23 @@ class FinalistPoint(msgspec.Struct, frozen=True):
     """Whether p_slo is of the asked load, simulated as for a plan; else of loads nearby."""
 
 
+class SplitText(msgspec.Struct, frozen=True, kw_only=True):
+    """Says whether prefill and decode in pools of their own pay: whether the first plan has them.
+
+    probability  that the split plan is the better one, by its cost and what broken bounds cost, over the errors of
+                 the model; `equal`: that it is as good
+    split, whole the best plan with pools and without, with its GPUs
+    limit        what is full where the split one breaks its bounds: prefill, decode, link, none
+    """
+
+    pays: bool
+    probability: float
+    equal: float
+    split: str
+    whole: str
+    limit: str
+
+
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     traffic: TrafficText
@@ -184,4 +201,6 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the first plan holds with that probability."""
     objective: Literal["cost", "throughput"] = "cost"
     by_gpu: list[GpuChoice] = []
+    split: SplitText | None = None
+    """With --pools."""
     schema: int = SCHEMA

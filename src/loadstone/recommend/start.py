@@ -11,6 +11,7 @@ from loadstone.analyse.compare.price import Prices
 from loadstone.analyse.verdict.run import describe_network_guess
 from loadstone.core.errors import InputError
 from loadstone.engines import launch_of
+from loadstone.engines.pooled_launch import launch_pools
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.step_time.exchange import guesses_network
 from loadstone.recommend.candidates import Candidate, make_candidate
@@ -26,14 +27,15 @@ def describe_start(
 ) -> dict[str, Any]:
     """Return the fields of a DeploymentPlan about its launch."""
     deployment = candidate.deployment
-    made = launch_of(deployment)
+    made = launch_pools(deployment) if deployment.pools else launch_of(deployment)
     warnings = list(made.notes)
-    if (deployment.weights_dtype, deployment.kv_dtype) not in published_precisions(deployment):
+    if (deployment.weights_dtype, deployment.kv_dtype) not in published_precisions(candidate.worker):
         what = f"weights in {deployment.weights_dtype} with a KV cache in {deployment.kv_dtype}"
         warnings.append(f"{what}: nobody publishes such a checkpoint; look at the quality of its answers")
-    if guesses_network(deployment):
-        warnings.append(f"network_guessed: {describe_network_guess(deployment.nodes_crossed)}")
-    further = _describe_further(candidate, replicas, options, traffic) if options.quality != "any" else None
+    if guesses_network(candidate.worker):
+        warnings.append(f"network_guessed: {describe_network_guess(candidate.worker.nodes_crossed)}")
+    narrows = options.quality != "any" and not deployment.pools
+    further = _describe_further(candidate, replicas, options, traffic) if narrows else None
     return {
         "launch": made.shell_lines(),
         "files": dict(made.files),

@@ -55,7 +55,8 @@ def _row(plan: DeploymentPlan) -> list[str]:
     return row
 
 
-def remarks(document: Recommendation) -> list[str]:
+def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
+    """Say what is to be known of the plans, with `gpus` also the best plan of each kind of GPU."""
     plans = list(enumerate(document.plans, 1))
     priced = document.plans[0].usd_per_month_one_down is not None
     costs = [_describe_costs(document)] if priced else []
@@ -71,7 +72,7 @@ def remarks(document: Recommendation) -> list[str]:
         for each in plan.warnings:
             warned.setdefault(each, []).append(number)
     warnings = [f"{_name_plans(numbers)}: {each}." for each, numbers in warned.items()]
-    return [*binds, *why, *further, *costs, *checks, *hourly, *_describe_gpus(document), *warnings]
+    return [*binds, *why, *further, *costs, *checks, *hourly, *(_describe_gpus(document) if gpus else []), *warnings]
 
 
 def _name_plans(numbers: list[int]) -> str:
@@ -156,6 +157,14 @@ def footer(document: Recommendation) -> str:
 
 
 def answer(document: Recommendation) -> str:
+    """Say what to deploy, in shorthand, and what it holds."""
+    best = document.plans[0]
+    begins = "Deploy" if document.holds else f"Nothing holds with {document.confidence:.0%}; the nearest is"
+    return f"{begins} {best.replicas} × {best.deployment}: {claim(document)}."
+
+
+def claim(document: Recommendation) -> str:
+    """Say what the first plan holds under which load, and how surely."""
     best = document.plans[0]
     traffic = document.traffic
     load = f"{traffic.value:.4g} requests/s" if traffic.kind == "rate" else f"{traffic.value:g} requests under way"
@@ -165,9 +174,8 @@ def answer(document: Recommendation) -> str:
     )
     gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
     gives = f", and give {best.output_tokens_per_s:,.0f} tokens/s" if document.objective == "throughput" else ""
-    begins = "Deploy" if document.holds else f"Nothing holds with {document.confidence:.0%}; the nearest is"
     return (
-        f"{begins} {best.replicas} × {best.deployment}: {gpus} {bounds} at {load} "
+        f"{gpus} {bounds} at {load} "
         f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
-        f"{best.p_slo:.0%}{gives}."
+        f"{best.p_slo:.0%}{gives}"
     )

@@ -336,6 +336,7 @@ def _document(answer: SearchAnswer, search: LoadSearch) -> dict[str, Any]:
         "probes": list(range(len(cells))),
     }
     found["text"] = _text(answer, found, search.bounds, best.document["source"] == "measured")
+    found["runs"] = [Path(each.document["run_dir"]).name for each in probes]
     folder = Path(best.document["run_dir"])
     document = best.document | {"cells": cells, "run_dirs": [each.document["run_dir"] for each in probes]}
     if answer.cut:

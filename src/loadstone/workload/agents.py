@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.workload.agent_formats import GIVE, READERS, RawSession, documents, format_of
+from loadstone.workload.block_tree import count_alike
 from loadstone.workload.files import open_bytes
 from loadstone.workload.lengths import Think
 from loadstone.workload.prompts import text_tokens
@@ -188,7 +189,7 @@ class _Store:
             own = ids[kept:]
             tokens = raw.input_tokens
             if session.block_tokens:
-                own = np.array([self._block(numbers, each) for each in own.tolist()])
+                own = np.array(self._number(numbers, own.tolist()))
             else:
                 goes_on = kept > 0 and kept == len(prompts[base])
                 sums.append(sum([self._sizes[each] for each in (own if goes_on else ids).tolist()]))
@@ -203,10 +204,11 @@ class _Store:
             prompts.append(ids)
         self.sessions.append(calls)
 
-    def _block(self, numbers: dict[int, int], block: int) -> int:
-        number = numbers.setdefault(block, self._count)
-        self._count += number == self._count
-        return number
+    def _number(self, numbers: dict[int, int], blocks: list[int]) -> list[int]:
+        new = dict.fromkeys(each for each in blocks if each not in numbers)
+        numbers.update(zip(new, range(self._count, self._count + len(new)), strict=True))
+        self._count += len(new)
+        return [numbers[each] for each in blocks]
 
     def _text(self, text: str) -> int:
         number = self._texts.setdefault(text, len(self.prompts))
@@ -223,9 +225,9 @@ def _begin_alike(prompts: list[NDArray[Any]], ids: NDArray[Any], after: tuple[in
     best, kept = 0, 0
     for place in dict.fromkeys([*after, *range(len(prompts) - 1, max(-1, len(prompts) - 1 - _CANDIDATES), -1)]):
         other = prompts[place]
-        short = min(len(ids), len(other))
-        apart = np.flatnonzero(ids[:short] != other[:short])
-        same = int(apart[0]) if len(apart) else short
+        if kept and (len(other) <= kept or other[kept] != ids[kept]):
+            continue
+        same = count_alike(ids, other)
         if same > kept:
             best, kept = place, same
         if kept == len(ids):

@@ -21,6 +21,7 @@ from loadstone.core.plan import Blocks, Load, Plan
 from loadstone.workload import trace
 from loadstone.workload.agents import AgentTrace, Call
 from loadstone.workload.arrivals import arrivals, default_requests, default_warmup, duration_s, mean, profile_arrivals
+from loadstone.workload.block_tree import BlockTree
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.prompts import text_tokens
@@ -147,26 +148,13 @@ def _promised_to_calls(plan: Plan, cell: int) -> NDArray[np.int32]:
     shared = np.zeros(len(rows), np.int64)
     if blocks is None or plan.graph is None:
         return shared.astype(np.int32)
-    texts = np.array([text_tokens(text) for text in plan.prompts] or [1]) if not blocks.tokens else None
-    lengths = plan.input_tokens[rows.start : rows.stop].astype(np.int64) if blocks.tokens else None
-    tree: dict[tuple[int, int], int] = {}
-    paths: list[list[int]] = []
-    for place, row in enumerate(rows):
-        # The nodes of the tree, one for each block, with all before it; those of what is kept are known.
-        kept = 0 if blocks.kept is None else int(blocks.kept[row])
-        back = 0 if blocks.back is None else int(blocks.back[row])
-        path = paths[place - back][:kept] if kept else []
-        node = path[-1] if path else -1 - int(plan.graph.copy[row])
-        for block in blocks.own(row).tolist():
-            before = len(tree)
-            node = tree.setdefault((node, block), before + 1)
-            path.append(node)
-            kept += len(tree) == before
-        paths.append(path)
-        if texts is not None:
-            shared[place] = int(texts[blocks.take_row(row)[:kept]].sum())
-        elif lengths is not None:
-            shared[place] = min(kept * blocks.tokens, lengths[place])
+    known = BlockTree(plan, cell).known
+    if blocks.tokens:
+        shared = np.minimum(np.array(known) * blocks.tokens, plan.input_tokens[rows.start : rows.stop])
+    else:
+        texts = np.array([text_tokens(text) for text in plan.prompts])
+        for place, row in enumerate(rows):
+            shared[place] = texts[blocks.take_row(row)[: known[place]]].sum()
     return (0 if plan.graph.live else 1) * shared.astype(np.int32)
 
 

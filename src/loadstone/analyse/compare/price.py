@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from loadstone.analyse.run_facts import RunFacts, gpu_name
 from loadstone.catalogue.find import find_node, gpu_names, match_gpu, nearest, node_names
 from loadstone.core.errors import InputError
-from loadstone.core.summary import Metrics, Window
+from loadstone.core.summary import Metrics, PoolFigures, Window
 
 _MOST_DOLLARS = 1_000_000
 """The most dollars for an hour of one GPU: more is a mistake, and infinite prices for tokens would follow."""
@@ -83,8 +83,17 @@ def key(gpu: str) -> str:
 
 def dollars_per_hour(facts: RunFacts, prices: Prices) -> float | None:
     """Add up the dollars per hour of all GPUs of a run; None where a part of it is not known."""
+    if facts.pools:
+        parts = [pool_dollars(pool, prices) for pool in facts.pools]
+        return None if None in parts else sum(filter(None, parts))
     each = prices.get(key(facts.gpu)) if facts.gpu else None
     return each * facts.gpus if each is not None and facts.gpus else None
+
+
+def pool_dollars(pool: PoolFigures, prices: Prices) -> float | None:
+    """Return the dollars per hour of a pool's GPUs; None where they have no price."""
+    each = prices.get(key(pool.gpu)) if pool.gpu else None
+    return None if each is None else each * pool.gpus
 
 
 def per_million(dollars: float | None, tokens_per_s: float | None) -> float | None:
@@ -123,4 +132,5 @@ def without_price(runs: Iterable[tuple[str, RunFacts]], prices: Prices) -> str |
 def _why(facts: RunFacts) -> str:
     if not facts.gpu:
         return "the GPU is not stated"
-    return "the number of GPUs is not stated" if not facts.gpus else f"--price has none for {facts.gpu}"
+    kinds = " or ".join(dict.fromkeys(pool.gpu or "" for pool in facts.pools)) or facts.gpu
+    return "the number of GPUs is not stated" if not facts.gpus else f"--price has none for {kinds}"

@@ -213,6 +213,7 @@ class JudgedCell:
     replicas     of each server of a fleet its part of the numbers
     server, gpus what servers and GPUs reported while it ran
     drafts       what its speculative decoding came to
+    has_pools    whether prefill and decode have workers of their own
     """
 
     numbers: CellNumbers
@@ -228,6 +229,7 @@ class JudgedCell:
     server: ServerFigures | None = None
     gpus: GpuFigures | None = None
     drafts: DraftFigures | None = None
+    has_pools: bool = False
 
     @property
     def load(self) -> Load:

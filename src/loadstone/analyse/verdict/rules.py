@@ -13,6 +13,7 @@ _RULES: dict[Callable[[JudgedCell], Iterator[Finding]], tuple[str, ...]] = {
     load.interrupted: ("interrupted",),
     answers.request_errors: ("request_errors",),
     server.engine: ("engine_restarted", "engines_in_turns", "server_writes_late", "preemptions"),
+    server.transfers: ("transfers_differ",),
     server.drafts: ("drafts_forced", "drafts_on_random_text"),
     server.gpu: ("gpu_throttled", "gpu_read_seldom"),
     load.sends_late: ("sends_late",),

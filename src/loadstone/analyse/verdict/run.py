@@ -242,12 +242,13 @@ def prediction_findings(info: RunInfo) -> list[Finding]:
     return [*findings, *_drafts_assumed(basis), *_pools(info)]
 
 
-_LIMITS = {
+LIMITS = {
     "prefill": "the prefill pool is full",
     "decode": "the decode pool has no room, and requests wait for it",
     "link": "caches wait for the link between the pools",
     "none": "neither pool is full",
 }
+"""Of pools what is full, by PooledCell.limit."""
 
 
 def _pools(info: RunInfo) -> Iterator[Finding]:
@@ -255,7 +256,7 @@ def _pools(info: RunInfo) -> Iterator[Finding]:
     if not info.settings.pools:
         return
     lines = [
-        f"{cell.load.label}: {_LIMITS.get(pools.limit, pools.limit)} (prefill {pools.prefill_tokens_per_s:,.0f} "
+        f"{cell.load.label}: {LIMITS.get(pools.limit, pools.limit)} (prefill {pools.prefill_tokens_per_s:,.0f} "
         f"tokens/s, busy {pools.prefill_busy:.0%}; decode {pools.decode_tokens_per_s:,.0f} tokens/s; "
         f"{pools.transfers:,} caches handed over, in {pools.link_s * 1e3:,.1f} ms each)"
         for cell, pools in zip(info.cells, info.settings.pools, strict=False)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "engine_rank", "pid"})
 """Labels of processes that work on the same requests: each of them reports the same thing."""
+_TRANSFERS = "transfers", "transferred_tokens", "transfers_failed"
 SANE = 1e18
 """Values from here on, and those that are not numbers, are left out: no engine reports them."""
 
@@ -68,6 +69,25 @@ def engine(cell: JudgedCell) -> Iterator[Finding]:
     if server.preemptions:
         used = f", with up to {server.kv_usage.max:.0%} of its KV cache in use" if server.kv_usage is not None else ""
         yield finding("preemptions", f"the engine preempted requests {server.preemptions:.0f} times{used}")
+
+
+def transfers(cell: JudgedCell) -> Iterator[Finding]:
+    """Tell where prefill workers handed over fewer KV caches than there were answers: one side served some alone."""
+    server, ok = cell.server, cell.requests.completed
+    if server is None or not cell.has_pools:
+        return
+    there, asked, what = server.transfers, float(ok.sum()), "requests"
+    if there is None:  # an engine counts either
+        there, asked, what = server.transferred_tokens, float(cell.requests.input_tokens[ok].sum()), "prompt tokens"
+    missed = thresholds.NOT_HANDED_OVER_SHARE if server.transfers is None else 0.0
+    if there is not None and there < (1 - missed) * asked:
+        yield finding(
+            "transfers_differ",
+            f"KV caches of {there:,.0f} {what} were handed from prefill to decode workers, and {asked:,.0f} were "
+            "answered: one side served the others alone",
+        )
+    elif server.transfers_failed:
+        yield finding("transfers_differ", f"{server.transfers_failed:,.0f} transfers of KV caches failed")
 
 
 def drafts(cell: JudgedCell) -> Iterator[Finding]:
@@ -214,6 +234,7 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
         draft_accepted=_sum_gains(servers, COUNTERS["draft_accepted"]),
         draft_accepted_by_position=_sum_by_position(servers, COUNTERS["draft_accepted_by_position"]),
         accepted_length=_read_level(servers, GAUGES["accepted_length"], at_s, mean=True),
+        **{name: _sum_gains(servers, COUNTERS[name]) for name in _TRANSFERS},
     )
 
 

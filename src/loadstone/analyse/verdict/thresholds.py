@@ -257,6 +257,11 @@ COALESCED_TOKENS = 1.05
 UNSEEN_TOKENS = 64
 """Tokens per output event from which most of them were never streamed: no engine's stream interval is so long."""
 
+# --- transfers_differ -----------------------------------------------------------------------------------------------
+
+NOT_HANDED_OVER_SHARE = 0.05
+"""Share of prompt tokens that decode workers did not get from prefill workers: whole blocks alone are handed over."""
+
 # --- prefix_cache_helped, prompts_repeated --------------------------------------------------------------------------
 
 CACHED_SHARE = 0.01

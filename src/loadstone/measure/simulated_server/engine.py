@@ -33,7 +33,7 @@ _WAKE_GAP_S = 0.0002
 class RealTimeEngine:
     """Takes streams with `submit`, and has them write as the deployment would.
 
-    `block_tokens`: of the prefix cache, for the streams' keys; 0: there is none.
+    `block_tokens`: of the prefix cache, for the streams' keys; 0: there is none. `pools`: both, where there are two.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet) -> None:
@@ -45,12 +45,12 @@ class RealTimeEngine:
         self._model = model
         self.kv_tokens, self._longest_tokens = policy.kv_tokens, policy.longest_tokens
         self._route = policy.route
-        self._pools: Pools | None = None
+        self.pools: Pools | None = None
         self._replicas: list[Replica]
         self._units: list[Unit]
         if fleet.prefill is not None:
-            self._pools = Pools(fleet, None, shared=policy.prefix_cache, at_once=1)
-            self._replicas, self._units = [*self._pools.replicas], [self._pools]
+            self.pools = Pools(fleet, None, shared=policy.prefix_cache, at_once=1)
+            self._replicas, self._units = [*self.pools.replicas], [self.pools]
         else:
             self._replicas, engines = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
             self._units = [*engines]
@@ -70,8 +70,8 @@ class RealTimeEngine:
         most = stream.input_tokens + stream.output_tokens
         if most > self._longest_tokens:
             raise InputError(f"{most} tokens do not fit into the KV cache of {self.kv_tokens} tokens")
-        if self._pools is not None:
-            self._pools.check(stream.input_tokens, stream.output_tokens)
+        if self.pools is not None:
+            self.pools.check(stream.input_tokens, stream.output_tokens)
         due_s = arrival_ns * 1e-9 + self._model.request_s + self._model.request_token_s * stream.input_tokens
         stream.serial = next(self._serial)
         self._streams[stream.serial] = stream
@@ -158,15 +158,15 @@ class RealTimeEngine:
             ]
             for scheduler in there:
                 scheduler.abort(sequence)
-            if self._pools is not None:
+            if self.pools is not None:
                 if not there:
                     continue  # it is on its way to the decode pool, or its worker's step is under way
-                self._pools.drop(sequence)
+                self.pools.drop(sequence)
             self._forget(serial)
         unit.go_on()
-        if self._pools is not None and self._pools.shown:
-            self._writes.append((at_s + self._model.stream_s, deque((each.row, 1) for each in self._pools.shown)))
-            self._pools.shown.clear()
+        if self.pools is not None and self.pools.shown:
+            self._writes.append((at_s + self._model.stream_s, deque((each.row, 1) for each in self.pools.shown)))
+            self.pools.shown.clear()
 
     def _write_due(self) -> None:
         """Some of the tokens that are due; the rest follow once the sockets have been read."""

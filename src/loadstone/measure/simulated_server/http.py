@@ -83,6 +83,9 @@ class ServerCounters:
         for name, kind, samples in families:
             lines.append(f"# TYPE vllm:{name} {kind}\n")
             lines += [f"vllm:{name}{{{labels}}} {float(value)!r}\n" for labels, value in samples.items()]
+        if engine is not None and engine.pools is not None:
+            lines.append("# TYPE loadstone:kv_transfers_total counter\n")
+            lines.append(f"loadstone:kv_transfers_total {engine.pools.times.transfers}\n")
         if engine is None:  # an engine's own steps have no times that were promised
             lines.append(f"# TYPE loadstone:writes_total counter\nloadstone:writes_total {scheduler.writes}\n")
             lines.append("# TYPE loadstone:write_late_seconds_total counter\n")

@@ -70,20 +70,25 @@ def predict_slopes(model: StepModel, policy: EnginePolicy, in_step: int, decodin
     return np.nan_to_num(np.array(columns).T, posinf=0.0, neginf=0.0)
 
 
+def fleet_slopes(fleet: Fleet, decoding: float, lengths: Lengths) -> Floats:
+    """Return predict_slopes() of a fleet: of pools TTFT is the prefill pool's, TPOT the decode pool's."""
+    model, policy = cast(StepModel, fleet.model), fleet.policy
+    ranks = fleet.replicas // fleet.workers if fleet.in_step else 1
+    if (pool := fleet.prefill) is None:
+        return predict_slopes(model, policy, ranks, decoding, lengths)
+    # Prompts take nothing of the decode pool, nor answers of the prefill pool.
+    there, alone = lengths._replace(cached=lengths.prompt - 1), lengths._replace(answer=2.0)
+    first = predict_slopes(cast(StepModel, pool.fleet.model), pool.fleet.policy, 1, 1.0, alone)
+    return np.stack([first[0], predict_slopes(model, policy, ranks, decoding, there)[1]])
+
+
 def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -> dict[str, Floats]:
     """Return the covariance of the error of a run by its cause, at the batch in which its requests were.
 
     The fleet's steps are those of a StepModel."""
     model, policy = cast(StepModel, fleet.model), fleet.policy
     decoding, lengths = _observe_batch(run, fleet)
-    ranks = fleet.replicas // fleet.workers if fleet.in_step else 1
-    if (pool := fleet.prefill) is None:
-        slopes = predict_slopes(model, policy, ranks, decoding, lengths)
-    else:  # prompts take nothing of the decode pool, nor answers of the prefill pool
-        there, alone = lengths._replace(cached=lengths.prompt - 1), lengths._replace(answer=2.0)
-        computing = cast(StepModel, pool.fleet.model)
-        first = predict_slopes(computing, pool.fleet.policy, 1, 1.0, alone)
-        slopes = np.stack([first[0], predict_slopes(model, policy, ranks, decoding, there)[1]])
+    slopes = fleet_slopes(fleet, decoding, lengths)
     profile, rest = model.profile, remaining(model.profile)
     causes = {
         "the profile's coefficients": slopes @ np.array(profile.covariance) @ slopes.T,

@@ -6,15 +6,13 @@ of these up to the one that its blocks end in.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
-
-import numpy as np
 
 from loadstone.core.plan import Blocks, Plan
 from loadstone.predict.scheduler.blocks import Segment
 from loadstone.predict.simulator.client import CellRequests
+from loadstone.workload.block_tree import BlockTree
 from loadstone.workload.prompts import text_tokens
 
 
@@ -51,7 +49,7 @@ class Contents:
         self._requests = requests
         self._block = block_tokens
         self._paths: dict[Hashable, int] = {}
-        self._cuts: dict[int, list[int]] | None = None
+        self._tree: BlockTree | None = None
         self._said: dict[int, _Path] = {}  # by a session's last turn so far
 
     def segments(self, index: int) -> list[Segment]:
@@ -127,7 +125,14 @@ class Contents:
         if blocks is None or plan.graph is None:
             return
         at, copy = self._start + row, plan.copy(self._cell, index)
-        parts = self._runs(at, blocks) if blocks.tokens and not plan.graph.live else self._messages(index, at, blocks)
+        if blocks.tokens and not plan.graph.live:
+            if self._tree is None:
+                self._tree = BlockTree(plan, self._cell)
+            parts: Iterator[tuple[Hashable, int]] = (
+                (node, (end - begin) * blocks.tokens) for node, begin, end in self._tree.path(row)
+            )
+        else:
+            parts = self._messages(index, at, blocks)
         for name, tokens in parts:
             if left <= 0:
                 return
@@ -135,18 +140,6 @@ class Contents:
             left -= tokens
         if plan.graph.live:
             yield (copy, ("answered", index)), requests.output_tokens[row]
-
-    def _runs(self, at: int, blocks: Blocks) -> Iterator[tuple[Hashable, int]]:
-        """List (name, tokens) of a row's blocks: what one call added is one part; of what the first call of a session
-        has, each piece that others begin with, too."""
-        if self._cuts is None:
-            self._cuts = find_cuts(blocks, self._plan.rows(self._cell))
-        for each, first, end in [*blocks.lineage(at)][::-1]:
-            own = blocks.own(each)
-            cuts = [0, *(self._cuts.get(each, ()) if not first else ()), len(own)]
-            for begin, until in itertools.pairwise(cuts):
-                if (count := min(until, end - first) - begin) > 0:
-                    yield own[begin:until].tobytes(), count * blocks.tokens
 
     def _messages(self, index: int, at: int, blocks: Blocks) -> Iterator[tuple[Hashable, int]]:
         requests, plan = self._requests, self._plan
@@ -167,19 +160,3 @@ class Contents:
             return requests.input_tokens[row]
         past = requests.row(index - 1)
         return requests.input_tokens[row] - requests.input_tokens[past] - requests.output_tokens[past]
-
-
-def find_cuts(blocks: Blocks, rows: range) -> dict[int, list[int]]:
-    """Find where the prompts that sessions begin with part from one another, in blocks; by row."""
-    starts = [row for row in rows if blocks.kept is None or not blocks.kept[row]]
-    starts.sort(key=lambda row: blocks.own(row).astype(">i4").tobytes())
-    cuts: dict[int, set[int]] = {row: set() for row in starts}
-    for order in (starts, starts[::-1]):
-        alike: list[int] = []  # with rows before, rising: what a row has in common with each of them
-        for row, following in itertools.pairwise(order):
-            short = min(len(blocks.own(row)), len(blocks.own(following)))
-            apart = np.flatnonzero(blocks.own(row)[:short] != blocks.own(following)[:short])
-            common = int(apart[0]) if len(apart) else short
-            alike = [*(each for each in alike if each < common), common]
-            cuts[following].update(alike)
-    return {row: sorted(found - {0, len(blocks.own(row))}) for row, found in cuts.items()}

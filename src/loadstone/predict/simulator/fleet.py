@@ -68,11 +68,13 @@ class Fleet:
 
 
 class PrefillPool(NamedTuple):
-    """The engines that compute prompts for a fleet that decodes, and the way of KV caches between them."""
+    """The engines that compute prompts for a fleet that decodes, the way of KV caches between them, and how the
+    router chooses workers."""
 
     fleet: Fleet
     rules: Handover
     link: Link
+    route: Route = "least-busy"
 
 
 def routed(policy: EnginePolicy, route: Route | None) -> EnginePolicy:
@@ -100,7 +102,7 @@ def fleet_of(
         worker = deployment.pools[-1].worker
         if isinstance(decode.model, StepModel) and worker.gpu.vendor == "nvidia" and not is_wide(worker):
             decode = replace(decode, model=decode.model.eased(DECODE_FLOORS))
-        return _join(deployment, rules, prefill, decode)
+        return _join(deployment, rules, prefill, decode, route=route)
     coefficients = profile_of(deployment, profile)
     accepted = coefficients.acceptance if acceptance is None else acceptance
     policy = routed(policy_of(deployment, acceptance=accepted), route)
@@ -124,7 +126,7 @@ def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -
     return Fleet(policy, model, deployment.dp * virtual, in_step=deployment.attention_dp)
 
 
-def _join(deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet) -> Fleet:
+def _join(deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet, *, route: Route | None) -> Fleet:
     """Make the fleet of both pools, from one worker of each. What of a cache's room is kept, and when, is the
     handover's, not the decode scheduler's own."""
     before, after = deployment.pools
@@ -134,8 +136,9 @@ def _join(deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet
     )  # fmt: skip
     link = link_of(before.worker, after.worker, rules)
     pool = PrefillPool(
-        replace(prefill, replicas=prefill.replicas * before.workers, workers=before.workers), rules, link
-    )
+        replace(prefill, replicas=prefill.replicas * before.workers, workers=before.workers),
+        rules, link, route or "least-busy",
+    )  # fmt: skip
     return replace(
         decode, policy=policy, replicas=decode.replicas * after.workers, workers=after.workers, prefill=pool
     )
@@ -158,7 +161,7 @@ def fleet_for(
         fleet_with(each.worker, policy_of(each.worker, acceptance=acceptance, lengths=lengths), model)
         for each, model in zip(deployment.pools, models, strict=True)
     ]
-    return _join(deployment, pool.rules, *made)
+    return _join(deployment, pool.rules, *made, route=route)
 
 
 def sharing(policy: EnginePolicy) -> EnginePolicy:

@@ -116,8 +116,12 @@ Unit = Replica | LockstepGroup | Pipeline
 
 def route(units: list[Unit], turn: int, how: Route, sequence: Sequence) -> Unit:
     """Choose who takes the `turn`-th request."""
-    first = [_members(unit._slots[0])[0] if isinstance(unit, Pipeline) else _members(unit)[0] for unit in units]
-    return units[choose_replica([unit.load for unit in units], turn, how, sequence, first)]
+    return units[choose_replica([unit.load for unit in units], turn, how, sequence, [*map(first_of, units)])]
+
+
+def first_of(unit: Unit) -> Replica:
+    """Return the first replica of a unit, whose cache stands for all of it."""
+    return _members(unit._slots[0] if isinstance(unit, Pipeline) else unit)[0]
 
 
 next_s_of = attrgetter("next_s")

@@ -27,9 +27,10 @@ from loadstone.predict.scheduler import Scheduler, Sequence, batches_of
 from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, choose_replica
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import Unit as _Engine
-from loadstone.predict.simulator.pipeline import engines_of, next_s_of
+from loadstone.predict.simulator.pipeline import engines_of, first_of, next_s_of
 from loadstone.predict.simulator.pipeline import route as choose_engine
 from loadstone.predict.simulator.run import PoolTimes
+from loadstone.workload.routing import choose_by_prefix
 
 _Rank = TypeVar("_Rank")
 _Chosen = TypeVar("_Chosen", bound="_Loaded")
@@ -126,6 +127,9 @@ class _PrefillRank:
         self.queue: deque[_Request] = deque()
         self.link_free_s = 0.0
 
+    def cached_blocks(self, sequence: Sequence) -> int:
+        return (self.member or first_of(self.unit)).scheduler.cached_blocks(sequence)
+
     def add(self, sequence: Sequence, at_s: float) -> None:
         if isinstance(self.unit, LockstepGroup):
             self.unit.add(sequence, at_s, self.member)
@@ -162,7 +166,7 @@ class Pools:
         self._link, self._policy = pool.link, fleet.policy
         self._link_s: dict[int, float] = {}
         self._slots = pool.rules.slots(fleet.policy.max_seqs)
-        self._route: Route = "least-busy"
+        self._route = pool.route
         self.replicas: list[DecodeReplica] = []
         for number in range(fleet.replicas):
             (scheduler,) = batches_of(fleet.policy, seed=seed)
@@ -276,10 +280,14 @@ class Pools:
         rank.replica.queue.append(request)
         self._let_in(rank, at_s)
 
-    def _choose(self, those: list[_Chosen], how: Route) -> _Chosen:
+    def _choose(self, those: list[_Chosen], how: Route, found: list[int] | None = None) -> _Chosen:
+        """Choose among workers or ranks. `found`: blocks of the prompt that each has in its cache."""
         if len(those) == 1:
             return those[0]
-        return those[choose_replica([each.load for each in those], self._turn, how)]
+        loads = [each.load for each in those]
+        if how == "prefix" and found is not None:
+            return those[choose_by_prefix(found, loads, self._turn)]
+        return those[choose_replica(loads, self._turn, how)]
 
     def _let_in(self, rank: _DecodeRank, at_s: float) -> None:
         """Give room to those who wait for it, in their order, as far as there is any."""
@@ -311,7 +319,10 @@ class Pools:
 
     def _to_prefill(self, request: _Request, at_s: float) -> None:
         request.since_s = at_s
-        worker = request.prefiller = self._choose(self._prefill, self._route)
+        found: list[int] | None = None
+        if self._route == "prefix":
+            found = [max(rank.cached_blocks(request.sequence) for rank in each.ranks) for each in self._prefill]
+        worker = request.prefiller = self._choose(self._prefill, self._route, found)
         rank = request.prefill = self._choose(worker.ranks, self._route)
         worker.load += 1
         rank.load += 1

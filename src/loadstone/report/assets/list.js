@@ -57,8 +57,8 @@
 
   const query = () => {
     const fields = new URLSearchParams([...new FormData(filter)].filter(([, value]) => value));
-    const start = new URLSearchParams(location.search).get("start");
-    if (start) fields.set("start", start);
+    const here = new URLSearchParams(location.search);
+    ["start", "group"].forEach((name) => { if (here.get(name)) fields.set(name, here.get(name)); });
     return fields;
   };
 

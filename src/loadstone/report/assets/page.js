@@ -7,7 +7,8 @@
   const textOf = (chart) => chart.parentElement.querySelector("script[type='application/json']").textContent;
   const specOf = (chart) => JSON.parse(textOf(chart));
   const quantile = document.getElementById("quantile");
-  let shown = "";
+  let shown = "", printing = false;
+  const PAPER = 335;  // the width of a chart on A4, two beside one another
 
   // Every row that knows its quantiles shows the chosen one; of the others than the median no interval is known.
   const chosen = (spec) => {
@@ -41,10 +42,10 @@
     const grid = style.getPropertyValue("--grid").trim();
     const line = style.getPropertyValue("--line").trim();
     const hero = chart.closest(".first");
-    const room = Math.max(220, Math.min(chart.clientWidth || 460, hero ? 900 : 760));
+    const room = printing ? (hero ? 420 : PAPER) : Math.max(220, Math.min(chart.clientWidth || 460, hero ? 900 : 760));
     chosen(spec);
     if (room < 420) legend(spec);
-    if (hero && spec.height && window.innerWidth > 960) {
+    if (hero && !printing && spec.height && window.innerWidth > 960) {
       const height = Math.max(spec.height, Math.min(420, window.innerHeight - 430));
       Object.values(spec.datasets || {}).flat().forEach((row) => { if (row.top) row.top *= height / spec.height; });
       spec.height = height;
@@ -70,7 +71,7 @@
     const parts = spec.vconcat || spec.hconcat;
     if (parts) parts.forEach((part) => { part.width = room - 90; });
     else if (spec.facet) {
-      spec.columns = room < 420 ? 1 : 2;
+      spec.columns = room < 420 && !printing ? 1 : 2;
       spec.spec.width = room / spec.columns - 70;
     }
     else {
@@ -151,9 +152,12 @@
     timer = setTimeout(again, 200);
   });
   window.addEventListener("beforeprint", () => {
-    document.querySelectorAll("details.run, details.part").forEach((run) => { run.open = true; });
-    charts.filter((chart) => !chart.dataset.state).forEach(draw);
+    printing = true;
+    document.querySelectorAll("details.part").forEach((part) => { part.open = true; });
+    charts.filter((chart) => chart.closest(".grid, .first") && !chart.closest("details.run:not([open])")
+      && !chart.closest("figure").matches(".part .grid figure:nth-child(n + 3)")).forEach(draw);
   });
+  window.addEventListener("afterprint", () => { printing = false; again(); });
 
   // The numbers of a chart as a table, for those who want to read them or cannot see the picture.
   const valuesOf = (spec) => {
@@ -191,6 +195,18 @@
         link.click();
       });
     });
+  });
+
+  // What is to be copied has a button; where there is no clipboard, the text is marked.
+  document.querySelectorAll(".copied").forEach((place) => {
+    const button = document.createElement("button"), text = place.querySelector("pre");
+    button.type = "button";
+    button.textContent = "Copy";
+    button.addEventListener("click", () => {
+      getSelection().selectAllChildren(text);
+      if (navigator.clipboard) navigator.clipboard.writeText(text.textContent).then(() => { button.textContent = "Copied"; }, () => {});
+    });
+    place.prepend(button);
   });
 
   // Tables of cells: a click on a head sorts, words filter, and columns can be chosen by question.

@@ -130,6 +130,7 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
         words = [
             f"{ratio.over.gpus} GPU{'s' * (ratio.over.gpus != 1)} each" if part == ratio.over.hardware else part
             for part in words
+            if ratio.over.gpus or part != ratio.over.hardware
         ]
         made.append(
             figure(

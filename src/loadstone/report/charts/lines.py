@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import altair as alt
@@ -17,6 +17,7 @@ from loadstone.report.charts.theme import (
     DASHES,
     GREY,
     HEIGHT,
+    MARK,
     PALETTE,
     SHAPES,
     WIDTH,
@@ -30,7 +31,7 @@ from loadstone.report.charts.theme import (
     tooltips,
     wide,
 )
-from loadstone.report.data.frames import E2E, PER_USER, Frame, Measure, is_bunched, knee, load_label
+from loadstone.report.data.frames import E2E, PER_USER, Frame, Measure, cliff, is_bunched, knee, load_label
 from loadstone.report.data.pairs import Effect
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import ChartSeries
@@ -67,7 +68,8 @@ _SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
 def row_facts(point: CellPoint, series: ChartSeries) -> Row:
     """Make the facts of a row: its series, and a warning if its cell carries one."""
     hue = PALETTE[point.hue % len(PALETTE)]
-    return {"label": series.label, "variant": series.variant, "who": point.who, "hue": hue} | warning(point)
+    shape = {} if point.shape is None else {MARK: point.shape}
+    return {"label": series.label, "variant": series.variant, "who": point.who, "hue": hue} | shape | warning(point)
 
 
 def warning(*points: CellPoint) -> Row:
@@ -183,6 +185,7 @@ def _places(rows: Sequence[Row], known: Sequence[str]) -> tuple[dict[str, Row], 
     places = []
     for row in of.values():
         place = order.index(row["variant"]) % len(SHAPES) if shared else PALETTE.index(row["hue"])
+        place = row.get(MARK, place)
         free = (
             place + step for step in range(len(SHAPES)) if (row["hue"], (place + step) % len(SHAPES)) not in taken
         )
@@ -321,11 +324,14 @@ def against(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     x = load_axis(frame.x_title, sorted({row["x"] for row in rows}))
     y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True))
     tooltip = tooltips(*WHOSE, ("x:Q", frame.x_title), ("y:Q", title, ",.4~r"), ("n:Q", "requests"))
+    falls = _marked(frame, rows, cliff) if frame.of_sessions and measure.key in ("output_tok_s", "gpu_tok_s") else []
+    drawn = panels(lines(rows, frame.variants, x, y, tooltip), rows)
+    said = "ringed: the last load before throughput falls" if falls and isinstance(drawn, list) else ""
     return figure(
         key,
         f"{measure.name} by {frame.axis_word}",
-        [whose(frame, rows), definition(frame.points, measure), sample_words(frame.points, measure)],
-        panels(lines(rows, frame.variants, x, y, tooltip), rows),
+        [whose(frame, rows), join(definition(frame.points, measure), said), sample_words(frame.points, measure)],
+        drawn + _ring(falls, x, y) if isinstance(drawn, list) else drawn,
         section=frame.section,
         summary=f"{measure.name}{stat_name} in {unit} by {frame.axis_word}; {frame.words}. {_spoken(rows, unit)}",
     )
@@ -349,8 +355,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     shown = ("x:Q", f"{latency.name} ({unit})", ",.4~r"), ("y:Q", title, ",.5~r"), ("n:Q", "requests")
     tooltip = tooltips(*WHOSE, ("load:Q", frame.x_title), *shown)
     better = "up and right" if latency.better == "higher" else "up and left"
-    bends = _knees(frame, rows) if latency is E2E else []
-    ring = alt.Chart(data(bends)).mark_point(size=300, filled=False, color=GREY, strokeWidth=2).encode(x=x, y=y)
+    bends = _marked(frame, rows, knee) if latency is E2E else []
     return figure(
         key,
         f"{throughput.name} against {latency.noun}",
@@ -363,7 +368,7 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
         ],
         lines(rows, frame.variants, x, y, tooltip, bars="x", order="load")
         + loads_beside(rows, x, y)
-        + ([ring] if bends else []),
+        + _ring(bends, x, y),
         section=section,
         summary=f"{throughput.name} over {latency.noun}; {frame.words}. "
         + _spoken([{**row, "x": row["load"]} for row in rows], throughput.unit),
@@ -373,14 +378,19 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
 _PACE = "Output tok/s per user (1 / median TPOT)"
 
 
-def _knees(frame: Frame, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows at the knees of their series."""
+def _ring(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    ring = alt.Chart(data(rows)).mark_point(size=300, filled=False, color=GREY, strokeWidth=2).encode(x=x, y=y)
+    return [ring] if rows else []
+
+
+def _marked(frame: Frame, rows: Sequence[Row], find: Callable[[Sequence[CellPoint]], CellPoint | None]) -> list[Row]:
+    """Return the rows of the points that `find` finds in their series."""
     of: dict[str, list[CellPoint]] = defaultdict(list)
     for point, series in frame.pairs:
         if point.output_tokens_per_s:
             of[series.label].append(point)
-    bends = {(name, bend.load) for name, own in of.items() if (bend := knee(sorted(own, key=lambda p: p.load)))}
-    return [row for row in rows if (row["label"], row["load"]) in bends]
+    bends = {(name, bend.load) for name, own in of.items() if (bend := find(sorted(own, key=lambda p: p.load)))}
+    return [row for row in rows if (row["label"], row.get("load", row["x"])) in bends]
 
 
 def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure | None:

@@ -1,4 +1,4 @@
-"""Pictures of a recommendation: cost against the probability that the bounds hold, and finalists under more load."""
+"""Pictures of a recommendation: what each kind of GPU costs, how surely it holds, and finalists under more load."""
 
 from __future__ import annotations
 
@@ -6,97 +6,116 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import altair as alt
+import numpy as np
 
-from loadstone.report.charts.theme import PALETTE, SHAPES, Figure, colour_by, data, figure, tooltips
+from loadstone.report.charts.theme import CONFIG, GREY, PALETTE, SHAPES, Figure, data, figure, tooltips
 
-_MOST_CURVES = 8
+_ROW = 46
+"""Height of a row of names."""
 
 
 class Finalist(NamedTuple):
-    """`cost`: dollars a month, or GPUs; `asked`: p_slo is of the asked load; `loads` of one replica in `load_unit`,
-    `worst` the largest of bounded latency over bound there."""
+    """`words` say its deployment, `name` is its shorthand; `cost`: dollars a month, or GPUs; `loads` of one replica,
+    `worst` the largest of bounded latency over bound there; `share`: of the asked load, a replica's."""
 
     name: str
-    short: str
+    words: str
+    gpu: str
+    engine: str
     replicas: int
     cost: float
     low: float
     high: float
     p_slo: float
-    asked: bool
-    front: bool
     loads: Sequence[float]
     worst: Sequence[float]
+    share: float
 
 
-def cost_figure(finalists: Sequence[Finalist], cost_unit: str) -> Figure:
-    """Draw what is paid for how much certainty. The front: nothing is both cheaper and surer."""
+def cost_figure(best: Sequence[Finalist], cost_unit: str) -> Figure:
+    """Draw a row for each plan, the cheapest first: and what it costs with more or fewer replicas."""
+    ordered = sorted(best, key=lambda each: each.cost)
+    kinds = [(each.gpu, each.engine) for each in ordered]
+    many = [f", {each.replicas} replicas" * (kinds.count((each.gpu, each.engine)) > 1) for each in ordered]
     rows = [
         {
-            "plan": f"{each.replicas} × {each.name}", "deployment": each.short, "cost": each.cost,
-            "low": each.low, "high": each.high, "p": each.p_slo, "front": each.front,
-            "by": "the asked load, simulated" if each.asked else "loads nearby",
+            "row": f"{each.gpu}\n{each.engine}{more}", "cost": each.cost, "low": each.low, "high": each.high,
+            "p": each.p_slo, "gpu": each.gpu, "engine": each.engine, "plan": each.words,
+            "label": f"{each.cost:,.0f}, {100 * each.p_slo:.0f} % sure",
         }
-        for each in finalists
+        for each, more in zip(ordered, many, strict=True)
     ]  # fmt: skip
-    names = [each.short for each in finalists]
     base = alt.Chart(data(rows))
-    x = alt.X("cost:Q", title=cost_unit, scale=alt.Scale(zero=False, nice=True))
-    y = alt.Y(
-        "p:Q", title="probability that all bounds hold", axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1])
-    )
-    reach = base.mark_rule(opacity=0.25, strokeWidth=2).encode(x=alt.X("low:Q"), x2="high:Q", y=y)
-    front = (
-        base.transform_filter("datum.front")
-        .mark_line(color="#888888", strokeDash=[4, 3])
-        .encode(x=x, y=y, order=alt.Order("cost:Q"))
-    )
-    shapes = [SHAPES[at // len(PALETTE) % len(SHAPES)] for at in range(len(names))]  # where colours come again
-    shape = alt.Shape("deployment:N", scale=alt.Scale(domain=names, range=shapes), legend=alt.Legend(title=None))
-    points = base.mark_point(filled=True, size=110).encode(
-        x=x,
-        y=y,
-        shape=shape,
-        color=colour_by("deployment", names, columns=2, labelLimit=240),
-        fillOpacity=alt.condition(alt.datum.by == "loads nearby", alt.value(0.0), alt.value(1.0)),
-        opacity=alt.condition("datum.front", alt.value(1.0), alt.value(0.45)),
-        tooltip=tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "P(SLO)", ".0%"), ("by:N", "by")),
-    )
-    best = max(finalists, key=lambda each: each.p_slo)
-    return figure(
+    names = [str(row["row"]) for row in rows]
+    axis = alt.Axis(labelExpr="split(datum.value, '\\n')", labelLimit=180, ticks=False, domain=False)
+    y = alt.Y("row:N", title=None, sort=names, axis=axis, scale=alt.Scale(domain=names))
+    most = max(each.high for each in ordered)
+    ticks = alt.Axis(format=",d")
+    x = alt.X("cost:Q", title=cost_unit, axis=ticks, scale=alt.Scale(domain=[0, 1.08 * most], nice=False))
+    reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(x=alt.X("low:Q"), x2="high:Q", y=y)
+    told = tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "sure", ".0%"))
+    looks = _looks(best, legend=False)
+    dots = base.mark_point(filled=True, size=130).encode(x=x, y=y, tooltip=told, **looks)
+    texts = base.mark_text(dy=-13, fontSize=12).encode(x=x, y=y, text="label:N")
+    first = ordered[0]
+    made = figure(
         "plans-cost",
-        "What certainty costs",
-        [
-            "dashed: the front, where nothing is both cheaper and surer; bars: cost of as many as are needed, 80 %",
-            "hollow: not simulated under the asked load, where others are better; P is of loads nearby",
-        ],
-        reach + front + points,
+        "What certainty costs on each GPU",
+        ["dot: the plan; bar: as many replicas as 80 % of the model's errors ask for"],
+        (reach.encode(color=looks["color"]) + dots + texts).properties(width=460, height=_ROW * len(rows)),
         section="plans",
-        summary=f"{len(finalists)} finalists; the surest, {best.short}, holds with {best.p_slo:.0%}",
+        summary=f"{len(rows)} plans; the cheapest, {first.words}, costs {first.cost:,.0f} {cost_unit}",
     )
+    made.spec["config"] = CONFIG | {"locale": {"number": CONFIG["locale"]["number"] | {"thousands": ","}}}
+    return made
 
 
 def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
-    """Draw how near the tightest bound comes as a replica's load grows: its capacity is where it reaches 1."""
-    chosen = finalists[:_MOST_CURVES]
+    """Draw how near the tightest bound comes as a replica's load grows: its capacity is where it reaches 1. The share
+    of the asked load that each plan gives a replica is marked on its curve."""
     rows = [
-        {"deployment": each.short, "plan": each.name, "load": load, "worst": worst}
-        for each in chosen
+        {"gpu": each.gpu, "engine": each.engine, "plan": each.words, "who": each.name, "load": load, "worst": worst}
+        for each in finalists
         for load, worst in zip(each.loads, each.worst, strict=True)
         if worst < 20
     ]
-    base = alt.Chart(data(rows)).encode(
-        x=alt.X("load:Q", title=f"load of one replica, {load_unit}", scale=alt.Scale(type="log", nice=False)),
-        y=alt.Y("worst:Q", title="tightest latency / its bound", scale=alt.Scale(domain=[0, 2])),
-        color=colour_by("deployment", [each.short for each in chosen], columns=2, labelLimit=240),
-        tooltip=tooltips(("plan:N", "plan"), ("load:Q", load_unit, ".3g"), ("worst:Q", "latency / bound", ".2f")),
+    asked = [
+        {
+            "gpu": each.gpu, "plan": f"{each.words}: its share of the asked load", "load": each.share,
+            "worst": float(np.interp(np.log(each.share), np.log(each.loads), each.worst)),
+        }
+        for each in finalists
+        if each.loads
+    ]  # fmt: skip
+    x = alt.X(
+        "load:Q", title=f"load of one replica, {load_unit}", scale=alt.Scale(type="log", nice=False, padding=12)
     )
-    line = alt.Chart(data([{"bound": 1}])).mark_rule(color="#888888", strokeDash=[4, 3]).encode(y="bound:Q")
+    y = alt.Y("worst:Q", title="tightest latency / its bound", scale=alt.Scale(domain=[0, 2]))
+    told = tooltips(("plan:N", "plan"), ("load:Q", load_unit, ".3g"), ("worst:Q", "latency / bound", ".2f"))
+    looks = _looks(finalists, legend=True)
+    base = alt.Chart(data(rows)).encode(x=x, y=y, detail="who:N", tooltip=told)
+    line = base.mark_line(clip=True).encode(color=looks["color"])
+    points = base.mark_point(filled=True, size=45, clip=True).encode(**looks)
+    marks = alt.Chart(data(asked)).mark_point(filled=False, size=260, strokeWidth=2, shape="circle", color="#222222")
+    bound = alt.Chart(data([{"bound": 1}])).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="bound:Q")
     return figure(
         "plans-load",
-        "How far each carries",
-        ["dashed: the bound; where a curve crosses it is the capacity of a replica by the best prediction"],
-        line + base.mark_line(clip=True) + base.mark_point(filled=True, size=40, clip=True),
+        "How far one replica carries, and what it is asked for",
+        ["rings: a replica's share of the asked load; dashed: the bound, where a curve crosses it is the capacity"],
+        bound + line + points + marks.encode(x=x, y=y, tooltip=told),
         section="plans",
-        summary=f"{len(chosen)} finalists under more and more load",
+        summary=f"{len(finalists)} finalists under more and more load, with the asked load marked",
     )
+
+
+def _looks(plans: Sequence[Finalist], *, legend: bool) -> dict[str, alt.Color | alt.Shape]:
+    """Give each engine its hue, and each GPU its shape."""
+    engines = sorted({each.engine for each in plans})
+    gpus = sorted({each.gpu for each in plans})
+    shown = alt.Legend(title=None, columns=3, symbolFillColor=GREY, symbolStrokeColor=GREY) if legend else None
+    hues = alt.Scale(domain=engines, range=[PALETTE[at % len(PALETTE)] for at in range(len(engines))])
+    shapes = alt.Scale(domain=gpus, range=[SHAPES[at % len(SHAPES)] for at in range(len(gpus))])
+    return {
+        "color": alt.Color("engine:N", scale=hues, legend=alt.Legend(title=None, columns=3) if legend else None),
+        "shape": alt.Shape("gpu:N", scale=shapes, legend=shown),
+    }

@@ -20,6 +20,7 @@ from loadstone.report.data.frames import (
     E2E,
     ENERGY,
     GOODPUT,
+    HIT,
     ITL,
     OUTPUT,
     PER_GPU,
@@ -67,7 +68,7 @@ class _Wanted(NamedTuple):
     make: Callable[[], Figure | None]
 
 
-HEROES = ("price-price", "throughput-pareto", "throughput-throughput-e2e", "offline-")
+HEROES = ("sessions-", "price-price", "throughput-pareto", "throughput-throughput-e2e", "offline-")
 """Kinds of pictures that show an answer, the first that can be drawn: what a pace per user costs, then gives."""
 
 
@@ -119,7 +120,7 @@ def _hero(
     own = [point for point in points if (point.number, point.cell) in places]
     for frame in frames(own, main.axis, single=True):
         priced = any(point.dollars_output for point in frame.points)
-        return None, front(_cut(frame), DOLLARS if priced else OUTPUT, section="hero", key="hero")
+        return None, front(_cut(frame), DOLLARS if priced else _per_gpu(frame), section="hero", key="hero")
     return None, None
 
 
@@ -139,10 +140,12 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
 
     served = [frame for frame in sweeps if not frame.offline]
     for frame in served:
+        if frame.of_sessions:
+            yield of(frame, "throughput", "sessions", partial(against, key="sessions"), _per_gpu(frame))
+            yield line(frame, HIT)
         for latency, much in ((E2E, _widest(frame)), (TPOT, OUTPUT), (ITL, OUTPUT)):
             yield trade(frame, latency, much, "throughput", f"throughput-{latency.key}")
-        cost = PER_GPU if all(point.gpus for point in frame.points) else OUTPUT
-        yield of(frame, "pareto", "throughput", partial(front, section="throughput", key="pareto"), cost)
+        yield of(frame, "pareto", "throughput", partial(front, section="throughput", key="pareto"), _per_gpu(frame))
         yield of(frame, "price", "price", partial(front, section="price", key="price"), DOLLARS)
     for frame in served:
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, GOODPUT, ENERGY):
@@ -192,6 +195,11 @@ def _make_frames(points: Sequence[CellPoint]) -> list[list[Frame]]:
     variants_of = [dict.fromkeys(series.variant for series in frame.series) for group in framed for frame in group]
     variants = tuple(dict.fromkeys(variant for own in variants_of if len(own) > 1 for variant in own))
     return [[msgspec.structs.replace(frame, variants=variants) for frame in group] for group in framed]
+
+
+def _per_gpu(frame: Frame) -> Measure:
+    """Return tokens of a GPU where it is known how many there are, so that setups of any size can be compared."""
+    return PER_GPU if all(point.gpus for point in frame.points) else OUTPUT
 
 
 def _widest(frame: Frame) -> Measure:

@@ -21,6 +21,8 @@ from altair.utils import schemapi
 from loadstone.core.errors import InputError
 
 Row = dict[str, Any]
+MARK = "look"
+"""Of a row: the number of its shape, which no page needs to be told again."""
 
 WIDTH, HEIGHT = 460, 280
 PNG_SCALE = 3
@@ -99,7 +101,11 @@ class _Rows(alt.InlineData):
 def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
     """Make data of rows, floats cut to five digits: a picture shows no more, and a report of 100 runs stays small."""
     rounded = [
-        {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
+        {
+            name: float(f"{value:.5g}") if isinstance(value, float) else value
+            for name, value in row.items()
+            if name != MARK
+        }
         for row in rows
     ]
     return _Rows(values=rounded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -102,6 +103,10 @@ GOODPUT = Measure(
     "goodput", "Goodput", "requests/s", "requests that meet every bound of the SLO, per second of the whole cell",
     lambda p: p.goodput_per_s, better="higher",
 )  # fmt: skip
+HIT = Measure(
+    "hit_share", "Prompts found in the cache", "%", "tokens of prompts that were in a prefix cache / all of them",
+    lambda p: 100 * p.hit_share if p.hit_share is not None else None, better="higher",
+)  # fmt: skip
 BATCH_S = Measure(
     "batch_s", "Batch latency", "s", "from the batch's start to its last token",
     lambda p: p.duration_s if p.kind == "burst" else None,
@@ -144,6 +149,11 @@ class Frame(msgspec.Struct, frozen=True):
     @property
     def offline(self) -> bool:
         return self.points[0].offline
+
+    @property
+    def of_sessions(self) -> bool:
+        """Tell whether sessions of agents were served, at several loads."""
+        return self.axis == "load" and all(point.sessions is not None for point in self.points)
 
     @property
     def mode(self) -> Literal["online", "burst", "offline"]:
@@ -263,3 +273,17 @@ def knee(points: Sequence[CellPoint]) -> CellPoint | None:
     }
     best = max(power, key=power.__getitem__, default=0)
     return points[best] if 0 < best < len(points) - 1 else None
+
+
+FALL = 0.8
+"""Throughput has fallen where it is less than so much of the best at lighter loads."""
+
+
+def cliff(points: Sequence[CellPoint]) -> CellPoint | None:
+    """Return the last load before throughput falls, as it does where sessions no longer fit into the cache."""
+    best = 0.0
+    for before, point in itertools.pairwise(points):
+        best = max(best, before.output_tokens_per_s or 0.0)
+        if (point.output_tokens_per_s or 0.0) < FALL * best:
+            return before
+    return None

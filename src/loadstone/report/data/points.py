@@ -16,7 +16,7 @@ from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.plan import Load, LoadKind
-from loadstone.core.summary import Accuracy, CellSummary, Roofline, ServerFigures, Window
+from loadstone.core.summary import Accuracy, CellSummary, Roofline, ServerFigures, SessionNumbers, Window
 from loadstone.core.units import show_seconds
 from loadstone.report.data.statistic import Estimate, energy, latency, price, round_count, throughput
 from loadstone.report.data.wording import clean, count, join
@@ -56,7 +56,8 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     architecture  the catalogue's name for the model, where the user declared it and the server has another
     basis       of a prediction, what it rests on: see ratio.basis()
     study       a study's name for its setup
-    who, hue    its name in all pictures of a report, and the number of that name's colour: see series.assign_hues()
+    who         its name in all pictures of a report
+    hue, shape  the numbers of its colour, and of its shape where that is the GPU's: see series.assign_hues()
     """
 
     run: str
@@ -107,6 +108,7 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     study: str = ""
     who: str = ""
     hue: int = 0
+    shape: int | None = None
 
     @property
     def sent(self) -> int | None:
@@ -170,6 +172,41 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     def graded(self) -> Accuracy | None:
         """Tell how many answers were right: of repeats those of the first."""
         return self.cells[0].graded
+
+    @property
+    def sessions(self) -> SessionNumbers | None:
+        """The numbers of sessions of agents: of repeats those of the first."""
+        return self.cells[0].sessions
+
+    @property
+    def hit_share(self) -> float | None:
+        """The share of the tokens of sessions' prompts that was in a prefix cache."""
+        return self._share_of_prompts("cached_input_tokens")
+
+    @property
+    def could_share(self) -> float | None:
+        """The share that the plan has in common with earlier calls: the most that a cache could give."""
+        return self._share_of_prompts("shared_input_tokens")
+
+    def _share_of_prompts(self, name: str) -> float | None:
+        pairs = [(getattr(cell.metrics, name), cell.metrics.input_tokens) for cell in self.cells if cell.sessions]
+        return reduce_known(median, (part / whole if part is not None and whole else None for part, whole in pairs))
+
+    @property
+    def thinking_share(self) -> float | None:
+        """The share of output tokens that was thinking; None where there was none."""
+        return reduce_known(median, (cell.metrics.thinking_share or None for cell in self.cells))
+
+    @property
+    def answer_s(self) -> float | None:
+        """Time to the first token that is no thinking, median; None where nothing was thought."""
+        times = (cell.metrics.answer_s for cell in self.cells if self.thinking_share)
+        return reduce_known(median, (each.p50 if each is not None else None for each in times))
+
+    @property
+    def accepted_length(self) -> float | None:
+        """Tokens that a step with drafts gives."""
+        return reduce_known(median, (cell.drafts.accepted_length for cell in self.cells if cell.drafts is not None))
 
     @property
     def server(self) -> ServerFigures | None:
@@ -281,7 +318,7 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         cell=at,
         cells=(cell,),
         source=run.info.source,
-        model=clean((facts.model or "unknown model").rstrip("/").rsplit("/", 1)[-1]),
+        model=clean((facts.model or "").rstrip("/").rsplit("/", 1)[-1]),
         engine=clean(facts.engine or "unknown engine"),
         version=clean(facts.engine_version or ""),
         gpu=clean(facts.gpu or ""),

@@ -106,16 +106,27 @@ HUES = 8
 
 
 def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
-    """Return the points, each with whose it is in all pictures of a report, and the number of that one's colour: a
-    setup has one where there are HUES of them at most, else the first thing in which all differ.
+    """Return the points, each with whose it is in all pictures of a report, and the numbers of its colour and shape.
+
+    Where engines and GPUs differ, the colour is the engine's and the shape the GPU's, so that pages can be laid side
+    by side; else a setup has a colour where there are HUES of them at most, or the first thing in which all differ.
     """
     series = series_of(points)
+    engines = list(dict.fromkeys(point.engine for point in points))
+    gpus = list(dict.fromkeys(point.gpu for point in points))
+    by_engine = 1 < len(engines) <= HUES and 1 < len(gpus) <= HUES
     for names in ([s.label for s in series], [s.setup for s in series], [s.colour for s in series]):
         numbers = {name: at for at, name in enumerate(dict.fromkeys(names))}
         if len(numbers) <= HUES:
             break
     return [
-        msgspec.structs.replace(point, who=name, hue=numbers[name]) for point, name in zip(points, names, strict=True)
+        msgspec.structs.replace(
+            point,
+            who=name,
+            hue=engines.index(point.engine) if by_engine else numbers[name],
+            shape=gpus.index(point.gpu) if by_engine else None,
+        )
+        for point, name in zip(points, names, strict=True)
     ]
 
 

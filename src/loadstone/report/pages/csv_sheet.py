@@ -23,6 +23,9 @@ _COLUMNS = {
     **{name: f"roofline.{name.removeprefix('light_')}" for name in ("light_tpot_s", "light_ttft_s", "mbu", "mfu")},
     **{f"j_per_{of}_token{end}": f"j_{of}.{each}" for of in ("output", "total") for end, each in _ENDS.items()},
     "gpu_power_w": "power_w",
+    "sessions_per_hour": "sessions.per_hour",
+    "task_p50_s": "sessions.task_s.p50",
+    **{name: name for name in ("hit_share", "could_share", "answer_s", "thinking_share", "accepted_length")},
 }
 """Each column, and where a point has it."""
 _PRICES = {

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse import imported_run
-from loadstone.analyse.compare.price import Prices, list_prices, without_price
+from loadstone.analyse.compare.price import Prices, list_prices, per_million, pool_dollars, without_price
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
 from loadstone.core.units import show_seconds
@@ -114,7 +114,12 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def size(self) -> str:
-        """The number of runs and cells, in words."""
+        """The number of runs and cells, in words; of a study its own cells, and how many of its runs there are."""
+        if self.study is not None:
+            done, planned = (
+                sum(each) for each in zip(*((len(c.runs), c.planned) for c in self.study.cells), strict=True)
+            )
+            return f"{len(self.study.cells)} cells, {done} of {planned} runs of them"
         cells = self.trusted[1]
         return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
 
@@ -152,6 +157,14 @@ class Report(msgspec.Struct, kw_only=True):
         return f"{every} cells can be trusted."
 
     @property
+    def unnamed(self) -> str:
+        """Say what to do where files do not name their model."""
+        if all(point.model for point in self.points):
+            return ""
+        which = "The model is" if not any(point.model for point in self.points) else "Some models are"
+        return f"{which} not named in the files: add --set model=NAME."
+
+    @property
     def remarks(self) -> list[str]:
         """Sentences that have to be known to read the findings."""
         remarks = []
@@ -177,6 +190,11 @@ class Report(msgspec.Struct, kw_only=True):
                 "dollars_per_hour": point.dollars_per_hour,
                 "dollars_per_million_output_tokens": _price(point.dollars_output),
                 "dollars_per_million_total_tokens": _price(point.dollars_total),
+                "pools": [
+                    {"role": pool.role, "dollars_per_hour": (dollars := pool_dollars(pool, Prices(self.prices)))}
+                    | {"dollars_per_million_tokens": per_million(dollars, pool.tokens_per_s)}
+                    for pool in point.cells[0].pools
+                ],
                 "list_prices": list_prices(point.dollars_input.value) if point.dollars_input else None,
             }
             for point in self.points

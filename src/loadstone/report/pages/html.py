@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 OPEN_SENTENCES = 12
 """So many findings are seen at once, of each kind in turn; the rest is behind a word."""
+_PAPER_ROWS = 40
+"""Rows of a table of runs that are printed: longer ones are for the screen."""
 _TELLING = ("price", "peak", "capacity", "ratio", "leader", "scale", "switch", "bottleneck", "trend", "light")
 
 
@@ -58,6 +60,7 @@ def body(report: Report) -> str:
         shown=shown,
         more=more,
         hidden=len(report.sentences) - len(seen),
+        paper_rows=_PAPER_ROWS,
     )
 
 

@@ -346,6 +346,13 @@ _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     ("p99", "u", lambda point: show_seconds(point.itl.p99 if point.itl is not None else None)),
     ("E2E", "r", lambda point: _value(point.e2e)),
     ("p99", "u", lambda point: _p99(point.e2e, point)),
+    ("sessions/h", "r", lambda point: show_number(each.per_hour) if (each := point.sessions) else "-"),
+    ("task", "u", lambda point: show_seconds(each.task_s.p50) if (each := point.sessions) and each.task_s else "-"),
+    ("cached", "r", lambda point: percent(point.hit_share)),
+    ("could be", "u", lambda point: percent(point.could_share)),
+    ("answer", "r", lambda point: show_seconds(point.answer_s)),
+    ("thinking", "u", lambda point: percent(point.thinking_share)),
+    ("accepted", "r", lambda point: show_number(point.accepted_length)),
     ("SLO", "r", _slo),
     ("attained", "u", _show_attainment),
     ("goodput/s", "u", lambda point: show_number(point.goodput_per_s)),
@@ -375,6 +382,19 @@ _EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
         lambda point: point.power_w is not None,
         "J/token: energy of all GPUs that were read, over the output tokens (total: and input tokens), in the window "
         "of the throughput; W: their mean power over the cell, its warm-up included.",
+    ),
+    (
+        lambda point: point.sessions is not None,
+        "Task: from a session's first call to its last answer, median. Cached: the share of all prompts' tokens that "
+        "was in a prefix cache; could be: the share that the plan has in common with earlier calls.",
+    ),
+    (
+        lambda point: point.thinking_share is not None,
+        "Answer: time to the first token that is no thinking; thinking: its share of the output tokens.",
+    ),
+    (
+        lambda point: point.accepted_length is not None,
+        "Accepted: tokens that a step with drafts gives, the one that it always gives included.",
     ),
 )
 """What some columns mean, where a cell has a number in them."""
@@ -455,7 +475,7 @@ def ratios(points: Sequence[CellPoint]) -> list[Table]:
             where = join(load_label(point), workload_label(point))
             where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else f" {WARNED}"
             place = (
-                point.model,
+                point.model or "-",
                 point.engine,
                 point.gpus or 0,
                 point.parallel,
@@ -463,7 +483,7 @@ def ratios(points: Sequence[CellPoint]) -> list[Table]:
                 point.kind,
                 point.load,
             )
-            placed.append((place, [point.model, point.engine, f"{point.gpus or '?'}×", where, *improvements]))
+            placed.append((place, [point.model or "-", point.engine, f"{point.gpus or '?'}×", where, *improvements]))
         rows = [row for _, row in sorted(placed)]
         heads = ["model", "engine", "GPUs", "workload", "output throughput"]
         heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]

@@ -408,6 +408,7 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         *map(_show_cached, cells),
         *map(_show_thinking, cells),
         *map(show_drafts, cells),
+        *map(_show_pools, cells),
         _roofline(cells),
         _energy(cells),
         *dict.fromkeys(cell.client.selftest or "" for cell in cells),
@@ -462,6 +463,16 @@ def show_drafts(cell: CellSummary) -> str:
     whose = {"counters": "by the engine's counters", "requests": "by each answer", "gauge": "by a gauge"}
     forced = ", forced" if drafts.forced else ""
     return f"{_name_load(cell)}: drafts gave {', '.join(parts)} ({whose.get(drafts.source, 'imported')}{forced})"
+
+
+def _show_pools(cell: CellSummary) -> str:
+    """Say what each pool gave, and a GPU of it."""
+    parts = [
+        f"{pool.role} {show_number(pool.tokens_per_s)} tok/s on {pool.gpus}×{pool.gpu or 'GPU'} "
+        f"({show_number(pool.tokens_per_s_per_gpu)} a GPU)"
+        for pool in cell.pools
+    ]
+    return f"{_name_load(cell)}: input by {parts[0]}, output by {parts[-1]}" if parts else ""
 
 
 def _since(cells: Sequence[CellSummary]) -> str:

@@ -69,6 +69,7 @@ class ViewApp:
             query.get("source", ""),
             query.get("trusted", ""),
             int(start) if start.isascii() and start.isdigit() and len(start) < 9 else 0,
+            query.get("group", ""),
         )
         rows = self._runs.rows()
         part = query.get("part") == "rows"

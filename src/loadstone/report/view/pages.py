@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from urllib.parse import urlencode
@@ -27,12 +28,14 @@ class Filter(msgspec.Struct, frozen=True):
     source: str = ""
     trusted: str = ""
     start: int = 0
+    group: str = ""
 
     def takes(self, row: RunRow) -> bool:
         good, cells = row.trusted
         is_trusted = cells > 0 and good == cells
         return (
-            all(word in row.search for word in self.text.casefold().split())
+            self.group in ("", row.group)
+            and all(word in row.search for word in self.text.casefold().split())
             and self.engine in ("", row.engine)
             and self.source in ("", row.source)
             and self.trusted in ("", "yes" if is_trusted else "no")
@@ -40,6 +43,7 @@ class Filter(msgspec.Struct, frozen=True):
 
     def url(self, start: int) -> str:
         query = {"q": self.text, "engine": self.engine, "source": self.source, "trusted": self.trusted}
+        query |= {"group": self.group} if self.group else {}
         return f"/?{urlencode(query | {'start': start})}"
 
 
@@ -87,15 +91,29 @@ def rows_part(rows: Sequence[RunRow], chosen: Filter) -> str:
 
 def _shown(rows: Sequence[RunRow], chosen: Filter) -> dict[str, object]:
     matches = [row for row in rows if chosen.takes(row)]
+    matching, sizes = len(matches), Counter(row.group for row in matches)
+    if not chosen.group:
+        matches = _fold(matches)
     end = chosen.start + PAGE_ROWS
     return {
         "shown": matches[chosen.start : end],
         "start": chosen.start,
-        "matching": len(matches),
+        "matching": matching,
+        "sizes": sizes,
+        "group": chosen.group,
         "total": len(rows),
         "newer": chosen.url(max(0, chosen.start - PAGE_ROWS)) if chosen.start else None,
         "older": chosen.url(end) if end < len(matches) else None,
     }
+
+
+def _fold(rows: Sequence[RunRow]) -> list[RunRow]:
+    """Return one row for each study and search: of a search the run that its answer is about, else the newest."""
+    heads: dict[str, RunRow] = {}
+    for row in rows:
+        if row.group and (row.group not in heads or (row.probes and not heads[row.group].probes)):
+            heads[row.group] = row
+    return [row for row in rows if not row.group or heads[row.group] is row]
 
 
 def live(row: RunRow) -> str:

@@ -43,6 +43,8 @@ _PAPERS_BYTES = 64 * 1024 * 1024
 _SUMMARY_BYTES = 32 * 1024 * 1024
 """More than any run's; a file beyond is not opened for a list."""
 _PARTS = ("run.json", run_folder.OWNER, "plan.parquet", "records.parquet", "summary.json")
+_CELLS = "cells"
+"""A study's folder of the folders of its cells, which hold the runs."""
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,150}")
 
 
@@ -53,6 +55,8 @@ class RunRow(msgspec.Struct, kw_only=True):
     trusted              (trusted cells, cells)
     stated               all cells are as another tool stated them, without requests to judge by
     output_tokens_per_s  the highest of its cells
+    group                the study, or the search for the highest load, that it is part of
+    probes               names of the runs of a search, of the one that its answer is about
     """
 
     key: str
@@ -70,6 +74,8 @@ class RunRow(msgspec.Struct, kw_only=True):
     stated: bool = False
     output_tokens_per_s: float | None = None
     search: str = ""
+    group: str = ""
+    probes: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -107,6 +113,9 @@ class RunList:
             rows = [self._look(key, folder, root) for key, folder, root in self._folders()]
             present = {row.key for row in rows}
             self._known = {key: known for key, known in self._known.items() if key in present}
+        searches = {name: f"search {row.name}" for row in rows for name in row.probes}
+        for row in rows:
+            row.group = _study_of(row.folder) or searches.get(row.name, "")
         return sorted(rows, key=lambda row: (row.created, row.key), reverse=True)
 
     def find(self, key: str) -> RunRow | None:
@@ -122,6 +131,8 @@ class RunList:
                 if folder not in seen:
                     seen.add(folder)
                     yield _key(folder.name, number), folder, root
+            for folder in _study_runs(root):
+                yield _key(str(folder.relative_to(root)), number), folder, root
 
     def _look(self, key: str, folder: Path, root: Path) -> RunRow:
         why = leads_out(folder, root)
@@ -178,9 +189,15 @@ def _row(key: str, folder: Path) -> RunRow:
         trusted=(sum(point.trusted for point in points), len(points)),
         stated=stated == len(points) > 0,
         output_tokens_per_s=max(rates, default=None),
+        probes=_probes(info),
     )
     row.search = " ".join([row.name, row.deployment, row.source, row.state, row.workload, row.loads]).casefold()
     return row
+
+
+def _probes(info: RunInfo) -> tuple[str, ...]:
+    found = (info.settings.find_max or {}).get("runs")
+    return tuple(clean(str(name), 120) for name in found) if isinstance(found, list) else ()
 
 
 def _summary(folder: Path, info: RunInfo) -> tuple[Summary | None, str]:
@@ -230,6 +247,24 @@ def _runs_in(root: Path) -> list[Path]:
     except OSError:
         return []
     return [folder for folder in folders if _is_run(folder)]
+
+
+def _study_runs(root: Path) -> Iterator[Path]:
+    """Return the runs of the studies in a folder, or of the study that it is; none that a link leads to."""
+    try:
+        places = [root, *sorted(each for each in root.iterdir() if each.is_dir() and not _is_run(each))]
+        for place in places:
+            cells = place / _CELLS
+            if cells.is_dir() and cells.resolve() == root.resolve() / cells.relative_to(root):
+                for cell in sorted(each for each in cells.iterdir() if each.is_dir() and not each.is_symlink()):
+                    yield from _runs_in(cell)
+    except OSError:
+        return
+
+
+def _study_of(folder: Path) -> str:
+    cells = folder.parent.parent
+    return f"study {_name(cells.parent)}" if cells.name == _CELLS else ""
 
 
 def _key(name: str, root: int) -> str:

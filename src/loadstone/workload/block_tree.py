@@ -1,0 +1,106 @@
+"""The prompts of sessions' calls as a tree, by which prompts are found that begin alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadstone.core.plan import Plan
+
+
+class BlockTree:
+    """The blocks of a cell's calls. A node is a run of them: all prompts that go on with its first block have it, as
+    far as they come, and nothing in it parts them.
+
+    Copies of a session have words of their own, so that each has a tree. It costs as much as the blocks that calls
+    add to those before them: what they keep of these is not walked over again.
+    """
+
+    def __init__(self, plan: Plan, cell: int) -> None:
+        rows, blocks, graph = plan.rows(cell), plan.blocks, plan.graph
+        self.known: list[int] = []
+        """By call: how many blocks its prompt begins with that a call before it has too, in the plan's order."""
+        self._ends: list[tuple[_Node, int]] = []
+        if blocks is None or graph is None:
+            return
+        roots: dict[int, _Node] = {}
+        self._count = 0
+        for place, row in enumerate(rows):
+            kept = int(blocks.kept[row]) if blocks.kept is not None else 0
+            back = int(blocks.back[row]) if kept and blocks.back is not None else 0
+            root = roots.setdefault(int(graph.copy[row]), _Node(None, 0, blocks.ids[:0]))
+            node = self._ends[place - back][0] if back else root
+            node, known = self._insert(node.up_to(kept), kept, blocks.own(row))
+            self.known.append(known)
+            self._ends.append((node, kept + len(blocks.own(row))))
+
+    def path(self, place: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the nodes of a call's prompt from the root: a number, from which block on, to before which."""
+        at, end = self._ends[place]
+        node: _Node | None = at.up_to(end)
+        nodes = []
+        while node is not None and node.parent is not None:
+            nodes.append(node)
+            node = node.parent
+        return ((each.number, each.start, min(each.start + len(each.ids), end)) for each in nodes[::-1])
+
+    def _insert(self, node: _Node, depth: int, own: NDArray[np.int32]) -> tuple[_Node, int]:
+        """Put blocks behind the first `depth` of a node's path; returns their node and how many blocks were there."""
+        at = 0
+        while at < len(own):
+            ahead = node.ids[depth - node.start :]
+            if not len(ahead):
+                following = node.children.get(int(own[at]))
+                if following is None and node.parent is not None and not node.children:
+                    node.ids = np.concatenate([node.ids, own[at:]])
+                    return node, depth
+                if following is None:
+                    self._count += 1
+                    node.children[int(own[at])] = following = _Node(node, depth, own[at:], self._count)
+                    return following, depth
+                node = following
+                continue
+            same = count_alike(ahead, own[at:])
+            depth += same
+            at += same
+            if same < len(ahead) and at < len(own):
+                self._count += 1
+                node = node.split(depth, self._count)
+        return node, depth
+
+
+class _Node:
+    """Holds the blocks from place `start` of a prompt on, until prompts part; by its first block what follows."""
+
+    __slots__ = ("children", "ids", "number", "parent", "start")
+
+    def __init__(self, parent: _Node | None, start: int, ids: NDArray[np.int32], number: int = 0) -> None:
+        self.parent, self.start, self.ids, self.number = parent, start, ids, number
+        self.children: dict[int, _Node] = {}
+
+    def up_to(self, depth: int) -> _Node:
+        """Return the node of this path in which its first `depth` blocks end."""
+        node = self
+        while node.parent is not None and node.start >= depth:
+            node = node.parent
+        return node
+
+    def split(self, depth: int, number: int) -> _Node:
+        """Part this node; returns a new one with what is before place `depth`."""
+        before = _Node(self.parent, self.start, self.ids[: depth - self.start], number)
+        if self.parent is not None:
+            self.parent.children[int(self.ids[0])] = before
+        self.ids = self.ids[depth - self.start :]
+        self.parent, self.start = before, depth
+        before.children[int(self.ids[0])] = self
+        return before
+
+
+def count_alike(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+    """Count with how many of the same blocks both begin."""
+    short = min(len(one), len(other))
+    apart = one[:short] != other[:short]
+    first = int(apart.argmax()) if short else 0
+    return first if short and apart[first] else short
