@@ -9,6 +9,7 @@ import pytest
 
 from loadstone import simulate
 from loadstone.analyse.slo import Bound, bounds_of, probability_of
+from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, Metrics, Requests
@@ -85,3 +86,16 @@ def test_a_simulation_says_how_likely_its_bounds_hold(tmp_path: Path) -> None:
     assert far["p_met"] > 0.99
     assert every["p_met"] > 0.99
     assert json.loads((Path(document["run_dir"]) / "summary.json").read_text())["cells"][0]["slo"] == cell["slo"]
+
+
+def test_the_time_of_a_session_is_bounded_where_there_are_sessions(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"input": "512", "output": "32", "concurrency": 4, "requests": 24, "draws": 8}
+    talks = asked | {"turns": "3", "think_time": "2s"}
+    (cell,) = simulate("llama-3.1-8b@1xh100", **talks, slo="task_p90<60s", out=tmp_path / "met")["cells"]
+    (bound,) = cell["slo"]
+    assert bound["value"] == cell["sessions"]["task_s"]["p90"] > 4  # two pauses
+    assert (bound["met"], bound["p_met"], cell["p_slo"]) == (True, 1.0, 1.0)
+    (cell,) = simulate("llama-3.1-8b@1xh100", **talks, slo="task_p90<4s", out=tmp_path / "missed")["cells"]
+    assert (cell["slo"][0]["met"], cell["p_slo"]) == (False, 0.0)
+    with pytest.raises(InputError, match="is the time of a session; give --agents FILE or --turns"):
+        simulate("llama-3.1-8b@1xh100", **asked, slo="task_p90<60s", out=tmp_path / "none")

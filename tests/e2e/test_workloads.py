@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from conftest import MODEL, Ask, Json, Loadstone, ScriptedServer, Send, answer, eventually, kill, whole
@@ -17,6 +18,7 @@ from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 CONVERSATIONS = (
     Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "mooncake" / "conversation_trace.jsonl"
 )
+DEPLOYMENT = "llama-3.1-8b@1xh100"
 MOONCAKE = [
     {"timestamp": 0, "input_length": 1000, "output_length": 40, "hash_ids": [0, 1]},
     {"timestamp": 1000, "input_length": 1400, "output_length": 40, "hash_ids": [0, 1, 2]},
@@ -304,13 +306,42 @@ def test_groups_stay_where_their_prefix_is(loadstone: Loadstone, timing: TimingS
         flags = words("--prefix 4 --prefix-groups 5 --concurrency 3 --requests 30 --input 8 --output 4 --json")
         outcome = loadstone("bench", timing.url, other.url, *flags, "--route", "sticky")
     plan = {}
-    import pyarrow.parquet as pq
-
     groups = pq.read_table(outcome.folder / "plan.parquet")["prefix_group"].to_pylist()
     for row in outcome.records:
         plan.setdefault(groups[int(row["request_id"].partition("-")[2])], set()).add(row["replica"])
     assert all(len(replicas) == 1 for replicas in plan.values())
     assert {replica for replicas in plan.values() for replica in replicas} == {0, 1}
+
+
+def test_requests_go_where_their_prefix_is(loadstone: Loadstone) -> None:
+    with start(DEPLOYMENT) as one, start(DEPLOYMENT) as other:
+        flags = words("--prefix 512 --prefix-groups 5 --concurrency 3 --requests 40 --input 600 --output 4 --json")
+        found = loadstone("bench", one.url, other.url, *flags, "--route", "prefix")
+        spread = loadstone("bench", one.url, other.url, *flags, "--route", "round-robin")
+        talks = words("--turns 4 --concurrency 3 --requests 24 --input 256 --output 4 --route prefix --json")
+        sessions = loadstone("bench", one.url, other.url, *talks)
+    homes = [{row["replica"] for row in turns} for turns in by_session(sessions.records)]
+    assert all(len(home) == 1 for home in homes)
+    assert {0} in homes
+    assert {1} in homes
+    groups = pq.read_table(found.folder / "plan.parquet")["prefix_group"].to_pylist()
+    servers: dict[int, set[int]] = {}
+    for row in found.records:
+        servers.setdefault(groups[int(row["request_id"].partition("-")[2])], set()).add(row["replica"])
+    assert all(len(replicas) == 1 for replicas in servers.values())
+    assert min(counts(found.records)) > 0
+    cached = [outcome.cell["metrics"]["cached_input_tokens"] for outcome in (found, spread)]
+    assert cached[0] > cached[1] > 0
+
+
+def test_what_has_the_prefix_and_is_far_busier_is_passed_over(loadstone: Loadstone) -> None:
+    with start(DEPLOYMENT) as one, start(DEPLOYMENT) as other:
+        flags = words("--prefix 512 --concurrency 40 --requests 80 --input 600 --output 40 --route prefix --json")
+        outcome = loadstone("bench", one.url, other.url, *flags)
+        few = words("--prefix 512 --concurrency 4 --requests 20 --input 600 --output 4 --route prefix --json")
+        alone = loadstone("bench", one.url, other.url, *few)
+    assert min(counts(outcome.records)) > 8  # no more than twice as many, and eight
+    assert min(counts(alone.records)) == 0
 
 
 @pytest.mark.parametrize("route", ["round-robin", "least-busy"])

@@ -199,8 +199,9 @@ def test_a_folder_of_the_home_is_that_of_who_runs_the_command() -> None:
         ("vllm", "deepseek-v3@16xh200/tp8,dp2,attention-dp,ep16,nodes=2,kv=fp8,enforce_eager,block_size=64,"
                  "max_num_seqs=64,max_num_batched_tokens=4096,gpu_memory_utilization=0.9,max_model_len=8192,"
                  "num_speculative_tokens=1,cudagraph_mode=full,max_cudagraph_capture_size=64,prefix_caching=1,"
-                 "enable_chunked_prefill=1"),
+                 "enable_chunked_prefill=1,kv_host=1tb,kv_offload=lmcache"),
         ("vllm", "llama-3.1-405b:fp8@16xh200/tp8,pp2,nodes=2"),
+        ("sglang", "llama-3.1-8b@2xh100/tp2,engine=sglang,kv_host=1tb,hicache_write_policy=write_back"),
         ("sglang", "deepseek-v3@16xh200/tp2,dp8,attention-dp,ep16,nodes=2,engine=sglang,kv=fp8,enforce_eager,"
                    "mem_fraction_static=0.8,max_running_requests=64,max_total_tokens=100000,page_size=64,"
                    "max_prefill_tokens=4096,scheduler_recv_interval=10,prefix_caching=0,cuda_graph_max_bs=64,"
@@ -304,6 +305,9 @@ def test_tensorrt_llm_knows_every_key_of_its_file() -> None:
         "capacity_scheduler_policy=MAX_UTILIZATION,disable_overlap,load_format=dummy,return_perf_metrics,"
         "stream_interval=4,structured_output_backend=xgrammar"
     )
+    tiered = made("llama-3.1-8b@2xh100/tp2,engine=tensorrt-llm,kv_host=64gb").files["trtllm.yaml"]
+    assert msgspec.yaml.decode(tiered)["kv_cache_config"] == {"host_cache_size": 32_000_000_000}  # of each rank
+    assert "host_cache_size" in {field["name"] for field in fields if field["class"] == "KvCacheConfig"}
     settings = msgspec.yaml.decode(launch.files["trtllm.yaml"])
     assert settings["kv_cache_config"] == {
         "free_gpu_memory_fraction": 0.8, "dtype": "fp8", "tokens_per_block": 64, "enable_block_reuse": False,
@@ -332,6 +336,17 @@ def test_tensorrt_llm_knows_every_key_of_its_file() -> None:
         (
             "llama-3.1-8b@1xh100/disable_piecewise_cuda_graph,engine=sglang,version=0.5.12",
             "--disable-piecewise-cuda-graph",
+        ),
+        ("llama-3.1-8b@2xh100/tp2,kv_host=64gib", "--kv-offloading-size 64 --host"),
+        (
+            "llama-3.1-8b@2xh100/dp2,kv_host=64gib,kv_offload=lmcache",
+            "--kv-offloading-size 32 --kv-offloading-backend lmcache",
+        ),
+        ("llama-3.1-8b@2xh100/tp2,engine=sglang,kv_host=1tb", "--enable-hierarchical-cache --hicache-size 500 "),
+        ("llama-3.1-8b@4xh100/tp4,engine=sglang,kv_host=2gb", "--hicache-size 1 "),
+        (
+            "llama-3.1-8b@1xh100/engine=sglang,kv_host=100gb,hicache_write_policy=write_back",
+            "--hicache-size 100 --hicache-write-policy write_back",
         ),
         ("llama-3.1-8b@1xh100/engine=transformers,enforce_eager,compile=0", "--no-cb-use-cuda-graph --host"),
         ("llama-3.1-8b@1xh100/kv=fp16,engine=llama.cpp", "--cache-type-k f16 --cache-type-v f16"),
@@ -365,6 +380,9 @@ def test_how_it_is_spelled(deployment: str, words: str) -> None:
             "use enroot",
         ),
         ("llama-3.1-8b:fp8@1xh100/engine=transformers", Site(), "makes no fp8 weights"),
+        ("llama-3.1-8b@1xh100/kv_host=1tb,kv_disk=4tb", Site(), "kv_disk: no command here says that"),
+        ("llama-3.1-8b@1xh100/kv_host=1tb,kv_offload=kvbm", Site(), "is started by Dynamo"),
+        ("llama-3.1-8b@1xh100/engine=sglang,kv_host=1tb,kv_disk=4tb", Site(), "kv_disk: sglang is not simulated"),
     ],
 )  # fmt: skip
 def test_what_no_command_can_say(deployment: str, site: Site, problem: str) -> None:

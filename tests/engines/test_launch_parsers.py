@@ -70,6 +70,10 @@ CASES = {
                 "tokenizer": "a/b", "trust_remote_code": True, "distributed_executor_backend": "mp",
             },
         ),
+        (
+            "llama-3.1-8b@2xh100/tp2,kv_host=64gib,kv_offload=native",
+            {"kv_offloading_size": 64.0, "kv_offloading_backend": "native"},
+        ),
         ("llama-3.1-8b@1xh100/async_scheduling=0,trust_remote_code=0", {"async_scheduling": False}),
         ("llama-3.1-8b@1xh100/disable_overlap=0,kv=int8", {"async_scheduling": True}),
     ],
@@ -84,6 +88,10 @@ CASES = {
                 "max_running_requests": 64, "max_total_tokens": 100000, "page_size": 64, "context_length": 8192,
                 "disable_radix_cache": True, "nnodes": 2, "speculative_num_steps": 3, "chunked_prefill_size": 2048,
             },
+        ),
+        (
+            "llama-3.1-8b@2xh100/tp2,engine=sglang,kv_host=1tb,hicache_write_policy=write_back",
+            {"enable_hierarchical_cache": True, "hicache_size": 500, "hicache_write_policy": "write_back"},
         ),
         ("llama-3.1-8b:fp8@2xh100/dp2,engine=sglang,kv=fp8", {"dp_size": 2, "kv_cache_dtype": "fp8_e4m3"}),
         (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.arrays import mask_times
 from loadstone.core.plan import Plan
+from loadstone.core.sessions import time_tasks
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, SessionNumbers
 from loadstone.predict.simulator.client import whole_prompts
@@ -21,11 +21,11 @@ _HOUR_S = 3600.0
 
 
 def session_numbers(plan: Plan, cell: int, scalars: pa.Table, duration_s: float | None) -> SessionNumbers | None:
-    """Compute the numbers of a cell's measured sessions; None where it has no graphs of calls. `scalars`: columns of
-    its records, named as in RequestRecord.
+    """Compute the numbers of a cell's measured sessions; None where it has none. `scalars`: columns of its
+    records, named as in RequestRecord.
     """
     rows = plan.rows(cell)
-    if plan.graph is None or not len(rows):
+    if not plan.has_sessions or not len(rows):
         return None
     import pyarrow.compute as pc
 
@@ -45,11 +45,7 @@ def session_numbers(plan: Plan, cell: int, scalars: pa.Table, duration_s: float 
     measured = (plan.phase[rows.start : rows.stop][begins] == 1) & ~np.isnan(sent[begins])
     whole = np.logical_and.reduceat(done, begins) & measured
     broken = np.logical_or.reduceat(failed, begins) & measured
-    spans, busy = [], []
-    for session in np.flatnonzero(whole).tolist():
-        own = slice(begins[session], begins[session + 1] if session + 1 < len(begins) else len(rows))
-        spans.append(float(end[own].max() - sent[own].min()))
-        busy.append(_busy_s(sent[own], end[own]))
+    spans, busy = time_tasks(turn, sent, end, whole)
     calls = np.bincount(number)[measured]
     total = sum(spans)
     return SessionNumbers(
@@ -69,14 +65,6 @@ def _texts(*values: str) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(values)
-
-
-def _busy_s(sent: NDArray[np.float64], end: NDArray[np.float64]) -> float:
-    """Return the time in which any of these calls was under way."""
-    order = np.argsort(sent)
-    until = np.maximum.accumulate(end[order])
-    begins = np.maximum(sent[order], np.concatenate([[-np.inf], until[:-1]]))
-    return float(np.maximum(0.0, end[order] - begins).sum())
 
 
 def cacheable_shares(plan: Plan, cell: int) -> dict[int, float]:

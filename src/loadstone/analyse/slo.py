@@ -12,7 +12,7 @@ import numpy as np
 from loadstone.core.arrays import Floats
 from loadstone.core.plan import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
-from loadstone.core.summary import SLO_KEYS, Latency, Metrics, Requests, SloBound, latency_field
+from loadstone.core.summary import SLO_KEYS, TASK, Latency, Metrics, Requests, SloBound, latency_field
 
 SURE = 0.9
 """Probability from which a bound counts as met for sure, and below one less which as missed for sure: the ends of an
@@ -35,10 +35,12 @@ def bounds_of(
     requests: Requests,
     metrics: Metrics,
     factors_of: Callable[[str], Sequence[float] | None] = lambda name: (1.0,),
+    task_s: Latency | None = None,
 ) -> list[SloBound]:
     """Judge each bound of a cell: the value measured or predicted, and how likely the bound holds.
 
     `factors_of` a bound, by its name: equally likely factors by which a prediction may be off; None: not known.
+    `task_s`: of its sessions.
 
     As for single requests (metrics.py), TTFT and E2E of an open loop count from the intended time.
     """
@@ -46,9 +48,7 @@ def bounds_of(
     failed = (requests.sent or 0) - requests.completed
     for name, limit_s in slo:
         base, _, percentile = name.partition("_")
-        values: Latency | None = getattr(metrics, latency_field(base, load), None)
-        if values is None and not percentile:
-            values = getattr(metrics, f"{base}_s", None)
+        values = _find_values(name, load, metrics, task_s)
         of_all = not percentile and base in SLO_KEYS
         value = values.value("max" if of_all else percentile) if values is not None else None
         whole = not (of_all and failed)
@@ -72,6 +72,7 @@ def probability_of(
     load: Load,
     metrics: Metrics,
     factors_of: Callable[[str], Sequence[float] | None] = lambda name: (1.0,),
+    task_s: Latency | None = None,
 ) -> float | None:
     """Compute the probability that all bounds are met at once, in one draw of a prediction's errors after another;
     None where it is not known.
@@ -84,12 +85,20 @@ def probability_of(
         if factors is None or bound.p_met is None:
             return None
         base, _, percentile = bound.metric.partition("_")
-        values: Latency | None = getattr(metrics, latency_field(base, load), None)
-        if values is None and not percentile:
-            values = getattr(metrics, f"{base}_s", None)
+        values = _find_values(bound.metric, load, metrics, task_s)
         met = _p_met(values, percentile, bound.limit_s, factors) * (bound.p_met > 0)
         least[base] = np.minimum(met, least[base]) if base in least else met
     return float(np.mean(math.prod(least.values()))) if least else None
+
+
+def _find_values(name: str, load: Load, metrics: Metrics, task_s: Latency | None) -> Latency | None:
+    base, _, percentile = name.partition("_")
+    if base == TASK:
+        return task_s
+    values: Latency | None = getattr(metrics, latency_field(base, load), None)
+    if values is None and not percentile:
+        values = getattr(metrics, f"{base}_s", None)
+    return values
 
 
 def _limit(limit_s: float) -> str:

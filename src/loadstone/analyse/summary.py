@@ -31,6 +31,7 @@ from loadstone.core.statistics.distribution import Z80, Z95
 from loadstone.core.summary import (
     SCHEMA,
     SLO_KEYS,
+    TASK,
     CellSummary,
     Client,
     DraftFigures,
@@ -76,11 +77,13 @@ def parse_slo(text: str) -> tuple[Bound, ...]:
     for part in text.split(","):
         name, sign, limit = part.partition("<")
         base, joint, percentile = name.strip().partition("_")
-        if not sign or base not in SLO_KEYS or (joint and percentile not in PERCENTILES):
+        if not sign or base not in (*SLO_KEYS, TASK) or (joint and percentile not in PERCENTILES):
             raise InputError(
                 f"--slo: {part.strip()!r} is not a bound; write e.g. ttft<500ms,tpot_p99<30ms "
-                f"({', '.join(SLO_KEYS)}; {', '.join(PERCENTILES)})"
+                f"({', '.join(SLO_KEYS)}; of sessions task; {', '.join(PERCENTILES)})"
             )
+        if base == TASK and not joint:
+            raise InputError(f"--slo: {part.strip()!r}: is on a percentile of sessions; write e.g. task_p90<120s")
         if name.strip() in bounds:
             raise InputError(f"--slo: {name.strip()} has two bounds; give one")
         limit = limit.removeprefix("=").strip()
@@ -212,7 +215,8 @@ def _summarise_cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | 
     events = verdict.EventReader(live=not run.simulated)
     numbers = _measure(run, cell, load, bounds, scalars, events, imported)
     summary = _cell_summary(run, cell, load, bounds, numbers)
-    summary.sessions = session_numbers(run.plan, cell, scalars, numbers.duration_s)
+    if info.source != "imported":
+        summary.sessions = session_numbers(run.plan, cell, scalars, numbers.duration_s)
     _add_server(summary, run, cell, scalars)
     if not run.simulated:
         summary.drafts = _drafts(summary, run, cell, scalars)
@@ -229,8 +233,10 @@ def _summarise_cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | 
         def factors(name: str) -> Sequence[float] | None:
             return off.get(name, known)
 
-        summary.slo = bounds_of(bounds, load, summary.requests, summary.metrics, factors)
-        summary.p_slo = probability_of(summary.slo, load, summary.metrics, factors) if run.simulated else None
+        task_s = summary.sessions.task_s if summary.sessions is not None else None
+        summary.slo = bounds_of(bounds, load, summary.requests, summary.metrics, factors, task_s)
+        if run.simulated:
+            summary.p_slo = probability_of(summary.slo, load, summary.metrics, factors, task_s)
     if imported is not None:
         imported_run.overlay(summary, imported)
     if summary.verdict.has(*_NOT_SUSTAINED):

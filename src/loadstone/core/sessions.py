@@ -6,10 +6,33 @@ One implementation for the client and the simulator: `OpenSessions`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from loadstone.core.plan import Plan
+
+
+def time_tasks(
+    turn: NDArray[Any], sent_s: NDArray[Any], end_s: NDArray[Any], chosen: NDArray[Any]
+) -> tuple[list[float], list[float]]:
+    """Return of each `chosen` session of a cell the time from its first call's sending to its last one's end, and how
+    much of that calls were under way.
+    """
+    import numpy as np
+
+    begins = np.append(np.flatnonzero(turn <= 0), len(turn))
+    spans, busy = [], []
+    for session in np.flatnonzero(chosen).tolist():
+        own = slice(begins[session], begins[session + 1])
+        order = np.argsort(sent_s[own])
+        sent, end = sent_s[own][order], end_s[own][order]
+        until = np.maximum.accumulate(end)
+        from_s = np.maximum(sent, np.concatenate([[-np.inf], until[:-1]]))
+        spans.append(float(until[-1] - sent[0]))
+        busy.append(float(np.maximum(0.0, end - from_s).sum()))
+    return spans, busy
 
 
 @dataclass(slots=True)

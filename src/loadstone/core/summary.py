@@ -48,6 +48,8 @@ TOTALS = (
 """Fields of Metrics that a client can tell, beside its latencies."""
 SLO_KEYS = ("ttft", "tpot", "e2e", "answer")
 """Latencies on which a request may have a bound."""
+TASK = "task"
+"""The time of a session, from its first call's sending to its last one's end, whose percentiles may have bounds."""
 _MOST_BYTES = 256 * 1024 * 1024
 """The largest summary.json that is read."""
 QUEUE_GROWS = frozenset({"overload", "queue_grows"})

@@ -397,7 +397,7 @@ class Sglang(EngineRules):
             return []
         return [
             ("enable-hierarchical-cache", True),
-            ("hicache-size", int(host / self.deployment.gpus / 1e9)),
+            ("hicache-size", max(1, int(host / self.deployment.gpus / 1e9))),  # 0 is twice the KV cache
             ("hicache-write-policy", self.deployment.argument("hicache_write_policy")),
         ]
 

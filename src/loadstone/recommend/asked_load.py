@@ -14,6 +14,7 @@ import numpy as np
 from loadstone.analyse.metrics import latencies_of
 from loadstone.analyse.slo import Bound, bounds_of, probability_of
 from loadstone.core.plan import Plan
+from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, Requests
 from loadstone.predict.simulator.bound_errors import (
     PredictionError,
@@ -24,9 +25,10 @@ from loadstone.predict.simulator.bound_errors import (
 )
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.simulator.latencies import request_rows, simulated_pace
+from loadstone.predict.simulator.latencies import request_rows, simulated_pace, task_times
 from loadstone.recommend.curve import fleet_beside, fleet_size, parts_to_simulate
 from loadstone.recommend.finalists import SimulatedCandidate
+from loadstone.recommend.sessions import NO_SESSIONS, SessionFigures, run_steady
 from loadstone.recommend.traffic import MOST_REQUESTS, Traffic
 
 _LEAST_REQUESTS = 2_000
@@ -54,6 +56,7 @@ class AskedLoad(NamedTuple):
     error: PredictionError
     requests: int
     whole: bool
+    sessions: SessionFigures = NO_SESSIONS
 
 
 def simulate_asked(
@@ -93,7 +96,7 @@ def check_whole(finalist: SimulatedCandidate, replicas: int, traffic: Traffic) -
 def _judge_part(
     fleet: Fleet, part: Plan, traffic: Traffic, size: int, error: PredictionError | None, *, assumed: bool
 ) -> AskedLoad:
-    run, load = run_cell(part, 0, fleet, grace_s=math.inf), part.cells[0]
+    run, load = run_steady(part, fleet), part.cells[0]
     names = [each.name for each in traffic.bounds]
     if error is None:
         causes = split_error(run, fleet, acceptance_known=not assumed)
@@ -102,9 +105,11 @@ def _judge_part(
         causes = {"what the measurement leaves open": error.covariance}
     factors = bound_factors(part, run, fleet, names, error)
     rows = request_rows(run)
+    rows = rows[~np.isnan(rows["end"])]
     metrics = latencies_of(rows[rows["measured"]], load)
+    task_s = None if traffic.sessions is None else Latency.of(distribution(task_times(run)[0]))
     bounds = [Bound(each.name, each.bound_s) for each in traffic.bounds]
-    judged = bounds_of(bounds, load, Requests(sent=len(rows), ok=len(rows)), metrics, factors.get)
+    judged = bounds_of(bounds, load, Requests(sent=len(rows), ok=len(rows)), metrics, factors.get, task_s)
     keeps_up = not load.is_open or simulated_pace(run, load).keeps_up is not False
     missed = {each.metric: 1 - (each.p_met or 0.0) for each in judged}
     weakest = max(missed, key=lambda name: missed[name])
@@ -113,18 +118,21 @@ def _judge_part(
     variance = float(error.covariance[at, at])
     first_s, end_s = float(np.fmin(rows["intended"], rows["sent"]).min()), float(rows["end"].max())
     middle = np.exp(error.mean)
+    sessions = traffic.session_figures(run, load.value)
     return AskedLoad(
-        p_slo=(probability_of(judged, load, metrics, factors.get) or 0.0) * keeps_up,
+        p_slo=(probability_of(judged, load, metrics, factors.get, task_s) or 0.0) * keeps_up,
         met=keeps_up and all(each.met for each in judged),
         ttft_s=_scale_latency(metrics.ttft_s if load.is_closed else metrics.ttft_intended_s, float(middle[0])),
         tpot_s=_scale_latency(metrics.tpot_s, float(middle[1])),
-        requests_per_s=len(rows) / (end_s - first_s) / size,
-        output_tokens_per_s=float(rows["tokens"].sum()) / (end_s - first_s) / size,
+        requests_per_s=sessions.requests_per_s or len(rows) / (end_s - first_s) / size,
+        output_tokens_per_s=sessions.requests_per_s * traffic.output_tokens
+        or float(rows["tokens"].sum()) / (end_s - first_s) / size,
         weakest=(weakest, missed[weakest]),
         cause=(cause, float(causes[cause][at, at]) / variance if variance > 0 else 0.0),
         error=error,
         requests=len(part),
         whole=True,
+        sessions=sessions,
     )
 
 

@@ -160,7 +160,7 @@ def _refuse(candidate: Candidate, traffic: Traffic) -> Refused:
         return Refused(name, f"takes {needed:,} GPUs to carry it", gpus_needed=needed)
 
     def latency_s(bound: QuantileBound) -> float:
-        return candidate.level.latency_s(bound.metric, bound.quantile, traffic.output_tokens)
+        return traffic.latency_s(candidate.level, bound.metric, bound.quantile)
 
     worst = max(traffic.bounds, key=lambda bound: latency_s(bound) / bound.bound_s)
     value_s = latency_s(worst)
@@ -235,6 +235,12 @@ def vary_limits(base: Deployment) -> Iterator[Deployment]:
         yield msgspec.structs.replace(base, arguments=(*base.arguments, *chosen)) if chosen else base
 
 
+def context_of(options: RecommendOptions) -> int | None:
+    """Return where sessions of a file end, the longest request that the model takes; None: nowhere, or not known."""
+    machines = list_machines(options) if options.agents is not None else ()
+    return next((rules_of(each).context_limit for each in machines), None)
+
+
 def shape_of(base: Deployment) -> tuple[object, ...]:
     """Return what a deployment is without the arguments of its engine."""
     if base.pools:
@@ -301,8 +307,25 @@ def closed_form_capacity(
     for times, lengths in traffic.levels or (TrafficLevel(1.0, traffic.lengths),):
         here = lengths if policy.prefix_cache else lengths._replace(cached=0.0)
         load, level = _carried_load(model, policy, deployment, traffic, here)
+        warm = _most_warm(policy, deployment, traffic, level)
+        if load > warm:  # so many find what they had; more than that carries it only where nothing is found
+            cold, cold_level = _carried_load(model, policy, deployment, traffic, here._replace(cached=0.0))
+            fewer = level._replace(decoding=max(1.0, level.decoding * warm / load))
+            load, level = (cold, cold_level) if cold > warm else (warm, fewer)
         found.append((load / times, level))
     return min(found, key=lambda each: each[0])
+
+
+def _most_warm(policy: EnginePolicy, deployment: Deployment, traffic: Traffic, level: SteadyState) -> float:
+    """Return the load whose sessions all keep their blocks, in the KV cache or in the tiers below."""
+    if traffic.sessions is None:
+        return math.inf
+    room, tiers = policy.kv_tokens, policy.tiers
+    if tiers is not None:
+        below = tiers.host_tokens + tiers.disk_tokens
+        room = room + below if tiers.write == "evicted" else max(room, below)
+    warm = max(1.0, deployment.dp * room / (traffic.input_tokens + traffic.output_tokens))
+    return warm / float(traffic.sessions.tasks_s(level).mean()) if traffic.is_open else warm
 
 
 def _carried_load(
@@ -311,7 +334,7 @@ def _carried_load(
     best: tuple[float, SteadyState] | None = None
     schedulers = schedulers_in_step(deployment)
     for level in steady_states(model, policy, schedulers, lengths):
-        load = deployment.dp * (level.rate_per_s if traffic.is_open else level.users)
+        load = deployment.dp * traffic.load_at(level)
         slack = _slack(level, traffic)
         if slack < 0:
             if best is None:
@@ -329,7 +352,7 @@ def _slack(level: SteadyState, traffic: Traffic) -> float:
     """Return ln(bound / value) of the tightest bound."""
     if level.busy >= 1:
         return -math.inf
-    latencies = [level.latency_s(each.metric, each.quantile, traffic.output_tokens) for each in traffic.bounds]
+    latencies = [traffic.latency_s(level, each.metric, each.quantile) for each in traffic.bounds]
     return min(
         math.log(bound.bound_s / value) if math.isfinite(value) else -math.inf
         for bound, value in zip(traffic.bounds, latencies, strict=True)

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
-from loadstone.core.summary import latency_field
-from loadstone.predict.simulator.cell import run_cell
+from loadstone.core.summary import TASK, latency_field
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
-from loadstone.predict.simulator.latencies import answered_rows, latencies_s, simulated_pace
+from loadstone.predict.simulator.latencies import answered_rows, latencies_s, simulated_pace, task_times
 from loadstone.predict.simulator.pool_figures import describe_pools
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.candidates import Candidate
+from loadstone.recommend.sessions import NO_SESSIONS, SessionFigures, run_steady
 from loadstone.recommend.traffic import LEAST_REQUESTS, QuantileBound, Traffic
 
 Array = NDArray[np.float64]
@@ -54,6 +54,7 @@ class SimulatedLoad:
     requests_per_s: float
     output_tokens_per_s: float
     limit: str = ""
+    sessions: SessionFigures = NO_SESSIONS
 
     def holds(self, bounds: tuple[QuantileBound, ...]) -> bool:
         return self.keeps_up and all(self.figures[each.name] <= each.bound_s for each in bounds)
@@ -102,7 +103,9 @@ class Curve:
         effective = loads[None, :] * slower  # the load on the clock of the simulated engine
         good = effective <= (self.saturates * 1.02 if traffic.is_open else np.inf)
         for bound in traffic.bounds:
-            factor = factors[:, :1] if bound.metric == "ttft" else factors[:, 1:2]
+            factor = factors[:, :1] if bound.metric in ("ttft", "answer") else factors[:, 1:2]
+            if bound.metric == TASK:
+                factor = 1 + (factors - 1) @ np.array(self.nearest(self.capacity or highest).sessions.parts)[:, None]
             value = self.figure(bound.name, effective.ravel()).reshape(effective.shape)
             good &= value * factor <= bound.bound_s
         # The largest load below which all hold.
@@ -148,7 +151,7 @@ def simulate_load(candidate: Candidate, traffic: Traffic, load: float, replicas:
     size = fleet_size(candidate, replicas, traffic)
     fleet, loads = fleet_beside(candidate, traffic, size), []
     for plan in parts_to_simulate(candidate, traffic, load, size, (LEAST_REQUESTS, _MOST_REQUESTS)):
-        run = run_cell(plan, 0, fleet, grace_s=math.inf)
+        run = run_steady(plan, fleet)
         loads.append(_summarise(run, plan.cells[0], load, size, traffic))
 
     def exceed(each: SimulatedLoad) -> tuple[bool, float]:
@@ -160,7 +163,8 @@ def simulate_load(candidate: Candidate, traffic: Traffic, load: float, replicas:
 def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
     """Count the replicas that are simulated side by side. In a closed loop the least busy takes what its neighbour
     would: each keeps its share, so one tells of all."""
-    return 1 if candidate.fleet or candidate.deployment.dp > 1 or not traffic.is_open else min(replicas, _MOST_FLEET)
+    alone = candidate.fleet or candidate.deployment.dp > 1 or not traffic.is_open or traffic.sessions
+    return 1 if alone else min(replicas, _MOST_FLEET)
 
 
 def fleet_beside(candidate: Candidate, traffic: Traffic, size: int) -> Fleet:
@@ -183,6 +187,8 @@ def parts_to_simulate(
     level, kv_tokens = candidate.level, candidate.policy.longest_tokens
     if traffic.longest_tokens > kv_tokens:
         raise InputError(f"a request of {traffic.longest_tokens} tokens, and the KV cache holds {kv_tokens}")
+    if traffic.sessions is not None:
+        return [traffic.sessions.draw(load, level, is_open=traffic.is_open)]
     # Of a trace the same windows for all loads: those that the candidate's own capacity asks for.
     usual = candidate.load if traffic.has_times else load
     under_way = usual * (level.base_s + traffic.output_tokens * level.tpot_s) if traffic.is_open else load
@@ -209,10 +215,10 @@ def _summarise(run: CellRun, cell: Load, load: float, replicas: int, traffic: Tr
     latencies = latencies_s(steady)
 
     def quantile(metric: str, q: float) -> float:
-        values = latencies[latency_field(metric, cell)]
+        values = task_times(run)[0] if metric == TASK else latencies[latency_field(metric, cell)]
         return float(np.quantile(values, q)) if len(values) else 0.0
 
-    window_s = float(rows["end"].max()) - begin_s
+    sessions, window_s = traffic.session_figures(run, load), float(rows["end"].max()) - begin_s
     return SimulatedLoad(
         load=load,
         keeps_up=cell.is_closed or simulated_pace(run, cell).keeps_up is not False,
@@ -221,7 +227,9 @@ def _summarise(run: CellRun, cell: Load, load: float, replicas: int, traffic: Tr
         ttft_p99_s=quantile("ttft", 0.99),
         tpot_p50_s=quantile("tpot", 0.5),
         tpot_p99_s=quantile("tpot", 0.99),
-        requests_per_s=len(steady) / window_s / replicas,
-        output_tokens_per_s=float(steady["tokens"].sum()) / window_s / replicas,
+        requests_per_s=sessions.requests_per_s or len(steady) / window_s / replicas,
+        output_tokens_per_s=sessions.requests_per_s * traffic.output_tokens
+        or float(steady["tokens"].sum()) / window_s / replicas,
         limit=describe_pools(run, run.pool_times).limit if run.pool_times is not None else "",
+        sessions=sessions,
     )

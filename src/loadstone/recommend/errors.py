@@ -108,6 +108,7 @@ def _widen_for(candidate: Candidate, traffic: Traffic) -> float:
         return 1.0
     schedulers = candidate.deployment.dp if candidate.fleet is None else candidate.fleet.replicas
     running = min(traffic.demand / candidate.replicas, candidate.load) / schedulers
+    running = running if traffic.sessions is None else candidate.level.decoding
     return profile.wider_for(uncovered_load(candidate.worker, 0, min(int(running), policy.max_seqs)))
 
 

@@ -54,7 +54,10 @@ class RecommendOptions(Flags):
     prefix: int = flag(WORKLOAD, "tokens at the start of each prompt that its group shares", "0", values.tokens)
     prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1)
     trace: Path | None = flag(WORKLOAD, "the traffic is this trace's, at its own times", read=values.path)
-    rate: float | None = flag(LOAD, "requests/s to serve", limits=_TRAFFIC)
+    agents: Path | None = flag(WORKLOAD, "sessions of agents, those of this file; loads count them", read=values.path)
+    turns: str | None = flag(WORKLOAD, "conversations of so many turns: 4; loads count them", read=values.text)
+    think_time: str | None = flag(WORKLOAD, "with --turns: pause between them: 2s, exponential:2s", read=values.text)
+    rate: float | None = flag(LOAD, "requests/s to serve; of sessions, how many begin a second", limits=_TRAFFIC)
     burstiness: float = flag(
         LOAD,
         "with --rate: spread of the arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf constant",
@@ -62,10 +65,13 @@ class RecommendOptions(Flags):
         limits=Limits("must be above 0 (1 is Poisson, inf constant)", above=0, most=math.inf),
     )
     concurrency: int | None = flag(
-        LOAD, "or: requests under way at all times", limits=Limits("must be 1 to 1,000,000,000", 1, most=1e9)
+        LOAD, "or: requests or sessions at all times", limits=Limits("must be 1 to 1,000,000,000", 1, most=1e9)
     )
     slo: str = flag(
-        LOAD, "bounds to hold: ttft_p99<1s,tpot_p99<40ms (ttft, tpot, e2e; p50 to p99)", dataclasses.MISSING, text
+        LOAD,
+        "bounds to hold: ttft_p99<1s,tpot_p99<40ms (ttft, tpot, e2e, task; p50 to p99)",
+        dataclasses.MISSING,
+        text,
     )
     growth: float = flag(LOAD, "multiply the traffic by this", 1.0, limits=_TRAFFIC)
     every: float = flag(

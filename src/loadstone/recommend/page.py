@@ -37,7 +37,7 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
     planned = _known(document.plans, finalists)
     of_gpus = _known(document.by_gpu, finalists) if several else planned
     curves = {each.name: each for each in [*planned, *of_gpus]}
-    load_unit = "requests/s" if document.traffic.kind == "rate" else "requests under way"
+    load_unit = document.traffic.unit
     cost_unit = "dollars a month" if best.usd_per_month is not None else "GPUs"
     content = render(
         "plans.html",

@@ -36,7 +36,7 @@ from loadstone.recommend.result import (
     Span,
 )
 from loadstone.recommend.start import describe_start
-from loadstone.recommend.traffic import Traffic, replayed
+from loadstone.recommend.traffic import Traffic, asked_workload
 
 _MOST_REJECTED = 40
 
@@ -50,12 +50,12 @@ def describe_plan(
 ) -> DeploymentPlan:
     """Return the plan with its capacity, cost, latencies and launch commands."""
     choice, asked, priced = confirmed.choice, confirmed.asked, bool(options.price)
-    finalist, replicas = choice.finalist, choice.replicas
+    finalist, replicas, sessions = choice.finalist, choice.replicas, asked.sessions
     deployment = finalist.deployment
     spread = np.sqrt(np.diag(asked.error.covariance))
     month = choice.cost * HOURS_PER_MONTH
     carried = float(np.median(finalist.capacities)) * replicas
-    per_s, rate = 1.0, traffic.demand * traffic.output_tokens
+    per_s, rate = traffic.calls, traffic.demand * traffic.calls * traffic.output_tokens
     if not traffic.is_open:
         per_s = asked.requests_per_s / (traffic.demand / replicas)
         rate = asked.output_tokens_per_s * (replicas - options.reserve)
@@ -86,6 +86,9 @@ def describe_plan(
         usd_per_month_one_down=month / replicas * (replicas + 1) if priced else None,
         usd_per_month_whole_nodes=_price_whole_nodes(choice) if priced else None,
         checked=_describe_check(confirmed, traffic) if traffic.has_times else None,
+        sessions_per_gpu=carried * sessions.alive_each / (replicas * deployment.gpus) if traffic.sessions else None,
+        task_s=_latency(*sessions.task_s, float(spread[1])) if traffic.sessions else None,
+        cached_share=sessions.cached_share if traffic.sessions else None,
     )
 
 
@@ -321,8 +324,10 @@ def list_rejected(
 
 def next_measurement(
     best: MeasurementValue, choices: Sequence[PlanChoice], options: RecommendOptions, traffic: Traffic
-) -> MeasureNext:
-    """Return the command that measures the finalist under its share of the traffic."""
+) -> MeasureNext | None:
+    """Return the command that measures the finalist under its share of the traffic; None: that is worth nothing."""
+    if best.regret_after >= best.regret_now:
+        return None
     deployment = best.finalist.deployment
     replicas = next(each.replicas for each in choices if each.finalist is best.finalist)
     load = traffic.demand / replicas
@@ -331,15 +336,9 @@ def next_measurement(
         words += ["http://HOST:PORT", "--deployment", deployment.name]
     else:
         words += ["--launch", deployment.name]
-    if options.trace is not None:
-        for flag, value in replayed(options, traffic, replicas).items():
-            words += [f"--{flag}", value]
-    else:
-        words += ["--input", options.input or "1024", "--output", options.output or "128"]
-        if options.range_ratio < 1:
-            words += ["--range-ratio", f"{options.range_ratio:g}"]
-        if options.prefix:
-            words += ["--prefix", str(options.prefix), "--prefix-groups", str(options.prefix_groups)]
+    for flag, value in asked_workload(options, traffic, replicas).items():
+        words += [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]
+    if options.trace is None:
         words += ["--rate", f"{load:.3g}"] if traffic.is_open else ["--concurrency", str(max(1, round(load)))]
     words += ["--duration", f"{round(best.minutes) - 2}m", "--slo", options.slo]
     unit = _unit_of_regret(options)

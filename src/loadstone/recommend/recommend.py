@@ -9,7 +9,7 @@ from pathlib import Path
 from loadstone.analyse.compare.price import Prices, key, parse_prices
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.recommend.candidates import search
+from loadstone.recommend.candidates import context_of, search
 from loadstone.recommend.confirm import confirm_plans, join_confirmed, show_with_seed
 from loadstone.recommend.decide import MeasurementValue, PlanChoice, affordable, rank_choices, value_measurements
 from loadstone.recommend.finalists import (
@@ -19,6 +19,7 @@ from loadstone.recommend.finalists import (
     refuse_wrong,
     simulate_finalists,
 )
+from loadstone.recommend.host_memory import weigh_host_memory
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.plans import (
     chart_points,
@@ -42,7 +43,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
     """Choose what to deploy. Raises InputError: names that mean nothing; nothing that carries the traffic, with the
     nearest that would."""
     check_limits(options)
-    traffic = traffic_of(options)
+    traffic = traffic_of(options, max_tokens=context_of(options))
     prices = parse_prices(options.price) if options.price else Prices()
     _check_prices(options, prices)
     begun_s = time.monotonic()
@@ -62,35 +63,34 @@ def recommend(options: RecommendOptions) -> Recommendation:
     paid = affordable(choices := rank_choices(finalists, traffic, options), traffic, options)
     confirmed = confirm_plans(paid, traffic, options, learned=bool(measured))
     if options.seed:
-        confirmed = show_with_seed(confirmed, traffic_of(options, options.seed), options, learned=bool(measured))
+        redrawn = traffic_of(options, options.seed, context_of(options))
+        confirmed = show_with_seed(confirmed, redrawn, options, learned=bool(measured))
     shown = confirmed[: options.plans]
     plans = [describe_plan(each, options, traffic, found, measured) for each in shown]
-    judged = join_confirmed(choices, confirmed)
-    asked = {each.choice.finalist.name for each in confirmed}
-    best = _value_measurements(paid, finalists, traffic)
+    judged, asked = join_confirmed(choices, confirmed), {each.choice.finalist.name for each in confirmed}
     split = compare_split(paid, confirmed, traffic) if options.pools else None
+    host_memory = weigh_host_memory(shown[0].choice, options, traffic, prices)
     show_progress()
     decided_s = time.monotonic()
     if options.study is not None:
         write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
-    trace = str(options.trace) if options.trace else None
+    notes = [*explain_order(shown, options), *write_notes(finalists, options, measured), *_note_context(traffic)]
     return Recommendation(
         model=finalists[0].deployment.model.name,
-        traffic=TrafficText(traffic.kind, traffic.demand, traffic.input_tokens, traffic.output_tokens, trace),
+        traffic=_describe_traffic(options, traffic),
         slo=[BoundText(each.metric, each.quantile, each.bound_s) for each in traffic.bounds],
         plans=plans,
         rejected=list_rejected(judged, plans, [*found.refused, *refused], found, priced=bool(options.price)),
-        measure_next=(
-            next_measurement(best, choices, options, traffic) if best.regret_after < best.regret_now else None
-        ),
+        measure_next=next_measurement(_value_measurements(paid, finalists, traffic), choices, options, traffic),
         study=str(options.study) if options.study is not None else None,
-        notes=explain_order(shown, options) + write_notes(finalists, options, measured) + tell_split(split, options),
+        notes=notes + tell_split(split, options),
         split=split,
         finalists=chart_points(judged, asked, options, traffic),
         deployments_ranked=found.looked_at,
         confidence=options.confidence,
         objective=options.objective,
         holds=plans[0].p_slo >= options.confidence,
+        host_memory=host_memory,
         by_gpu=choose_by_gpu(confirmed, [*found.refused, *refused], options),
         seconds={
             "ranking": round(searched_s - begun_s, 3),
@@ -98,6 +98,16 @@ def recommend(options: RecommendOptions) -> Recommendation:
             "deciding": round(decided_s - simulated_s, 3),
         },
     )
+
+
+def _describe_traffic(options: RecommendOptions, traffic: Traffic) -> TrafficText:
+    trace, calls = str(options.trace) if options.trace else None, traffic.calls if traffic.sessions else None
+    return TrafficText(traffic.kind, traffic.demand, traffic.input_tokens, traffic.output_tokens, trace, calls)
+
+
+def _note_context(traffic: Traffic) -> list[str]:
+    over = traffic.plan.workload.get("overflowed")
+    return [f"{over['sessions']:,} of the file's sessions end early, where the model's context does"] if over else []
 
 
 def _value_measurements(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from loadstone.catalogue import parse_deployment
+from loadstone.core.summary import TASK
 from loadstone.core.units import show_seconds
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import steady_state
@@ -46,11 +47,11 @@ def _explain_roofline(slow: Sequence[Refused], traffic: Traffic) -> str | None:
         schedulers = schedulers_in_step(deployment)
         level = steady_state(model, policy, schedulers, 1.0, traffic.lengths)
         for bound in traffic.bounds:
-            value = level.latency_s(bound.metric, 0.5, traffic.output_tokens)
+            value = traffic.latency_s(level, bound.metric, 0.5)
             fastest[bound.name] = min(fastest.get(bound.name, (math.inf, "")), (value, each.deployment))
     for bound in traffic.bounds:
         value, name = fastest.get(bound.name, (0.0, ""))
-        if value > bound.bound_s:
+        if value > bound.bound_s and bound.metric != TASK:
             return (
                 f"--slo: {bound.name} < {show_seconds(bound.bound_s)} is faster than the hardware allows: the memory "
                 f"and products of {name} take {show_seconds(value)} with nothing lost; ask for more than that"

@@ -33,13 +33,20 @@ class BoundText(msgspec.Struct, frozen=True):
 
 
 class TrafficText(msgspec.Struct, frozen=True):
-    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means."""
+    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means. sessions: calls of one, where
+    the load counts them: those that begin a second, or are alive."""
 
     kind: str
     value: float
     input_tokens: float
     output_tokens: float
     trace: str | None = None
+    sessions: float | None = None
+
+    @property
+    def unit(self) -> str:
+        names = ("requests/s", "requests under way") if self.sessions is None else ("sessions/s", "sessions alive")
+        return names[self.kind != "rate"]
 
 
 class ByHour(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +88,8 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     further         what narrower numbers than anybody publishes would save
     output_tokens_per_s  of all replicas under the traffic
     by_hour         of a trace of several windows: as many replicas as each needs
+    sessions_per_gpu  of sessions: how many are alive per GPU where all replicas carry what they can
+    task_s          of sessions: the time of one; cached_share: what of their prompts is cached; under the load
     """
 
     deployment: str
@@ -107,6 +116,30 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_month_whole_nodes: float | None = None
     checked: str | None = None
     output_tokens_per_s: float = 0.0
+    sessions_per_gpu: float | None = None
+    task_s: LatencySpan | None = None
+    cached_share: float | None = None
+
+
+class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """The first plan without and with `kv_host`, memory in the host, of a replica, by the best prediction.
+
+    assumed           nobody gave its size
+    sessions_per_gpu  alive, where a replica carries what it can
+    cached_share      of prompts, under the load that the better of both carries
+    gpus              that carry the traffic; usd_per_month: what they cost, None without prices
+    pays              a replica carries a tenth more with it; what the memory costs is not counted
+    why               it could not be told
+    """
+
+    kv_host: str
+    assumed: bool
+    sessions_per_gpu: list[float] = []
+    cached_share: list[float] = []
+    gpus: list[int] = []
+    usd_per_month: list[float] | None = None
+    pays: bool = False
+    why: str = ""
 
 
 class GpuChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,4 +236,6 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     by_gpu: list[GpuChoice] = []
     split: SplitText | None = None
     """With --pools."""
+    host_memory: HostMemory | None = None
+    """Where the traffic is sessions."""
     schema: int = SCHEMA

@@ -10,7 +10,7 @@ from typing import Any
 from loadstone.catalogue.deployment.shorthand import split_deployment
 from loadstone.core.files import explain_os_error
 from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.traffic import Traffic, replayed
+from loadstone.recommend.traffic import Traffic, asked_workload
 
 _REPEATS = 2
 _AXES = ("engine", "model", "layout")
@@ -34,15 +34,6 @@ def write_study(
     deployed: dict[str, Any] = dict(zip(_AXES, axes, strict=True))
     if excluded := [dict(zip(_AXES, each, strict=True)) for each in product(*axes) if each not in planned]:
         deployed["except"] = excluded
-    workload: dict[str, Any] = {}
-    if options.trace is not None:
-        workload = dict(replayed(options, traffic, replicas))
-    else:
-        workload = {"input": options.input or "1024", "output": options.output or "128"}
-        if options.range_ratio < 1:
-            workload["range-ratio"] = options.range_ratio
-        if options.prefix:
-            workload |= {"prefix": options.prefix, "prefix-groups": options.prefix_groups}
     share = traffic.demand / replicas
     loads: dict[str, Any] = (
         {"rate": [round(share * part, 3) for part in (0.7, 1.0, 1.3)]}
@@ -52,7 +43,7 @@ def write_study(
     study = {
         "study": path.stem,
         "deployments": deployed,
-        "workloads": {"asked": workload},
+        "workloads": {"asked": asked_workload(options, traffic, replicas)},
         "loads": {} if options.trace is not None else loads | {"duration": "5m"},
         "repeats": _REPEATS,
         "slo": options.slo,

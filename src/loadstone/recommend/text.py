@@ -72,6 +72,7 @@ def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
         for each in plan.warnings:
             warned.setdefault(each, []).append(number)
     warnings = [f"{_name_plans(numbers)}: {each}." for each, numbers in warned.items()]
+    hourly += _describe_sessions(document)
     return [*binds, *why, *further, *costs, *checks, *hourly, *(_describe_gpus(document) if gpus else []), *warnings]
 
 
@@ -100,6 +101,28 @@ def _describe_costs(document: Recommendation) -> str:
         whole = ", ".join("the same" if each is None else f"${each:,.0f}" for each in nodes)
         line += f"; where GPUs are rented by the node: {whole}"
     return f"{line}."
+
+
+def _describe_sessions(document: Recommendation) -> list[str]:
+    lines = [
+        f"Plan {number}: up to {plan.sessions_per_gpu:.3g} sessions alive per GPU; under the load one takes "
+        f"{show_seconds(plan.task_s.p50)} (p99 {show_seconds(plan.task_s.p99)}), with {plan.cached_share:.0%} cached."
+        for number, plan in enumerate(document.plans, 1)
+        if plan.sessions_per_gpu is not None and plan.task_s is not None
+    ]
+    if (host := document.host_memory) is None:
+        return lines
+    name = f"Host memory (kv_host={host.kv_host}{', assumed' * host.assumed})"
+    if host.why:
+        return [*lines, f"{name} is not weighed on plan 1: {host.why}."]
+    dollars = " and ".join(f"${each:,.0f}" for each in host.usd_per_month or ())
+    return [
+        *lines,
+        f"{name} {'pays' if host.pays else 'does not pay'} on plan 1: without and with it a GPU carries "
+        "{:.3g} and {:.3g} sessions, {:.0%} and {:.0%} of prompts are cached under the larger load, and it takes {} "
+        "and {} GPUs".format(*host.sessions_per_gpu, *host.cached_share, *host.gpus)
+        + f"{dollars and f', {dollars} a month'}, by the best prediction.",
+    ]
 
 
 def _describe_gpus(document: Recommendation) -> list[str]:
@@ -167,15 +190,16 @@ def claim(document: Recommendation) -> str:
     """Say what the first plan holds under which load, and how surely."""
     best = document.plans[0]
     traffic = document.traffic
-    load = f"{traffic.value:.4g} requests/s" if traffic.kind == "rate" else f"{traffic.value:g} requests under way"
+    load = f"{traffic.value:.4g} {traffic.unit}"
     load += ", the busiest of the trace" if best.by_hour is not None else ""
     bounds = ", ".join(
         f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
     )
     gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
+    calls = "" if traffic.sessions is None else f"{traffic.sessions:.3g} calls of "
     gives = f", and give {best.output_tokens_per_s:,.0f} tokens/s" if document.objective == "throughput" else ""
     return (
         f"{gpus} {bounds} at {load} "
-        f"({traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
+        f"({calls}{traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
         f"{best.p_slo:.0%}{gives}"
     )

@@ -18,6 +18,7 @@ from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.secrets import blank_words
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Interrupted, Signals
+from loadstone.core.summary import TASK
 from loadstone.core.version import __version__
 from loadstone.workload.options import OutputOptions, RunOptions
 
@@ -33,11 +34,14 @@ class OpenRun(NamedTuple):
     signals: Signals
 
 
-def bounds_of(output: OutputOptions) -> dict[str, float]:
+def bounds_of(output: OutputOptions, plan: Plan) -> dict[str, float]:
     """Return the limits of --slo, in seconds. Raises InputError, for a --dialect that is not known too."""
     if output.dialect is not None and output.dialect not in DIALECTS:
         raise InputError(f"--dialect {output.dialect}: unknown; choose one of {', '.join(DIALECTS)}")
-    return dict(parse_slo(output.slo)) if output.slo is not None else {}
+    bounds = dict(parse_slo(output.slo)) if output.slo is not None else {}
+    if not plan.has_sessions and any(name.startswith(TASK) for name in bounds):
+        raise InputError("--slo task: is the time of a session; give --agents FILE or --turns, or leave it out")
+    return bounds
 
 
 def describe(
@@ -65,7 +69,7 @@ def describe(
         plan_id=plan.plan_id,
         seed=plan.seed,
         salt=salt,
-        slo=bounds_of(options.output),
+        slo=bounds_of(options.output, plan),
         settings=settings,
         cells=[CellInfo(load=load) for load in plan.cells],
     )

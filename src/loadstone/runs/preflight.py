@@ -99,7 +99,7 @@ def prepare(options: Options, stopping: Stopping | None, stack: contextlib.ExitS
     """
     planner = Planner(options)
     draft = planner.plan()
-    execution.bounds_of(options.output)
+    execution.bounds_of(options.output, draft)
     check_client(options.client)
     check_target(options.target)
     declared = declared_deployment(options.target)

@@ -117,7 +117,7 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         if not all(load.is_burst for load in plan.cells):
             raise InputError("--offline: a batch is there whole; give its size with --rate inf --requests 32,64")
         plan.workload["mode"] = "offline"
-    execution.bounds_of(output)
+    execution.bounds_of(output, plan)
     lengths = check(plan, longest, limit)
     fleet = fleet_for(fleet, deployment, lengths, acceptance=asked.acceptance, route=asked.route)
     settings = _settings(deployment, fleet, asked)

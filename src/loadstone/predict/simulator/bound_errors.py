@@ -17,11 +17,11 @@ import numpy as np
 
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES, Z80
-from loadstone.core.summary import latency_field
+from loadstone.core.summary import TASK, latency_field
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.simulator.latencies import Floats, answered_rows, latencies_s, simulated_pace
+from loadstone.predict.simulator.latencies import Floats, answered_rows, latencies_s, simulated_pace, task_times
 from loadstone.predict.simulator.parts import hasten
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.steady_state import Lengths, steady_state
@@ -198,13 +198,26 @@ def bound_factors(
 
 
 def _mix_factors(name: str, run: CellRun, factors: Floats) -> Floats:
-    """Return a bounded figure's own factor by draw: E2E is TTFT and then tokens, each by its share of the time."""
+    """Return a bounded figure's own factor by draw: of E2E by the shares of TTFT and of what comes then; of a task so
+    for its calls, and tools take as long as they take."""
     base = name.partition("_")[0]
+    if base == TASK:
+        first, rest = split_tasks(run)
+        return np.asarray(1 + first * (factors[:, 0] - 1) + rest * (factors[:, 1] - 1))
     if base != "e2e":
         return np.asarray(factors[:, 0 if base in ("ttft", "answer") else 1])
     latencies = latencies_s(answered_rows(run))
     first = float(np.median(latencies["ttft_s"]) / np.median(latencies["e2e_s"]))
     return np.asarray(first * factors[:, 0] + (1 - first) * factors[:, 1])
+
+
+def split_tasks(run: CellRun) -> tuple[float, float]:
+    """Return which share of the time of sessions is up to first tokens, and which from there to the last ones."""
+    spans, busy = task_times(run)
+    rows = answered_rows(run)
+    model = float(busy.sum() / max(1e-9, spans.sum()))
+    first = float((rows["first"] - rows["sent"]).sum() / max(1e-9, (rows["end"] - rows["sent"]).sum()))
+    return model * first, model * (1 - first)
 
 
 def bounded_figures(run: CellRun, part: Plan, slo: Collection[str]) -> dict[str, float]:
@@ -215,7 +228,7 @@ def bounded_figures(run: CellRun, part: Plan, slo: Collection[str]) -> dict[str,
     found = {}
     for name in slo:
         base, _, percentile = name.partition("_")
-        values = latencies[latency_field(base, load)]
+        values = task_times(run)[0] if base == TASK else latencies[latency_field(base, load)]
         if len(values):
             found[name] = float(np.quantile(values, PERCENTILES[percentile] if percentile else 1.0))
     return found

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from loadstone.core import arrays
 from loadstone.core.pace import Pace, pace_of
 from loadstone.core.plan import Load
+from loadstone.core.sessions import time_tasks
 from loadstone.predict.simulator.run import CellRun
 
 Floats = NDArray[np.float64]
@@ -33,6 +34,14 @@ def answered_rows(run: CellRun) -> NDArray[Any]:
     rows = request_rows(run)
     answered: NDArray[Any] = rows[rows["measured"] & ~np.isnan(rows["end"])]
     return answered
+
+
+def task_times(run: CellRun) -> tuple[Floats, Floats]:
+    """Return the times of measured sessions that ended, and how much of each calls were under way."""
+    rows, turn = request_rows(run), np.array(run.requests.turn)
+    whole = np.logical_and.reduceat(rows["measured"] & ~np.isnan(rows["end"]), np.flatnonzero(turn <= 0))
+    spans, busy = time_tasks(turn, rows["sent"], rows["end"], whole)
+    return np.array(spans), np.array(busy)
 
 
 def latencies_s(rows: NDArray[Any]) -> dict[str, Floats]:

@@ -39,7 +39,7 @@ FACTS = (
 Value = str | int | float
 
 
-_HEADS = ("weights", "activ.", "KV asked", "KV room", "KV tokens", "context", "batch", "longest", "at once")
+_HEADS = ("weights", "activ.", "KV asked", "KV room", "KV tokens", "context", "batch", "longest", "at once", "warm")
 
 
 def render(rows: Sequence[Row]) -> list[Shown]:
@@ -53,7 +53,8 @@ def render(rows: Sequence[Row]) -> list[Shown]:
     return [
         Table(heads=heads, align=align, rows=lines, style=show_verdict),
         f"GiB per GPU · memory rules of {', '.join(engines)} · KV asked: of the batch at its context · "
-        "longest: context at which the batch fits · at once: requests of the given context",
+        "longest: context at which the batch fits · at once: requests of the given context · warm: sessions of it in "
+        "the KV cache (with the host's memory)",
         *(f"({number}) {clean(reason, 800)}" for number, reason in enumerate(reasons, 1)),
         *_assumptions(rows),
     ]
@@ -75,6 +76,7 @@ def _line(row: Row, several: bool, reasons: list[str]) -> list[str]:
         f"{row.batch:,}",
         f"{row.max_context_tokens:,}",
         f"{row.max_concurrent_requests:,}",
+        f"{row.warm_sessions:,}" + ("" if row.warm_sessions_host is None else f" ({row.warm_sessions_host:,})"),
         _fits(row, reasons),
     ]
 
