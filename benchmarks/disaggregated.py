@@ -4,10 +4,11 @@
 
 POINTS.csv has a row for each run: pools, layouts, lengths, users, and what was measured (DeepSeek-R1 by SGLang and
 TensorRT-LLM; rows that say why are excluded). Repeats are folded: a cell is one setup under one load, its measured
-values are medians. Nothing is fitted to these rows, so that no GPU has to be held out of anything but the shipped
-profile, which has rows of single instances of the same programme. Each cell is simulated as it was measured: ten
-requests a user, lengths uniform from 0.8 of the nominal, tokens over the whole run. Acceptance of guessed tokens is
-that of benchmarks/inferencex.py.
+values are medians. One number is fitted to these rows, the floors of workers that decode alone, and each GPU is
+predicted by a fit without it; the shipped profile has rows of single instances of the same programme. Each cell is
+simulated as it was measured: ten requests a user, lengths uniform from 0.8 of the nominal, tokens over the whole run.
+Acceptance of guessed tokens is that of benchmarks/inferencex.py. Then choices among setups are scored, and tokens/s a
+GPU that others published of one phase alone.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
@@ -33,7 +35,7 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.simulator.bound_errors import find_uncovered_load
 from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.fleet import fleet_for, fleet_of
+from loadstone.predict.simulator.fleet import DECODE_FLOORS, fleet_for, fleet_of
 from loadstone.predict.simulator.interval import intervals
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s
 from loadstone.predict.step_time import StepModel
@@ -50,6 +52,34 @@ VERSIONS = {"sglang": {"0.5.1": "0.5.3"}, "tensorrt-llm": {"0.5.1": "1.1", "0.8.
 """Of the engine in Dynamo's images, by Dynamo's own release, as its release notes have it."""
 LARGE = 16
 """GPUs of a decode worker from which on it counts as wide."""
+
+
+LAYOUTS = 3
+"""Different ones that a group has at least, to choose among them."""
+FLOORS_WITHOUT = {"b200": 0.5}
+"""DECODE_FLOORS as fitted without the cells of a GPU, where that is not what is shipped."""
+_LMSYS = "attention-dp,engine=sglang,eplb=1"
+_TURNS = f"{_LMSYS},two_batch_overlap=1"
+PUBLISHED = [
+    ("LMSYS, 72 H100, decode, 256 a rank at 2k", f"deepseek-v3@72xh100/dp72,ep72,{_TURNS}", 256, 2050, 2785),
+    ("LMSYS, 32 H100, prompts of 1k", f"deepseek-v3@32xh100/dp32,ep32,{_TURNS}", 16_384, -1024, 7209),
+    ("LMSYS, 32 H100, prompts of 2k", f"deepseek-v3@32xh100/dp32,ep32,{_TURNS}", 16_384, -2048, 6818),
+    ("LMSYS, 32 H100, prompts of 4k", f"deepseek-v3@32xh100/dp32,ep32,{_TURNS}", 16_384, -4096, 6288),
+    ("DeepSeek's service, 144 H800, decode, 88 at 5k", f"deepseek-v3@144xh800/dp144,ep144,{_TURNS}", 88, 4989, 1850),
+    ("DeepSeek's profile, 128 H800, decode, 128 at 4k", f"deepseek-v3@128xh800/dp128,ep128,{_TURNS}", 128, 4096,
+     2325),
+    ("DeepSeek's profile, 32 H800, prompts of 4k", f"deepseek-v3@32xh800/dp32,ep32,{_TURNS}", 16_384, -4096, 7839),
+    ("Kimi K2, 96 H200, decode, 480 at 2k", f"kimi-k2@96xh200/dp96,ep96,{_LMSYS}", 480, 2050, 3000),
+    ("Kimi K2, 32 H200, prompts of 2k", f"kimi-k2@32xh200/dp32,ep32,{_TURNS}", 16_384, -2048, 7000),
+    ("LMSYS, 48 GB200, decode, 768 at 2k, 2025-06", f"deepseek-r1@48xgb200/dp48,ep48,{_LMSYS}", 768, 2050, 7583),
+    ("LMSYS, 48 GB200, decode, 768 at 2k, 2025-09", f"deepseek-r1@48xgb200/dp48,ep48,{_LMSYS}", 768, 2050, 9087),
+    ("… in NVFP4, 1,408", f"deepseek-r1:nvfp4@48xgb200/dp48,ep48,kv=fp8,{_LMSYS}", 1408, 2050, 13_386),
+    ("LMSYS, 4 GB200, prompts of 2k", f"deepseek-r1@4xgb200/dp4,ep4,moe_a2a_backend=deepep,{_LMSYS}", 16_384, -2048,
+     18_471),
+    ("… in NVFP4", f"deepseek-r1:nvfp4@4xgb200/dp4,ep4,kv=fp8,{_LMSYS}", 16_384, -2048, 26_156),
+]  # fmt: skip
+"""Name, deployment, tokens of a rank's step, context (below 0: of prompts so long), tokens/s a GPU: LMSYS's posts of
+2025-05-05, 06-16, 07-20 and 09-25; DeepSeek's overview of its service and its profile-data page."""
 
 
 @dataclass
@@ -102,6 +132,8 @@ def _pool(row: Row, role: str) -> str:
         own = _amd(row, role, gpus, shared=shared) if row["gpu"].startswith("mi") else _nvidia(row, role, gpus)
         given = own | given
     parts += [f"{name}={value}" for name, value in given.items()]
+    if role == "decode" and re.search("eplb[1-9]", row["recipe"]):
+        parts += ["eplb=1"]
     if role == "decode" and row["drafts"] == "1":
         parts += [f"num_speculative_tokens={row['draft_depth'] or 1}"]
     return f"{row[f'{role}_workers']}*({gpus}x{row['gpu']}/{','.join(parts)})"
@@ -112,7 +144,8 @@ def _amd(row: Row, role: str, gpus: int, *, shared: bool) -> dict[str, object]:
     models.yaml): their limits, and chunks of 16,384 tokens for each rank of attention-DP."""
     if role == "decode":
         most = 4096 if shared else 256 if int(row["decode_ep"] or 1) > 1 else 128
-        return {"mem_fraction_static": 0.85, "max_running_requests": most}
+        balanced = {"ep_dispatch_algorithm": "fake"} if shared and row["date"] >= "2026-02-19" else {}
+        return {"mem_fraction_static": 0.85, "max_running_requests": most, **balanced}
     chunk = 16_384 * gpus if shared else 262_144 if row["precision"] == "fp8" else 16_384
     return {
         "mem_fraction_static": 0.8, "max_running_requests": 24 if shared else 128, "chunked_prefill_size": chunk,
@@ -121,11 +154,17 @@ def _amd(row: Row, role: str, gpus: int, *, shared: bool) -> dict[str, object]:
 
 def _nvidia(row: Row, role: str, gpus: int) -> dict[str, object]:
     """Return what is taken where the recipe is not stored: the share of memory in which the weights fit, and with
-    drafts as many slots as users."""
-    tight = row["precision"] == "fp8" and row["gpu"] == "gb200" and gpus == 4
-    given: dict[str, object] = {"mem_fraction_static": 0.95 if tight else 0.85}
+    drafts as many slots as users; on GB200 what its scripts and recipes of FP8 have in common (Dynamo's
+    dsr1-wideep-gb200 page, srt-slurm's recipes/gb200-fp8)."""
+    fp8 = row["precision"] == "fp8" and row["gpu"] == "gb200"
+    given: dict[str, object] = {"mem_fraction_static": 0.95 if fp8 and gpus == 4 else 0.85}
     if role == "decode" and row["drafts"] == "1":
         given["max_running_requests"] = row["concurrency"]
+    if role == "prefill" and fp8 and gpus == 8 and row["prefill_attention_dp"] == "1":
+        given |= {"moe_a2a_backend": "deepep", "chunked_prefill_size": 131_072}
+    # Dynamo's own scripts capture one graph, its later recipes many.
+    if role == "decode" and gpus >= LARGE and "DECODE_NODES" in row["recipe"]:
+        given["cuda_graph_bs"] = 768
     return given
 
 
@@ -146,6 +185,8 @@ def predict(cell: Cell, draws: int) -> None:
     }  # fmt: skip
     deployment, acceptance = parse_deployment(deployment_of(row)), float(ACCEPTANCE)
     fleet = fleet_of(deployment, acceptance=acceptance)
+    if row["gpu"] in FLOORS_WITHOUT and isinstance(fleet.model, StepModel) and not cell.wide:
+        fleet = replace(fleet, model=fleet.model.eased(FLOORS_WITHOUT[row["gpu"]] / DECODE_FLOORS))
     plan = plan_of(Options.read(**options))
     lengths = check(plan, fleet.policy.longest_tokens, "its KV cache")
     fleet = fleet_for(fleet, deployment, lengths, acceptance=acceptance)
@@ -167,6 +208,65 @@ def predict(cell: Cell, draws: int) -> None:
     for name, value in values.items():
         low, high = factors.get(METRICS[name], (1.0, 1.0))
         cell.predicted[name] = value, value * low, value * high
+
+
+def layout(cell: Cell) -> str:
+    return "+".join(
+        cell.has(f"{role}_{name}")
+        for role in ("prefill", "decode")
+        for name in ("workers", "gpus_per_worker", "attention_dp", "ep")
+    )
+
+
+def per_gpu(cell: Cell, *, measured: bool) -> float:
+    rate = cell.measured("tok_s") if measured else cell.predicted["tok_s"][0]
+    return rate / int(cell.has("gpus_total"))
+
+
+def is_near_best(cells: list[Cell], bound_ms: float, share: float) -> bool:
+    """Tell whether the setup that is predicted to give most tokens/s a GPU within a bound on TPOT gives, as measured,
+    at least that share of the best."""
+    allowed = [cell for cell in cells if cell.predicted["tpot"][0] <= bound_ms]
+    best = max(per_gpu(cell, measured=True) for cell in cells if cell.measured("tpot") <= bound_ms)
+    if not allowed:
+        return False
+    chosen = max(allowed, key=lambda cell: per_gpu(cell, measured=False))
+    kept = chosen.measured("tpot") <= 1.1 * bound_ms
+    return kept and per_gpu(chosen, measured=True) >= share * best
+
+
+def score_choices(cells: list[Cell]) -> None:
+    """Print how often the best setup is found: under a bound on TPOT, the group's median, among all of a GPU,
+    precision and lengths; and of two under one load."""
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    loads: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        setup = tuple(map(cell.has, ("gpu", "precision", "input_len", "output_len")))
+        groups.setdefault(setup, []).append(cell)
+        loads.setdefault((*setup, *map(cell.has, ("engine", "drafts", "concurrency"))), []).append(cell)
+    several = [each for each in groups.values() if len(set(map(layout, each))) >= LAYOUTS]
+    for name, rank in (("the lower third", 1 / 3), ("the median", 1 / 2), ("the upper third", 2 / 3)):
+        bounds = [float(np.quantile([cell.measured("tpot") for cell in each], rank)) for each in several]
+        right = sum(is_near_best(each, bound, 0.9) for each, bound in zip(several, bounds, strict=True))
+        print(f"within 10 % of the best under a bound on TPOT, {name} of the group's: {right} of {len(several)}")
+    pairs = [
+        pair for each in loads.values() for pair in combinations(each, 2) if len(set(map(layout, pair))) == len(pair)
+    ]
+    right = sum(is_near_best([*pair], math.inf, 0.98) for pair in pairs)
+    print(f"the better of two under one load: {right} of {len(pairs)}")
+
+
+def score_published() -> None:
+    """Print tokens/s a GPU of each phase alone, as makers and LMSYS published it: upper bounds, of full batches."""
+    print("\n| | published | predicted | |\n|---|---|---|---|")
+    for name, text, tokens, context, published in PUBLISHED:
+        model = StepModel(parse_deployment(text))
+        if context > 0:
+            step_s = model.step_s(tokens, tokens * context, [])
+        else:
+            step_s = model.step_s(0, 0, [(-context, 0)] * (tokens // -context))
+        rate = tokens / step_s
+        print(f"| {name} | {published:,} | {rate:,.0f} | {rate / published - 1:+.0%} |")
 
 
 def fold(rows: Iterable[Row]) -> list[Cell]:
@@ -199,24 +299,32 @@ def tables(cells: list[Cell]) -> None:
         ("decode workers below 16 GPUs", lambda cell: not cell.wide),
         ("the same, plain", lambda cell: not cell.wide and cell.has("drafts") == "0"),
         ("the same, drafts", lambda cell: not cell.wide and cell.has("drafts") == "1"),
+        ("the same, half a user a GPU or more", lambda cell: not cell.wide and is_busy(cell)),
+        ("the same, fewer users", lambda cell: not cell.wide and not is_busy(cell)),
         ("decode workers of 16 GPUs and more", lambda cell: cell.wide),
     ]
     kinds = sorted({(cell.has("gpu"), cell.has("engine")) for cell in scored})
     for gpu, engine in kinds:
-        groups.append((f"{gpu}, {engine}", partial(_is_of, gpu, engine)))
+        for wide in (False, True):
+            groups.append((f"{gpu}, {engine}{', wide' if wide else ''}", partial(_is_of, gpu, engine, wide)))
     print(
         "| | cells | TPOT | in 80 % | TTFT | in 80 % | tokens/s a GPU | in 80 % |\n|---|---|---|---|---|---|---|---|"
     )
     for name, belongs in groups:
-        print(line(name, [cell for cell in scored if belongs(cell)]))
+        if chosen := [cell for cell in scored if belongs(cell)]:
+            print(line(name, chosen))
     refused = Counter(cell.why_not for cell in cells if cell.why_not)
     print(f"\n{len(cells)} cells, {len(scored)} answered")
     for why, times in refused.most_common():
         print(f"{times} × {why}")
 
 
-def _is_of(gpu: str, engine: str, cell: Cell) -> bool:
-    return (cell.has("gpu"), cell.has("engine")) == (gpu, engine)
+def is_busy(cell: Cell) -> bool:
+    return float(cell.has("decode_inflight")) >= 0.5 * int(cell.has("decode_gpus"))
+
+
+def _is_of(gpu: str, engine: str, wide: bool, cell: Cell) -> bool:
+    return (cell.has("gpu"), cell.has("engine"), cell.wide) == (gpu, engine, wide)
 
 
 def main() -> None:
@@ -246,6 +354,8 @@ def main() -> None:
             ])
         )  # fmt: skip
     tables(cells)
+    score_choices([cell for cell in cells if cell.predicted])
+    score_published()
 
 
 if __name__ == "__main__":

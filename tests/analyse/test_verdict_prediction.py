@@ -109,9 +109,10 @@ def test_runs_of_before_say_whose_the_draft_is_otherwise() -> None:
         ("deepseek-v3@8xh200/tp8,engine=sglang", 1),
         ("deepseek-v3@16xh200/tp16,engine=sglang", 2),
         ("deepseek-v3@16xh200/tp8,pp2,engine=sglang", 2),
-        ("deepseek-v3@32xh200/tp1,dp32,ep32,engine=sglang", 4),
+        ("deepseek-v3@32xh200/tp1,dp32,ep8,attention-dp,engine=sglang", 4),
         ("deepseek-v3@16xh200/tp8,dp2,engine=sglang", 1),  # each replica within a node
         ("deepseek-v3@16xgb200/tp16,engine=sglang", 1),  # NVLink holds 72
+        ("deepseek-v3@16xgb200/tp16,nodes=4,engine=sglang", 1),  # of which four trays are a part
     ],
 )
 def test_no_point_crosses_nodes(tmp_path: Path, deployment: str, nodes: int) -> None:
@@ -121,6 +122,12 @@ def test_no_point_crosses_nodes(tmp_path: Path, deployment: str, nodes: int) -> 
     if nodes > 1:
         assert found["network_guessed"]["severity"] == "warning"
         assert f"{nodes} nodes" in found["network_guessed"]["evidence"]
+
+
+def test_the_exchange_of_experts_over_nodes_was_measured(tmp_path: Path) -> None:
+    deployment = "deepseek-v3@32xh200/tp1,dp32,ep32,engine=sglang"
+    assert parse_deployment(deployment).nodes_crossed == 4
+    assert "network_guessed" not in findings(tmp_path, deployment)
 
 
 def test_a_profile_of_ones_own_may_have_crossed_them(tmp_path: Path) -> None:

@@ -220,7 +220,12 @@ def test_the_formulas_by_hand() -> None:
     # Experts: of 8, four here, two for each of four tokens; asked for at rates of shape 1: a/(a + 1) are touched.
     experts = one_of(kind=EXPERTS, flops=3, peak=4, weights=5, activations=6, hbm=8, experts=8, per_token=2, ep=2)
     experts = replace(
-        experts, floor=two, efficiency_compute=two / 4, efficiency_memory=two / 8, efficiency_moving=two / 4
+        experts,
+        uneven=-two,
+        floor=two,
+        efficiency_compute=two / 4,
+        efficiency_memory=two / 8,
+        efficiency_moving=two / 4,
     )
     asked = 4 * np.log(8 / 6)
     share = asked / (1 + asked)

@@ -66,7 +66,8 @@ CHOICES = {"batching": ("continuous", "static"), "kv_cache": ("paged", "reserved
 """Arguments of a few values, the first of which is what all engines do: the other is there for contrast."""
 
 SWITCHES = (
-    "disable_piecewise_cuda_graph", "enable_chunked_prefill", "enforce_eager", "prefix_caching",
+    "disable_piecewise_cuda_graph", "enable_chunked_prefill", "enforce_eager", "eplb", "prefix_caching",
+    "two_batch_overlap",
     *{name for engine in ENGINES.values() for name in engine.switches},
 )  # fmt: skip
 """Arguments that are true or false, and true where they stand alone."""

@@ -70,7 +70,7 @@ _NEW_SPELLINGS_SINCE = (0, 5, 23)
 """--attn-dp-size and --cuda-graph-backend-…; the older forms are refused from 2027 on."""
 _OWN_FLAGS = (
     "mem_fraction_static", "max_running_requests", "max_total_tokens", "max_prefill_tokens", "page_size",
-    "scheduler_recv_interval", "json_model_override_args",
+    "scheduler_recv_interval", "json_model_override_args", "cuda_graph_bs", "ep_dispatch_algorithm",
 )  # fmt: skip
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bf16", "nvfp4": "nvfp4", "fp8_e5m2": "fp8_e5m2", "fp8": "fp8_e4m3"}
@@ -301,6 +301,14 @@ class Sglang(EngineRules):
     def graph_seqs(self) -> int:
         return 0 if self.is_eager else self.limits().max_seqs
 
+    @property
+    def padded_seqs(self) -> int:
+        return 0 if self.is_eager else count(self.deployment, "cuda_graph_bs") or 0
+
+    @property
+    def uneven_share(self) -> float:
+        return 0.0 if self.deployment.argument("ep_dispatch_algorithm") == "fake" else super().uneven_share
+
     def uncovered(self) -> list[str]:
         deployment, found = self.deployment, []
         if deployment.attention_dp and deployment.argument("moe_a2a_backend") == "deepep":
@@ -342,6 +350,8 @@ class Sglang(EngineRules):
                 "cuda-graph-max-bs-prefill" if new else "piecewise-cuda-graph-max-tokens",
                 deployment.argument("piecewise_cuda_graph_max_tokens"),
             ),
+            ("enable-eplb", switched(deployment, "eplb") is True),
+            ("enable-two-batch-overlap", switched(deployment, "two_batch_overlap") is True),
             *self._eager_flags(new),
             ("disable-radix-cache", switched(deployment, "prefix_caching") is False),
             *self._speculation,

@@ -51,6 +51,7 @@ class TensorrtLlm(EngineRules):
     """Its KvCacheConfig."""
     step_argument, seqs_argument = "max_num_tokens", "max_batch_size"
     fp8_widening = 200.0
+    spelled = EngineRules.spelled - {"eplb", "two_batch_overlap"}
     handover = Handover(
         reserves_first=False, spare_tokens=None, takes_slot=True, first_by="prefill", by_chunk=False,
         latency_s=0.005, buffers=True,

@@ -287,6 +287,8 @@ class Vllm(EngineRules):
             ("pipeline-parallel-size", over_one(deployment.pp)),
             ("data-parallel-size", over_one(deployment.dp)),
             ("enable-expert-parallel", deployment.ep > 1),
+            ("enable-eplb", switched(deployment, "eplb") is True),
+            ("enable-dbo", switched(deployment, "two_batch_overlap") is True),
             *weights.flags,
             ("kv-cache-dtype", self.kv_flag(_KV_FLAGS, site)),
             ("max-model-len", count(deployment, "max_model_len", "max_seq_len")),

@@ -13,6 +13,7 @@ from loadstone.core.errors import InputError
 from loadstone.engines import launch_of
 from loadstone.engines.pooled_launch import launch_pools
 from loadstone.predict.sizing.check import contradictions
+from loadstone.predict.step_time.exchange import guesses_network
 from loadstone.recommend.candidates import Candidate, make_candidate
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.precisions import further_precisions, published_precisions
@@ -31,8 +32,8 @@ def describe_start(
     if (deployment.weights_dtype, deployment.kv_dtype) not in published_precisions(candidate.worker):
         what = f"weights in {deployment.weights_dtype} with a KV cache in {deployment.kv_dtype}"
         warnings.append(f"{what}: nobody publishes such a checkpoint; look at the quality of its answers")
-    if (crossed := candidate.worker.nodes_crossed) > 1:
-        warnings.append(f"network_guessed: {describe_network_guess(crossed)}")
+    if guesses_network(candidate.worker):
+        warnings.append(f"network_guessed: {describe_network_guess(candidate.worker.nodes_crossed)}")
     narrows = options.quality != "any" and not deployment.pools
     further = _describe_further(candidate, replicas, options, traffic) if narrows else None
     return {

@@ -33,6 +33,7 @@ from loadstone.predict.simulator.pool_figures import describe_pools
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
 from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.exchange import guesses_network
 from loadstone.predict.step_time.profile import (
     engine_measured,
     is_own,
@@ -277,9 +278,9 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
         basis.engine_unmeasured = not engine_measured(deployment)
         if not is_own(profile):
             basis.uncovered = _each([each.what for each in uncovered_classes(worker)] for worker in workers)
-    nodes_crossed = max(worker.nodes_crossed for worker in workers)
-    if nodes_crossed > 1:
-        basis.nodes_crossed, basis.own_profile = nodes_crossed, asked.profile is not None
+    crossed = [worker.nodes_crossed for worker in workers if guesses_network(worker)]
+    if crossed:
+        basis.nodes_crossed, basis.own_profile = max(crossed), asked.profile is not None
     if fleet.policy.speculative is not None:
         named, layers = deployment.draft, deployment.model.draft_layers
         basis.draft = named.model.name if named else "the model's own layers" if layers else None

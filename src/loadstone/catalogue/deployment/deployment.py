@@ -18,6 +18,9 @@ _PLAIN = (
 """Fields of a deployment that its description has as they are."""
 
 
+_MOST_OF_A_NODE = 16
+
+
 class Draft(msgspec.Struct, frozen=True):
     """Holds a small model that guesses tokens for the large one to verify, with weights and a KV cache of its own."""
 
@@ -119,8 +122,13 @@ class Deployment(msgspec.Struct, frozen=True):
     def nodes_crossed(self) -> int:
         """Return the nodes that one replica reaches over, with those that share its experts; 1: no network is between
         its ranks."""
-        per_node = -(-self.gpus // self.nodes)
+        per_node = max(-(-self.gpus // self.nodes), self.rack_gpus)
         return -(-self.moe_ranks * self.pp // per_node)
+
+    @property
+    def rack_gpus(self) -> int:
+        """Return the GPUs of a rack whose links join all of them, so that its trays are one node; 0: it has none."""
+        return self.gpu.per_node if self.gpu.per_node > _MOST_OF_A_NODE else 0
 
     @property
     def drafting(self) -> Deployment | None:

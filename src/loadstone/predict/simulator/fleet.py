@@ -17,12 +17,17 @@ from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.sizing.memory import max_context
 from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.exchange import is_wide
 from loadstone.predict.step_time.profile import profile_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+DECODE_FLOORS = 0.6
+"""Of the floors of layers and kernels of engines whose steps hold prompts too, the share of workers that decode
+alone, on NVIDIA's GPUs where experts are not wide; fitted on B200, B300 and GB200, confirmed with each held out. Why
+it is so is not known (docs/accuracy.md)."""
 _CACHE = "its whole KV cache"
 _LEAST_BLOCK = 16
 """Tokens of a block where requests share them. An engine whose tree shares single tokens finds up to 15 more."""
@@ -90,11 +95,14 @@ def fleet_of(
     decode, with those that prefill. Raises InputError where these cannot hand caches over."""
     if deployment.pools:
         rules = handover_of(deployment)
-        made = [
+        prefill, decode = (
             fleet_of(pool.worker, acceptance=acceptance, profile=profile, offline=offline)
             for pool in deployment.pools
-        ]
-        return _join(deployment, rules, *made, route=route)
+        )
+        worker = deployment.pools[-1].worker
+        if isinstance(decode.model, StepModel) and worker.gpu.vendor == "nvidia" and not is_wide(worker):
+            decode = replace(decode, model=decode.model.eased(DECODE_FLOORS))
+        return _join(deployment, rules, prefill, decode, route=route)
     coefficients = profile_of(deployment, profile)
     accepted = coefficients.acceptance if acceptance is None else acceptance
     policy = routed(policy_of(deployment, acceptance=accepted), route)

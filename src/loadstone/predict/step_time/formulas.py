@@ -36,13 +36,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.predict.step_time.coefficients import INDEX, Array
-from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work
+from loadstone.predict.step_time.exchange import FEW_TOKENS, HIDDEN
+from loadstone.predict.step_time.work import COLLECTIVE, EXCHANGE, EXPERTS, GEMM, HEAD, Work
 
 Seconds = TypeVar("Seconds", float, Array)
 """Of one deployment, or of several at once."""
 
 _GEMM_COMPUTE = np.array([INDEX["gemm_compute_bf16"], INDEX["gemm_compute_fp8"], INDEX["gemm_compute_fp4"]])
 _GEMM_MEMORY = np.array([INDEX["gemm_memory_bf16"], INDEX["gemm_memory_fp8"], INDEX["gemm_memory_fp4"]])
+
+_EXPERTS = np.array([INDEX["expert_compute"], INDEX["expert_memory"]])
 
 _FLOORS = {
     "layers": "layer_s", "products": "product_s", "quantised": "quantised_s", "expert_layers": "expert_layer_s",
@@ -65,12 +68,14 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
     at = np.flatnonzero(work.kind == EXPERTS)
     if len(at):
         mine = row[at]
-        compute = values[mine, INDEX["expert_compute"]] * work.efficiency_compute[at] * work.peak[at]
-        memory = values[mine, INDEX["expert_memory"]] * work.efficiency_memory[at] * work.hbm[mine]
+        fitted = np.where(work.dealt[at, None] > 0, 1.0, values[np.ix_(mine, _EXPERTS)])
+        compute = fitted[:, 0] * work.efficiency_compute[at] * work.peak[at]
+        memory = fitted[:, 1] * work.efficiency_memory[at] * work.hbm[mine]
         ep, experts, per_token = work.ep[at], work.experts[at], work.per_token[at]
         shape, local, fullest = values[mine, INDEX["routing_shape"]], experts / ep, work.fullest[at]
         mean = met[at] * per_token / ep
-        pairs = mean + fullest * np.sqrt(mean + mean**2 / (shape * local))
+        uneven = np.where(work.uneven[at] < 0, 1 / (shape * local), work.uneven[at] ** 2)
+        pairs = mean + fullest * np.sqrt(mean + mean**2 * uneven)
         moved = np.where(work.all_pairs[at] > 0, mean * ep, pairs)
         demand = -met[at] * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9))  # uniform: 1 − e^−demand are touched
         share = -np.expm1(-shape * np.log1p(demand / shape))
@@ -92,14 +97,22 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
     total: Array = np.bincount(row, each * work.count, minlength=len(work.hbm)).astype(np.float64)
     for name, coefficient in _FLOORS.items():
         total += getattr(work, name) * values[:, INDEX[coefficient]]
+    at = np.flatnonzero(work.kind == EXCHANGE)
+    if len(at):
+        tokens, few = tokens[row[at]], work.message[at]
+        sent = np.minimum(tokens * few, np.maximum(FEW_TOKENS * few, tokens * work.activations[at]))
+        seconds = work.count[at] * (work.floor[at] + sent / work.link[at])
+        exchanged = np.bincount(row[at], seconds, minlength=len(work.hbm))
+        total += exchanged - HIDDEN * work.overlapped * np.minimum(total, exchanged)
     return total
 
 
 def met_part(work: Work) -> Work:
     """Keep of the work behind body_seconds what is done on the tokens of all ranks of an attention-DP group together:
-    experts and collectives. Zero without such a group."""
+    experts and collectives, or the exchange. Zero without such a group."""
     none = dict.fromkeys(_FLOORS, np.zeros_like(work.layers))
-    return replace(work, count=np.where(work.group > 1, work.count, 0.0), **none)  # type: ignore[arg-type]
+    together = (work.group > 1) | (work.kind == EXCHANGE)
+    return replace(work, count=np.where(together, work.count, 0.0), **none)  # type: ignore[arg-type]
 
 
 def head_seconds(work: Work, values: Array, sequences: Array) -> Array:

@@ -25,7 +25,7 @@ from loadstone.predict.step_time.formulas import (
     window_pairs,
 )
 from loadstone.predict.step_time.profile import Profile, profile_of
-from loadstone.predict.step_time.work import Work, ideal, repeat, work_of
+from loadstone.predict.step_time.work import Work, ease, ideal, repeat, work_of
 
 _GRID = np.unique(np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)).astype(float)
 
@@ -69,6 +69,7 @@ class StepModel:
         self.draft_tokens = draft_tokens
         rules = rules_of(deployment)
         self.eager, self.graph_tokens = rules.is_eager, rules.graph_tokens
+        self._padded = rules.padded_seqs
         self.offline = offline
         self.values = self.profile.values() if values is None else values
         if offline:
@@ -193,9 +194,13 @@ class StepModel:
             # Each draft token is a pass through the draft layers and a head of its own.
             each = self._draft * self._body_s(decodes, decodes) + self._interpolate(self._head, decodes)
             drafting = self.draft_tokens * each
-        own = tokens + new_tokens
-        body = self._body_s(own, own if met_tokens is None else met_tokens)
-        return body + self._interpolate(self._head, tokens + chunks) + attention + drafting
+        met = tokens + new_tokens if met_tokens is None else met_tokens
+        rows = tokens
+        if 0 < decodes <= self._padded and not new_tokens:
+            # A graph of one size computes all its places; those that hold no token go to no expert.
+            rows = self._padded * (1 + self.draft_tokens)
+        body = self._body_s(rows + new_tokens, met)
+        return body + self._interpolate(self._head, rows + chunks) + attention + drafting
 
     def _body_s(self, own_tokens: int, met_tokens: int) -> float:
         own = self._interpolate(self._own, own_tokens)
@@ -218,6 +223,13 @@ class StepModel:
         """Return the deployment with other coefficients."""
         own, drafts, work = self._profile, self.draft_tokens, self.work
         return StepModel(self.deployment, own, draft_tokens=drafts, values=values, work=work, offline=self.offline)
+
+    def eased(self, share: float) -> StepModel:
+        """Return the model with a share of the floors of its layers and kernels."""
+        own, drafts, work = self._profile, self.draft_tokens, ease(self.work, share)
+        return StepModel(
+            self.deployment, own, draft_tokens=drafts, values=self.values, work=work, offline=self.offline
+        )
 
     def light(self) -> StepModel:
         """Return the model at the speed of light: all efficiencies 1, all overheads 0."""

@@ -40,9 +40,10 @@ from loadstone.predict.step_time.boards import (
     widening_of,
 )
 from loadstone.predict.step_time.coefficients import Array
+from loadstone.predict.step_time.exchange import DEALT_COMPUTE, DEALT_MEMORY, FLOOR_S, exchange_of, is_wide
 from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
 
-GEMM, EXPERTS, HEAD, COLLECTIVE = range(4)
+GEMM, EXPERTS, HEAD, COLLECTIVE, EXCHANGE = range(5)
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,19 @@ class Work:
     n: row (which deployment), kind, count, flops (per token; of experts: per token and expert it
     goes to), weights (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute
     and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so many standard deviations the fullest
-    rank is above the mean), group (tokens of so many schedulers meet), ranks, link (bytes/s), message (bytes per
-    token); efficiency_compute and efficiency_memory (of experts, as their kernel was measured, of peak; of other
-    products and of a collective's link, times the coefficients', boards.py); floor (s, of experts and collectives);
-    of experts:
+    rank is above the mean), uneven (the standard deviation of ranks' shares; below 0: by routing_shape), dealt (0 or
+    1: of wide experts, whose kernels no fit has seen: as measured alone), group (tokens of so many schedulers meet),
+    ranks, link (bytes/s), message (bytes per token; of an exchange, activations are those of a token of many);
+    efficiency_compute and efficiency_memory (of experts, as their kernel was measured, of peak; of other products and
+    of a collective's link, times the coefficients', boards.py); floor (s, of experts and collectives); of experts:
     efficiency_moving (of peak), all_pairs (0 or 1: it moves the activations of all ranks' pairs, not its own alone).
     d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
     same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
     window_pair_flops (per pair of a new and an earlier token in a prompt), widening (of an FP8 cache: the time of so
     many 16-bit FLOPs per byte that is read), state (bytes per sequence), latent (0 or 1), layers, products, quantised
     (products with 8- or 4-bit weights), expert_layers, latent_layers, linear_layers, launches (kernels of a step),
-    stages (of a pipeline: each has a host).
+    stages (of a pipeline: each has a host), overlapped (0 or 1: a batch's halves take turns in products and
+    exchange).
     """
 
     row: NDArray[np.int64]
@@ -78,6 +81,8 @@ class Work:
     per_token: Array
     ep: Array
     fullest: Array
+    uneven: Array
+    dealt: Array
     all_pairs: Array
     group: Array
     ranks: Array
@@ -108,6 +113,7 @@ class Work:
     linear_layers: Array
     launches: Array
     stages: Array
+    overlapped: Array
 
 
 _FIELDS = [each.name for each in fields(Work)]
@@ -132,6 +138,12 @@ def ideal(work: Work) -> Work:
     ones, none = np.ones_like(work.floor), np.zeros_like(work.floor)
     even = replace(work, floor=none, fullest=none, all_pairs=none, widening=np.zeros_like(work.widening))
     return replace(even, efficiency_compute=ones, efficiency_memory=ones, efficiency_moving=ones)
+
+
+def ease(work: Work, share: float) -> Work:
+    """Return the work with a share of its layers' and kernels' floors."""
+    names = ("layers", "products", "quantised", "expert_layers", "latent_layers", "linear_layers")
+    return replace(work, **{name: getattr(work, name) * share for name in names})
 
 
 def repeat(work: Work, count: int) -> Work:
@@ -179,6 +191,7 @@ class _Counter:
         self.group = deployment.dp if deployment.attention_dp else 1
         self.ranks = self.tp * self.group
         self.ep = max(1, min(deployment.ep, self.ranks))
+        self.wide = is_wide(deployment)
         self.rows: list[dict[str, float]] = []
         self.sums = dict.fromkeys((each.name for each in fields(Work) if each.name not in _OPERATOR), 0.0)
         self.windows: list[tuple[float, float]] = []
@@ -195,6 +208,7 @@ class _Counter:
         sums = self.sums
         sums["hbm"] = self.gpu.hbm_bytes_per_s
         sums["stages"] = float(self.deployment.pp)
+        sums["overlapped"] = float(self.wide and self.rules.overlaps_halves)
         sums["peak16"] = self.gpu.peak_flops_per_s("bf16")
         weight = sum(size for _, size in self.windows)
         sums["window"] = sum(tokens * size for tokens, size in self.windows) / weight if weight else 1.0
@@ -206,7 +220,7 @@ class _Counter:
 
     @property
     def _per_node(self) -> int:
-        return max(1, self.deployment.gpus // max(1, self.deployment.nodes))
+        return max(1, self.deployment.gpus // max(1, self.deployment.nodes), self.deployment.rack_gpus)
 
     def _link(self, ranks: int) -> float:
         """Bytes/s of the slowest link that a collective over so many ranks crosses; in a mesh, of a GPU's links to
@@ -230,10 +244,16 @@ class _Counter:
         if run.mlp is not None:
             matrices = run.mlp.weights(self.model.hidden)
             dense = [matrix for matrix in matrices if matrix.kind != "experts" and matrix.active]
-            self._products(run, dense, self.ranks, self.group, 1)
+            # Where experts are wide, each rank computes what all tokens pass for its own.
+            self._products(run, dense, self.tp if self.wide else self.ranks, 1 if self.wide else self.group, 1)
             if isinstance(run.mlp, Experts):
                 self._experts(run, run.mlp, [each for each in matrices if each.kind == "experts"])
-            if self.ranks > 1:
+            if self.wide and isinstance(run.mlp, Experts):
+                experts = next(each for each in matrices if each.kind == "experts")
+                self._exchange(run, run.mlp, self._format(run, experts))
+            elif self.wide and self.tp > 1:
+                self._all_reduce(count, self.tp, 1.0)
+            elif self.ranks > 1 and not self.wide:
                 # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the same volume.
                 self._all_reduce(count, self.ranks, float(self.group))
 
@@ -288,6 +308,9 @@ class _Counter:
         self._small("expert_layers", run.count, _LAUNCHES["experts"])
         engine, architecture = self.deployment.engine, architecture_of(self.gpu)
         kernel = expert_kernel(engine, architecture, PER_TENSOR if form == FORMATS["fp8"] else form.dtype)
+        dealt = self.wide and self.gpu.vendor == "nvidia"
+        if dealt and form.dtype == "fp8":
+            kernel = msgspec.structs.replace(kernel, compute=DEALT_COMPUTE, memory=DEALT_MEMORY)
         self._add(
             kind=EXPERTS,
             count=run.count,
@@ -299,13 +322,33 @@ class _Counter:
             ep=self.ep,
             # The expected largest of n normal numbers, to a hundredth or so (Blom 1958).
             fullest=NormalDist().inv_cdf((self.ep - 0.375) / (self.ep + 0.25)),
-            all_pairs=self.ep > 1 and self.rules.all_pairs and architecture.split()[0] in _ALL_PAIRS,
+            dealt=dealt,
+            uneven=self.rules.uneven_share if self.wide else -1.0,
+            all_pairs=self.ep > 1
+            and not self.wide
+            and self.rules.all_pairs
+            and architecture.split()[0] in _ALL_PAIRS,
             group=self.group,
             floor=kernel.floor_s,
             efficiency_compute=kernel.compute,
             efficiency_memory=kernel.memory,
             efficiency_moving=kernel.moving,
             **self._precision(form),
+        )
+
+    def _exchange(self, run: Layers, mlp: Experts, form: Format) -> None:
+        """Tokens go to the ranks of their experts, in the precision of the products there, and come back."""
+        sent = form.bytes if self._precision(form)["compute"] else ACTIVATION_BYTES
+        way = exchange_of(self.deployment, mlp.latent or self.model.hidden, mlp.per_token, sent)
+        self._add(
+            kind=EXCHANGE,
+            count=run.count,
+            group=1.0,
+            ranks=self.ranks,
+            link=way.link,
+            message=way.message,
+            activations=way.bundled,
+            floor=FLOOR_S,
         )
 
     # --- attention ----------------------------------------------------------------------------------------------
