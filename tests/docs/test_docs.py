@@ -108,7 +108,7 @@ def files() -> dict[str, str]:
 
 
 def run(command: list[str], shown: str) -> None:
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert result.returncode == 0, f"{shown}\n{result.stdout}\n{result.stderr}"
 
 
