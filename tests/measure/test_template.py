@@ -367,6 +367,14 @@ def test_templates_hear_what_full_parsing_hears(reads: list[bytes], sweeps: list
     agree(reads, sweeps)
 
 
+def test_what_may_begin_a_tag_is_read_in_full_after_an_event_that_cannot_be_read() -> None:
+    dialect = Dialect(chat=False, counted=False, spaces=False, field="content")
+    think, said = chunk(dialect.plain(b"<think>", b"1")), dialect.plain(b" so", b"1")
+    broken = chunk(said[:-1]) + chunk(said)  # one event of two lines
+    agree([HEADER, think, *[chunk(said)] * 8, think, broken, chunk(said)], [10, 1, 1])
+    agree([HEADER, think, *[chunk(said)] * 8, think, chunk(b": ping\n\n"), chunk(said)], [10, 1, 1])
+
+
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("counted", [False, True])
 def test_templates_hear_what_full_parsing_hears_around_each_odd_text_and_count(chat: bool, counted: bool) -> None:

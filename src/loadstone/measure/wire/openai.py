@@ -171,6 +171,12 @@ class OpenAIAnswer(Answer):
             self.voids, self._doubted = self.voids + 1, None
         return late
 
+    def feed(self, piece: bytes) -> int:
+        events = super().feed(piece)
+        if self._held and self.streams:
+            self._sse.at_rest = False
+        return events
+
     def template(self, body: bytes) -> Template | None:
         """A template for the chunks to come, if `body` was one, held one whole event, and that a plain one."""
         if not self._sse.at_rest or self._keeps or not isinstance(self._sse, SseDecoder):
@@ -269,8 +275,6 @@ class OpenAIAnswer(Answer):
             if self._keeps and choices and not (first := choices[0]).index:
                 self._keep(first.text or (first.delta.content if first.delta is not None else None))
                 self._keep_call(first.delta)
-        if self._held and self.streams:
-            self._sse.at_rest = False
         if chunk.timings is not None:
             self._take_timings(chunk.timings)
         if chunk.error is not NO_RAW and is_present(chunk.error):
