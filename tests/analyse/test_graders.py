@@ -13,7 +13,6 @@ from loadstone.analyse.grading.graders import Grade, grade
 from loadstone.workload.checks import Question, question_of, read_checks
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
-SHARED = SHARED if SHARED.is_dir() else Path("/work/shared/data")
 TRAPS = (
     "18", "$18", "18.00", "$1,234.", "-5", "070", "####", "#### ", "#### 18", "####18", "#### $18", "#### 12 000",
     "...",

@@ -16,7 +16,6 @@ from loadstone.core.run_folder import read_answers
 from loadstone.measure.engines import llama_cpp
 
 QUALITY = Path(__file__).resolve().parents[3] / "shared" / "data" / "quality"
-QUALITY = QUALITY if QUALITY.is_dir() else Path("/work/shared/data/quality")
 LOAD = ("--input", 40, "--output", 8, "--check-share", "50%", "--json")
 
 
