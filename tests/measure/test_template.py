@@ -372,6 +372,8 @@ def test_what_may_begin_a_tag_is_read_in_full_after_an_event_that_cannot_be_read
     think, said = chunk(dialect.plain(b"<think>", b"1")), dialect.plain(b" so", b"1")
     broken = chunk(said[:-1]) + chunk(said)  # one event of two lines
     agree([HEADER, think, *[chunk(said)] * 8, think, broken, chunk(said)], [10, 1, 1])
+    closed = chunk(dialect.plain(b"</think>", b"1"))
+    agree([HEADER, think, *[chunk(said)] * 12, closed, *[chunk(said)] * 12])
     agree([HEADER, think, *[chunk(said)] * 8, think, chunk(b": ping\n\n"), chunk(said)], [10, 1, 1])
 
 

@@ -121,7 +121,7 @@ class OpenAIAnswer(Answer):
 
     __slots__ = (
         "_apart", "_began_at", "_called", "_channel", "_closing", "_decode", "_doubted", "_fields", "_held",
-        "_plain_channel", "_plain_number", "_plain_usage", "_tag", "_thought", "_total",
+        "_plain_channel", "_plain_in_tag", "_plain_number", "_plain_usage", "_tag", "_thought", "_total",
     )  # fmt: skip
 
     def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
@@ -136,6 +136,7 @@ class OpenAIAnswer(Answer):
         self._thought = False  # reasoning came
         self._channel = 0  # of the newest event that had one
         self._plain_channel = ANSWER  # of the events that the template in use recognises
+        self._plain_in_tag = False  # it was learned between tags, where content is thinking
         self._closing: str | None = None  # the tag that ends thinking within the content; None: it may begin yet
         self._tag = ""  # what of the content may be the beginning of a tag
         self._held = False  # the next event's text decides of what channel it is: no template takes it
@@ -204,7 +205,7 @@ class OpenAIAnswer(Answer):
             return None
         template = learn(body, text, counted=counted, sse=self._sse, stop=bool(self._closing))
         if template is not None:
-            self._plain_channel = self._channel
+            self._plain_channel, self._plain_in_tag = self._channel, bool(self._closing)
             self._plain_usage = usage
             self._plain_number = read_index(choices[0].index)
         return template
@@ -220,7 +221,7 @@ class OpenAIAnswer(Answer):
             if counts[0] < self._last_running or counts != sorted(counts):
                 counts = list(accumulate(counts, max, initial=self._last_running))[1:]
         self._take_first(None, counts[0] if counted else self._last_running)
-        self._channel = self._plain_channel
+        self._channel = ANSWER if self._plain_in_tag and not self._closing else self._plain_channel
         self.channels += bytes([self._channel]) * events
         self.events += events
         if counted:
