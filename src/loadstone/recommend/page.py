@@ -18,7 +18,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
 from loadstone.engines import rules_of
 from loadstone.recommend.result import DeploymentPlan, FinalistPoint, GpuChoice, Recommendation
-from loadstone.recommend.text import claim, describe_launch, footer, plan_table, remarks, why_measure
+from loadstone.recommend.text import claim, describe_launch, footer, plan_table, remarks, say_nearest, why_measure
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
 from loadstone.report.pages.html import frame_page, render
 from loadstone.report.table import Table
@@ -70,7 +70,7 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
 def describe_plan(plan: DeploymentPlan, holds: bool, confidence: float) -> str:
     """Say in words what to deploy, what it costs and how sure it is to hold."""
     cost = "" if plan.usd_per_month is None else f": ${plan.usd_per_month.value:,.0f} a month"
-    begins = "" if holds else f"Nothing holds with {confidence:.0%}; the nearest is "
+    begins = "" if holds else f"{say_nearest(confidence)} "
     return f"{begins}{_words(plan)}{cost}, {100 * plan.p_slo:.0f} % sure"
 
 

@@ -182,8 +182,12 @@ def footer(document: Recommendation) -> str:
 def answer(document: Recommendation) -> str:
     """Say what to deploy, in shorthand, and what it holds."""
     best = document.plans[0]
-    begins = "Deploy" if document.holds else f"Nothing holds with {document.confidence:.0%}; the nearest is"
+    begins = "Deploy" if document.holds else say_nearest(document.confidence)
     return f"{begins} {best.replicas} × {best.deployment}: {claim(document)}."
+
+
+def say_nearest(confidence: float) -> str:
+    return f"Nothing holds with {confidence:.0%}; the nearest is"
 
 
 def claim(document: Recommendation) -> str:
