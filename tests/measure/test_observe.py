@@ -214,7 +214,15 @@ def test_a_torn_file_is_read_as_far_as_it_goes(tmp_path: Path, monkeypatch: pyte
 def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
     """Two looks at the same page: gauges as they stand, counters that gained nothing."""
     for name, known in {
-        "vllm": {"running", "waiting", "kv_usage", "preemptions", "prefix_hits", "prefix_queries"},
+        "vllm": {
+            "running",
+            "waiting",
+            "kv_usage",
+            "preemptions",
+            "prefix_hits",
+            "prefix_queries",
+            "transferred_tokens",
+        },
         "sglang": {"running", "waiting", "kv_usage", "prefix_hits", "prefix_queries", "accepted_length"},
         "lcppbin": {
             "running",
