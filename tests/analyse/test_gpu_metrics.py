@@ -15,10 +15,10 @@ from conftest import FAST, eventually
 from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.gpu_metrics import Readings, find_meaning, select_gpu_labels
+from loadstone.core.gpu_metrics import GPUS, POOLS, Readings, find_meaning, select_gpu_labels
 from loadstone.core.summary import Summary
 from loadstone.core.units import show_number
-from loadstone.measure.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
+from loadstone.measure.engines.observe import GPU_SERIES, Observer, exporter, read_gpu_metrics, read_metrics
 from loadstone.measure.simulated_server import start
 from loadstone.report.pages import terminal
 from test_observe import serving
@@ -259,6 +259,30 @@ def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.Mo
     assert run_folder.read_info(Path(document["run_dir"])).settings.gpu_metrics == [url]
     assert heard
     assert not [headers for headers in heard if "authorization" in headers or "secret" in str(headers)]
+
+
+def test_power_of_each_pool_is_of_its_own_exporters() -> None:
+    def drawn(watts: float, replica: int) -> list[Said]:
+        return said("DCGM_FI_DEV_POWER_USAGE", [watts, watts + 1, watts + 2], replica, 0.0, UUID="GPU-a")
+
+    samples = table([*drawn(100, GPUS), *drawn(200, POOLS["prefill"]), *drawn(300, POOLS["decode"])])
+    by_pool = {role: each.sum_energy_j(0, 2) for role, each in Readings.of_pools(samples).items()}
+    assert by_pool == {"prefill": 402.0, "decode": 602.0}
+    assert Readings.of_pools(table(drawn(100, GPUS))) == {}
+
+
+def test_an_exporter_of_one_pool_alone_tells_of_that(tmp_path: Path) -> None:
+    where = "llama-3.1-8b@prefill=1xh100/tp1+decode=1xh100/tp1"
+    with node() as one, node(times=3) as two:
+        document = bench(tmp_path, requests=600, gpu_metrics=[one, f"decode={two}"], deployment=where)
+        with pytest.raises(InputError, match="--gpu-metrics decode=: no pools are declared"):
+            bench(tmp_path, requests=4, gpu_metrics=[f"decode={two}"])
+    prefill, decode = document["cells"][0]["pools"]
+    assert prefill["j_per_token"] is None
+    assert decode["j_per_token"] == pytest.approx(1500 / decode["tokens_per_s"], rel=0.02)
+    assert run_folder.read_info(Path(document["run_dir"])).settings.gpu_metrics == [one, f"decode={two}"]
+    told = [line for line in terminal.render(Summary.of(document)) if isinstance(line, str) and "J a token" in line]
+    assert [line.count("J a token") for line in told] == [1]
 
 
 def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:

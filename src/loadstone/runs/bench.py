@@ -14,6 +14,7 @@ import msgspec
 from loadstone.analyse.client_accuracy import load as load_selftest
 from loadstone.analyse.stopping import Stopping
 from loadstone.core.errors import InputError
+from loadstone.core.gpu_metrics import split_pool
 from loadstone.core.nvml import Gpus
 from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
@@ -196,6 +197,9 @@ def _describe(ready: Prepared, gpus: Gpus | None, made_with: Provenance) -> RunI
 def _settings(ready: Prepared) -> RunSettings:
     """Return the settings that only a measured run has."""
     client, sampling = ready.options.client, ready.options.sampling.sampling
+    for named in client.gpu_metrics:
+        if (role := split_pool(named)[0]) and not (ready.declared and ready.declared.pools):
+            raise InputError(f"--gpu-metrics {role}=: no pools are declared; name them with --deployment, or leave it out")
     return RunSettings(
         deployment=deployments.describe(ready.options.target, ready.declared, ready.server.target),
         sampling=msgspec.to_builtins(sampling),

@@ -25,9 +25,9 @@ from loadstone.analyse.verdict.requests import Floats, JudgedCell
 from loadstone.core import gpu_metrics
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.nvml import reasons_in
-from loadstone.core.summary import Finding, GpuFigures, Level, ServerFigures
+from loadstone.core.summary import Finding, GpuFigures, Level, ServerFigures, TtftParts
 from loadstone.core.units import show_seconds
-from loadstone.engines.server_metrics import COUNTERS, GAUGES, START_TIME
+from loadstone.engines.server_metrics import COUNTERS, GAUGES, START_TIME, count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,12 +189,15 @@ Families = dict[str, dict[str, MetricSeries]]
 """The series of one server by name, then by labels."""
 
 
-def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFigures | None:
+def server_figures(
+    samples: pa.Table, start_s: float, end_s: float, answered: int | None = None
+) -> ServerFigures | None:
     """Compute a cell's figures of all servers, from the samples of run_folder.read_server(); None where none were
     taken near the cell.
 
     Counters run from the last sample before the cell to the first one after it: what happened in between is in them,
-    and of what neighbouring cells did as little as the samples allow.
+    and of what neighbouring cells did as little as the samples allow. `answered`: requests, where each passes through
+    two pools.
     """
     import pyarrow.compute as pc
 
@@ -234,8 +237,21 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
         draft_accepted=_sum_gains(servers, COUNTERS["draft_accepted"]),
         draft_accepted_by_position=_sum_by_position(servers, COUNTERS["draft_accepted_by_position"]),
         accepted_length=_read_level(servers, GAUGES["accepted_length"], at_s, mean=True),
+        ttft_parts=_read_ttft_parts(servers, answered),
         **{name: _sum_gains(servers, COUNTERS[name]) for name in _TRANSFERS},
     )
+
+
+def _read_ttft_parts(servers: list[Families], answered: int | None) -> TtftParts | None:
+    """Read what of TTFT the engines count; None where they count nothing. Of pools a request is counted in both, a
+    cache once by each rank that has a part of it."""
+    sums, counts = (
+        [_sum_gains(servers, tuple(map(part, COUNTERS[name]))) for name in ("queue_s", "prefill_s", "transfer_s")]
+        for part in (str, count_of)
+    )
+    over = (answered or counts[0], answered or counts[1], counts[2])
+    means = [total / count if total is not None and count else None for total, count in zip(sums, over, strict=True)]
+    return None if means == [None] * 3 else TtftParts(queue_s=means[0], prefill_s=means[1], transfer_s=means[2])
 
 
 def _collect_series(samples: pa.Table) -> dict[int, Families]:

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.gpu_metrics import find_meaning, select_gpu_labels
+from loadstone.core.gpu_metrics import GPUS, POOLS, find_meaning, select_gpu_labels, split_pool
 from loadstone.core.nvml import Gpus
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.text import excerpt
@@ -42,8 +42,6 @@ _LABELS_CHARS = 512
 _REST = 4
 """A server is left in peace for at least so many times as long as it, and the reading of it, took."""
 _CLOSE_S = 5.0
-GPUS = -1
-"""In the column `replica`: what GPUs say, whichever server they work for."""
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)[ \t{]")
 _TYPE = re.compile(r"# TYPE ([A-Za-z_:][A-Za-z0-9_:]*) (counter|gauge|histogram|summary)\s*")
 _PASSED_OVER = ("_bucket", "_created", "_info")
@@ -127,7 +125,7 @@ class Observer:
     """Reads `urls`, each the whole URL of a server's /metrics, while its block lasts. Raises nothing.
 
     The place of a URL is the server's number in the target's URLs; None where one has no metrics. `exporters`: pages
-    that tell of GPUs; they get none of the `headers`, which are the servers'. Times count from `origin_ns`
+    that tell of GPUs, as exporter() gives them; they get none of the `headers`, which are the servers'. Times count from `origin_ns`
     (CLOCK_MONOTONIC), the run's. `notes` says, one line each, what could not be had.
     """
 
@@ -156,7 +154,7 @@ class Observer:
         self._keeps = True
         self._flushed_s = time.monotonic()
         self._closing = False
-        pages = [*enumerate(urls), *((GPUS, url) for url in exporters)]
+        pages = [*enumerate(urls), *((POOLS.get(role, GPUS), url) for role, url in map(split_pool, exporters))]
         self._wake: list[threading.Event] = []
         self._threads = [self._thread(self._watch, number, url) for number, url in pages if url is not None]
         if gpus is not None:
@@ -195,7 +193,7 @@ class Observer:
     def _watch(self, wake: threading.Event, number: int, url: str) -> None:
         failed: str | None = None
         try:
-            headers = self._headers if number != GPUS else ()
+            headers = self._headers if number >= 0 else ()
             with http_client(url, headers, self._proxy, _TIMEOUT_S) as http:
                 while True:
                     closing = self._closing
@@ -203,7 +201,7 @@ class Observer:
                     begun_s = time.monotonic()
                     reason = self._read(http, number, url)
                     if reason is not None and failed is None:
-                        self.notes.append(f"{url}: {reason}; its metrics {_OF[number == GPUS]} are missing meanwhile")
+                        self.notes.append(f"{url}: {reason}; its metrics {_OF[number < 0]} are missing meanwhile")
                     failed = reason
                     if closing:
                         return
@@ -237,7 +235,7 @@ class Observer:
         # The server counted somewhere between the question and its answer.
         time_s = ((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9
         text = blank_bytes(body, self._keys).decode("utf-8", "replace")
-        samples = read_gpu_metrics(text) if number == GPUS else read_metrics(text)
+        samples = read_gpu_metrics(text) if number < 0 else read_metrics(text)
         self._keep(time_s, number, samples)
         return None if samples else "no metrics in the answer"
 
@@ -289,11 +287,13 @@ def _page(http: httpx.Client, url: str) -> bytes | str:
     return body if whole else f"more than {_BODY_BYTES} bytes"
 
 
-def exporter(url: str, proxy: str | None = None) -> str:
-    """Return the page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of any.
+def exporter(named: str, proxy: str | None = None) -> str:
+    """Return the page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of any; after
+    `prefill=` or `decode=`, where all its GPUs are that pool's.
 
     Raises InputError where no such page is there, or nothing on it that is known of GPUs.
     """
+    role, url = split_pool(named)
     try:
         parts = check_url(url if "://" in url else f"http://{url}")
     except InputError:
@@ -312,4 +312,4 @@ def exporter(url: str, proxy: str | None = None) -> str:
             f"--gpu-metrics {shown(page)}: no known GPU metrics there; name DCGM's exporter, AMD's "
             "device-metrics-exporter or nvidia_gpu_exporter"
         )
-    return page
+    return f"{role}={page}" if role else page
