@@ -19,7 +19,6 @@ from loadstone.recommend.decide import (
 from loadstone.recommend.finalists import SimulatedCandidate
 from loadstone.recommend.traffic import traffic_of
 
-
 ONE, TWO = "llama-3.1-8b@1xh100/tp1", "llama-3.1-8b@2xh200/tp2"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from asked import finalist, plans, small_options
 from loadstone.analyse.compare.price import Prices
-from loadstone.core.errors import InputError
+from loadstone.catalogue import parse_deployment
 from loadstone.engines.handover import handover_problem
 from loadstone.predict.pool_rates import decode_tpot_s, most_users, pool_rates
 from loadstone.recommend.candidates import Search
@@ -18,7 +18,10 @@ from loadstone.recommend.curve import Curve, SimulatedLoad
 from loadstone.recommend.decide import rank_choices
 from loadstone.recommend.pools import compare_split, search_pools, tell_split
 from loadstone.recommend.result import DeploymentPlan, LatencySpan
+from loadstone.recommend.study import write_study
 from loadstone.recommend.traffic import traffic_of
+from loadstone.studies.file import read_study
+from loadstone.studies.plan import plan_study
 
 ASKED = {
     "input": "4096", "output": "256", "rate": 12, "slo": "ttft_p99<1s,tpot_p99<20ms", "tp": (1, 2), "pools": True,
@@ -78,10 +81,12 @@ def test_it_says_whether_splitting_pays(more: dict[str, object]) -> None:
     assert plans(**ASKED | {"engine": "sglang", "gpus_max": 16, "pools": False}).split is None
 
 
-def test_a_study_starts_no_pools(tmp_path: Path) -> None:
-    options = small_options(**ASKED | {"study": tmp_path / "study.yaml"})
-    with pytest.raises(InputError, match="--study: a study starts no pools"):
-        search_pools(NOTHING, options, traffic_of(options), Prices())
+def test_a_study_of_plans_has_their_pools(tmp_path: Path) -> None:
+    options = small_options(**ASKED)
+    names = [parse_deployment(each).name for each in (SPLIT, WHOLE, f"{SPLIT},kv=fp8,engine=sglang")]
+    write_study(tmp_path / "study.yaml", options, traffic_of(options), names, 1)
+    launches = plan_study(read_study(tmp_path / "study.yaml"))
+    assert {each.parsed.name for each in launches if each.parsed is not None} == set(names)
 
 
 WHOLE, SPLIT = "llama-3.1-8b@1xh100/tp1", "llama-3.1-8b@prefill=1xh100/tp1+decode=2xh100/tp2"
@@ -124,7 +129,8 @@ def plan_of(deployment: str) -> DeploymentPlan:
     nothing = LatencySpan(0, 0, 0, 0)
     return DeploymentPlan(
         deployment=deployment, replicas=1, gpus=1, p_slo=1, capacity_per_s=1, headroom=0, usd_per_mtok=None,
-        usd_per_month=None, ttft_s=nothing, tpot_s=nothing, binds="", helps="", regret=0, source="simulated", launch=[],
+        usd_per_month=None, ttft_s=nothing, tpot_s=nothing, binds="", helps="", regret=0, source="simulated",
+        launch=[],
     )  # fmt: skip
 
 

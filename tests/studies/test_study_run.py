@@ -357,10 +357,15 @@ os.execv(sys.executable, [sys.executable, *words])
 def test_pools_that_a_study_cannot_start_are_one_line(path: Path, layout: str, more: str, said: str) -> None:
     text = STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{layout}']")
     path.write_text(f"{text}engines: {{vllm: {{program: /bin/false{more}}}}}\n")
-    with pytest.raises(InputError, match=said):
-        (launch, *_) = plan_study(read := read_study(path))
+
+    def start_first() -> None:
+        read = read_study(path)
+        (launch, *_) = plan_study(read)
         assert launch.parsed is not None
         pools_of(launch.parsed, launch, read.study.engines["vllm"], 9000)
+
+    with pytest.raises(InputError, match=said):
+        start_first()
 
 
 def test_pools_are_not_started_on_other_machines(path: Path) -> None:

@@ -55,9 +55,7 @@ class _RatedWorker(NamedTuple):
 
 
 def search_pools(found: Search, options: RecommendOptions, traffic: Traffic, prices: Prices) -> Search:
-    """Return what was found, with --pools also the candidates with pools. Raises InputError with --study."""
-    if options.pools and options.study:
-        raise InputError("--study: a study starts no pools; leave --pools or --study out")
+    """Return what was found, with --pools also the candidates with pools."""
     kinds: dict[tuple[str, ...], list[Deployment]] = {}
     for worker in list_machines(options) if options.pools else ():
         if worker.pp == 1 and worker.gpus < options.gpus_max and rules_of(worker).handover is not None:

@@ -199,7 +199,7 @@ def _settings(ready: Prepared) -> RunSettings:
     client, sampling = ready.options.client, ready.options.sampling.sampling
     for named in client.gpu_metrics:
         if (role := split_pool(named)[0]) and not (ready.declared and ready.declared.pools):
-            raise InputError(f"--gpu-metrics {role}=: no pools are declared; name them with --deployment, or leave it out")
+            raise InputError(f"--gpu-metrics {role}=: no pools are declared; name them with --deployment")
     return RunSettings(
         deployment=deployments.describe(ready.options.target, ready.declared, ready.server.target),
         sampling=msgspec.to_builtins(sampling),

@@ -44,7 +44,7 @@ def commands_of(
     if launch.parsed is None or launch.deployment is None:
         return launch_named(f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}", site)
     if launch.parsed.pools:
-        raise InputError("pools are started on one machine, `local`, alone; run it there, or measure them by their URL")
+        raise InputError("pools are started on one machine, `local`, alone; run it there, or give their url:")
     return launch_of(launch.parsed, site)
 
 
@@ -54,7 +54,9 @@ def pools_of(deployment: Deployment, launch: PlannedLaunch, engine: EngineSettin
     made = launch_pools(deployment, _site_of(launch, engine, (), port, "127.0.0.1"))
     nodes = {rank.node for workers in made.pools.values() for worker in workers for rank in worker.ranks}
     if len(nodes) > 1:
-        raise InputError(f"{len(nodes)} nodes are needed, and `local` is one; start the pools yourself, and give url:")
+        raise InputError(
+            f"{len(nodes)} nodes are needed, and `local` is one; start them yourself, and give their url:"
+        )
     return made
 
 

@@ -341,8 +341,11 @@ class ClientOptions(Flags):
         RUN, "serve the run that goes on at /metrics for Prometheus: PORT of this machine, or HOST:PORT"
     )
     gpu_metrics: Sequence[str] = flag(
-        RUN, "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400; of a pool's: "
-        "decode=node:9400", (), values.addresses
+        RUN,
+        "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400; of a pool's: "
+        "decode=node:9400",
+        (),
+        values.addresses,
     )
 
     @property

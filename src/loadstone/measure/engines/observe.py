@@ -125,8 +125,8 @@ class Observer:
     """Reads `urls`, each the whole URL of a server's /metrics, while its block lasts. Raises nothing.
 
     The place of a URL is the server's number in the target's URLs; None where one has no metrics. `exporters`: pages
-    that tell of GPUs, as exporter() gives them; they get none of the `headers`, which are the servers'. Times count from `origin_ns`
-    (CLOCK_MONOTONIC), the run's. `notes` says, one line each, what could not be had.
+    that tell of GPUs, as exporter() gives them; they get none of the `headers`, which are the servers'. Times count
+    from `origin_ns` (CLOCK_MONOTONIC), the run's. `notes` says, one line each, what could not be had.
     """
 
     def __init__(
