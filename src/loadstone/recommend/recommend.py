@@ -75,11 +75,10 @@ def recommend(options: RecommendOptions) -> Recommendation:
     if options.study is not None:
         write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
     notes = [*explain_order(shown, options), *write_notes(finalists, options, measured), *_note_context(traffic)]
-    traffic_text = _describe_traffic(options, traffic)
-    notes += tell_split(split, plans[0], traffic_text.unit) if options.pools else []
+    notes += tell_split(split, plans[0], _describe_traffic(options, traffic).unit) if options.pools else []
     return Recommendation(
         model=finalists[0].deployment.model.name,
-        traffic=traffic_text,
+        traffic=_describe_traffic(options, traffic),
         slo=[BoundText(each.metric, each.quantile, each.bound_s) for each in traffic.bounds],
         plans=plans,
         rejected=list_rejected(judged, plans, [*found.refused, *refused], found, priced=bool(options.price)),

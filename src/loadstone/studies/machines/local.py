@@ -70,7 +70,7 @@ class LocalMachine:
             ranks = tuple(rank for each in running for rank in each.launch.ranks)
             start_up_s = max(each.start_up_s or 0.0 for each in workers) + (router.start_up_s or 0.0)
             made_with = provenance.of_launch(msgspec.structs.replace(first, ranks=ranks), start_up_s=start_up_s)
-            handle = {"url": router.url, "processes": [process for each in running for process in each.processes]}
+            handle: Handle = {"url": router.url, "processes": [pid for each in running for pid in each.processes]}
 
             def check() -> None:
                 for each in running:
