@@ -14,6 +14,7 @@ import pytest
 from clusters import end
 from conftest import eventually
 from loadstone.core.errors import InputError
+from loadstone.measure.engines.process import free_port
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 from loadstone.studies.report import study_runs
@@ -67,8 +68,7 @@ def listens(port: int) -> bool:
 
 
 def test_a_search_that_is_interrupted_begins_again_and_is_then_done(path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     served = [sys.executable, "-m", "loadstone", "serve-sim", "ttft=20ms,itl=2ms", "--port", str(port)]
     server = subprocess.Popen(served, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     path.write_text(
