@@ -235,7 +235,7 @@ class Running:
         """Take the blocks of `new` more tokens of its prompt."""
         after = sequence.computed + new
         cache = self._cache
-        goes_on = sequence.fetched or sequence in self.running
+        goes_on = sequence in self.running or (self.tiers is not None and sequence.fetched)
         if cache is not None and not goes_on:
             cache.take_own(sequence)
         if cache is None or not sequence.shared_blocks:

@@ -50,6 +50,7 @@ class Contents:
         self._block = block_tokens
         self._paths: dict[Hashable, int] = {}
         self._tree: BlockTree | None = None
+        self._known: dict[tuple[tuple[Hashable, int], ...], list[Segment]] = {}
         self._said: dict[int, _Path] = {}  # by a session's last turn so far
 
     def segments(self, index: int) -> list[Segment]:
@@ -60,7 +61,10 @@ class Contents:
         if self._plan.graph is not None:
             return self._walk(_Path(), self._call(index, row)).segments
         if turn < 0:
-            return self._walk(_Path(), self._alone(index)).segments
+            parts = tuple(self._alone(index))
+            if (known := self._known.get(parts)) is None:
+                known = self._known[parts] = self._walk(_Path(), iter(parts)).segments
+            return known
         follows = requests.turn_follows(index)
         said = self._said.pop(index - 1, None)
         first = index if said is not None else index - turn

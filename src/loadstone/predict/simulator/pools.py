@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from loadstone.core.errors import InputError
 from loadstone.engines.rules import Handover, Route
@@ -430,5 +430,6 @@ Unit = _Engine | Pools
 
 def route(units: list[Unit], turn: int, how: Route, sequence: Sequence) -> Unit:
     """Choose who takes the `turn`-th request; pools have a router of their own."""
-    engines = [unit for unit in units if not isinstance(unit, Pools)]
-    return choose_engine(engines, turn, how, sequence) if engines else units[0]
+    if isinstance(units[0], Pools):
+        return units[0]
+    return choose_engine(cast(list[_Engine], units), turn, how, sequence)
