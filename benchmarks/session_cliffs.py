@@ -52,11 +52,18 @@ SWEEPS = {
         "nvidia/GLM-5.2-NVFP4@8xb300/tp1,dp8,attention-dp,ep8,engine=sglang,max_total_tokens=3300000",
         (16, 32, 48, 64, 80, 96, 128, 192), 48, 64,
     ),
+    "2268-dp-hashed": Sweep(
+        "nvidia/GLM-5.2-NVFP4@8xb300/tp1,dp8,attention-dp,ep8,engine=sglang",
+        (32, 48, 64, 80, 96, 128), 48, 64, "hashed",
+    ),
     "2268-dp-prefix": Sweep(
         "nvidia/GLM-5.2-NVFP4@8xb300/tp1,dp8,attention-dp,ep8,engine=sglang,max_total_tokens=3300000",
         (32, 48, 64, 80, 96, 128, 192), 48, 64, "prefix",
     ),
-    "2275": Sweep("zai-org/GLM-5.2-FP8@8xh200/tp8,engine=sglang", (1, 2, 3, 4, 5, 6, 8), 3, 5),
+    "2275": Sweep(
+        "zai-org/GLM-5.2-FP8@prefill=8xh200/tp8+decode=16xh200/tp16,engine=sglang", (1, 2, 3, 4, 5, 6, 8), 3, 5
+    ),
+    "2275-prefill": Sweep("zai-org/GLM-5.2-FP8@8xh200/tp8,engine=sglang", (1, 2, 3, 4, 5, 6, 8), 3, 5),
 }  # fmt: skip
 TIERS = {
     "hbm": "",

@@ -274,20 +274,22 @@ class Pools:
     def _ask_for_room(self, request: _Request, at_s: float) -> None:
         """Choose its decode rank, and take room there, or wait for it."""
         request.since_s = at_s
-        worker = request.decoder = self._choose(self._decode, self._route)
+        worker = request.decoder = self._choose(self._decode, self._route, request)
         worker.load += 1
-        rank = request.decode = self._choose(worker.ranks, self._policy.route)
+        rank = request.decode = self._choose(worker.ranks, self._policy.route, request)
         rank.replica.queue.append(request)
         self._let_in(rank, at_s)
 
-    def _choose(self, those: list[_Chosen], how: Route, found: list[int] | None = None) -> _Chosen:
+    def _choose(
+        self, those: list[_Chosen], how: Route, request: _Request, found: list[int] | None = None
+    ) -> _Chosen:
         """Choose among workers or ranks. `found`: blocks of the prompt that each has in its cache."""
         if len(those) == 1:
             return those[0]
         loads = [each.load for each in those]
         if how == "prefix" and found is not None:
             return those[choose_by_prefix(found, loads, self._turn)]
-        return those[choose_replica(loads, self._turn, how)]
+        return those[choose_replica(loads, self._turn, how, request.sequence)]
 
     def _let_in(self, rank: _DecodeRank, at_s: float) -> None:
         """Give room to those who wait for it, in their order, as far as there is any."""
@@ -322,8 +324,8 @@ class Pools:
         found: list[int] | None = None
         if self._route == "prefix":
             found = [max(rank.cached_blocks(request.sequence) for rank in each.ranks) for each in self._prefill]
-        worker = request.prefiller = self._choose(self._prefill, self._route, found)
-        rank = request.prefill = self._choose(worker.ranks, self._route)
+        worker = request.prefiller = self._choose(self._prefill, self._route, request, found)
+        rank = request.prefill = self._choose(worker.ranks, self._route, request)
         worker.load += 1
         rank.load += 1
         rank.queue.append(request)
