@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks, Load, Plan
-from loadstone.workload import trace
 from loadstone.workload.agents import AgentTrace, Call
 from loadstone.workload.arrivals import arrivals, default_requests, default_warmup, duration_s, mean, profile_arrivals
 from loadstone.workload.block_tree import BlockTree

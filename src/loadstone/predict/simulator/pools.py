@@ -280,9 +280,7 @@ class Pools:
         rank.replica.queue.append(request)
         self._let_in(rank, at_s)
 
-    def _choose(
-        self, those: list[_Chosen], how: Route, request: _Request, found: list[int] | None = None
-    ) -> _Chosen:
+    def _choose(self, those: list[_Chosen], how: Route, request: _Request, found: list[int] | None = None) -> _Chosen:
         """Choose among workers or ranks. `found`: blocks of the prompt that each has in its cache."""
         if len(those) == 1:
             return those[0]
