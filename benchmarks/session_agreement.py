@@ -111,7 +111,7 @@ def workloads(folder: Path) -> dict[str, tuple[str, Row]]:
         "turns, open": (DEPLOYMENT, {**turns, "rate": [4.0], "requests": [200], "warmup": 0}),
         "tools, evicted": (SMALL, {"agents": tools, "concurrency": [12], "requests": [192], "warmup": 0}),
         "tools, host tier": (
-            f"{SMALL},kv_host=100gb",
+            f"{SMALL},kv_host=100gb".replace("20000", "32000"),
             {"agents": tools, "concurrency": [12], "requests": [192], "warmup": 0},
         ),
         "tools": (DEPLOYMENT, {"agents": tools, "concurrency": [8], "requests": [192], "warmup": 0}),

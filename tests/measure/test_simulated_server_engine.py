@@ -225,6 +225,15 @@ def test_keys_of_an_answer_are_made_as_they_are_asked_for() -> None:
     assert keys[1:1] == Keys(asked, 0, 4)[:] == Keys(asked, 10, 0)[:9] == []
 
 
+def test_a_later_turn_finds_the_answer_of_the_turn_before(server: TimingServer) -> None:
+    history = [{"role": "user", "content": "asked " * 100}]
+    for cached in (0, 160):  # 107 + 60 tokens, less the last, in whole sixteens
+        body = {"messages": history, "max_tokens": 60}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=30).json()
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
+        history += [answer["choices"][0]["message"], {"role": "user", "content": "more"}]
+
+
 def test_a_trees_single_tokens_are_all_found() -> None:
     with start(f"{DEPLOYMENT}/engine=sglang") as served:
         for cached in (0, 992):  # of 1,000: in whole sixteens
