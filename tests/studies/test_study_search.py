@@ -31,7 +31,7 @@ slo: e2e<9s
 """
 
 QUEUE = "llama-3.1-8b@1xh100/max_num_seqs=2"
-"""Answers wait for one another: the highest load is far above a busy machine's hiccups."""
+"""Answers wait for one another, so that few probes find the highest load."""
 
 
 def words(path: Path, *more: str) -> list[str]:
@@ -80,7 +80,7 @@ study: search
 engines: {{sim: {{url: "http://127.0.0.1:{port}"}}}}
 deployments: {{engine: [sim]}}
 workloads: {{short: {{input: 16, output: 4}}}}
-loads: {{find-max: "e2e_p50<2s", concurrency: 2, max-duration: 15s}}
+loads: {{find-max: "e2e_p50<200ms", concurrency: 2, max-duration: 30s}}
 """
     )
     read = read_study(path)
