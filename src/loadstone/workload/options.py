@@ -343,6 +343,9 @@ class ClientOptions(Flags):
     gpu_metrics: Sequence[str] = flag(
         RUN, "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400", (), values.addresses
     )
+    worker_metrics: Sequence[str] = flag(
+        RUN, "workers behind a router, e.g. node:8101, whose /metrics are read in place of its own", (), values.addresses
+    )
 
     @property
     def timeouts(self) -> Timeouts:
