@@ -27,10 +27,10 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pools]:
         pytest.skip(str(error))
 
 
-def asked(pools: Pools) -> list[str]:
+def asked(pools: Pools, more: str, url: str | None = None) -> list[str]:
     workers = f"{pools.prefill.url},{pools.decode.url}"
-    flags = f"--model tiny --warmup 0 --json --worker-metrics {workers} --deployment {pools.deployment}"
-    return ["bench", pools.url, *flags.split()]
+    flags = f"--model tiny --warmup 0 --json --worker-metrics {workers} --deployment {pools.deployment} {more}"
+    return ["bench", url or pools.url, *flags.split()]
 
 
 def computed(worker: str) -> int:
@@ -43,7 +43,7 @@ def computed(worker: str) -> int:
 @pytest.mark.slow
 def test_the_caches_of_all_requests_are_handed_over(loadstone: Loadstone, pools: Pools) -> None:
     signal.alarm(600)
-    outcome = loadstone(*asked(pools), *"--input 256 --output 16 --concurrency 4 --requests 40".split())
+    outcome = loadstone(*asked(pools, "--input 256 --output 16 --concurrency 4 --requests 40"))
     cell = outcome.cell
     assert cell["requests"]["ok"] == 40
     assert (cell["server"]["transferred_tokens"], cell["server"]["transfers_failed"]) == (40 * 256, 0)
@@ -56,8 +56,9 @@ def test_the_caches_of_all_requests_are_handed_over(loadstone: Loadstone, pools:
 def test_what_the_decode_worker_still_has_is_not_missed(loadstone: Loadstone, pools: Pools, tmp_path: Path) -> None:
     signal.alarm(600)
     write_sessions(tmp_path / "sessions.jsonl")
-    flags = "--endpoint completions --concurrency 1 --agents".split()
-    outcome = loadstone(*asked(pools), *flags, tmp_path / "sessions.jsonl")
+    outcome = loadstone(
+        *asked(pools, "--endpoint completions --concurrency 1"), "--agents", tmp_path / "sessions.jsonl"
+    )
     cell = outcome.cell
     assert cell["server"]["transferred_tokens"] == sum(each["input_tokens"] for each in outcome.records)
     assert cell["metrics"]["cached_input_tokens"] > 4000
@@ -67,9 +68,8 @@ def test_what_the_decode_worker_still_has_is_not_missed(loadstone: Loadstone, po
 @pytest.mark.slow
 def test_one_side_alone_is_told(loadstone: Loadstone, pools: Pools) -> None:
     signal.alarm(600)
-    command = asked(pools)
-    command[1] = pools.decode.url  # asked past the router
-    outcome = loadstone(*command, *"--input 256 --output 4 --concurrency 2 --requests 10".split())
+    flags = "--input 256 --output 4 --concurrency 2 --requests 10"
+    outcome = loadstone(*asked(pools, flags, url=pools.decode.url))  # past the router
     assert outcome.cell["requests"]["ok"] == 10
     assert "transfers_differ" in outcome.findings
 
@@ -87,7 +87,7 @@ def test_a_pool_that_dies_is_told(loadstone: Loadstone, pools: Pools) -> None:
     killer = threading.Thread(target=kill_in_the_middle, daemon=True)
     killer.start()
     flags = "--input 256 --output 16 --concurrency 4 --requests 60 --timeout-first 20"
-    outcome = loadstone(*asked(pools), *flags.split())
+    outcome = loadstone(*asked(pools, flags))
     killer.join()
     requests = outcome.cell["requests"]
     assert requests["ok"] > 0

@@ -344,7 +344,7 @@ class ClientOptions(Flags):
         RUN, "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400", (), values.addresses
     )
     worker_metrics: Sequence[str] = flag(
-        RUN, "workers behind a router, e.g. node:8101, whose /metrics are read in place of its own", (), values.addresses
+        RUN, "workers behind a router, e.g. node:8101, whose /metrics are read in its place", (), values.addresses
     )
 
     @property

@@ -310,7 +310,7 @@ def worker_page(url: str, headers: Iterable[tuple[str, str]], proxy: str | None 
     """
     page, text = _named_page("--worker-metrics", url, "node:8101", headers, proxy)
     if not any(sample.name in NAMES for sample in read_metrics(text)):
-        raise InputError(f"--worker-metrics {shown(page)}: no engine's metrics there; name the workers, not the router")
+        raise InputError(f"--worker-metrics {shown(page)}: no engine's metrics there; name workers, not the router")
     return page
 
 
@@ -323,7 +323,8 @@ def _named_page(
     except InputError:
         # It might be told with a password.
         raise InputError(
-            f"{flag}: this URL cannot be used; write {example} or http://{example}/metrics, without a name or password"
+            f"{flag}: this URL cannot be used; write {example} or http://{example}/metrics, without a name or "
+            "password"
         ) from None
     page = parts.geturl() if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
     with http_client(page, headers, proxy, _TIMEOUT_S) as http:
