@@ -287,6 +287,7 @@ CASES: list[Case] = [
         "50% of input tokens came from the prefix cache beyond what the plan shares, by the server's counters",
         lambda: cached(400 + 20_000),
     ),
+    ("=", None, "", lambda: cached(400 + 20_000, has_pools=True)),  # both look for a prompt
     ("=", None, "", lambda: cached(8 * 400, target=msgspec.structs.replace(TARGET, overhead_tokens=8))),  # a template
     ("=", None, "", lambda: cached(51 * 400, plan=shared_prefix())),
     ("=", None, "", lambda: cached(20_000, None)),
