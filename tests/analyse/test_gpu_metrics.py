@@ -334,16 +334,17 @@ def test_an_exporter_that_stops_ends_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("127.0.0.1:1", "no answer (ConnectError); name an exporter"),
+        ("127.0.0.1:1", "no answer (ConnectError); name one that runs"),
         ("user:hunter2@node:9400", "without a name or password"),
         ("ftp://node:9400", "this URL cannot be used"),
         ("node:port", "this URL cannot be used"),
     ],
 )
-def test_an_exporter_that_cannot_be_is_one_line(tmp_path: Path, asked: str, said: str) -> None:
+@pytest.mark.parametrize("named", ["gpu_metrics", "worker_metrics"])
+def test_a_page_that_cannot_be_is_one_line(tmp_path: Path, asked: str, said: str, named: str) -> None:
     with pytest.raises(InputError) as raised:
-        bench(tmp_path, requests=4, gpu_metrics=[asked])
-    assert str(raised.value).startswith("--gpu-metrics")
+        bench(tmp_path, requests=4, **{named: [asked]})
+    assert str(raised.value).startswith(f"--{named.replace('_', '-')}")
     assert said in str(raised.value)
     assert "hunter2" not in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -356,6 +357,32 @@ def test_an_engines_page_is_no_exporter(tmp_path: Path) -> None:
         pytest.raises(InputError, match="no known GPU metrics there; name DCGM's"),
     ):
         bench(tmp_path, requests=4, gpu_metrics=url)
+
+
+def test_a_routers_page_is_no_workers(tmp_path: Path) -> None:
+    with (
+        serving(lambda _: b"# TYPE vllm_router_pd_requests_total counter\nvllm_router_pd_requests_total 2\n") as url,
+        pytest.raises(InputError, match="no engine's metrics there; name workers, not the router"),
+    ):
+        bench(tmp_path, requests=4, worker_metrics=url)
+
+
+def test_workers_behind_a_router_are_read_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has counters of its own, of which nothing is said then; the workers get its key."""
+    monkeypatch.setenv("LOADSTONE_API_KEY", "sk-secret")
+    counter = "vllm:prompt_tokens_by_source_total"
+    heard: list[dict[str, str]] = []
+
+    def page(number: int) -> bytes:
+        return f'# TYPE {counter} counter\n{counter}{{source="external_kv_transfer"}} {100 * number}\n'.encode()
+
+    with serving(page, heard=heard) as one, serving(page) as two:
+        document = bench(tmp_path, requests=100, worker_metrics=[one.removesuffix("/metrics"), two])
+    (cell,) = document["cells"]
+    assert cell["server"]["transferred_tokens"] >= 200
+    assert "write_late_s" not in cell["server"]
+    assert run_folder.read_info(Path(document["run_dir"])).settings.worker_metrics == [one, two]
+    assert all(headers["authorization"] == "Bearer sk-secret" for headers in heard)
 
 
 def test_tritons_own_page_tells_of_gpus_too() -> None:

@@ -123,12 +123,20 @@ def test_transfers_are_counted_by_each_engine() -> None:
     failed = said("sglang:num_transfer_failed_reqs_total", [0, 0, 1, 1, 1])
     failed += said("sglang:num_bootstrap_failed_reqs_total", [0, 0, 2, 2, 2])
     assert figures(*shared, failed) == {"restarts": 0, "transfers": 4, "transfers_failed": 3}
+    by_source_name = "vllm:prompt_tokens_by_source_total"
     by_source = [
-        said("vllm:prompt_tokens_by_source_total", [0, 10, 20, 30, 40], source="external_kv_transfer"),
-        said("vllm:prompt_tokens_by_source_total", [0, 1, 1, 1, 1], source="local_compute"),
+        said(by_source_name, [0, 10, 20, 30, 40], source="external_kv_transfer"),
+        said(by_source_name, [0, 1, 1, 1, 1], source="local_compute"),
         said("vllm:external_prefix_cache_hits_total", [0, 10, 20, 30, 40]),
     ]
     assert figures(*by_source) == {"restarts": 0, "transferred_tokens": 40}
+    # What a decode worker finds in its own cache is not sent again; what a prefill worker finds in its own is.
+    hits = "vllm:prefix_cache_hits_total"
+    prefill = said(by_source_name, [0] * 5, source="external_kv_transfer") + said(hits, [0, 16, 32, 48, 64])
+    decode = said(hits, [0, 0, 0, 64, 64], replica=1)
+    decode += said(by_source_name, [0, 80, 80, 96, 96], source="external_kv_transfer", replica=1)
+    known = figures(prefill, decode)
+    assert (known["transferred_tokens"], known["prefix_hits"]) == (160, 128)
 
 
 def histogram(name: str, counts: list[float], each_s: float, **labels: str) -> list[Said]:
@@ -327,6 +335,7 @@ CASES: list[Case] = [
         "50% of input tokens came from the prefix cache beyond what the plan shares, by the server's counters",
         lambda: cached(400 + 20_000),
     ),
+    ("=", None, "", lambda: cached(400 + 20_000, has_pools=True)),  # both look for a prompt
     ("=", None, "", lambda: cached(8 * 400, target=msgspec.structs.replace(TARGET, overhead_tokens=8))),  # a template
     ("=", None, "", lambda: cached(51 * 400, plan=shared_prefix())),
     ("=", None, "", lambda: cached(20_000, None)),

@@ -413,8 +413,8 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     draft_…         steps that verified drafts, tokens drafted, of these accepted, all and by place in the draft
     accepted_length tokens that such a step gives, as gauges have it
     write_late_s    how long after its due time a token was written, mean, where the server knows its due times
-    transfers       KV caches that prefill workers handed to decode workers, `transferred_tokens` of prompts in them,
-                    and `transfers_failed`
+    transfers       KV caches that prefill workers handed to decode workers, and `transfers_failed`
+    transferred_tokens  prompt tokens that decode workers had from prefill workers, or still had of earlier transfers
     """
 
     samples: int

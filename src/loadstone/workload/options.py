@@ -347,6 +347,9 @@ class ClientOptions(Flags):
         (),
         values.addresses,
     )
+    worker_metrics: Sequence[str] = flag(
+        RUN, "workers behind a router, e.g. node:8101, whose /metrics are read in its place", (), values.addresses
+    )
 
     @property
     def timeouts(self) -> Timeouts:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "engine_rank", "pid"})
 """Labels of processes that work on the same requests: each of them reports the same thing."""
-_TRANSFERS = "transfers", "transferred_tokens", "transfers_failed"
 SANE = 1e18
 """Values from here on, and those that are not numbers, are left out: no engine reports them."""
 
@@ -238,8 +237,19 @@ def server_figures(
         draft_accepted_by_position=_sum_by_position(servers, COUNTERS["draft_accepted_by_position"]),
         accepted_length=_read_level(servers, GAUGES["accepted_length"], at_s, mean=True),
         ttft_parts=_read_ttft_parts(servers, answered),
-        **{name: _sum_gains(servers, COUNTERS[name]) for name in _TRANSFERS},
+        transfers=_sum_gains(servers, COUNTERS["transfers"]),
+        transferred_tokens=_sum_transferred(servers),
+        transfers_failed=_sum_gains(servers, COUNTERS["transfers_failed"]),
     )
+
+
+def _sum_transferred(servers: list[Families]) -> float | None:
+    """Sum the prompt tokens that decode workers had from prefill workers, in these transfers or in earlier ones: what
+    such a worker finds in its own prefix cache is not sent again."""
+    tokens = [_sum_gains([each], COUNTERS["transferred_tokens"]) for each in servers]
+    kept = [_sum_gains([each], COUNTERS["prefix_hits"]) for each, moved in zip(servers, tokens, strict=True) if moved]
+    known = [each for each in tokens if each is not None]
+    return sum(known) + sum(each or 0.0 for each in kept) if known else None
 
 
 def _read_ttft_parts(servers: list[Families], answered: int | None) -> TtftParts | None:

@@ -124,9 +124,10 @@ def _as_json(labels: dict[str, str]) -> str:
 class Observer:
     """Reads `urls`, each the whole URL of a server's /metrics, while its block lasts. Raises nothing.
 
-    The place of a URL is the server's number in the target's URLs; None where one has no metrics. `exporters`: pages
-    that tell of GPUs, as exporter() gives them; they get none of the `headers`, which are the servers'. Times count
-    from `origin_ns` (CLOCK_MONOTONIC), the run's. `notes` says, one line each, what could not be had.
+    The place of a URL is the server's number, of the target's URLs or of the workers behind a router; None where one
+    has no metrics. `exporters`: pages that tell of GPUs, as exporter() gives them; they get none of the `headers`,
+    which are the servers'. Times count from `origin_ns` (CLOCK_MONOTONIC), the run's. `notes` says, one line each,
+    what could not be had.
     """
 
     def __init__(
@@ -294,22 +295,41 @@ def exporter(named: str, proxy: str | None = None) -> str:
     Raises InputError where no such page is there, or nothing on it that is known of GPUs.
     """
     role, url = split_pool(named)
-    try:
-        parts = check_url(url if "://" in url else f"http://{url}")
-    except InputError:
-        # It might be told with a password.
-        raise InputError(
-            "--gpu-metrics: this URL cannot be used; write node:9400 or http://node:9400/metrics, without a name or "
-            "password"
-        ) from None
-    page = parts.geturl() if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
-    with http_client(page, (), proxy, _TIMEOUT_S) as http:
-        body = _page(http, page)
-    if isinstance(body, str):
-        raise InputError(f"--gpu-metrics {shown(page)}: {body}; name an exporter of GPUs that runs, e.g. node:9400")
-    if not read_gpu_metrics(body.decode("utf-8", "replace")):
+    page, text = _named_page("--gpu-metrics", url, "node:9400", (), proxy)
+    if not read_gpu_metrics(text):
         raise InputError(
             f"--gpu-metrics {shown(page)}: no known GPU metrics there; name DCGM's exporter, AMD's "
             "device-metrics-exporter or nvidia_gpu_exporter"
         )
     return f"{role}={page}" if role else page
+
+
+def worker_page(url: str, headers: Iterable[tuple[str, str]], proxy: str | None = None) -> str:
+    """Return the page of metrics of an engine behind a router, from `node:8101` or a whole URL.
+
+    Raises InputError where no such page is there, or no engine's metrics on it.
+    """
+    page, text = _named_page("--worker-metrics", url, "node:8101", headers, proxy)
+    if not any(sample.name in NAMES for sample in read_metrics(text)):
+        raise InputError(f"--worker-metrics {shown(page)}: no engine's metrics there; name workers, not the router")
+    return page
+
+
+def _named_page(
+    flag: str, url: str, example: str, headers: Iterable[tuple[str, str]], proxy: str | None
+) -> tuple[str, str]:
+    """Return the whole URL of a page of metrics that a flag names, and its text."""
+    try:
+        parts = check_url(url if "://" in url else f"http://{url}")
+    except InputError:
+        # It might be told with a password.
+        raise InputError(
+            f"{flag}: this URL cannot be used; write {example} or http://{example}/metrics, without a name or "
+            "password"
+        ) from None
+    page = parts.geturl() if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
+    with http_client(page, headers, proxy, _TIMEOUT_S) as http:
+        body = _page(http, page)
+    if isinstance(body, str):
+        raise InputError(f"{flag} {shown(page)}: {body}; name one that runs, e.g. {example}")
+    return page, body.decode("utf-8", "replace")
