@@ -40,6 +40,8 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
         options.pop(ACCEPTANCE, None)
         if engine.model is not None:
             options["model"] = engine.model
+        if engine.worker_metrics:
+            options.setdefault("worker_metrics", engine.worker_metrics)
         if engine.client is None:
             return _summary(
                 (find_max if cell.is_search else bench)(options_of(options, Options), on_event, engine.made_with)

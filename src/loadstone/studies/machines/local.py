@@ -11,6 +11,7 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.engines.pooled_launch import PooledLaunch
 from loadstone.measure.engines.launch import RunningEngine
+from loadstone.measure.engines.observe import worker_page
 from loadstone.measure.engines.process import free_port
 from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of, pools_of
@@ -76,7 +77,10 @@ class LocalMachine:
                 for each in running:
                     each.check()
 
-            yield RunningLaunch(router.url, handle, check, None, made_with, first.model)
+            pages: tuple[str, ...] = ()
+            with contextlib.suppress(InputError):  # without, the router's own are read
+                pages = tuple(worker_page(worker.url, ()) for worker in workers)
+            yield RunningLaunch(router.url, handle, check, None, made_with, first.model, pages)
 
     def release(self, left: Handle) -> None:
         """Do nothing: what was started here has ended with its supervisor."""
