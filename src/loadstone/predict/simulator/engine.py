@@ -304,7 +304,8 @@ def choose_replica(
         return choose_by_prefix([each.scheduler.cached_blocks(sequence) for each in of], loads, turn)
     if how == "round-robin":
         return turn % count
-    return min(range(count), key=lambda at: (loads[at], (at - turn) % count))
+    least, first = min(loads), turn % count
+    return loads.index(least, first) if least in loads[first:] else loads.index(least)
 
 
 class LockstepGroup:

@@ -116,25 +116,19 @@ class _Worker(Generic[_Rank]):
 
 
 class _PrefillRank:
-    """A scheduler of the prefill pool: `member` of a group that goes in step, or the whole unit.
+    """A scheduler of the prefill pool: `replica` of a group that goes in step, or (None) the whole unit.
 
     held_tokens  of prompts that it has or computes and that were not read yet
     """
 
-    def __init__(self, unit: _Engine, member: Replica | None, kv_tokens: int) -> None:
-        self.unit, self.member, self.kv_tokens = unit, member, kv_tokens
+    def __init__(self, unit: _Engine, replica: Replica | None, kv_tokens: int) -> None:
+        self.unit, self.replica, self.kv_tokens = unit, replica, kv_tokens
         self.held_tokens = self.load = 0
         self.queue: deque[_Request] = deque()
         self.link_free_s = 0.0
 
     def cached_blocks(self, sequence: Sequence) -> int:
-        return (self.member or first_of(self.unit)).scheduler.cached_blocks(sequence)
-
-    def add(self, sequence: Sequence, at_s: float) -> None:
-        if isinstance(self.unit, LockstepGroup):
-            self.unit.add(sequence, at_s, self.member)
-        else:
-            self.unit.add(sequence, at_s)
+        return (self.replica or first_of(self.unit)).scheduler.cached_blocks(sequence)
 
 
 class _Request:
@@ -163,7 +157,7 @@ class Pools:
         self.load = 0
         self.shown: list[Sequence] = []
         self._rules: Handover = pool.rules
-        self._link, self._policy = pool.link, fleet.policy
+        self._link, self._policy, self._kv_tokens = pool.link, fleet.policy, fleet.policy.kv_tokens
         self._link_s: dict[int, float] = {}
         self._slots = pool.rules.slots(fleet.policy.max_seqs)
         self._route = pool.route
@@ -208,7 +202,7 @@ class Pools:
     def check(self, prompt_tokens: int, answer_tokens: int) -> None:
         """Raise InputError for a request that would never have room."""
         spare = self._rules.spare_tokens
-        most, held = self._policy.kv_tokens, prompt_tokens + (answer_tokens if spare is None else spare)
+        most, held = self._kv_tokens, prompt_tokens + (answer_tokens if spare is None else spare)
         if held > most or prompt_tokens + answer_tokens > most:
             kept = f", with {spare} kept free" if spare else ""
             raise InputError(
@@ -236,7 +230,7 @@ class Pools:
             self._ask_for_room(request, at_s)
         else:
             self._to_prefill(request, at_s)
-        self._look()
+        self._see_next()
 
     def finish(self) -> list[Sequence]:
         """Go to `next_s`; return whose last token was written there."""
@@ -259,14 +253,25 @@ class Pools:
         if self._finished is not None:
             now_s = self._finished.now_s
             self._finished.go_on()
-            freed, self._freed = self._freed, {}
-            for rank in freed.values():
-                self._let_in(rank, now_s)
-        self._look()
+            if self._freed:
+                freed, self._freed = self._freed, {}
+                for rank in freed.values():
+                    self._let_in(rank, now_s)
+            self._next = min(self._units, key=next_s_of)
+        self._see_next()
 
-    def _look(self) -> None:
-        self._next = unit = min(self._units, key=next_s_of)
-        next_s, coming = unit.next_s, self._coming
+    def _hand(self, rank: _PrefillRank | _DecodeRank, sequence: Sequence, at_s: float) -> None:
+        """Give a rank a request. What its unit does may end sooner then."""
+        unit = rank.unit
+        if isinstance(unit, LockstepGroup):
+            unit.add(sequence, at_s, rank.replica)
+        else:
+            unit.add(sequence, at_s)
+        if unit.next_s <= self._next.next_s:
+            self._next = min(self._units, key=next_s_of)
+
+    def _see_next(self) -> None:
+        next_s, coming = self._next.next_s, self._coming
         self.next_s = coming[0][0] if coming and coming[0][0] < next_s else next_s
 
     # --- the way of a request -------------------------------------------------------------------------------------
@@ -311,7 +316,7 @@ class Pools:
         else:
             tokens = int(scheduler.context_tokens) + replica.promised_tokens + sequence.prompt_tokens
             tokens += spare * (replica.there + 1)
-        if tokens > self._policy.kv_tokens:
+        if tokens > self._kv_tokens:
             return False
         if self._rules.takes_slot:
             return replica.there < self._slots
@@ -338,7 +343,8 @@ class Pools:
                 return
             rank.held_tokens = held
             rank.queue.popleft()
-            rank.add(_prompt_of(sequence), at_s)
+            prompt = Sequence(sequence.row, sequence.prompt_tokens, 1)
+            self._hand(rank, prompt.share(sequence.segments, sequence.shared_blocks), at_s)
 
     def _computed(self, request: _Request, computed: Sequence, at_s: float) -> None:
         """Its prompt is computed."""
@@ -387,10 +393,7 @@ class Pools:
             self._let_in(rank, at_s)
             return [sequence]
         sequence.computed = sequence.target
-        if isinstance(rank.unit, LockstepGroup):
-            rank.unit.add(sequence, at_s, rank.replica)
-        else:
-            rank.unit.add(sequence, at_s)
+        self._hand(rank, sequence, at_s)
         return []
 
     def _leave(self, request: _Request) -> None:
@@ -402,11 +405,6 @@ class Pools:
         replica.whole_tokens -= sequence.prompt_tokens + sequence.output_tokens
         if replica.queue:
             self._freed[replica] = rank
-
-
-def _prompt_of(sequence: Sequence) -> Sequence:
-    """Return what a prefill worker has to do for a request."""
-    return Sequence(sequence.row, sequence.prompt_tokens, 1).share(sequence.segments, sequence.shared_blocks)
 
 
 def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[_Worker[_PrefillRank]]:
