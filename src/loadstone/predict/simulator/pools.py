@@ -19,6 +19,7 @@ from collections import deque
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
+from random import Random
 from typing import Generic, Protocol, TypeVar
 
 from loadstone.core.errors import InputError
@@ -106,13 +107,13 @@ class _DecodeRank:
 
 
 class _Worker(Generic[_Rank]):
-    """A worker of either pool: its ranks, and how many requests it has."""
+    """A worker of either pool: its ranks, how many requests it has, and how many it ever had."""
 
-    __slots__ = ("load", "ranks")
+    __slots__ = ("load", "ranks", "turn")
 
     def __init__(self, ranks: list[_Rank]) -> None:
         self.ranks = ranks
-        self.load = 0
+        self.load = self.turn = 0
 
 
 class _PrefillRank:
@@ -186,6 +187,7 @@ class Pools:
         self._coming: list[tuple[float, int, _Request]] = []
         self._serial = count()
         self._turn = 0
+        self._room = Random(seed).random
         self._chunk = pool.fleet.policy.max_batched_tokens if pool.rules.by_chunk else 1 << 62
         self._finished: _Engine | None = None
         self._freed: dict[DecodeReplica, _DecodeRank] = {}
@@ -279,20 +281,21 @@ class Pools:
     def _ask_for_room(self, request: _Request, at_s: float) -> None:
         """Choose its decode rank, and take room there, or wait for it."""
         request.since_s = at_s
-        worker = request.decoder = self._choose(self._decode, self._route)
+        worker = request.decoder = self._choose(self._decode, self._route, self._turn)
         worker.load += 1
-        rank = request.decode = self._choose(worker.ranks, self._policy.route)
+        worker.turn += 1
+        rank = request.decode = self._choose(worker.ranks, self._policy.route, worker.turn)
         rank.replica.queue.append(request)
         self._let_in(rank, at_s)
 
-    def _choose(self, those: list[_Chosen], how: Route, found: list[int] | None = None) -> _Chosen:
-        """Choose among workers or ranks. `found`: blocks of the prompt that each has in its cache."""
+    def _choose(self, those: list[_Chosen], how: Route, turn: int, found: list[int] | None = None) -> _Chosen:
+        """Choose among workers or ranks for the `turn`-th request. `found`: blocks of the prompt that each has in its cache."""
         if len(those) == 1:
             return those[0]
         loads = [each.load for each in those]
         if how == "prefix" and found is not None:
-            return those[choose_by_prefix(found, loads, self._turn)]
-        return those[choose_replica(loads, self._turn, how)]
+            return those[choose_by_prefix(found, loads, turn)]
+        return those[choose_replica(loads, turn, how)]
 
     def _let_in(self, rank: _DecodeRank, at_s: float) -> None:
         """Give room to those who wait for it, in their order, as far as there is any."""
@@ -327,8 +330,13 @@ class Pools:
         found: list[int] | None = None
         if self._route == "prefix":
             found = [max(rank.cached_blocks(request.sequence) for rank in each.ranks) for each in self._prefill]
-        worker = request.prefiller = self._choose(self._prefill, self._route, found)
-        rank = request.prefill = self._choose(worker.ranks, self._route)
+        worker = request.prefiller = self._choose(self._prefill, self._route, self._turn, found)
+        ranks = worker.ranks
+        if self._rules.by_room and len(ranks) > 1:
+            rank = ranks[int(self._room() * len(ranks))]
+        else:
+            rank = self._choose(ranks, self._route, self._turn)
+        request.prefill = rank
         worker.load += 1
         rank.load += 1
         rank.queue.append(request)
