@@ -69,7 +69,7 @@ class DecodeReplica(Replica):
         if joined := self.scheduler.joined:
             self.scheduler.joined = []
             self._join(joined, a)
-        super().begin(a, b, steps)
+        Replica.begin(self, a, b, steps)
 
     def show_only(self, sequence: Sequence, at_s: float) -> None:
         """Show the one token of an answer."""
@@ -289,7 +289,8 @@ class Pools:
         self._let_in(rank, at_s)
 
     def _choose(self, those: list[_Chosen], how: Route, turn: int, found: list[int] | None = None) -> _Chosen:
-        """Choose among workers or ranks for the `turn`-th request. `found`: blocks of the prompt that each has in its cache."""
+        """Choose among workers or ranks for the `turn`-th request. `found`: blocks of the prompt in the cache of
+        each."""
         if len(those) == 1:
             return those[0]
         loads = [each.load for each in those]
@@ -313,17 +314,16 @@ class Pools:
                 self._send(request, at_s)
 
     def _has_room(self, replica: DecodeReplica, sequence: Sequence) -> bool:
-        scheduler, spare = replica.scheduler, self._rules.spare_tokens
+        spare, tokens = self._rules.spare_tokens, sequence.prompt_tokens
         if spare is None:
-            tokens = replica.whole_tokens + sequence.prompt_tokens + sequence.output_tokens
+            tokens += replica.whole_tokens + sequence.output_tokens
         else:
-            tokens = int(scheduler.context_tokens) + replica.promised_tokens + sequence.prompt_tokens
-            tokens += spare * (replica.there + 1)
+            tokens += int(replica.scheduler.context_tokens) + replica.promised_tokens + spare * (replica.there + 1)
         if tokens > self._kv_tokens:
             return False
         if self._rules.takes_slot:
             return replica.there < self._slots
-        return len(scheduler.running) + len(scheduler.waiting) < self._slots
+        return len(replica.scheduler.running) + len(replica.scheduler.waiting) < self._slots
 
     def _to_prefill(self, request: _Request, at_s: float) -> None:
         request.since_s = at_s
@@ -352,7 +352,9 @@ class Pools:
             rank.held_tokens = held
             rank.queue.popleft()
             prompt = Sequence(sequence.row, sequence.prompt_tokens, 1)
-            self._hand(rank, prompt.share(sequence.segments, sequence.shared_blocks), at_s)
+            if sequence.shared_blocks:
+                prompt.share(sequence.segments, sequence.shared_blocks)
+            self._hand(rank, prompt, at_s)
 
     def _computed(self, request: _Request, computed: Sequence, at_s: float) -> None:
         """Its prompt is computed."""
@@ -369,9 +371,11 @@ class Pools:
         request.since_s = at_s
         takes_s = self._takes_s(tokens)
         sooner_s = takes_s - self._takes_s(tokens % self._chunk or self._chunk) if tokens > self._chunk else 0.0
-        start_s = max(at_s - sooner_s, prefill.link_free_s, replica.link_free_s)
+        start_s = at_s - sooner_s
+        if prefill.link_free_s > start_s or replica.link_free_s > start_s:
+            start_s = max(prefill.link_free_s, replica.link_free_s)
+            self.times.waited_s += max(0.0, start_s - at_s)
         prefill.link_free_s = replica.link_free_s = over_s = max(start_s + takes_s, at_s)
-        self.times.waited_s += max(0.0, start_s - at_s)
         heappush(self._coming, (over_s + self._link.latency_s, next(self._serial), request))
 
     def _takes_s(self, tokens: int) -> float:
@@ -392,7 +396,8 @@ class Pools:
         request.prefiller.load -= 1
         prefill.held_tokens -= sequence.prompt_tokens
         self._feed(prefill, at_s)
-        sequence.segments, sequence.shared_blocks = (), 0
+        if sequence.shared_blocks:
+            sequence.share((), 0)
         if self._rules.first_by == "decode":
             sequence.emitted, sequence.target = -1, sequence.prompt_tokens - 1
         elif sequence.output_tokens == 1:
