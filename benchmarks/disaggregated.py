@@ -144,14 +144,15 @@ def _pool(row: Row, role: str) -> str:
 def _amd(row: Row, role: str, gpus: int, *, shared: bool) -> dict[str, object]:
     """Return what the programme's own launches of SGLang on AMD give (InferenceX at 02d1804, multi_node/amd_utils,
     models.yaml): their limits, and chunks of 16,384 tokens for each rank of attention-DP."""
+    dealt = {"moe_a2a_backend": "mori"} if shared and int(row[f"{role}_ep"] or 1) > 1 else {}
     if role == "decode":
         most = 4096 if shared else 256 if int(row["decode_ep"] or 1) > 1 else 128
         balanced = {"ep_dispatch_algorithm": "fake"} if shared and row["date"] >= "2026-02-19" else {}
-        return {"mem_fraction_static": 0.85, "max_running_requests": most, **balanced}
+        return {"mem_fraction_static": 0.85, "max_running_requests": most, **balanced, **dealt}
     chunk = 16_384 * gpus if shared else 262_144 if row["precision"] == "fp8" else 16_384
     return {
         "mem_fraction_static": 0.8, "max_running_requests": 24 if shared else 128, "chunked_prefill_size": chunk,
-        "load_balance_method": "round_robin",
+        "load_balance_method": "round_robin", **dealt,
     }  # fmt: skip
 
 
