@@ -110,7 +110,7 @@ def command_words(options: Mapping[str, Any]) -> list[str]:
             words.append(f"{flag}={msgspec.json.encode(value).decode()}")
         elif value is not None:
             many = isinstance(value, Sequence) and not isinstance(value, str)
-            apart = each.name in ("header", "stop", "gpu_metrics")
+            apart = each.name in ("header", "stop", "gpu_metrics", "worker_metrics")
             texts = [str(one) for one in value] if many else [str(value)]
             words += (
                 texts if each.argument else [f"{flag}={text}" for text in (texts if apart else [",".join(texts)])]
