@@ -80,7 +80,7 @@ def test_where_the_hardware_is_known_the_roofline_has_a_column() -> None:
     heads = "conc ok out tok/s TTFT p50 p99 TPOT p50 p99 ITL p99 E2E p50 p99 roofline trusted"
     assert lines[1].startswith("most throughput: ")
     assert lines[3].split() == heads.split()
-    assert [line.split()[-4:] for line in lines[5:7]] == [["78", "%", "NO", "(1)"], ["s", "-", "NO", "(1)"]]
+    assert [line.split()[-4:] for line in lines[5:7]] == [["s", "78%", "NO", "(1)"], ["s", "-", "NO", "(1)"]]
     assert "roofline: TPOT that the hardware allows / TPOT p50 · MBU 71% of memory bandwidth · " in text
     assert "MFU < 1% to 12% of peak FLOP/s" in text
     assert max(map(len, lines)) <= 120
@@ -231,7 +231,7 @@ def test_a_note_about_a_load_does_not_look_like_a_finding() -> None:
     cell["metrics"] |= {"attainment": 0.9999, "goodput_per_s": 2.5}
     said = (
         "1 req/s: ttft_p99 < 1.00 s MISSED (2.00 s); "
-        "99.9% of requests sent meet ttft < 500 ms and tpot < 30.0 ms, goodput 2.50 req/s"
+        "> 99.9% of requests sent meet ttft < 500 ms and tpot < 30.0 ms, goodput 2.50 req/s"
     )
     assert said in " ".join(shown(doc).split())
     for share, words in ((1, "100%"), (0, "0%"), (0.0001, "< 0.1%"), (0.9996, "> 99.9%"), (0.42, "42.0%")):
