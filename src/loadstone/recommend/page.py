@@ -115,7 +115,7 @@ def _table_gpus(document: Recommendation) -> Table:
     for each in sorted(document.by_gpu, key=lambda it: (it.deployment is None, it.usd_per_month or it.gpus or 0)):
         if each.deployment is None:
             why = each.why or "no plan holds the bounds within what is given"
-            rows.append([gpu_title(each.gpu), f"none: {why}", *["-"] * (4 if priced else 2)])
+            rows.append([gpu_title(each.gpu), f"none: {why}", *[""] * (4 if priced else 2)])
             continue
         cost = [f"{each.usd_per_month or 0:,.0f}", _difference(each.more_usd_per_month or 0.0)] if priced else []
         sure = [show_share(each.p_slo), _difference(100 * each.more_p_slo)]

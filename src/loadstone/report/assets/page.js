@@ -5,7 +5,16 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
   const textOf = (chart) => chart.parentElement.querySelector("script[type='application/json']").textContent;
-  const specOf = (chart) => JSON.parse(textOf(chart));
+  // Long data stands in the page as columns.
+  const specFrom = (text) => {
+    const spec = JSON.parse(text), sets = spec.datasets || {};
+    for (const [name, columns] of Object.entries(sets)) if (!Array.isArray(columns)) {
+      const keys = Object.keys(columns);
+      sets[name] = columns[keys[0]].map((_, at) => Object.fromEntries(keys.map((key) => [key, columns[key][at]]).filter((pair) => pair[1] !== null)));
+    }
+    return spec;
+  };
+  const specOf = (chart) => specFrom(textOf(chart));
   const quantile = document.getElementById("quantile");
   let shown = "", printing = false;
   const PAPER = 335;  // the width of a chart on A4, two beside one another
@@ -107,7 +116,7 @@
     chart.dataset.state = "drawing";
     try {
       const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
-      const result = await vegaEmbed(chart, fitted(JSON.parse(textOf(chart).replaceAll('"#222222"', `"${ink}"`)), chart), {
+      const result = await vegaEmbed(chart, fitted(specFrom(textOf(chart).replaceAll('"#222222"', `"${ink}"`)), chart), {
         mode: "vega-lite", renderer: "svg", ast: true, actions: false, defaultStyle: false,
         tooltip: { disableDefaultStyle: true },
       });

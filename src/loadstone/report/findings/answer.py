@@ -103,11 +103,9 @@ def _describe_alone(frame: Frame) -> Iterator[str]:
             if first.output_tokens_per_s:
                 shown.insert(0, f"{show_number(first.output_tokens_per_s, 4)} output tok/s")
             parts = [f"at {load_label(first)}: {', '.join(shown) or 'nothing was timed'}"]
-        if alone and not run:
-            yield from (f"{text[0].upper()}{text[1:]}." for text in parts)
-        else:
-            text = join(run, "; ".join(parts), by=": ")
-            yield f"{text[0].upper() if alone else text[0]}{text[1:]}{warn(points)}."
+        whole = f"{join(run, '; '.join(parts), by=': ')}{warn(points)}"
+        for text in parts if alone and not run else [whole]:
+            yield f"{text[0].upper() if alone else text[0]}{text[1:]}."
 
 
 def _best(points: Sequence[CellPoint], measure: Measure, goal: str) -> Iterator[str]:

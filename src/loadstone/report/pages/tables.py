@@ -226,10 +226,6 @@ def _shorten(name: str, point: CellPoint) -> str:
     return " · ".join(parts)
 
 
-def _count(many: int | None) -> str:
-    return f"{many:,}" if many is not None else "-"
-
-
 def _number(stat: Estimate | None) -> str:
     return show_number(stat.value) if stat is not None else "-"
 
@@ -247,10 +243,9 @@ def _bounds(stat: Estimate | None, show: Callable[[float | None], str] = show_se
 
 
 def _show_roofline(point: CellPoint) -> str:
-    """Write the roofline's TPOT over the one there was: 100 % is as fast as the hardware can be."""
-    if point.tpot is None or not point.tpot.value or not point.roofline.tpot_s:
-        return "-"
-    return f"{100 * point.roofline.tpot_s / point.tpot.value:.0f}%"
+    """Write the roofline's TPOT over the one there was: 100% is as fast as the hardware can be."""
+    light_s, tpot_s = point.roofline.tpot_s, point.tpot.value if point.tpot is not None else None
+    return show_share(light_s / tpot_s if light_s and tpot_s else None)
 
 
 def _p99(stat: Estimate | None, point: CellPoint) -> str:
@@ -265,10 +260,6 @@ def _slo(point: CellPoint) -> str:
         return "-"
     sure = "" if point.p_met is None else f" ({show_share(point.p_met)})"
     return f"{'met' if point.slo_met else 'MISSED'}{sure}"
-
-
-def _show_attainment(point: CellPoint) -> str:
-    return show_share(point.attainment, 1)
 
 
 def _name_level(points: Sequence[CellPoint]) -> str:
@@ -313,9 +304,9 @@ def _front(points: Sequence[CellPoint]) -> list[str]:
 _INTERVAL = "interval"
 WARNED = "†"
 _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
-    ("in", "r", lambda point: _count(point.input_tokens)),
-    ("out", "r", lambda point: _count(point.output_tokens)),
-    ("prompts", "r", lambda point: _count(point.ok)),
+    ("in", "r", lambda point: show_number(point.input_tokens, 1)),
+    ("out", "r", lambda point: show_number(point.output_tokens, 1)),
+    ("prompts", "r", lambda point: show_number(point.ok, 1)),
     ("req/s", "r", lambda point: show_number(point.requests_per_s)),
     ("output tok/s", "r", lambda point: show_number(point.output_tokens_per_s, 4)),
     (_INTERVAL, "u", lambda point: _bounds(point.output, show_number)),
@@ -354,7 +345,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     ("thinking", "u", lambda point: show_share(point.thinking_share)),
     ("accepted", "r", lambda point: show_number(point.accepted_length)),
     ("SLO", "r", _slo),
-    ("attained", "u", _show_attainment),
+    ("attained", "u", lambda point: show_share(point.attainment, 1)),
     ("goodput/s", "u", lambda point: show_number(point.goodput_per_s)),
 )
 """The columns of numbers in their order, each with its side (Table.align)."""
