@@ -90,7 +90,7 @@ def _templates() -> jinja2.Environment:
 
 
 def _pack(spec: dict[str, Any]) -> dict[str, Any]:
-    """Write long data as columns, in half the room; assets/page.js makes rows of them again."""
+    """Write long data as columns, in two thirds of the room; assets/page.js makes rows of them again."""
     sets = spec.get("datasets", {}).items()
     return spec | {"datasets": {name: _transpose(rows) if len(rows) > 20 else rows for name, rows in sets}}
 
