@@ -649,7 +649,7 @@ def test_setups_on_several_machines_are_no_repeats_of_one_another(tmp_path: Path
     for gpu, outputs in (("h200", (400, 4000)), ("h100", (800, 2000))):
         cells = [cell(4.0**n, output=output) for n, output in enumerate(outputs, 1)]
         run(tmp_path, gpu, cells, deployment={"gpu": gpu, "gpus": 8})
-    assert "Most throughput by concurrency: H100 at 4, then H200 at 16." in answered(tmp_path)
+    assert "Most throughput by concurrency: vLLM on 8×H100 at 4, then vLLM on 8×H200 at 16." in answered(tmp_path)
 
 
 def test_one_sweep_alone_has_knee_capacity_and_the_share_within_its_slo(tmp_path: Path) -> None:
@@ -735,11 +735,7 @@ def test_a_cell_of_a_study_is_one_point_of_a_series_by_its_name(tmp_path: Path) 
                 )
                 for repeat, much in enumerate((100.0, 150.0))
             ]  # fmt: skip
-            cells.append(
-                StudyCell(
-                    name=name, deployment="x", workload="w", load=f"{load}", planned=2, runs=folders, simulated=None
-                )
-            )
+            cells.append(StudyCell(name=name, workload="w", load=f"{load}", planned=2, runs=folders))
     study = StudyPart(name="s", missing=[], differences=[], cells=cells, file="", shared=[], apart=[])
     made = build(read_runs([tmp_path])[0], study=study)
     assert made.answer is not None

@@ -625,7 +625,7 @@ def test_what_was_promised_is_in_every_format(tmp_path: Path) -> None:
     assert column(table, "goodput/s") == ["9.00", "8.84", "9.00"]
     assert "SLO: ttft < 500 ms, tpot_p99 < 30.0 ms." in table.notes
     report = built(tmp_path)
-    assert "<td class=r>MISSED<small>98.2 %</small><small>8.84</small></td>" in page(report)
+    assert "<td class=r>MISSED<small>98.2%</small><small>8.84</small></td>" in page(report)
     assert "| MISSED | 98.2% | 8.84 |" in markdown(report)
     assert "---:|---:|---:|\n" in markdown(report).partition("All cells")[2]
     rows = list(csv.DictReader(io.StringIO(sheet(report))))
