@@ -9,7 +9,7 @@ simulated  series of so many runs, drawn without replacement and in random order
 measured   `loadstone bench` against `loadstone serve-sim` with fixed times, kept in FOLDER: a pool of runs, and one
            with tokens that take 10 % longer. Series are drawn as above. Then the gate, two runs against two: pairs of
            the first pool, and pairs of both, each `compare --fail-on 'tpot_p50>+3%'`. No run is in two pairs.
-llama      the same gate on llama.cpp with the small random model, four runs against four, in turn on one server. In
+llama      the same gate on llama.cpp with the small random model, three runs against three, in turn on one server. In
            every third run the server is stopped for 1 ms after every 10 ms. It goes on where --minutes ended it.
 
 An alarm is a series with any change point. The 95 % range is binomial (Clopper and Pearson).
@@ -139,7 +139,7 @@ def measure(folder: Path, itl_ms: float, runs: int) -> list[Path]:
 
 def gate_llama(folder: Path, pairs: int, until: float) -> None:
     """Measure A, A, B and again, one after another; judge A against A and A against B."""
-    order = [folder / f"{at:03d}-{'aba'[at % 3]}" for at in range(12 * pairs)]
+    order = [folder / f"{at:03d}-{'aba'[at % 3]}" for at in range(9 * pairs)]
     slower, over = threading.Event(), threading.Event()
 
     def hold(pid: int) -> None:
@@ -151,20 +151,23 @@ def gate_llama(folder: Path, pairs: int, until: float) -> None:
                 os.kill(pid, signal.SIGCONT)
 
     with llama_cpp.launch(slots=4, context_tokens=512, log_path=folder / "server.log") as server:
-        thread = threading.Thread(target=hold, args=(server.pid,))
+        os.sched_setaffinity(0, {1})  # and so the client's workers; the server has the other processor
+        for task in Path(f"/proc/{server.pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), {0})
+        thread = threading.Thread(target=hold, args=(server.pid,), daemon=True)
         thread.start()
         for out in order:
             if time.monotonic() > until:
                 break
             if not list(out.glob("*/records.parquet")):
                 (slower.set if out.name.endswith("b") else slower.clear)()
-                bench(server.url, concurrency=[4], requests=[48], input="64", output="256", out=out)
+                bench(server.url, concurrency=[4], requests=[20], input="64", output="64", out=out)
         over.set()
         thread.join()
     runs = [next(iter(out.glob("*/records.parquet"))).parent for out in order if list(out.glob("*/records.parquet"))]
-    sets = [runs[at : at + 12] for at in range(0, len(runs) - 11, 12)]
-    gate("llama.cpp, A/A", [(each[0::3], each[2::3]) for each in sets], "four")
-    gate("llama.cpp, −10 %", [(each[0::3], each[1::3]) for each in sets], "four")
+    sets = [runs[at : at + 9] for at in range(0, len(runs) - 8, 9)]
+    gate("llama.cpp, A/A", [(each[0::3], each[2::3]) for each in sets], "three")
+    gate("llama.cpp, −10 %", [(each[0::3], each[1::3]) for each in sets], "three")
 
 
 def gate(name: str, pairs: Sequence[tuple[Sequence[Path], Sequence[Path]]], runs: str = "two") -> None:
