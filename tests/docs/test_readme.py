@@ -7,12 +7,13 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from loadstone.measure.engines.process import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
@@ -32,12 +33,6 @@ STUBS = {
     # What it would install is what runs here.
     "pip": '[ "$*" = "install -e ." ] && [ -f pyproject.toml ]',
 }
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_the_blocks_of_the_tutorial_run_in_order(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -98,33 +99,16 @@ def rows_of(sql: str, runs: Path) -> QueryResult:
     for folder in folders:
         if altered := run_folder.find_changed(folder, _read(folder / "run.json", _Run).marks):
             raise InputError(f"{folder / altered[0]}: was changed after it was written; move the run away")
-    with duckdb.connect() as connection:
+    with duckdb.connect() as connection, ThreadPoolExecutor(1) as worker:
+        # In a thread: where DuckDB waits for threads of its own, it hears no signal.
+        result = worker.submit(_run_query, sql, folders, connection)
         try:
-            connection.execute("set timezone = 'UTC'")
-            connection.execute("set temp_directory = ''")
-            half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-            connection.execute(f"set memory_limit = '{min(_MEMORY_BYTES, half)}B'")
-            for name, (file, select) in _TABLES.items():
-                files = [folder / file for folder in folders if (folder / file).exists()]
-                if files:
-                    with tempfile.TemporaryDirectory() as scratch:
-                        joined = Path(scratch) / file
-                        _write_lines(joined, _runs(files) if name == "runs" else _cells(files))
-                        connection.execute(f"create table {name} as {select} {_READ}", [str(joined), 2 * _MOST_BYTES])
-            for name in _OF_PARQUET:
-                files = [path for folder in folders if (path := folder / f"{name}.parquet").exists()]
-                if files:
-                    connection.register(f"_{name}", _dataset(files))
-                    connection.execute(f"create view {name} as {_select(name, connection)}")
-            connection.execute("set enable_external_access = false")
-            connection.execute("set lock_configuration = true")
-            _check(sql, connection)
-            cursor = connection.execute(sql)
-            return QueryResult([column[0] for column in cursor.description or ()], _bounded(cursor))
-        except RuntimeError as error:
-            if "interrupted" not in str(error):
-                raise
-            raise KeyboardInterrupt from error  # a signal's, of which DuckDB has made another error
+            return result.result()
+        except KeyboardInterrupt:
+            while not result.done():
+                connection.interrupt()  # once may be too early
+                wait([result], timeout=0.05)
+            raise
         except duckdb.Error as error:
             if "'pytz'" in str(error):
                 raise InputError(
@@ -135,6 +119,30 @@ def rows_of(sql: str, runs: Path) -> QueryResult:
             # DuckDB repeats the line and points at the place below it; what it says before is enough.
             message = " ".join(_WHERE.sub("", " ".join(str(error).split())).split())
             raise InputError(f'query: {message}; loadstone query "describe cells" lists columns') from error
+
+
+def _run_query(sql: str, folders: Sequence[Path], connection: duckdb.DuckDBPyConnection) -> QueryResult:
+    connection.execute("set timezone = 'UTC'")
+    connection.execute("set temp_directory = ''")
+    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    connection.execute(f"set memory_limit = '{min(_MEMORY_BYTES, half)}B'")
+    for name, (file, select) in _TABLES.items():
+        files = [folder / file for folder in folders if (folder / file).exists()]
+        if files:
+            with tempfile.TemporaryDirectory() as scratch:
+                joined = Path(scratch) / file
+                _write_lines(joined, _runs(files) if name == "runs" else _cells(files))
+                connection.execute(f"create table {name} as {select} {_READ}", [str(joined), 2 * _MOST_BYTES])
+    for name in _OF_PARQUET:
+        files = [path for folder in folders if (path := folder / f"{name}.parquet").exists()]
+        if files:
+            connection.register(f"_{name}", _dataset(files))
+            connection.execute(f"create view {name} as {_select(name, connection)}")
+    connection.execute("set enable_external_access = false")
+    connection.execute("set lock_configuration = true")
+    _check(sql, connection)
+    cursor = connection.execute(sql)
+    return QueryResult([column[0] for column in cursor.description or ()], _bounded(cursor))
 
 
 def _bounded(cursor: duckdb.DuckDBPyConnection) -> list[tuple[object, ...]]:

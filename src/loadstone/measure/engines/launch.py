@@ -245,7 +245,10 @@ class Cause(NamedTuple):
 def cause_of(log: str, engine: str) -> Cause | None:
     """Return the first known cause in a log; None: none is known."""
     known = list(failures(engine))
-    lines = [_PREFIX.sub("", line) for line in log.splitlines()]
+    some = re.compile("|".join(each.pattern for each in known))  # one look at each line of a long log
+    lines = [
+        line for line in (_PREFIX.sub("", line) for line in dict.fromkeys(log.splitlines())) if some.search(line)
+    ]
     return _find_first(lines, [each for each in known if not each.vague]) or _find_first(lines, known)
 
 
