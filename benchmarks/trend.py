@@ -10,7 +10,7 @@ measured   `loadstone bench` against `loadstone serve-sim` with fixed times, kep
            with tokens that take 10 % longer. Series are drawn as above. Then the gate, two runs against two: pairs of
            the first pool, and pairs of both, each `compare --fail-on 'tpot_p50>+3%'`. No run is in two pairs.
 llama      the same gate on llama.cpp with the small random model, three runs against three, in turn on one server. In
-           every third run the server is stopped for 1 ms after every 10 ms. It goes on where --minutes ended it.
+           every third run the server is stopped for 1 ms after every 14 ms. It goes on where --minutes ended it.
 
 An alarm is a series with any change point. The 95 % range is binomial (Clopper and Pearson).
 """
@@ -145,7 +145,7 @@ def gate_llama(folder: Path, pairs: int, until: float) -> None:
     def hold(pid: int) -> None:
         while not over.is_set():
             if slower.wait(0.01):
-                time.sleep(0.01)
+                time.sleep(0.014)
                 os.kill(pid, signal.SIGSTOP)
                 time.sleep(0.001)
                 os.kill(pid, signal.SIGCONT)
