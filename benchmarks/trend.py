@@ -9,8 +9,9 @@ simulated  series of so many runs, drawn without replacement and in random order
 measured   `loadstone bench` against `loadstone serve-sim` with fixed times, kept in FOLDER: a pool of runs, and one
            with tokens that take 10 % longer. Series are drawn as above. Then the gate, two runs against two: pairs of
            the first pool, and pairs of both, each `compare --fail-on 'tpot_p50>+3%'`. No run is in two pairs.
-llama      the same gate on llama.cpp with the small random model, three runs against three, in turn on one server. In
-           every third run the server is stopped for 1 ms after every 14 ms. It goes on where --minutes ended it.
+llama      the same gate on llama.cpp with the small random model: 180 runs of a second, in turn on one server, which
+           is stopped for 1 ms after every 14 ms of every third. Pairs of 3, 6 and 12 runs a side are drawn from
+           them; two pairs may share runs. It goes on where --minutes ended it.
 
 An alarm is a series with any change point. The 95 % range is binomial (Clopper and Pearson).
 """
@@ -138,8 +139,8 @@ def measure(folder: Path, itl_ms: float, runs: int) -> list[Path]:
 
 
 def gate_llama(folder: Path, pairs: int, until: float) -> None:
-    """Measure A, A, B and again, one after another; judge A against A and A against B."""
-    order = [folder / f"{at:03d}-{'aba'[at % 3]}" for at in range(9 * pairs)]
+    """Measure A, B, A and again, one after another; judge A against A and A against B."""
+    order = [folder / f"{at:03d}-{'aba'[at % 3]}" for at in range(180)]
     slower, over = threading.Event(), threading.Event()
 
     def hold(pid: int) -> None:
@@ -164,13 +165,18 @@ def gate_llama(folder: Path, pairs: int, until: float) -> None:
                 bench(server.url, concurrency=[4], requests=[20], input="64", output="64", out=out)
         over.set()
         thread.join()
-    runs = [next(iter(out.glob("*/records.parquet"))).parent for out in order if list(out.glob("*/records.parquet"))]
-    sets = [runs[at : at + 9] for at in range(0, len(runs) - 8, 9)]
-    gate("llama.cpp, A/A", [(each[0::3], each[2::3]) for each in sets], "three")
-    gate("llama.cpp, −10 %", [(each[0::3], each[1::3]) for each in sets], "three")
+    kept: dict[str, list[Path]] = {"a": [], "b": []}
+    for path in sorted(folder.glob("*/*/records.parquet")):
+        kept[path.parts[-3][-1]].append(path.parent)
+    rng, a, b = np.random.default_rng(1), kept["a"], kept["b"]
+    for many in (3, 6, 12):
+        drawn = [([a[at] for at in rng.permutation(len(a))], [b[at] for at in rng.permutation(len(b))])
+                 for _ in range(pairs)]  # fmt: skip
+        gate("llama.cpp, A/A", [(left[:many], left[many : 2 * many]) for left, _ in drawn], many)
+        gate("llama.cpp, −10 %", [(left[:many], right[:many]) for left, right in drawn], many)
 
 
-def gate(name: str, pairs: Sequence[tuple[Sequence[Path], Sequence[Path]]], runs: str = "two") -> None:
+def gate(name: str, pairs: Sequence[tuple[Sequence[Path], Sequence[Path]]], runs: int = 2) -> None:
     failed, ratios = 0, []
     for a, b in pairs:
         document = compare(a, b, fail_on=["tpot_p50>+3%"])

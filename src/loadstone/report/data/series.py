@@ -152,6 +152,6 @@ def workload_label(point: CellPoint) -> str:
 
 def lengths_label(point: CellPoint) -> str:
     """Name the lengths: `3,200 tokens in, 800 out`."""
-    if point.input_tokens is None:
-        return f"{point.output_tokens:,} tokens out" if point.output_tokens is not None else ""
-    return join(f"{point.input_tokens:,} tokens in", point.output_tokens and f"{point.output_tokens:,} out")
+    out = "out" if point.input_tokens is not None else "tokens out"
+    tokens = (point.input_tokens, "tokens in"), (point.output_tokens, out)
+    return ", ".join(f"{many:,} {name}" for many, name in tokens if many is not None)
