@@ -78,9 +78,9 @@
     const small = room < 420;
     // As many columns of a legend as its longest name leaves room for.
     const longest = Math.max(1, ...namesOf(spec).map((name) => name.length));
-    const columns = Math.max(1, Math.min(3, Math.floor(room / (longest * (small ? 6.5 : 7.5) + 36))));
+    const columns = Math.max(1, Math.min(3, Math.floor((room - 45) / (longest * (small ? 5.8 : 7.5) + 30))));
     each(spec, (part) => Object.values(part.encoding || {}).forEach((channel) => { if (channel.legend) channel.legend.columns = Math.min(columns, channel.legend.columns || 3); }));
-    spec.config.legend = { ...spec.config.legend, ...colours, columns, ...(small ? { labelFontSize: 12 } : {}) };
+    spec.config.legend = { ...spec.config.legend, ...colours, columns, ...(small ? { labelFontSize: 11 } : {}) };
     spec.config.header = { ...spec.config.header, ...colours };
     spec.config.text = { ...spec.config.text, color: ink };
     if (small) spec.config.axis = { ...spec.config.axis, labelFontSize: 12, titleFontSize: 12, labelLimit: 130 };
@@ -90,10 +90,14 @@
       const { x, y, text } = encoding || {};
       if (y && y.axis && y.axis.labelLimit > most) {
         y.axis.labelLimit = most;
-        if (small && !y.axis.labelExpr) y.axis.labelExpr = "split(datum.label, ' · ')";
+        const lines = Array.isArray(y.sort) ? y.sort.map((name) => name.split(" · ").length).sort() : [Infinity];
+        if (small && 11 * lines[lines.length - 1] * lines.length <= spec.height) {
+          const labelOffset = -5.5 * (lines[lines.length >> 1] - 1);  // the first line would stand at the row's middle
+          Object.assign(y.axis, { labelExpr: "split(datum.label, ' · ')", labelOverlap: false, labelFontSize: 11, labelLineHeight: 11, labelOffset });
+        }
       }
       if (small && text && text.field === "said") widen = 1.5;
-      if (small && spec.facet && x && x.title) x.title = x.title.replace(/ \(.*/, "");
+      if (small && x && x.title) x.title = spec.facet ? x.title.replace(/ \(.*/, "") : x.title.length > room / 7 ? x.title.split(/ (?=\()/) : x.title;
     });
     if (widen > 1) each(spec, ({ encoding }) => {
       const scale = encoding && encoding.x && encoding.x.scale;
