@@ -9,8 +9,9 @@ Assumed of sessions, from facts other than the sweeps' own turning points:
   - answers of 600 tokens (input over output tokens of InferenceX pull 2275, at prompts of 95,000 tokens), tools of
     8 s (inference-perf's example), exponential;
   - ATOM pull 890 states contexts of 100,000 tokens and 32 users; its host memory and disk are assumed: 200 GB, 2 TB.
-Sub-agents are not told apart: a session is one chain. The prefill-decode split of pull 2275 is simulated as its
-prefill node alone, whose KV cache has to hold the sessions.
+Sub-agents are not told apart: a session is one chain. With data parallelism pull 2268 has a router that hashes
+sessions to ranks (sglang-router's consistent_hashing), and a rank's cache is as large as `size` finds it: it has
+all of attention's weights, so that less is left than the 3.3 M tokens that the pull states of TP8.
 Throughput is that of all tokens, cached ones included, as AgentX counts it.
 """
 
@@ -52,11 +53,17 @@ SWEEPS = {
         "nvidia/GLM-5.2-NVFP4@8xb300/tp1,dp8,attention-dp,ep8,engine=sglang,max_total_tokens=3300000",
         (16, 32, 48, 64, 80, 96, 128, 192), 48, 64,
     ),
+    "2268-dp-hashed": Sweep(
+        "nvidia/GLM-5.2-NVFP4@8xb300/tp1,dp8,attention-dp,ep8,engine=sglang",
+        (32, 48, 64, 80, 96, 128), 48, 64, "hashed",
+    ),
     "2268-dp-prefix": Sweep(
         "nvidia/GLM-5.2-NVFP4@8xb300/tp1,dp8,attention-dp,ep8,engine=sglang,max_total_tokens=3300000",
         (32, 48, 64, 80, 96, 128, 192), 48, 64, "prefix",
     ),
-    "2275": Sweep("zai-org/GLM-5.2-FP8@8xh200/tp8,engine=sglang", (1, 2, 3, 4, 5, 6, 8), 3, 5),
+    "2275": Sweep(
+        "zai-org/GLM-5.2-FP8@prefill=8xh200/tp8+decode=16xh200/tp16,engine=sglang", (1, 2, 3, 4, 5, 6, 8), 3, 5
+    ),
 }  # fmt: skip
 TIERS = {
     "hbm": "",

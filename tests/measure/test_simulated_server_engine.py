@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+import loadstone
 from conftest import eventually
 from loadstone.catalogue import parse_deployment
 from loadstone.measure.simulated_server import TimingServer, start
@@ -223,6 +225,15 @@ def test_keys_of_an_answer_are_made_as_they_are_asked_for() -> None:
     assert keys[1:1] == Keys(asked, 0, 4)[:] == Keys(asked, 10, 0)[:9] == []
 
 
+def test_a_later_turn_finds_the_answer_of_the_turn_before(server: TimingServer) -> None:
+    history = [{"role": "user", "content": "asked " * 100}]
+    for cached in (0, 160):  # 107 + 60 tokens, less the last, in whole sixteens
+        body = {"messages": history, "max_tokens": 60}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=30).json()
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == cached
+        history += [answer["choices"][0]["message"], {"role": "user", "content": "more"}]
+
+
 def test_a_trees_single_tokens_are_all_found() -> None:
     with start(f"{DEPLOYMENT}/engine=sglang") as served:
         for cached in (0, 992):  # of 1,000: in whole sixteens
@@ -311,6 +322,38 @@ def test_fixed_times_are_served_too() -> None:
         assert done["usage"]["completion_tokens"] == 11
         process.terminate()
         assert process.wait(timeout=10) == 0
+
+
+def test_accepted_drafts_are_those_that_were_set_however_they_are_counted(tmp_path: Path) -> None:
+    deployment = "llama-3.1-8b@1xh100/num_speculative_tokens=3"
+    arguments = [sys.executable, "-m", "loadstone.commands", "serve-sim", deployment, "--acceptance", "0.6"]
+    with subprocess.Popen([*arguments, "--port", "0"], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        url = json.loads(process.stdout.readline())["url"]
+        document = loadstone.bench(
+            url, concurrency=[8], requests=[16], warmup=0, input="100", output="300", out=tmp_path
+        )  # fmt: skip
+        counted = metrics(TimingServer(url, process.pid))
+        meta = httpx.post(
+            f"{url}/generate", json={"text": "a b", "sampling_params": {"max_new_tokens": 40}}
+        ).json()["meta_info"]  # fmt: skip
+        process.terminate()
+    drafts = document["cells"][0]["drafts"]
+    assert (drafts["source"], drafts["by_request"]["n"]) == ("counters", 16)
+    # 3,500 guesses or more: three standard deviations are 0.025.
+    assert drafts["acceptance"] == pytest.approx(0.6, abs=0.025)
+    assert drafts["accepted_length"] == pytest.approx(1 + 0.6 + 0.6**2 + 0.6**3, abs=0.06)
+    assert drafts["by_position"] == pytest.approx([0.6, 0.6**2, 0.6**3], abs=0.04)
+    assert drafts["by_request"]["p50"] == pytest.approx(drafts["accepted_length"], abs=0.1)
+    names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")
+    assert [counted[f"vllm:spec_decode_{name}_total"] for name in names] == [
+        drafts[name] for name in ("steps", "drafted", "accepted")
+    ]
+    steps, accepted, histogram = (
+        meta[f"spec_{name}"] for name in ("verify_ct", "num_correct_drafts", "correct_drafts_histogram")
+    )
+    assert (sum(histogram), meta["spec_num_proposed_drafts"]) == (steps, 3 * steps)
+    assert 40 <= 1 + steps + accepted <= 43  # the last step may give more than is asked for
 
 
 def test_requests_go_round_where_the_engines_router_has_them_go() -> None:

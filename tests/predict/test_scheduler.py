@@ -546,12 +546,12 @@ def test_without_room_the_prefix_is_forgotten() -> None:
 def test_speculation_gives_what_its_acceptance_promises() -> None:
     speculative = Speculative(3, 0.7)
     steps = gains(speculative, 0, 0, 0, 200_000)
-    assert steps[-1] == 200_000
+    assert steps[-2] < 200_000 <= steps[-1]
     assert 200_000 / len(steps) == pytest.approx(speculative.tokens_per_step, rel=0.01)
     assert speculative.tokens_per_step == pytest.approx((1 - 0.7**4) / (1 - 0.7))
     assert steps == gains(speculative, 0, 0, 0, 200_000)
     assert steps != gains(speculative, 0, 1, 0, 200_000)
-    assert gains(Speculative(4, 1.0), 0, 0, 0, 12) == [5, 10, 12]
+    assert gains(Speculative(4, 1.0), 0, 0, 0, 12) == [5, 10, 15]
     assert gains(Speculative(4, 0.0), 0, 0, 0, 3) == [1, 2, 3]
 
 

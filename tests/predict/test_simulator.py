@@ -549,6 +549,20 @@ def test_replicas_share_the_load(in_step: bool) -> None:
         assert not np.isnan(run.end_s).any()
 
 
+@pytest.mark.parametrize("in_step", [False, True])
+def test_a_hash_keeps_sessions_where_they_began_however_full_it_is_there(in_step: bool) -> None:
+    asked = plan(turns="3", concurrency=[24], requests=[288], input="40", output="8")
+    policy = msgspec.structs.replace(POLICY, route="hashed")
+    run = run_cell(asked, 0, Fleet(policy, SLOPED, replicas=4, in_step=in_step))
+    replicas = np.array(run.journal.replica).reshape(-1, 3)
+    assert (replicas == replicas[:, :1]).all()
+    counts = np.bincount(replicas[:, 0], minlength=4)
+    assert counts.min() > 10
+    assert counts.max() - counts.min() > 3
+    alone = run_cell(asked, 0, Fleet(policy, SLOPED))
+    assert sum(run.cached_tokens) == sum(alone.cached_tokens) > 0
+
+
 def test_requests_one_after_another_go_to_ranks_in_turn() -> None:
     run = run_cell(plan(concurrency=[1], requests=[8]), 0, Fleet(POLICY, SLOPED, replicas=4, in_step=True))
     assert sorted(run.journal.replica) == [0, 0, 1, 1, 2, 2, 3, 3]

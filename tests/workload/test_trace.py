@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from conftest import Write, lines
 from loadstone.core.errors import InputError
-from loadstone.workload.trace import Trace, promised_tokens, read
+from loadstone.core.plan import Blocks
+from loadstone.workload.block_tree import BlockTree
+from loadstone.workload.trace import Trace, read
 
 PUBLIC = Path(__file__).resolve().parents[3] / "shared/data/traces"
 
@@ -47,7 +49,9 @@ def blocks(trace: Trace) -> list[list[int]]:
 
 
 def promised(trace: Trace) -> list[int]:
-    return promised_tokens(trace.block_offsets, trace.block_ids, trace.block_tokens, trace.input_tokens).tolist()
+    blocks = Blocks(trace.block_tokens, trace.block_offsets, trace.block_ids)
+    known = np.array(BlockTree(blocks, range(len(trace.line))).known)
+    return np.minimum(known * blocks.tokens, trace.input_tokens).tolist()
 
 
 # --- formats ------------------------------------------------------------------------------------------------------
@@ -415,9 +419,8 @@ def test_scaled_inputs_always_fill_their_blocks(lengths: list[int], factor: floa
 def promised_of(ids: list[list[int]], block_tokens: int, lengths: list[int]) -> list[int]:
     offsets = np.concatenate(([0], np.cumsum([len(own) for own in ids]))).astype(np.int64)
     flat = np.array([id for own in ids for id in own], np.int32)
-    result = promised_tokens(offsets, flat, block_tokens, np.array(lengths, np.int32))
-    assert result.dtype == np.int32
-    return result.tolist()
+    known = BlockTree(Blocks(block_tokens, offsets, flat), range(len(ids))).known
+    return np.minimum(np.array(known) * block_tokens, lengths).tolist()
 
 
 def test_promised_are_leading_blocks_that_one_earlier_request_had() -> None:

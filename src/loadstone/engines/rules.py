@@ -34,7 +34,7 @@ from loadstone.engines.sharding.limits import (
 from loadstone.engines.sharding.rank import Rank
 
 Order = Literal["mixed", "prefill-first", "static"]
-Route = Literal["least-busy", "round-robin", "prefix"]
+Route = Literal["least-busy", "round-robin", "prefix", "hashed"]
 Load = Literal["async", "overlap", "blocking"]
 Write = Literal["through", "evicted"]
 

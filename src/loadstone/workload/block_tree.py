@@ -1,4 +1,4 @@
-"""The prompts of sessions' calls as a tree, by which prompts are found that begin alike."""
+"""Prompts made of blocks as a tree, by which prompts are found that begin alike."""
 
 from __future__ import annotations
 
@@ -7,37 +7,34 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.core.plan import Plan
+from loadstone.core.plan import Blocks
 
 
 class BlockTree:
-    """The blocks of a cell's calls. A node is a run of them: all prompts that go on with its first block have it, as
+    """The blocks of some requests. A node is a run of them: all prompts that go on with its first block have it, as
     far as they come, and nothing in it parts them.
 
-    Copies of a session have words of their own, so that each has a tree. It costs as much as the blocks that calls
-    add to those before them: what they keep of these is not walked over again.
+    `copies` of a session, by row, have words of their own, so that each has a tree. It costs as much as the blocks
+    that calls add to those before them: what they keep of these is not walked over again.
     """
 
-    def __init__(self, plan: Plan, cell: int) -> None:
-        rows, blocks, graph = plan.rows(cell), plan.blocks, plan.graph
+    def __init__(self, blocks: Blocks, rows: range, copies: NDArray[np.int32] | None = None) -> None:
         self.known: list[int] = []
-        """By call: how many blocks its prompt begins with that a call before it has too, in the plan's order."""
+        """By request: how many blocks its prompt begins with that one before it has too, in the plan's order."""
         self._ends: list[tuple[_Node, int]] = []
-        if blocks is None or graph is None:
-            return
         roots: dict[int, _Node] = {}
         self._count = 0
         for place, row in enumerate(rows):
             kept = int(blocks.kept[row]) if blocks.kept is not None else 0
             back = int(blocks.back[row]) if kept and blocks.back is not None else 0
-            root = roots.setdefault(int(graph.copy[row]), _Node(None, 0, blocks.ids[:0]))
+            root = roots.setdefault(0 if copies is None else int(copies[row]), _Node(None, 0, blocks.ids[:0]))
             node = self._ends[place - back][0] if back else root
             node, known = self._insert(node.up_to(kept), kept, blocks.own(row))
             self.known.append(known)
             self._ends.append((node, kept + len(blocks.own(row))))
 
     def path(self, place: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the nodes of a call's prompt from the root: a number, from which block on, to before which."""
+        """Yield the nodes of a prompt from the root: a number, from which block on, to before which."""
         at, end = self._ends[place]
         node: _Node | None = at.up_to(end)
         nodes = []

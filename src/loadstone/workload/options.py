@@ -416,9 +416,10 @@ class SimulatorOptions(Flags):
     acceptance: float | None = flag(
         SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"
     )
-    route: Literal["round-robin", "least-busy", "prefix"] | None = flag(
+    route: Literal["round-robin", "least-busy", "prefix", "hashed"] | None = flag(
         SIMULATOR,
-        "how replicas get requests; prefix: who has most of the prompt [default: as the engine does]",
+        "how replicas get requests; prefix: who has most of the prompt; hashed: each session at random, and then "
+        "always there [default: as the engine does]",
     )
     draws: int | None = flag(
         SIMULATOR,

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks, Load, Plan
-from loadstone.workload import trace
 from loadstone.workload.agents import AgentTrace, Call
 from loadstone.workload.arrivals import arrivals, default_requests, default_warmup, duration_s, mean, profile_arrivals
 from loadstone.workload.block_tree import BlockTree
@@ -127,35 +126,23 @@ def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
     """Count the tokens at the start of each of a cell's prompts that its plan shares with earlier ones on purpose.
 
     A group's prefix, or the leading blocks that any earlier request of the cell had too: what a prefix cache without
-    bounds could give. Later turns of a session share all that was said, which only the answers tell: −1.
+    bounds could give. Later turns of a session share all that was said, which only the answers tell: −1; of sessions
+    of calls 0 where the answers are live.
     """
-    rows = plan.rows(cell)
-    shared = plan.prefix_tokens[rows.start : rows.stop].copy()
-    if plan.graph is not None:
-        return _promised_to_calls(plan, cell)
-    if plan.blocks is not None:
-        lengths = plan.input_tokens[rows.start : rows.stop]
-        blocks = plan.blocks.take(np.arange(rows.start, rows.stop))
-        shared = trace.promised_tokens(blocks.offsets, blocks.ids, blocks.tokens, lengths)
-    return np.where(plan.turn[rows.start : rows.stop] > 0, -1, shared).astype(np.int32)
-
-
-def _promised_to_calls(plan: Plan, cell: int) -> NDArray[np.int32]:
-    """Count the tokens that each call's prompt shares with an earlier one of its session, or of any other with the
-    same words, in the plan's order; of live sessions, where answers decide, 0.
-    """
-    rows, blocks = plan.rows(cell), plan.blocks
-    shared = np.zeros(len(rows), np.int64)
-    if blocks is None or plan.graph is None:
-        return shared.astype(np.int32)
-    known = BlockTree(plan, cell).known
+    rows, blocks, graph = plan.rows(cell), plan.blocks, plan.graph
+    here = slice(rows.start, rows.stop)
+    if blocks is None:
+        return np.where(plan.turn[here] > 0, -1, plan.prefix_tokens[here]).astype(np.int32)
+    known = BlockTree(blocks, rows, None if graph is None else graph.copy).known
+    shared = np.array(known, np.int64) * blocks.tokens
     if blocks.tokens:
-        shared = np.minimum(np.array(known) * blocks.tokens, plan.input_tokens[rows.start : rows.stop])
+        shared = np.minimum(shared, plan.input_tokens[here])
     else:
         texts = np.array([text_tokens(text) for text in plan.prompts])
         for place, row in enumerate(rows):
             shared[place] = texts[blocks.take_row(row)[: known[place]]].sum()
-    return (0 if plan.graph.live else 1) * shared.astype(np.int32)
+    live = graph is not None and graph.live
+    return (0 if live else 1) * shared.astype(np.int32)
 
 
 def _sort_by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray[np.int32], list[str]]:

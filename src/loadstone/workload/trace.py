@@ -24,7 +24,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -225,26 +224,6 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
             block_ids=self.block_ids[np.repeat(keep, blocks)],
             prompts=self.prompts and [self.prompts[i] for i in np.flatnonzero(keep)],
         )
-
-
-def promised_tokens(offsets: Longs, ids: Ints, block_tokens: int, input_tokens: Ints) -> Ints:
-    """Count for each request the tokens at its prompt's start that an earlier one had too: hits of an endless cache.
-
-    Leading blocks in common with any one earlier request × block_tokens, at most input_tokens. i4 [n].
-    offsets, ids, block_tokens, input_tokens: as a Trace has them.
-    """
-    blocks, bounds = ids.tolist(), offsets.tolist()
-    # A tree of what was asked: (node, block) to node. A block alone will not do: what stands before it counts.
-    tree: dict[tuple[int, int], int] = {}
-    shared = np.zeros(len(bounds) - 1, np.int64)
-    for i, (begin, end) in enumerate(pairwise(bounds)):
-        node = 0
-        before = len(tree)
-        for block in blocks[begin:end]:
-            node = tree.setdefault((node, block), len(tree) + 1)
-        # Past the first new node all are new.
-        shared[i] = end - begin - (len(tree) - before)
-    return np.minimum(shared * block_tokens, input_tokens).astype(np.int32)
 
 
 def read(path: Path, *, skip_bad: bool = False) -> Trace:

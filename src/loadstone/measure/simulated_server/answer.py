@@ -56,8 +56,14 @@ _CHANNELS = {
 _TAILS = {shape: [word + shape.chunk_after + b"]}\n\n\r\n" for word in WORDS] for shape in (_COMPLETION, _CHAT)}
 
 
+def count_drafts(accepted: list[int]) -> tuple[int, int, int]:
+    """Count steps, guesses and those accepted, where so many steps accepted exactly 0, 1, … of them."""
+    steps = sum(accepted)
+    return steps, steps * (len(accepted) - 1), sum(number * times for number, times in enumerate(accepted))
+
+
 class CompletionAnswer:
-    """One generation: the bytes of its parts."""
+    """One generation: the bytes of its parts. `accepted`: how many steps accepted exactly 0, 1, … guesses."""
 
     def __init__(
         self, body: Body, settings: Settings, lengths: tuple[int, int], *, chat: bool, name: bytes, truth: bool
@@ -67,6 +73,7 @@ class CompletionAnswer:
         """
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
+        self.accepted: list[int] = []
         self.is_stream = bool(body.stream)
         self._usage = read_usage(body) if settings.usage == "asked" else settings.usage
         self._settings, self._truth = settings, truth
@@ -139,11 +146,23 @@ class CompletionAnswer:
 
     def _final_usage(self) -> bytes:
         details = b',"completion_tokens_details":{"reasoning_tokens":%d}' % self._thinking if self._thinking else b""
-        return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":%d}%b}' % (
+        return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":%d}%b}%b' % (
             self._counts(self.output_tokens),
             self.cached_tokens,
             details,
+            self._drafts(),
         )
+
+    def _drafts(self) -> bytes:
+        steps, drafted, accepted = count_drafts(self.accepted)
+        if not steps:
+            return b""
+        told = {
+            "mean_acceptance_length": 1 + accepted / steps, "draft_acceptance_rate": accepted / drafted,
+            "acceptance_histogram": self.accepted, "num_spec_steps": steps, "num_accepted_draft_tokens": accepted,
+            "num_draft_tokens": drafted, "num_spec_tokens": len(self.accepted) - 1,
+        }  # fmt: skip
+        return b',"metrics":%b' % msgspec.json.encode({"speculative_decoding": told})
 
 
 def event(payload: bytes, truth: bool) -> bytes:
@@ -162,6 +181,7 @@ class GenerateAnswer:
     def __init__(self, body: Body, settings: Settings, lengths: tuple[int, int], *, name: bytes, truth: bool) -> None:
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
+        self.accepted: list[int] = []
         self.is_stream = bool(body.stream)
         self._settings, self._truth = settings, truth
         self._id = msgspec.json.encode(name.decode("latin-1"))
@@ -189,6 +209,17 @@ class GenerateAnswer:
             self._text += WORDS[index % len(WORDS)]
             self._ids += b"%d," % (index % len(WORDS))
         reason = b"null" if end < self.output_tokens else b'{"type":"length","length":%d}' % self.output_tokens
-        meta = b'{"id":%b,"finish_reason":%b,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":%d}'
-        about = meta % (self._id, reason, self.input_tokens, end, self.cached_tokens)
+        meta = b'{"id":%b,"finish_reason":%b,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":%d%b}'
+        about = meta % (self._id, reason, self.input_tokens, end, self.cached_tokens, self._drafts(end))
         return b'{"text":"%b","output_ids":[%b],"meta_info":%b}' % (bytes(self._text), bytes(self._ids[:-1]), about)
+
+    def _drafts(self, end: int) -> bytes:
+        steps, drafted, accepted = count_drafts(self.accepted)
+        if not steps:
+            return b""
+        told = {
+            "spec_verify_ct": steps, "spec_accept_rate": accepted / drafted, "spec_accept_length": end / steps,
+            "spec_num_correct_drafts": accepted, "spec_num_proposed_drafts": drafted,
+            "spec_correct_drafts_histogram": self.accepted,
+        }  # fmt: skip
+        return b"," + msgspec.json.encode(told)[1:-1]

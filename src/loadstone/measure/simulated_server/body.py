@@ -12,7 +12,9 @@ COMPLETIONS, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/gener
 _DEFAULT_TOKENS = {COMPLETIONS: 16, GENERATE: 128}
 """The default length of an answer: the OpenAI API's, kept by vLLM, and SGLang's; a conversation's goes on to the end.
 """
-_CHAT_TOKENS, _MESSAGE_TOKENS = 3, 4  # what the pretended chat template adds: in all, and per message
+_ROLE_TOKENS, _END = 3, "<end>"
+"""What the pretended chat template puts before a message, the answer's own too, and behind it: so that a later turn
+goes on with the tokens of this one and its answer."""
 
 
 class RefusalError(Exception):
@@ -105,7 +107,8 @@ def read_content(body: Body, path: str) -> list[Any]:
     """Return the prompt's tokens at this endpoint, for what they have in common with other prompts'. Raises
     RefusalError.
 
-    Of a conversation, texts with roles; parts of a message that are no text count nothing.
+    Of a conversation, texts with roles, and what an answer begins with; parts of a message that are no text count
+    nothing.
     """
     if path == GENERATE:
         return split_prompt(body.text if body.input_ids is None else body.input_ids)
@@ -117,17 +120,17 @@ def read_content(body: Body, path: str) -> list[Any]:
     for message in body.messages:
         content = message.content or ""
         texts = [content] if isinstance(content, str) else [part.text or "" for part in content]
-        tokens += [message.role] * _MESSAGE_TOKENS
+        tokens += [f"<{message.role}>"] * _ROLE_TOKENS
         for text in texts:
             tokens += text.split()
-    return tokens
+        tokens.append(_END)
+    return tokens + ["<assistant>"] * _ROLE_TOKENS
 
 
-def count_tokens(body: Body, path: str, content_tokens: int, max_model_len: int) -> tuple[int, int]:
-    """Count input and output tokens of a request whose content has so many. Raises RefusalError if they are more than
+def count_tokens(body: Body, path: str, input_tokens: int, max_model_len: int) -> tuple[int, int]:
+    """Count input and output tokens of a request whose prompt has so many. Raises RefusalError if they are more than
     `max_model_len` together.
     """
-    input_tokens = content_tokens + (_CHAT_TOKENS if path == CHAT else 0)
     room = max_model_len - input_tokens
     if path == GENERATE:
         output_tokens = (body.sampling_params or _SamplingParams()).max_new_tokens

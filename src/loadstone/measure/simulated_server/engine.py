@@ -17,7 +17,7 @@ from dataclasses import replace
 from loadstone.core.errors import InputError
 from loadstone.measure.client.clock import Pacer
 from loadstone.measure.simulated_server.stream import AnswerWriter
-from loadstone.predict.scheduler import Sequence
+from loadstone.predict.scheduler import Scheduler, Sequence
 from loadstone.predict.scheduler.blocks import SingleBlocks
 from loadstone.predict.simulator.engine import NEVER, Replica
 from loadstone.predict.simulator.fleet import Fleet, sharing
@@ -34,6 +34,7 @@ class RealTimeEngine:
     """Takes streams with `submit`, and has them write as the deployment would.
 
     `block_tokens`: of the prefix cache, for the streams' keys; 0: there is none. `pools`: both, where there are two.
+    `accepted`: by engine, how many steps accepted exactly 0, 1, … guesses; none where nothing is guessed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet) -> None:
@@ -45,6 +46,8 @@ class RealTimeEngine:
         self._model = model
         self.kv_tokens, self._longest_tokens = policy.kv_tokens, policy.longest_tokens
         self._route = policy.route
+        guesses = 0 if policy.speculative is None else policy.speculative.draft_tokens
+        self.accepted = [[0] * (guesses + 1) for _ in range(fleet.replicas if guesses else 0)]
         self.pools: Pools | None = None
         self._replicas: list[Replica]
         self._units: list[Unit]
@@ -54,6 +57,7 @@ class RealTimeEngine:
         else:
             self._replicas, engines = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
             self._units = [*engines]
+        self._engines = {each.scheduler: number // policy.pipeline for number, each in enumerate(self._replicas)}
         self._serial = itertools.count()
         self._turn = 0
         self._arrivals: list[tuple[float, int, AnswerWriter]] = []
@@ -74,6 +78,8 @@ class RealTimeEngine:
             self.pools.check(stream.input_tokens, stream.output_tokens)
         due_s = arrival_ns * 1e-9 + self._model.request_s + self._model.request_token_s * stream.input_tokens
         stream.serial = next(self._serial)
+        if self.accepted:
+            stream.answer.accepted = [0 for _ in self.accepted[0]]
         self._streams[stream.serial] = stream
         heapq.heappush(self._arrivals, (due_s, stream.serial, stream))
         if self._arrivals[0][2] is stream:
@@ -140,6 +146,8 @@ class RealTimeEngine:
         ]
         at_s = unit.next_s
         unit.finish()
+        if self.accepted:
+            self._count_accepted(wrote)
         wrote += [(sequence, member.scheduler) for member in members for sequence in member.scheduler.begun]
         due = deque(
             (sequence.row, scheduler.written_by(sequence) if sequence.end_tick else sequence.emitted + 1)
@@ -167,6 +175,14 @@ class RealTimeEngine:
         if self.pools is not None and self.pools.shown:
             self._writes.append((at_s + self._model.stream_s, deque((each.row, 1) for each in self.pools.shown)))
             self.pools.shown.clear()
+
+    def _count_accepted(self, wrote: list[tuple[Sequence, Scheduler]]) -> None:
+        for sequence, scheduler in wrote:
+            accepted = scheduler.accepted_by(sequence)
+            if accepted is not None:
+                self.accepted[self._engines[scheduler]][accepted] += 1
+                if (stream := self._streams.get(sequence.row)) is not None:
+                    stream.answer.accepted[accepted] += 1
 
     def _write_due(self) -> None:
         """Some of the tokens that are due; the rest follow once the sockets have been read."""

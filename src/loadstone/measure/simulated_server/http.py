@@ -8,7 +8,7 @@ import os
 import time
 import zlib
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
-from loadstone.measure.simulated_server.answer import CompletionAnswer, GenerateAnswer
+from loadstone.measure.simulated_server.answer import CompletionAnswer, GenerateAnswer, count_drafts
 from loadstone.measure.simulated_server.body import (
     CHAT,
     COMPLETIONS,
@@ -98,7 +98,7 @@ class ServerCounters:
         def each(of: Callable[[State], float]) -> dict[str, float]:
             return {f'engine="{number}",model_name="{self._model}"': of(state) for number, state in enumerate(states)}
 
-        return [
+        families: list[tuple[str, str, dict[str, float]]] = [
             ("num_requests_running", "gauge", each(lambda state: state.running)),
             ("num_requests_waiting", "gauge", each(lambda state: state.waiting)),
             ("kv_cache_usage_perc", "gauge", each(lambda state: state.used_tokens / engine.kv_tokens)),
@@ -106,6 +106,17 @@ class ServerCounters:
             ("prefix_cache_queries_total", "counter", each(lambda state: state.cache_queries)),
             ("prefix_cache_hits_total", "counter", each(lambda state: state.cache_hits)),
         ]
+        drafts: dict[str, dict[str, float]] = defaultdict(dict)
+        for number, histogram in enumerate(engine.accepted):
+            labels = f'engine="{number}",model_name="{self._model}"'
+            steps, drafted, accepted = count_drafts(histogram)
+            drafts["num_drafts"][labels] = steps
+            drafts["num_draft_tokens"][labels] = drafted
+            drafts["num_accepted_tokens"][labels] = accepted
+            for place in range(len(histogram) - 1):
+                of_place = f'{labels},position="{place}"'
+                drafts["num_accepted_tokens_per_pos"][of_place] = sum(histogram[place + 1 :])
+        return families + [(f"spec_decode_{name}_total", "counter", samples) for name, samples in drafts.items()]
 
 
 class ServerState(NamedTuple):

@@ -60,9 +60,13 @@ class PrefixCache:
     def unused(self, segments: Iterable[Segment], blocks: int) -> int:
         """Count those of the first `blocks` that nobody uses now: taking them brings so many into use."""
         runs = self._runs
-        return sum(
-            max(0, size - (runs[key].used if key in runs else 0)) for key, size, _ in _pieces(segments, 0, blocks)
-        )
+        unused = 0
+        for key, size, _ in _pieces(segments, 0, blocks):
+            run = runs.get(key)
+            used = 0 if run is None else run.used
+            if size > used:
+                unused += size - used
+        return unused
 
     def take(self, segments: Iterable[Segment], held: int, blocks: int) -> int:
         """Use the blocks up to `blocks`, there or not, the first `held` of which it uses already; returns how many
@@ -123,11 +127,11 @@ class PrefixCache:
                 self._own[owner] = piece
             self.idle_blocks += own_blocks
         freed = 0
-        for key, size, _ in reversed(list(_pieces(segments, 0, held))):
+        for key, size, _ in reversed(_pieces(segments, 0, held)):
             run = runs[key]
             run.drop_user(size)
-            used = max(run.users, default=0)
-            if used < run.used:
+            if size == run.used and size not in run.users:
+                used = max(run.users, default=0)
                 piece = _Piece(run, key, used, run.used)
                 run.pieces.append(piece)
                 idle[piece] = None
@@ -188,12 +192,14 @@ class _Piece:
         self.run, self.key, self.start, self.end = run, key, start, end
 
 
-def _pieces(segments: Iterable[Segment], held: int, blocks: int) -> Iterator[tuple[Hashable, int, int]]:
-    """Yield, of segments with blocks from `held` to `blocks`, the key, its blocks up to there and up to `held`."""
+def _pieces(segments: Iterable[Segment], held: int, blocks: int) -> list[tuple[Hashable, int, int]]:
+    """List, of segments with blocks from `held` to `blocks`, the key, its blocks up to there and up to `held`."""
+    pieces: list[tuple[Hashable, int, int]] = []
     start = 0
     for key, end in segments:
         if start >= blocks:
-            return
+            break
         if end > held:
-            yield key, min(end, blocks) - start, max(0, held - start)
+            pieces.append((key, (end if end < blocks else blocks) - start, held - start if held > start else 0))
         start = end
+    return pieces

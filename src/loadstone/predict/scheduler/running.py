@@ -18,14 +18,15 @@ from loadstone.predict.scheduler.tiers import LowerTiers
 
 
 def gains(speculative: Speculative, seed: int, row: int, written: int, left: int) -> list[int]:
-    """Draw how many of `left` tokens are written after each step, for a request that has written some already."""
+    """Draw how many tokens are written after each step until `left` of them are, for a request that has written some
+    already. The last step may give more."""
     luck = np.random.default_rng([seed, row, written]).random((left, speculative.draft_tokens))
     # A guess counts where all before it did; each step writes one token besides.
     gained = 1 + np.cumprod(luck < speculative.acceptance, axis=1).sum(axis=1)
     after = np.cumsum(gained)
     steps = int(np.searchsorted(after, left)) + 1
-    capped: list[int] = np.minimum(after[:steps], left).tolist()
-    return capped
+    written_after: list[int] = after[:steps].tolist()
+    return written_after
 
 
 Chunk = tuple[Sequence, int, int]
@@ -80,8 +81,16 @@ class Running:
         left = max(0, sequence.end_tick - self.tick - steps)
         if sequence.gains is not None:
             done = len(sequence.gains) - left
-            return sequence.emitted + 1 + (sequence.gains[done - 1] if done else 0)
+            return min(sequence.output_tokens, sequence.emitted + 1 + (sequence.gains[done - 1] if done else 0))
         return sequence.output_tokens - left
+
+    def accepted_by(self, sequence: Sequence) -> int | None:
+        """Count the guesses that its last step accepted; None where it guessed nothing."""
+        gains = sequence.gains or ()
+        done = len(gains) - (sequence.end_tick - self.tick)
+        if done < (2 if sequence.emitted < 0 else 1):
+            return None
+        return gains[done - 1] - (gains[done - 2] if done > 1 else 0) - 1
 
     def _left(self) -> int:
         """Tokens that all that run have still to write."""
@@ -235,7 +244,7 @@ class Running:
         """Take the blocks of `new` more tokens of its prompt."""
         after = sequence.computed + new
         cache = self._cache
-        goes_on = sequence.fetched or sequence in self.running
+        goes_on = sequence in self.running or (self.tiers is not None and sequence.fetched)
         if cache is not None and not goes_on:
             cache.take_own(sequence)
         if cache is None or not sequence.shared_blocks:

@@ -297,10 +297,12 @@ class Scheduler(Running):
         if self._cache is not None:
             self._cache.shrink(self._free())  # the decodes of the step take their blocks first
         waiting, running, max_seqs = self.waiting, self.running, self._max_seqs
-        tiers, aside = self.tiers, []
+        tiers = self.tiers
+        aside: list[Sequence] = []
         while len(waiting) > self._unseen and budget > 0 and len(running) < max_seqs:
             sequence = waiting[0]
-            if self._cache is not None and not sequence.fetched and sequence.computed < sequence.target:
+            loaded = tiers is not None and sequence.fetched
+            if self._cache is not None and not loaded and sequence.computed < sequence.target:
                 self._look_up(sequence)
             if tiers is not None and tiers.asynchronous and self._waits_for_load(tiers, sequence):
                 aside.append(waiting.popleft())
@@ -330,7 +332,8 @@ class Scheduler(Running):
             budget -= new
             if sequence.computed < sequence.target:
                 self._prefilling.append(sequence)
-        waiting.extendleft(reversed(aside))
+        if aside:
+            waiting.extendleft(reversed(aside))
 
     def _go_on_with_prompts(self, budget: int) -> int:
         """Cut the next chunks of prompts under way; returns what is left of the budget."""
@@ -351,18 +354,14 @@ class Scheduler(Running):
         cache, tiers = self._cache, self.tiers
         assert cache is not None  # noqa: S101
         most = (sequence.target - 1) // self._block
-        hits = self._match(cache, sequence, most)
-        if tiers is not None and not tiers.asynchronous:
-            sequence.found = tiers.find(sequence, hits, most)
-            hits = sequence.found[-1]
-        sequence.computed = hits * self._block
-
-    def _match(self, cache: PrefixCache, sequence: Sequence, most: int) -> int:
         shared = min(most, sequence.shared_blocks)
         hits = cache.match(sequence.segments, shared) if shared else 0
         if sequence.preempted and hits == shared:
             hits = min(most, hits + cache.own_blocks_left(sequence))
-        return hits
+        if tiers is not None and not tiers.asynchronous:
+            sequence.found = tiers.find(sequence, hits, most)
+            hits = sequence.found[-1]
+        sequence.computed = hits * self._block
 
     def cached_blocks(self, sequence: Sequence) -> int:
         """Count the blocks of a request, from the first on, that the KV cache or a tier below it has."""
@@ -411,10 +410,12 @@ class Scheduler(Running):
         if not self._has_room(sequence):
             return False
         if self._tight:
-            if sequence.found and self.tiers is not None:
-                self.tiers.load_in_step(sequence.found)
+            tiers = self.tiers
+            if tiers is not None and sequence.found:
+                tiers.load_in_step(sequence.found)
             self._hold(sequence, new)
-            sequence.fetched = False
+            if tiers is not None:
+                sequence.fetched = False
             if self._shares and not sequence.preempted:
                 sequence.cached_tokens = sequence.computed
                 self.cache_queries += sequence.prompt_tokens
@@ -437,7 +438,7 @@ class Scheduler(Running):
         if self.policy.keep_free > 0:
             left = self._left() - steps * self.decodes
             wanted = sequence.most_blocks + self.blocks_for(left * self.policy.keep_free)
-        if sequence.fetched:
+        if self.tiers is not None and sequence.fetched:
             return wanted - self.blocks_for(sequence.computed)
         if self._cache is not None:
             hits = min(sequence.computed // self._block, sequence.shared_blocks)

@@ -13,6 +13,7 @@ class Sequence:
     row            the caller's name for it
     prompt_tokens  as sent, whatever a prefix cache may have of it
     output_tokens  that it will have written when it ends
+    session        the row of its session's first request, or its own
     segments       of the blocks, from the first on, that other requests may ask for as well: `shared_blocks` of them
 
     target         tokens to compute before it decodes: the prompt; after a preemption also what it had written
@@ -31,7 +32,7 @@ class Sequence:
     """
 
     # Defaults of the class: a million of these are made, and most fields are set only once it runs.
-    emitted = computed = end_tick = cached_tokens = most_blocks = preempted = held = shared_blocks = 0
+    emitted = computed = end_tick = cached_tokens = most_blocks = preempted = held = shared_blocks = session = 0
     base: float = 0
     growth: float = 1
     fetched = False

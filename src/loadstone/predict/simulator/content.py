@@ -50,6 +50,7 @@ class Contents:
         self._block = block_tokens
         self._paths: dict[Hashable, int] = {}
         self._tree: BlockTree | None = None
+        self._known: dict[tuple[tuple[Hashable, int], ...], list[Segment]] = {}
         self._said: dict[int, _Path] = {}  # by a session's last turn so far
 
     def segments(self, index: int) -> list[Segment]:
@@ -57,10 +58,13 @@ class Contents:
         requests = self._requests
         row = requests.row(index)
         turn = requests.turn[row]
-        if self._plan.graph is not None:
+        if self._plan.blocks is not None or self._plan.graph is not None:
             return self._walk(_Path(), self._call(index, row)).segments
         if turn < 0:
-            return self._walk(_Path(), self._alone(index)).segments
+            parts = tuple(self._alone(index))
+            if (known := self._known.get(parts)) is None:
+                known = self._known[parts] = self._walk(_Path(), iter(parts)).segments
+            return known
         follows = requests.turn_follows(index)
         said = self._said.pop(index - 1, None)
         first = index if said is not None else index - turn
@@ -106,28 +110,21 @@ class Contents:
         requests, plan = self._requests, self._plan
         row = requests.row(index)
         at = self._start + row
-        tokens = requests.input_tokens[row]
         if plan.prefix_tokens[at]:
             yield ("prefix", int(plan.prefix_group[at])), int(plan.prefix_tokens[at])
-        if plan.blocks is not None:
-            for block in plan.blocks.take_row(at).tolist():
-                if tokens <= 0:
-                    return
-                yield ("block", block), min(tokens, plan.blocks.tokens)
-                tokens -= plan.blocks.tokens
-        elif plan.prompt[at] >= 0:
-            yield ("text", int(plan.prompt[at])), tokens
+        if plan.prompt[at] >= 0:
+            yield ("text", int(plan.prompt[at])), requests.input_tokens[row]
 
     def _call(self, index: int, row: int) -> Iterator[tuple[Hashable, int]]:
-        """List (name, tokens) of a call that brings its whole prompt: blocks, or messages and answers."""
-        requests, plan = self._requests, self._plan
+        """List (name, tokens) of a request that brings its whole prompt: blocks, or messages and answers."""
+        requests, plan, graph = self._requests, self._plan, self._plan.graph
         left, blocks = requests.input_tokens[row], plan.blocks
-        if blocks is None or plan.graph is None:
+        if blocks is None:
             return
-        at, copy = self._start + row, plan.copy(self._cell, index)
-        if blocks.tokens and not plan.graph.live:
+        at, copy, live = self._start + row, plan.copy(self._cell, index), graph is not None and graph.live
+        if blocks.tokens and not live:
             if self._tree is None:
-                self._tree = BlockTree(plan, self._cell)
+                self._tree = BlockTree(blocks, plan.rows(self._cell), None if graph is None else graph.copy)
             parts: Iterator[tuple[Hashable, int]] = (
                 (node, (end - begin) * blocks.tokens) for node, begin, end in self._tree.path(row)
             )
@@ -138,7 +135,7 @@ class Contents:
                 return
             yield (copy, name), min(left, tokens)
             left -= tokens
-        if plan.graph.live:
+        if live:
             yield (copy, ("answered", index)), requests.output_tokens[row]
 
     def _messages(self, index: int, at: int, blocks: Blocks) -> Iterator[tuple[Hashable, int]]:

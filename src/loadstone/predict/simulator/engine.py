@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
 
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler, Sequence
@@ -297,11 +298,14 @@ def until_load(replicas: list[Replica], now_s: float, plan: tuple[float, float, 
 def choose_replica(
     loads: list[int], turn: int, how: Route, sequence: Sequence | None = None, of: list[Replica] | None = None
 ) -> int:
-    """Choose which of those with these loads takes the `turn`-th request: the next in turn, the least busy, or who
-    `of` the replicas has most of the prompt in its caches."""
+    """Choose which of those with these loads takes the `turn`-th request: the next in turn, the least busy, who `of`
+    the replicas has most of the prompt in its caches, or whom a hash gives its session, as the ring of a router that
+    hashes consistently does."""
     count = len(loads)
     if how == "prefix" and sequence is not None and of is not None:
         return choose_by_prefix([each.scheduler.cached_blocks(sequence) for each in of], loads, turn)
+    if how == "hashed" and sequence is not None:
+        return crc32(b"%d" % sequence.session) % count
     if how == "round-robin":
         return turn % count
     return min(range(count), key=lambda at: (loads[at], (at - turn) % count))

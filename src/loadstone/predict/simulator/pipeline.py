@@ -116,7 +116,8 @@ Unit = Replica | LockstepGroup | Pipeline
 
 def route(units: list[Unit], turn: int, how: Route, sequence: Sequence) -> Unit:
     """Choose who takes the `turn`-th request."""
-    return units[choose_replica([unit.load for unit in units], turn, how, sequence, [*map(first_of, units)])]
+    replicas = [*map(first_of, units)] if how == "prefix" else None
+    return units[choose_replica([unit.load for unit in units], turn, how, sequence, replicas)]
 
 
 def first_of(unit: Unit) -> Replica:

@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from loadstone.core.errors import InputError
 from loadstone.engines.rules import Handover, Route
@@ -274,20 +274,20 @@ class Pools:
     def _ask_for_room(self, request: _Request, at_s: float) -> None:
         """Choose its decode rank, and take room there, or wait for it."""
         request.since_s = at_s
-        worker = request.decoder = self._choose(self._decode, self._route)
+        worker = request.decoder = self._choose(self._decode, self._route, request)
         worker.load += 1
-        rank = request.decode = self._choose(worker.ranks, self._policy.route)
+        rank = request.decode = self._choose(worker.ranks, self._policy.route, request)
         rank.replica.queue.append(request)
         self._let_in(rank, at_s)
 
-    def _choose(self, those: list[_Chosen], how: Route, found: list[int] | None = None) -> _Chosen:
+    def _choose(self, those: list[_Chosen], how: Route, request: _Request, found: list[int] | None = None) -> _Chosen:
         """Choose among workers or ranks. `found`: blocks of the prompt that each has in its cache."""
         if len(those) == 1:
             return those[0]
         loads = [each.load for each in those]
         if how == "prefix" and found is not None:
             return those[choose_by_prefix(found, loads, self._turn)]
-        return those[choose_replica(loads, self._turn, how)]
+        return those[choose_replica(loads, self._turn, how, request.sequence)]
 
     def _let_in(self, rank: _DecodeRank, at_s: float) -> None:
         """Give room to those who wait for it, in their order, as far as there is any."""
@@ -322,8 +322,8 @@ class Pools:
         found: list[int] | None = None
         if self._route == "prefix":
             found = [max(rank.cached_blocks(request.sequence) for rank in each.ranks) for each in self._prefill]
-        worker = request.prefiller = self._choose(self._prefill, self._route, found)
-        rank = request.prefill = self._choose(worker.ranks, self._route)
+        worker = request.prefiller = self._choose(self._prefill, self._route, request, found)
+        rank = request.prefill = self._choose(worker.ranks, self._route, request)
         worker.load += 1
         rank.load += 1
         rank.queue.append(request)
@@ -430,5 +430,6 @@ Unit = _Engine | Pools
 
 def route(units: list[Unit], turn: int, how: Route, sequence: Sequence) -> Unit:
     """Choose who takes the `turn`-th request; pools have a router of their own."""
-    engines = [unit for unit in units if not isinstance(unit, Pools)]
-    return choose_engine(engines, turn, how, sequence) if engines else units[0]
+    if isinstance(units[0], Pools):
+        return units[0]
+    return choose_engine(cast(list[_Engine], units), turn, how, sequence)

@@ -110,7 +110,7 @@ class _Records:
         if speculative is None:
             return np.arange(written + 1, output + 1)
         steps = gains(speculative, self._plan.seed, index, written, output - written - 1)
-        return written + 1 + np.array([0, *steps], np.int64)
+        return np.minimum(written + 1 + np.array([0, *steps], np.int64), output)
 
     # --- tables -------------------------------------------------------------------------------------------------
 
