@@ -58,6 +58,8 @@ LAYOUTS = 3
 """Different ones that a group has at least, to choose among them."""
 FLOORS_WITHOUT = {"b200": 0.5}
 """DECODE_FLOORS as fitted without the cells of a GPU, where that is not what is shipped."""
+HANDOVER_S_WITHOUT = {"gb200": 0.06, "h100": 0.04}
+"""SGLang's latency of a handover likewise: the median of what first tokens took longer at up to 16 users."""
 _LMSYS = "attention-dp,engine=sglang,eplb=1"
 _TURNS = f"{_LMSYS},two_batch_overlap=1"
 PUBLISHED = [
@@ -142,13 +144,15 @@ def _pool(row: Row, role: str) -> str:
 def _amd(row: Row, role: str, gpus: int, *, shared: bool) -> dict[str, object]:
     """Return what the programme's own launches of SGLang on AMD give (InferenceX at 02d1804, multi_node/amd_utils,
     models.yaml): their limits, and chunks of 16,384 tokens for each rank of attention-DP."""
+    dealt = {"moe_a2a_backend": "mori"} if shared and int(row[f"{role}_ep"] or 1) > 1 else {}
     if role == "decode":
         most = 4096 if shared else 256 if int(row["decode_ep"] or 1) > 1 else 128
         balanced = {"ep_dispatch_algorithm": "fake"} if shared and row["date"] >= "2026-02-19" else {}
-        return {"mem_fraction_static": 0.85, "max_running_requests": most, **balanced}
+        return {"mem_fraction_static": 0.85, "max_running_requests": most, **balanced, **dealt}
     chunk = 16_384 * gpus if shared else 262_144 if row["precision"] == "fp8" else 16_384
     return {
         "mem_fraction_static": 0.8, "max_running_requests": 24 if shared else 128, "chunked_prefill_size": chunk,
+        "load_balance_method": "round_robin", **dealt,
     }  # fmt: skip
 
 
@@ -190,6 +194,9 @@ def predict(cell: Cell, draws: int) -> None:
     plan = plan_of(Options.read(**options))
     lengths = check(plan, fleet.policy.longest_tokens, "its KV cache")
     fleet = fleet_for(fleet, deployment, lengths, acceptance=acceptance)
+    if row["engine"] == "sglang" and fleet.prefill is not None:
+        latency_s = HANDOVER_S_WITHOUT.get(row["gpu"], fleet.prefill.link.latency_s)
+        fleet = replace(fleet, prefill=fleet.prefill._replace(link=fleet.prefill.link._replace(latency_s=latency_s)))
     run = run_cell(plan, 0, fleet)
     rows = answered_rows(run)
     latencies = latencies_s(rows)

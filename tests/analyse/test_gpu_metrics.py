@@ -15,10 +15,10 @@ from conftest import FAST, eventually
 from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.gpu_metrics import Readings, find_meaning, select_gpu_labels
+from loadstone.core.gpu_metrics import GPUS, POOLS, Readings, find_meaning, select_gpu_labels
 from loadstone.core.summary import Summary
 from loadstone.core.units import show_number
-from loadstone.measure.engines.observe import GPU_SERIES, GPUS, Observer, exporter, read_gpu_metrics, read_metrics
+from loadstone.measure.engines.observe import GPU_SERIES, Observer, exporter, read_gpu_metrics, read_metrics
 from loadstone.measure.simulated_server import start
 from loadstone.report.pages import terminal
 from test_observe import serving
@@ -261,6 +261,30 @@ def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.Mo
     assert not [headers for headers in heard if "authorization" in headers or "secret" in str(headers)]
 
 
+def test_power_of_each_pool_is_of_its_own_exporters() -> None:
+    def drawn(watts: float, replica: int) -> list[Said]:
+        return said("DCGM_FI_DEV_POWER_USAGE", [watts, watts + 1, watts + 2], replica, 0.0, UUID="GPU-a")
+
+    samples = table([*drawn(100, GPUS), *drawn(200, POOLS["prefill"]), *drawn(300, POOLS["decode"])])
+    by_pool = {role: each.sum_energy_j(0, 2) for role, each in Readings.of_pools(samples).items()}
+    assert by_pool == {"prefill": 402.0, "decode": 602.0}
+    assert Readings.of_pools(table(drawn(100, GPUS))) == {}
+
+
+def test_an_exporter_of_one_pool_alone_tells_of_that(tmp_path: Path) -> None:
+    where = "llama-3.1-8b@prefill=1xh100/tp1+decode=1xh100/tp1"
+    with node() as one, node(times=3) as two:
+        document = bench(tmp_path, requests=600, gpu_metrics=[one, f"decode={two}"], deployment=where)
+        with pytest.raises(InputError, match="--gpu-metrics decode=: no pools are declared"):
+            bench(tmp_path, requests=4, gpu_metrics=[f"decode={two}"])
+    prefill, decode = document["cells"][0]["pools"]
+    assert prefill["j_per_token"] is None
+    assert decode["j_per_token"] == pytest.approx(1500 / decode["tokens_per_s"], rel=0.02)
+    assert run_folder.read_info(Path(document["run_dir"])).settings.gpu_metrics == [one, f"decode={two}"]
+    told = [line for line in terminal.render(Summary.of(document)) if isinstance(line, str) and "J a token" in line]
+    assert [line.count("J a token") for line in told] == [1]
+
+
 def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
     documents = []
     for times in (1, 3):
@@ -310,16 +334,17 @@ def test_an_exporter_that_stops_ends_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("127.0.0.1:1", "no answer (ConnectError); name an exporter"),
+        ("127.0.0.1:1", "no answer (ConnectError); name one that runs"),
         ("user:hunter2@node:9400", "without a name or password"),
         ("ftp://node:9400", "this URL cannot be used"),
         ("node:port", "this URL cannot be used"),
     ],
 )
-def test_an_exporter_that_cannot_be_is_one_line(tmp_path: Path, asked: str, said: str) -> None:
+@pytest.mark.parametrize("named", ["gpu_metrics", "worker_metrics"])
+def test_a_page_that_cannot_be_is_one_line(tmp_path: Path, asked: str, said: str, named: str) -> None:
     with pytest.raises(InputError) as raised:
-        bench(tmp_path, requests=4, gpu_metrics=[asked])
-    assert str(raised.value).startswith("--gpu-metrics")
+        bench(tmp_path, requests=4, **{named: [asked]})
+    assert str(raised.value).startswith(f"--{named.replace('_', '-')}")
     assert said in str(raised.value)
     assert "hunter2" not in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -332,6 +357,32 @@ def test_an_engines_page_is_no_exporter(tmp_path: Path) -> None:
         pytest.raises(InputError, match="no known GPU metrics there; name DCGM's"),
     ):
         bench(tmp_path, requests=4, gpu_metrics=url)
+
+
+def test_a_routers_page_is_no_workers(tmp_path: Path) -> None:
+    with (
+        serving(lambda _: b"# TYPE vllm_router_pd_requests_total counter\nvllm_router_pd_requests_total 2\n") as url,
+        pytest.raises(InputError, match="no engine's metrics there; name workers, not the router"),
+    ):
+        bench(tmp_path, requests=4, worker_metrics=url)
+
+
+def test_workers_behind_a_router_are_read_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has counters of its own, of which nothing is said then; the workers get its key."""
+    monkeypatch.setenv("LOADSTONE_API_KEY", "sk-secret")
+    counter = "vllm:prompt_tokens_by_source_total"
+    heard: list[dict[str, str]] = []
+
+    def page(number: int) -> bytes:
+        return f'# TYPE {counter} counter\n{counter}{{source="external_kv_transfer"}} {100 * number}\n'.encode()
+
+    with serving(page, heard=heard) as one, serving(page) as two:
+        document = bench(tmp_path, requests=100, worker_metrics=[one.removesuffix("/metrics"), two])
+    (cell,) = document["cells"]
+    assert cell["server"]["transferred_tokens"] >= 200
+    assert "write_late_s" not in cell["server"]
+    assert run_folder.read_info(Path(document["run_dir"])).settings.worker_metrics == [one, two]
+    assert all(headers["authorization"] == "Bearer sk-secret" for headers in heard)
 
 
 def test_tritons_own_page_tells_of_gpus_too() -> None:

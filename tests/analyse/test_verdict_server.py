@@ -12,12 +12,14 @@ from loadstone.analyse.verdict import Finding, ServerFigures, server_figures
 from loadstone.core import run_folder
 from loadstone.core.plan import Load
 from loadstone.core.summary import Level
+from loadstone.measure.engines.observe import read_metrics
 from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
 from summary_documents import summarise
 from test_summary import make_run
 from verdict_cells import LOAD, TARGET, WORKLOAD, Case, check, found, rows
 
+WIRE = Path(__file__).resolve().parents[3] / "shared" / "data" / "wire"
 Said = tuple[float, int, str, dict[str, str], float]
 
 
@@ -34,8 +36,10 @@ def said(name: str, values: list[float], replica: int = 0, start_s: float = 10.0
     return [(start_s + i, replica, name, labels, value) for i, value in enumerate(values)]
 
 
-def figures(*series: list[Said], start_s: float = 10.0, end_s: float = 14.0) -> dict[str, Any]:
-    made = server_figures(table([each for one in series for each in one]), start_s, end_s)
+def figures(
+    *series: list[Said], start_s: float = 10.0, end_s: float = 14.0, answered: int | None = None
+) -> dict[str, Any]:
+    made = server_figures(table([each for one in series for each in one]), start_s, end_s, answered)
     assert made is not None
     known: dict[str, Any] = msgspec.to_builtins(made)
     known.pop("samples")
@@ -119,12 +123,64 @@ def test_transfers_are_counted_by_each_engine() -> None:
     failed = said("sglang:num_transfer_failed_reqs_total", [0, 0, 1, 1, 1])
     failed += said("sglang:num_bootstrap_failed_reqs_total", [0, 0, 2, 2, 2])
     assert figures(*shared, failed) == {"restarts": 0, "transfers": 4, "transfers_failed": 3}
+    by_source_name = "vllm:prompt_tokens_by_source_total"
     by_source = [
-        said("vllm:prompt_tokens_by_source_total", [0, 10, 20, 30, 40], source="external_kv_transfer"),
-        said("vllm:prompt_tokens_by_source_total", [0, 1, 1, 1, 1], source="local_compute"),
+        said(by_source_name, [0, 10, 20, 30, 40], source="external_kv_transfer"),
+        said(by_source_name, [0, 1, 1, 1, 1], source="local_compute"),
         said("vllm:external_prefix_cache_hits_total", [0, 10, 20, 30, 40]),
     ]
     assert figures(*by_source) == {"restarts": 0, "transferred_tokens": 40}
+    # What a decode worker finds in its own cache is not sent again; what a prefill worker finds in its own is.
+    hits = "vllm:prefix_cache_hits_total"
+    prefill = said(by_source_name, [0] * 5, source="external_kv_transfer") + said(hits, [0, 16, 32, 48, 64])
+    decode = said(hits, [0, 0, 0, 64, 64], replica=1)
+    decode += said(by_source_name, [0, 80, 80, 96, 96], source="external_kv_transfer", replica=1)
+    known = figures(prefill, decode)
+    assert (known["transferred_tokens"], known["prefix_hits"]) == (160, 128)
+
+
+def histogram(name: str, counts: list[float], each_s: float, **labels: str) -> list[Said]:
+    sums = [count * each_s for count in counts]
+    return said(f"{name}_count", counts, **labels) + said(f"{name}_sum", sums, **labels)
+
+
+@pytest.mark.parametrize(
+    ("series", "answered", "parts"),
+    [
+        (["vllm:request_queue_time_seconds", {}, 0.5], None, [0.5, None, None]),
+        (["vllm:request_prefill_time_seconds", {}, 0.2], None, [None, 0.2, None]),
+        (["sglang:queue_time_seconds", {"tp_rank": "1"}, 0.5], None, [0.5, None, None]),
+        (["sglang:per_stage_req_latency_seconds", {"stage": "prefill_forward"}, 0.3], None, [None, 0.3, None]),
+        (["sglang:per_stage_req_latency_seconds", {"stage": "prefill_transfer_kv_cache"}, 0.1], 5, [None, None, 0.1]),
+        (["trtllm_request_queue_time_seconds", {}, 0.5], None, [0.5, None, None]),
+        (["vllm:nixl_xfer_time_seconds", {}, 0.1], 5, [None, None, 0.1]),
+        # Of pools both sides count a request: 20 waits of half a second in 10 requests.
+        (["vllm:request_queue_time_seconds", {}, 0.5], 10, [1.0, None, None]),
+        (["sglang:per_stage_req_latency_seconds", {"stage": "request_process"}, 0.3], None, None),
+    ],
+)
+def test_ttft_is_split_as_the_engines_count_it(
+    series: tuple[str, dict[str, str], float], answered: int | None, parts: list[float | None] | None
+) -> None:
+    name, labels, each_s = series
+    known = figures(histogram(name, [7, 7, 10, 20, 27], each_s, **labels), answered=answered)
+    made = known.get("ttft_parts")
+    assert (made if made is None else list(made.values())) == (parts if parts is None else pytest.approx(parts))
+
+
+def test_a_split_without_requests_is_unknown() -> None:
+    known = figures(histogram("vllm:request_queue_time_seconds", [7] * 5, 0.5))
+    assert "ttft_parts" not in known
+
+
+@pytest.mark.skipif(not (WIRE / "vllm.metrics.txt").is_file(), reason="no recorded pages here")
+def test_recorded_pages_tell_of_queue_and_prompt() -> None:
+    for page in (WIRE / "vllm.metrics.txt", Path(__file__).parents[1] / "measure/wire/sglang/metrics.txt"):
+        samples = read_metrics(page.read_text())
+        said = [(each.name, msgspec.json.decode(each.labels), each.value) for each in samples]
+        read = [(at, 0, name, labels, at * value) for name, labels, value in said for at in (0, 1)]
+        parts = figures(read, start_s=0.0, end_s=1.0)["ttft_parts"]
+        assert 0 < parts["queue_s"] < parts["prefill_s"] < 1
 
 
 def test_a_counter_under_two_names_is_counted_once() -> None:
@@ -279,6 +335,7 @@ CASES: list[Case] = [
         "50% of input tokens came from the prefix cache beyond what the plan shares, by the server's counters",
         lambda: cached(400 + 20_000),
     ),
+    ("=", None, "", lambda: cached(400 + 20_000, has_pools=True)),  # both look for a prompt
     ("=", None, "", lambda: cached(8 * 400, target=msgspec.structs.replace(TARGET, overhead_tokens=8))),  # a template
     ("=", None, "", lambda: cached(51 * 400, plan=shared_prefix())),
     ("=", None, "", lambda: cached(20_000, None)),

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from engines import tiny_model
+from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
+from loadstone.engines.launch import Launch, Site
+from loadstone.engines.pooled_launch import launch_pools
 from loadstone.measure.engines import llama_cpp
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
@@ -66,6 +69,9 @@ RECIPES = {
 }
 
 
+POOLS = "{model}@prefill=1xcpu/tp1+decode=1xcpu/tp1,engine=vllm"
+
+
 class NotInstalled(Exception):
     """Why the engine cannot be launched here."""
 
@@ -77,6 +83,15 @@ class Engine(NamedTuple):
     url: str
     model: str
     process: ServerProcess
+
+
+class Pools(NamedTuple):
+    """Two ready workers of vLLM behind their router. `deployment`: in shorthand."""
+
+    url: str
+    deployment: str
+    prefill: ServerProcess
+    decode: ServerProcess
 
 
 def environment() -> dict[str, str]:
@@ -126,3 +141,41 @@ def _installed(name: str, folder: Path) -> Iterator[Engine]:
         command, recipe.home, log_path=folder / "server.log", url=url, env=env, timeout_s=_READY_TIMEOUT_S
     ) as process:
         yield Engine(name, url, recipe.named or str(model), process)
+
+
+@contextmanager
+def launch_vllm_pools(folder: Path) -> Iterator[Pools]:
+    """Prefill and decode workers of vLLM and their router, started by the commands that `loadstone launch` prints.
+
+    Raises as launch() does.
+    """
+    for home in ("vllm", "pools"):
+        if not (_HOMES / home / "setup.stamp").is_file():
+            raise NotInstalled(f"scripts/engines/{home} has not been run")
+    recipe = RECIPES["vLLM"]
+    tiny_model.write(folder / "tiny")
+    deployment = POOLS.format(model=folder / "tiny")
+    # What the recipe says of the model and of sizes; where it listens is the pools' own matter.
+    words = recipe.command.partition("{port}")[2].split()
+    flags = tuple(zip(words, [None if each.startswith("--") else each for each in (*words[1:], "--")], strict=True))
+    chosen = tuple(each for each in flags if each[0].startswith("--"))
+    site = Site(port=free_port(), served_name="tiny", arguments=chosen)
+    made = launch_pools(parse_deployment(deployment), site)
+    # Each on one core: vLLM would have both wait for each other actively, on all cores.
+    env = environment() | {"HF_HOME": str(folder / "huggingface"), "OMP_NUM_THREADS": "1"} | recipe.environment
+    env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": str(_HOMES / "pools" / "nixl")}
+
+    def start(name: str, launched: Launch, home: str, *more: str) -> ServerProcess:
+        (rank,) = launched.ranks
+        program, *rest = rank.argv
+        return stack.enter_context(
+            serve(
+                [str(_HOMES / home / "bin" / program), *rest, *more], home, log_path=folder / f"{name}.log",
+                url=launched.url, ready=launched.ready, env=env | rank.env, timeout_s=_READY_TIMEOUT_S,
+            )
+        )  # fmt: skip
+
+    with ExitStack() as stack:
+        workers = {role: start(role, launched, "vllm") for role, (launched,) in made.pools.items()}
+        router = start("router", made.router, "pools", "--prometheus-port", str(free_port()))
+        yield Pools(router.url, deployment, **workers)

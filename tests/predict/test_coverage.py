@@ -65,7 +65,7 @@ def test_what_is_covered_is_in_no_class() -> None:
     for text in (
         "llama-3.1-8b@1xh100/engine=vllm", "deepseek-r1@8xmi355x/tp8,engine=sglang",
         "deepseek-r1@8xb300/tp8,engine=sglang,version=0.5.12", "deepseek-r1:mxfp4@8xmi355x/tp8,engine=sglang",
-        "deepseek-r1@8xh200/tp8,engine=tensorrt-llm",
+        "deepseek-r1@8xh200/tp8,engine=tensorrt-llm", "deepseek-r1@4xgb200/tp4,engine=sglang",
     ):  # fmt: skip
         assert uncovered_classes(parse_deployment(text)) == []
 

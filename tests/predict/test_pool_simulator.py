@@ -136,6 +136,30 @@ def test_what_takes_one_worker_refuses_pools() -> None:
 # --- the way of a request -----------------------------------------------------------------------------------------
 
 
+def test_a_prompt_s_rank_follows_from_its_room_unless_the_launch_balances_them() -> None:
+    text = "deepseek-r1@prefill=8xh200/dp8,ep8,attention-dp%s+decode=8xh200/tp8,engine=sglang"
+    balanced = ",load_balance_method=round_robin"
+    asked = plan(rate=[math.inf], requests=[8], input="1000", output="2")
+    most: list[int] = []
+    for more in ("", balanced):
+        run = run_cell(asked, 0, fleet_of(parse_deployment(text % more)))
+        prompts = [replica.scheduler.prompt_tokens for replica in run.prefill_replicas]
+        assert sum(prompts) == 8000
+        most.append(max(prompts))
+    assert most[0] > most[1] == 1000  # of eight prompts on eight ranks
+    # Before it could be told, rounds were rooms too.
+    old = handover_of(parse_deployment((text % balanced).replace("sglang", "sglang,version=0.5.6")))
+    assert old.by_room
+    assert not handover_of(parse_deployment(text % balanced)).by_room
+
+
+def test_a_worker_deals_its_requests_out_in_turn() -> None:
+    """Whichever worker has the next: of two workers none uses every other rank alone."""
+    text = "deepseek-r1@prefill=8xh200/tp8+decode=2*(8xh200/dp8,ep8,attention-dp),engine=sglang"
+    run = run_cell(plan(rate=[5.0], requests=[32], input="1000", output="2"), 0, fleet_of(parse_deployment(text)))
+    assert len(set(run.journal.replica)) == len(run.replicas) == 16
+
+
 def test_the_prefill_side_makes_the_first_token_and_the_decode_side_shows_it() -> None:
     (record,) = records_of(plan(concurrency=[1], requests=[1]), pooled(Sglang.handover))
     # 3 ms of way; 10 ms and 100 tokens; 2 ms and 100 bytes of link; 1 ms of way. Then steps of 10 ms.

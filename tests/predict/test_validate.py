@@ -238,6 +238,30 @@ def test_summaries_split_by_what_rows_say() -> None:
     assert set(summary["regime"]) == {"1-8 users, short prompts", "65+ users, short prompts"}
 
 
+POOLS = {"deployment": "llama-3.1-8b@prefill=2*(1xh100/tp1)+decode=1xh100/tp1,engine=sglang", "mode": "disagg"}
+
+
+def test_pools_are_simulated_as_one_pool_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "points.csv", POOLS, POOLS | {"input_len": "4000"}, {"mode": "disagg"}, {})
+    (one, longer, unsaid, whole) = score(read_points(path))
+    assert unsaid.skipped_because == "mode disagg: the pools are not said; write both in the column deployment"
+    for each in (one, longer):
+        assert each.skipped_because is None
+        assert each.held_out is True
+        for name in ("ttft", "tpot", "throughput"):
+            assert 0 < each.low[name] < each.predicted[name] < each.high[name]
+    assert one.predicted["ttft"] < longer.predicted["ttft"]
+    assert one.predicted["tpot"] < whole.predicted["tpot"]  # no prompts among its steps
+    simulated = loadstone.simulate(
+        POOLS["deployment"], input="1000", output="200", concurrency=[8], requests=40, warmup=0, out=tmp_path
+    )
+    tpot_s = simulated["cells"][0]["metrics"]["tpot_s"]["p50"]
+    assert one.predicted["tpot"] == pytest.approx(tpot_s, rel=0.1)  # but for the family held out
+    (full,) = score(read_points(write(tmp_path / "points.csv", POOLS | {"input_len": "900000"})))
+    assert full.skipped_because
+    assert "\n" not in full.skipped_because
+
+
 def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_points(tmp_path / "none.csv")

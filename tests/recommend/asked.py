@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
+from loadstone.catalogue import parse_deployment
 from loadstone.recommend import asked_load, curve, finalists
+from loadstone.recommend.candidates import Candidate
+from loadstone.recommend.finalists import SimulatedCandidate
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.result import Recommendation
@@ -43,3 +48,13 @@ def plans(**changed: Any) -> Recommendation:
         ):
             PLANNED[repr(asked)] = recommend(asked)
     return PLANNED[repr(asked)]
+
+
+def finalist(name: str, capacities: list[float], price: float = 2.0, replicas: int = 4) -> SimulatedCandidate:
+    """A deployment that carries `capacities`, by draw; a slower draw has times that are longer in proportion."""
+    deployment = parse_deployment(name)
+    cost = replicas * deployment.gpus * price
+    candidate = Candidate(deployment, None, None, capacities[0], replicas, cost, None)  # type: ignore[arg-type]
+    carried = np.array(capacities, float)
+    factors = np.column_stack([carried.max() / carried] * 2)
+    return SimulatedCandidate(candidate, None, None, factors, carried)  # type: ignore[arg-type]

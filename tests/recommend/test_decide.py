@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asked import options
+from asked import finalist, options
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.recommend.candidates import Candidate
 from loadstone.recommend.decide import (
     PlanChoice,
     affordable,
@@ -19,17 +18,6 @@ from loadstone.recommend.decide import (
 )
 from loadstone.recommend.finalists import SimulatedCandidate
 from loadstone.recommend.traffic import traffic_of
-
-
-def finalist(name: str, capacities: list[float], price: float = 2.0, replicas: int = 4) -> SimulatedCandidate:
-    """A deployment that carries `capacities`, by draw; a slower draw has times that are longer in proportion."""
-    deployment = parse_deployment(name)
-    cost = replicas * deployment.gpus * price
-    candidate = Candidate(deployment, None, None, capacities[0], replicas, cost, None)  # type: ignore[arg-type]
-    carried = np.array(capacities, float)
-    factors = np.column_stack([carried.max() / carried] * 2)
-    return SimulatedCandidate(candidate, None, None, factors, carried)  # type: ignore[arg-type]
-
 
 ONE, TWO = "llama-3.1-8b@1xh100/tp1", "llama-3.1-8b@2xh200/tp2"
 

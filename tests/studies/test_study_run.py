@@ -21,7 +21,8 @@ from clusters import end
 from conftest import eventually, gone
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.studies.file import read_study
+from loadstone.studies.commands import commands_of, pools_of
+from loadstone.studies.file import EngineSettings, read_study
 from loadstone.studies.journal import read_entries
 from loadstone.studies.machines import make_machines
 from loadstone.studies.machines.local import LocalMachine
@@ -292,3 +293,83 @@ def test_killed_at_twenty_moments_no_cell_is_lost_or_measured_twice(path: Path, 
     measured = Counter(entry.cell for entry in read_entries(folder) if entry.event == "done")
     assert set(measured.values()) == {1}
     assert (folder / CUT).exists()
+
+
+POOLED = "prefill=2*(1xh100/tp1)+decode=1xh100/tp1"
+
+
+@pytest.mark.parametrize("dead", ["", "decode"])
+def test_pools_are_started_measured_and_ended(path: Path, monkeypatch: pytest.MonkeyPatch, dead: str) -> None:
+    """Workers are processes that say they are ready; the router is simulated pools, and starts once all do."""
+    folder = path.parent / "bin"
+    folder.mkdir()
+    (folder / "worker").write_text(WORKER.format(python=sys.executable, dead=dead or "nobody"))
+    (folder / "vllm-router").write_text(ROUTER.format(python=sys.executable, pools=f"llama-3.1-8b@{POOLED}"))
+    for each in folder.iterdir():
+        each.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    text = STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{POOLED}']").replace(
+        "loads: {concurrency: [1, 2]", "loads: {concurrency: [2]"
+    )
+    path.write_text(f"{text}engines: {{vllm: {{program: {folder}/worker}}}}\n".replace("repeats: 2", "repeats: 1"))
+    (launch,) = launches_of(start(path, "--json"), 1 if dead else 0)
+    if dead:
+        assert "no room for the decode pool" in str(launch)
+    else:
+        (cell,) = launch["cells"]
+        made = run_folder.read_info(Path(cell["run_dir"])).settings
+        assert [each["role"] for each in made.deployment["pools"]] == ["prefill", "decode"]
+        assert len(engines(out_folder(path))) == 4
+        assert made.provenance is not None
+        assert [" ".join(words).count("--prefill") for words in made.provenance.commands] == [0, 0, 0, 2]
+    assert engines_are_gone(out_folder(path))
+
+
+WORKER = """\
+#!{python}
+import http.server, sys
+if "kv_consumer" in str(sys.argv) and "{dead}" == "decode":
+    sys.exit("RuntimeError: no room for the decode pool")
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Ready).serve_forever()
+"""
+ROUTER = """\
+#!{python}
+import os, sys, urllib.request
+for flag, url in zip(sys.argv, sys.argv[1:]):
+    if flag in ("--prefill", "--decode"):
+        urllib.request.urlopen(url + "/health")
+words = ["-m", "loadstone", "serve-sim", "{pools}", "--port", sys.argv[sys.argv.index("--port") + 1]]
+os.execv(sys.executable, [sys.executable, *words])
+"""
+
+
+@pytest.mark.parametrize(
+    ("layout", "more", "said"),
+    [
+        ("prefill=2*(8xh100/tp8)+decode=8xh100/tp8", "", "3 nodes are needed, and `local` is one"),
+        (POOLED, ", args: {max_num_seqs: 4}", "of pools each has its own max_num_seqs=4; write it in the layout"),
+    ],
+)
+def test_pools_that_a_study_cannot_start_are_one_line(path: Path, layout: str, more: str, said: str) -> None:
+    text = STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{layout}']")
+    path.write_text(f"{text}engines: {{vllm: {{program: /bin/false{more}}}}}\n")
+
+    def start_first() -> None:
+        read = read_study(path)
+        (launch, *_) = plan_study(read)
+        assert launch.parsed is not None
+        pools_of(launch.parsed, launch, read.study.engines["vllm"], 9000)
+
+    with pytest.raises(InputError, match=said):
+        start_first()
+
+
+def test_pools_are_not_started_on_other_machines(path: Path) -> None:
+    path.write_text(STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{POOLED}']"))
+    (launch, *_) = plan_study(read_study(path))
+    with pytest.raises(InputError, match="pools are started on one machine, `local`, alone"):
+        commands_of(launch, EngineSettings(), (), 9000)

@@ -158,9 +158,13 @@ def _measure_pools(facts: RunFacts, cell: CellSummary) -> list[PoolFigures]:
     window = cell.lasting()
     output, total = window.output_tokens_per_s, window.total_tokens_per_s
     rates = {"decode": output, "prefill": total - output if total is not None and output is not None else None}
+    watts = cell.gpu.power_w_by_pool if cell.gpu is not None else {}
     return [
         msgspec.structs.replace(
-            pool, tokens_per_s=rate, tokens_per_s_per_gpu=None if rate is None else rate / pool.gpus
+            pool,
+            tokens_per_s=rate,
+            tokens_per_s_per_gpu=None if rate is None else rate / pool.gpus,
+            j_per_token=watts[pool.role] / rate if rate and pool.role in watts else None,
         )
         for pool in facts.pools
         for rate in [rates.get(pool.role)]
@@ -445,10 +449,23 @@ def _add_server(summary: CellSummary, run: _Run, cell: int, scalars: pa.Table) -
     start_s, end_s = run.info.cells[cell].start_s, run.info.cells[cell].end_s
     if run.samples is None or run.readings is None or start_s is None or end_s is None:
         return
-    summary.server = verdict.server_figures(run.samples, start_s, end_s)
+    has_pools = bool(run.info.settings.deployment.get("pools"))
+    answered = scalars["status"].to_pylist().count("ok") if has_pools else None
+    summary.server = verdict.server_figures(run.samples, start_s, end_s, answered)
     summary.gpu = verdict.gpu_figures(run.readings, start_s, end_s)
     if summary.gpu is not None:
-        _add_energy(summary, run.readings, float(np.nanmax(_times(scalars, "end_s"), initial=0.0)))
+        last_s = float(np.nanmax(_times(scalars, "end_s"), initial=0.0))
+        _add_energy(summary, run.readings, last_s)
+        by_pool = _read_pool_power(summary, Readings.of_pools(run.samples), last_s)
+        summary.gpu = msgspec.structs.replace(summary.gpu, power_w_by_pool=by_pool)
+
+
+def _read_pool_power(summary: CellSummary, readings: Mapping[str, Readings], end_s: float) -> dict[str, float]:
+    """Compute the mean power of each pool in the window of the throughputs, of those read often enough in it."""
+    steady = summary.metrics.steady
+    begin_s, end_s = (end_s - (summary.duration_s or 0), end_s) if steady is None else (steady.start_s, steady.end_s)
+    energies = {role: each.sum_energy_j(begin_s, end_s) for role, each in readings.items()}
+    return {role: joules / (end_s - begin_s) for role, joules in energies.items() if joules is not None}
 
 
 def _drafts(summary: CellSummary, run: _Run, cell: int, scalars: pa.Table) -> DraftFigures | None:

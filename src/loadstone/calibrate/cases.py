@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from loadstone.calibrate.points import Point, deployment_of
 from loadstone.catalogue import Deployment
+from loadstone.catalogue.deployment.pools import has_pools
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.summary import DraftFigures
@@ -30,7 +31,7 @@ from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
-from loadstone.predict.simulator.fleet import Fleet, fleet_with
+from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, fleet_with
 from loadstone.predict.simulator.latencies import latencies_s, request_rows
 from loadstone.predict.step_time.coefficients import INDEX, Array
 from loadstone.predict.step_time.formulas import (
@@ -65,7 +66,7 @@ _STEP = 1e-3
 class Case:
     """One point that can be simulated as a closed loop of users, or as one static batch, on all its schedulers. The
     first `warm` requests are its warm-up: simulated, and left out of TTFT and TPOT. All prompts begin with the same
-    `cached` tokens."""
+    `cached` tokens. Of pools there is their `fleet`, with the policy and the work of a worker that decodes."""
 
     point: Point
     deployment: Deployment
@@ -78,21 +79,27 @@ class Case:
     warm: int = 0
     cached: int = 0
     drafts: DraftFigures | None = None
+    fleet: Fleet | None = None
+
+    def plan(self) -> Plan:
+        return _plan(self.users, self.inputs, self.outputs, self.point.row, self.times, self.cached)
 
 
-def case_of(point: Point) -> Case:
-    """Draw the point's traffic. Raises InputError with the reason why it cannot be predicted."""
+def case_of(point: Point, profile: str | None = None) -> Case:
+    """Draw the point's traffic; of pools, make the fleet of both, by the `profile`. Raises InputError with the reason
+    why it cannot be predicted."""
     if point.wrong:
         raise InputError(point.wrong)
     if point.load_value == math.inf and (point.load == "concurrency" or point.mode == "static"):
         raise InputError("arrival_value 'inf' is not a number of users")
-    if point.mode == "disagg":
-        raise InputError("disaggregated prefill and decode are not modelled")
+    if point.mode == "disagg" and not has_pools(point.deployment):
+        raise InputError("mode disagg: the pools are not said; write both in the column deployment")
     if not point.input_tokens or not point.output_tokens or point.output_tokens < 2:
         raise InputError("input and output lengths are not said")
     if not 0 < point.input_tokens <= MOST_TOKENS or point.output_tokens > MOST_TOKENS:
         raise InputError(f"lengths beyond {MOST_TOKENS} tokens")
     deployment = deployment_of(point)
+    worker = deployment.pools[-1].worker if deployment.pools else deployment
     users, requests = _load(point)
     if not 0 < users <= MOST_USERS:
         raise InputError(f"{users} users at once; at most {MOST_USERS}")
@@ -101,8 +108,14 @@ def case_of(point: Point) -> Case:
     closed = point.load == "concurrency" and point.mode != "static" and users < requests
     warm = 0 if not cached else users if closed else 1
     rng = np.random.default_rng([0, point.row])
-    inputs, outputs = _lengths(point, deployment, requests + warm, rng)
-    policy = policy_of(deployment, lengths=inputs + outputs, acceptance=point.acceptance)
+    inputs, outputs = _lengths(point, worker, requests + warm, rng)
+    if deployment.pools:
+        fleet = fleet_of(deployment, acceptance=point.acceptance, profile=profile)
+        fleet = fleet_for(fleet, deployment, inputs + outputs, acceptance=point.acceptance)
+        policy = fleet.policy
+    else:
+        fleet = None
+        policy = policy_of(deployment, lengths=inputs + outputs, acceptance=point.acceptance)
     longest = int((inputs + outputs).max())
     if longest > policy.longest_tokens:
         raise InputError(f"requests of up to {longest} tokens; the KV cache holds {policy.longest_tokens}")
@@ -114,7 +127,7 @@ def case_of(point: Point) -> Case:
     if warm and not closed:
         after = np.zeros(requests) if times is None else times[1:]
         times = np.concatenate([[0.0], _FILLED_S + after])
-    return Case(point, deployment, users, policy, inputs, outputs, work_of(deployment), times, warm, cached)
+    return Case(point, deployment, users, policy, inputs, outputs, work_of(worker), times, warm, cached, fleet=fleet)
 
 
 def _cached_tokens(point: Point) -> int:
@@ -368,8 +381,7 @@ def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
     drafts = 0 if speculative is None else speculative.draft_tokens
     model = StepModel(case.deployment, values=values, work=case.work, draft_tokens=drafts)
     fleet = fleet_with(case.deployment, case.policy, model)
-    plan = _plan(case.users, case.inputs, case.outputs, case.point.row, case.times, case.cached)
-    return _run_plan(fleet, plan, case.warm), model
+    return _run_plan(fleet, case.plan(), case.warm), model
 
 
 def slower_than_fewer(cases: Sequence[Case]) -> str | None:

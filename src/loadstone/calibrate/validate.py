@@ -6,16 +6,23 @@ Also the document of `loadstone validate --json`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import exp, inf, sqrt
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 import numpy as np
 
 from loadstone.calibrate.cases import Case, CaseTable, case_of, refresh, slopes
 from loadstone.calibrate.points import Point
+from loadstone.catalogue import Deployment
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.simulator.bound_errors import find_uncovered_load
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import Fleet
+from loadstone.predict.simulator.interval import intervals
+from loadstone.predict.simulator.latencies import answered_rows, latencies_s
 from loadstone.predict.step_time.coefficients import Array
 from loadstone.predict.step_time.coverage import uncovered_load
 from loadstone.predict.step_time.profile import (
@@ -30,7 +37,10 @@ from loadstone.predict.step_time.profile import (
     spreads,
     uncovered_classes,
 )
+from loadstone.predict.step_time.step import StepModel
 
+_DRAWS = 12
+_METRICS = "ttft_s", "tpot_s", "output_tokens_per_s"
 QUANTITIES: tuple[Quantity, ...] = ("ttft", "tpot", "throughput")
 
 
@@ -81,12 +91,16 @@ def score(points: Sequence[Point], profile_name: str | None = None, *, hold_out:
     cases: list[Case] = []
     profiles: list[Profile] = []
     skipped: dict[int, str] = {}
+    pooled: dict[int, Scored] = {}
     for point in points:
         if point.exclude:
             skipped[point.row] = f"excluded: {point.exclude}"
             continue
         try:
-            case = case_of(point)
+            case = case_of(point, profile_name)
+            if case.fleet is not None:
+                pooled[point.row] = _score_pools(case, case.fleet, hold_out=hold_out)
+                continue
         except InputError as reason:
             skipped[point.row] = str(reason)
             continue
@@ -96,6 +110,7 @@ def score(points: Sequence[Point], profile_name: str | None = None, *, hold_out:
         except OtherArchitecture as reason:
             skipped[point.row] = str(reason)
     predicted = dict(zip((case.point.row for case in cases), _predicted(cases, profiles, hold_out), strict=True))
+    predicted |= pooled
     return [
         predicted.get(point.row)
         or Scored(point, {}, {}, {}, measured_of(point), skipped.get(point.row, "the same row number twice"))
@@ -148,6 +163,46 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: boo
             )
         )
     return scored
+
+
+def _score_pools(case: Case, fleet: Fleet, *, hold_out: bool) -> Scored:
+    """Simulate a point's pools, also at coefficients drawn from the profiles' uncertainty, for the intervals."""
+    family = family_of(case.deployment.model, case.point.fold) if hold_out else ""
+    fleet, profile = _hold_out(fleet, case.deployment.pools[-1].worker, family)
+    if (pool := fleet.prefill) is not None:
+        prefill, _ = _hold_out(pool.fleet, case.deployment.pools[0].worker, family)
+        fleet = replace(fleet, prefill=pool._replace(fleet=prefill))
+    plan, middle = case.plan(), np.mean if case.point.stat == "mean" else np.median
+    rows = answered_rows(run_cell(plan, 0, fleet))[case.warm :]
+    latencies = latencies_s(rows)
+    predicted: dict[Quantity, float] = {
+        "ttft": float(middle(latencies["ttft_s"])),
+        "tpot": float(middle(latencies["tpot_s"])),
+        "throughput": float(rows["tokens"].sum() / (rows["end"].max() - rows["sent"].min())),
+    }
+    loads = [] if is_own(profile) else find_uncovered_load(plan, 0, fleet)
+    factors = intervals(plan, 0, fleet, fleet.draws(_DRAWS, 0), remaining(profile), profile.wider_for(loads))
+    ends = {name: factors[metric] for name, metric in zip(QUANTITIES, _METRICS, strict=True)}
+    return Scored(
+        point=_with_names(case),
+        predicted=predicted,
+        low={name: value * ends[name][0] for name, value in predicted.items()},
+        high={name: value * ends[name][1] for name, value in predicted.items()},
+        measured=measured_of(case.point),
+        deployment=case.deployment.name,
+        profile=profile.name,
+        held_out=True if family in profile.held_out else None if is_own(profile) else False,
+        users=case.users,
+        rows_left=profile.provenance.rows,
+        uncovered=tuple(each.what for each in loads),
+    )
+
+
+def _hold_out(fleet: Fleet, worker: Deployment, family: str) -> tuple[Fleet, Profile]:
+    """Return the fleet by coefficients that were fitted without a family of models."""
+    model = cast(StepModel, fleet.model)
+    profile = leave_out(model.profile, family)
+    return replace(fleet, model=StepModel(worker, profile, draft_tokens=model.draft_tokens, work=model.work)), profile
 
 
 def count_at_once(case: Case) -> tuple[int, int]:

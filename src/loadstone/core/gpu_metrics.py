@@ -24,6 +24,10 @@ Floats = NDArray[np.float64]
 SOURCES = ("dcgm", "amd", "nvidia-smi", "nvml", "engine")
 """The first of these that reports GPUs is taken: an exporter was named by the user, and may know of other
 machines than this one; an engine tells least."""
+GPUS = -1
+"""In the column `replica` of samples: what GPUs say, whichever server they work for."""
+POOLS = {"prefill": -2, "decode": -3}
+"""There: what the GPUs of one pool say."""
 LEAST_NEW = 3
 """Readings that an energy needs within its window. Exporters collect by themselves, DCGM's every 30 s by default, and
 say the same in between: with fewer, much of what neighbouring loads drew would be in it."""
@@ -98,6 +102,12 @@ def select_gpu_labels(labels: Iterable[tuple[str, str]]) -> list[tuple[str, str]
     return [(name, text) for name, text in labels if name.lower() in _GPU_LABELS]
 
 
+def split_pool(text: str) -> tuple[str, str]:
+    """Return the pool, "" where none is named, and the address of an exporter: `decode=node:9400`."""
+    role, equals, url = text.partition("=")
+    return (role, url) if equals and role in POOLS else ("", text)
+
+
 class Series(NamedTuple):
     """Readings of one GPU in their order: seconds of the run, values."""
 
@@ -128,6 +138,14 @@ class Readings:
         self.series: Mapping[str, Mapping[str, Series]] = next(
             (by_source[source] for source in SOURCES if source in by_source), {}
         )
+
+    @classmethod
+    def of_pools(cls, samples: pa.Table) -> dict[str, Readings]:
+        """Read what the exporters of each pool reported, of those that have any."""
+        import pyarrow.compute as pc
+
+        parts = {role: samples.filter(pc.equal(samples["replica"], number)) for role, number in POOLS.items()}
+        return {role: cls(part) for role, part in parts.items() if part.num_rows}
 
     def select(self, name: str, start_s: float, end_s: float) -> list[GpuSeries]:
         """Select the readings of each GPU taken in this time, of those GPUs that have any."""

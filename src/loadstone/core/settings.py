@@ -127,6 +127,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     headers: list[str] | None = None
     timeouts: dict[str, float] | None = None
     gpu_metrics: list[str] = []
+    worker_metrics: list[str] = []
     gpus: list[dict[str, Any]] = []
     provenance: Provenance = Provenance()
     worker_clocks: list[WorkerClock] = []

@@ -386,6 +386,18 @@ class Level(msgspec.Struct, frozen=True):
     max: float
 
 
+class TtftParts(msgspec.Struct, kw_only=True, frozen=True):
+    """Seconds of a request before its first token, as the engines count them; means, None where they do not.
+
+    queue_s, prefill_s  of a request; of pools, in both together
+    transfer_s          of one KV cache from prefill to decode; vLLM counts it in the decode worker's queue too
+    """
+
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    transfer_s: float | None = None
+
+
 class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """The servers of a target together, over one cell from its start to its end; None, and left out of JSON,
     where unknown.
@@ -401,8 +413,8 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     draft_…         steps that verified drafts, tokens drafted, of these accepted, all and by place in the draft
     accepted_length tokens that such a step gives, as gauges have it
     write_late_s    how long after its due time a token was written, mean, where the server knows its due times
-    transfers       KV caches that prefill workers handed to decode workers, `transferred_tokens` of prompts in them,
-                    and `transfers_failed`
+    transfers       KV caches that prefill workers handed to decode workers, and `transfers_failed`
+    transferred_tokens  prompt tokens that decode workers had from prefill workers, or still had of earlier transfers
     """
 
     samples: int
@@ -423,17 +435,20 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
     transfers: float | None = None
     transferred_tokens: float | None = None
     transfers_failed: float | None = None
+    ttft_parts: TtftParts | None = None
 
 
 class PoolFigures(msgspec.Struct, kw_only=True, frozen=True):
     """Holds what a pool of a deployment gave in a cell: prompt tokens of one that prefills, answer tokens of one that
-    decodes, over the window of CellSummary.lasting(); `gpus` of all its workers."""
+    decodes, over the window of CellSummary.lasting(); `gpus` of all its workers. j_per_token: where its GPUs were
+    watched."""
 
     role: str
     gpu: str | None
     gpus: int
     tokens_per_s: float | None = None
     tokens_per_s_per_gpu: float | None = None
+    j_per_token: float | None = None
 
 
 class DraftFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -466,6 +481,7 @@ class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     samples      readings within the cell, all GPUs together
     throttled    reason (of nvml.REASONS) to the share of the readings in which it held the clock down
     energy_j     of all GPUs over the cell, see Readings.energy_j
+    power_w_by_pool  mean over the window of the throughputs, of pools whose exporters were named
     new_every_s  how often the power that is told was a new one, where most readings repeated the one before
     other fields of all GPUs: power summed; clocks and busy share averaged, and the lowest clock; memory's largest sum
     """
@@ -479,6 +495,7 @@ class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     memory_used_bytes: float | None = None
     busy_share: Level | None = None
     energy_j: float | None = None
+    power_w_by_pool: dict[str, float] = {}
     new_every_s: float | None = None
 
 

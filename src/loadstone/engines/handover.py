@@ -19,6 +19,10 @@ _USUAL_NIC = 50e9
 NIXL over MNNVL measured 48 GB/s, over NVLink 49 (its issue 1037, vLLM's 52607)."""
 
 
+_BALANCED = ("round_robin", "total_requests", "total_tokens")
+"""SGLang's --load-balance-method, where it does not follow the room."""
+
+
 class Link(NamedTuple):
     """The way of a KV cache from one worker to another.
 
@@ -52,10 +56,12 @@ def link_of(prefill: Deployment, decode: Deployment, rules: Handover) -> Link:
 
 def handover_of(deployment: Deployment) -> Handover:
     """Return how the pools of a deployment hand caches over. Raises InputError where they cannot."""
-    problem, rules = handover_problem(deployment), rules_of(deployment.pools[-1].worker).handover
+    prefill, decode = (rules_of(pool.worker) for pool in deployment.pools)
+    problem, rules = handover_problem(deployment), decode.handover
     if problem is not None or rules is None:
         raise InputError(f"{deployment.name}: {problem}")
-    return rules
+    asked = prefill.deployment.argument("load_balance_method") in _BALANCED
+    return rules._replace(by_room=rules.by_room and not (asked and prefill.version >= rules.balances_since))
 
 
 def handover_problem(deployment: Deployment) -> str | None:

@@ -125,6 +125,8 @@ class Handover(NamedTuple):
     latency_s       from a computed prompt to a cache that can be used, beside the bytes
     since           the first release that can
     buffers         both sides keep a buffer beside the cache for the longest prompt on its way
+    by_room         the prefill worker's rank of attention-DP follows from a random number that the router gives a
+                    request, unless load_balance_method says otherwise, which is heard since `balances_since`
     """
 
     reserves_first: bool
@@ -136,6 +138,8 @@ class Handover(NamedTuple):
     twice_up_to: int = 0
     since: Version = ()
     buffers: bool = False
+    by_room: bool = False
+    balances_since: Version = ()
 
     def slots(self, max_seqs: int) -> int:
         """Return how many requests the decode side has or awaits at once, where it runs `max_seqs`."""

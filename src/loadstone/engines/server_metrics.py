@@ -10,6 +10,8 @@ draft_tokens       counter, tokens drafted; draft_accepted: of these accepted
 draft_accepted_by_position  the same by the place in the draft, which a label tells
 transfers          counter, KV caches handed from prefill to decode workers; transferred_tokens: prompt tokens that
                    decode workers had from them; transfers_failed: those that failed
+queue_s, prefill_s, transfer_s  sums of histograms, seconds before a request is scheduled, of its prompt's steps, of a
+                   KV cache's transfer; their counts are named alike
 accepted_length    gauge, tokens that such a step gives
 late_s, writes     counters, seconds that writes came after their due time, and how many: of the timing server alone
 """
@@ -29,6 +31,11 @@ def _join(tables: Iterable[Mapping[str, tuple[str, ...]]]) -> dict[str, tuple[st
     return joined
 
 
+def count_of(name: str) -> str:
+    """Return the count that belongs to the sum of a histogram."""
+    return name.replace("_sum", "_count", 1)
+
+
 GAUGES = _join(table.gauges for table in engine_tables().values())
 COUNTERS = _join(table.counters for table in engine_tables().values())
 START_TIME = "process_start_time_seconds"
@@ -36,5 +43,6 @@ NAMES = frozenset(
     name.partition("{")[0]
     for names in (*GAUGES.values(), *COUNTERS.values())
     for both in names
-    for name in both.split("+")
+    for each in both.split("+")
+    for name in (each, count_of(each))
 ) | {START_TIME}

@@ -71,6 +71,7 @@ _NEW_SPELLINGS_SINCE = (0, 5, 23)
 _OWN_FLAGS = (
     "mem_fraction_static", "max_running_requests", "max_total_tokens", "max_prefill_tokens", "page_size",
     "scheduler_recv_interval", "json_model_override_args", "cuda_graph_bs", "ep_dispatch_algorithm",
+    "load_balance_method",
 )  # fmt: skip
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bf16", "nvfp4": "nvfp4", "fp8_e5m2": "fp8_e5m2", "fp8": "fp8_e4m3"}
@@ -106,12 +107,14 @@ class Sglang(EngineRules):
     loads_first = True
     static_argument = "mem_fraction_static"
     handover = Handover(
-        reserves_first=True, spare_tokens=512, takes_slot=True, first_by="prefill", by_chunk=True, latency_s=0.003,
-        twice_up_to=32, since=(0, 4, 6),
+        reserves_first=True, spare_tokens=512, takes_slot=True, first_by="prefill", by_chunk=True, latency_s=0.05,
+        twice_up_to=32, since=(0, 4, 6), by_room=True, balances_since=(0, 5, 8),
     )  # fmt: skip
     """Room is kept for a prompt and num_reserved_decode_tokens before the prompt is computed (decode.py,
     pop_preallocated); up to 32 slots have twice as many more for requests on their way (pre_alloc_size); the sender
-    writes chunk by chunk (send_kv_chunk). Latency: 0.5 to 2 ms of Mooncake's benchmarks, and the two sides' polls.
+    writes chunk by chunk (send_kv_chunk). Latency: what DeepSeek-R1's first tokens took longer than predicted at up
+    to 16 users (docs/accuracy.md); of it Mooncake's benchmarks have 0.5 to 2 ms. A prefill rank of attention-DP is
+    bootstrap_room modulo dp (follow_bootstrap_room of its pull request 16110; before, round_robin did the same).
     """
 
     # --- memory -----------------------------------------------------------------------------------------------------

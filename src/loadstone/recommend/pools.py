@@ -8,9 +8,10 @@ then put together in ratios that come near to balancing both; what a ratio carri
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import product, takewhile
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -23,21 +24,24 @@ from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.engines.handover import handover_problem
 from loadstone.predict.pool_rates import decode_tpot_s, most_users, prompts_s
-from loadstone.predict.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.simulator.fleet import Fleet, ease_floors, fleet_of
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.steady_state import SteadyState
 from loadstone.predict.step_time import StepModel
 from loadstone.recommend.candidates import Candidate, Search, list_machines, price_gpu
 from loadstone.recommend.confirm import ConfirmedPlan
-from loadstone.recommend.decide import PlanChoice
+from loadstone.recommend.decide import PlanChoice, rank_choices
+from loadstone.recommend.finalists import SimulatedCandidate
 from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.result import SplitText
+from loadstone.recommend.result import DeploymentPlan, SplitAtLoad, SplitText
 from loadstone.recommend.traffic import Traffic
 
 _BEST_PREFILL, _BEST_DECODE, _OF_PAIR, _MOST_OF_UNIT = 2, 3, 2, 4
 """Kinds of workers of each role that are put together, ratios of each pair that are kept, and workers of one role in
 the largest unit whose ratio is tried; a replica of the plan is such a unit."""
 _BUSY = (0.9, 0.8, 0.7, 0.6, 0.5, 0.35, 0.2)
+_LOADS = tuple(2.0 ** (each / 2) for each in range(-8, 9))
+"""Multiples of the asked load under which plans with pools and without are compared."""
 _FILLED = (0.92, 0.75, 0.6, 0.45, 0.3, 0.2, 0.12, 0.06, 0.03)
 
 
@@ -51,9 +55,7 @@ class _RatedWorker(NamedTuple):
 
 
 def search_pools(found: Search, options: RecommendOptions, traffic: Traffic, prices: Prices) -> Search:
-    """Return what was found, with --pools also the candidates with pools. Raises InputError with --study."""
-    if options.pools and options.study:
-        raise InputError("--study: a study starts no pools; leave --pools or --study out")
+    """Return what was found, with --pools also the candidates with pools."""
     kinds: dict[tuple[str, ...], list[Deployment]] = {}
     for worker in list_machines(options) if options.pools else ():
         if worker.pp == 1 and worker.gpus < options.gpus_max and rules_of(worker).handover is not None:
@@ -102,6 +104,7 @@ def _rate_decode(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedWo
     """Rate a worker as one that decodes; None where it misses the bounds with a few requests, or has no room."""
     prompt, answer = round(traffic.input_tokens), max(1, round(traffic.output_tokens))
     rules, times = rules_of(worker).handover, {"tpot": 1.0, "itl": 1.0, "e2e": float(answer)}
+    fleet = ease_floors(fleet, worker)
     assert rules is not None  # noqa: S101
     most = most_users(fleet, rules, prompt, answer)
     if traffic.longest_tokens + (rules.spare_tokens or 0) > fleet.policy.kv_tokens:
@@ -156,35 +159,85 @@ def _name(choice: PlanChoice) -> str:
     return f"{choice.replicas} × {choice.finalist.name} ({choice.replicas * choice.finalist.deployment.gpus} GPUs)"
 
 
-def compare_split(
-    choices: Sequence[PlanChoice], confirmed: Sequence[ConfirmedPlan], traffic: Traffic
-) -> SplitText | None:
-    """Say whether the best plan with pools is better than the best without, and in how many draws of the model's
-    joint errors; None where one of both kinds carries the traffic under no load."""
-    ranked = [*(each.choice for each in confirmed), *choices]
+def _compare(ranked: Sequence[PlanChoice], load: float) -> tuple[PlanChoice, PlanChoice, SplitAtLoad] | None:
+    """Return the best plan with pools, the best without, and which is better; None where one of both is missing."""
     split = next((each for each in ranked if each.finalist.deployment.pools), None)
     whole = next((each for each in ranked if not each.finalist.deployment.pools), None)
     if split is None or whole is None:
         return None
+    better, equal = (float(np.mean(each)) for each in (split.regrets < whole.regrets, split.regrets == whole.regrets))
+    return split, whole, SplitAtLoad(load, ranked[0] is split, round(better, 3), round(equal, 3))
+
+
+def compare_split(
+    choices: Sequence[PlanChoice],
+    confirmed: Sequence[ConfirmedPlan],
+    finalists: Sequence[SimulatedCandidate],
+    traffic: Traffic,
+    options: RecommendOptions,
+) -> SplitText | None:
+    """Say whether the best plan with pools is better than the best without, and in how many draws of the model's
+    joint errors, under the asked load and others; None where one of both kinds carries the traffic under no load."""
+    asked = _compare([*(each.choice for each in confirmed), *choices], traffic.demand)
+    if asked is None:
+        return None
+    split, whole, here = asked
     points = split.finalist.curve.points
     broken = next((each for each in points if not each.holds(traffic.bounds)), points[-1])
+    by_load = [here if times == 1 else _at_load(times, finalists, traffic, options) for times in _LOADS]
+    known = [each for each in by_load if each is not None]
+    paying = list(takewhile(lambda each: each.pays, reversed(known)))
     return SplitText(
-        pays=ranked[0] is split,
-        probability=round(float(np.mean(split.regrets < whole.regrets)), 3),
-        equal=round(float(np.mean(split.regrets == whole.regrets)), 3),
+        pays=here.pays,
+        probability=here.probability,
+        equal=here.equal,
         split=_name(split),
         whole=_name(whole),
         limit=broken.limit or "none",
+        by_load=known,
+        pays_from=paying[-1].load if paying else None,
+        pays_from_probability=paying[-1].probability if paying else None,
     )
 
 
-def tell_split(split: SplitText | None, options: RecommendOptions) -> list[str]:
-    """Say with --pools whether splitting pays, with which probability, and what limits it; None: one kind of plan
-    alone carries the traffic."""
+def _at_load(
+    times: float, finalists: Sequence[SimulatedCandidate], traffic: Traffic, options: RecommendOptions
+) -> SplitAtLoad | None:
+    """Compare both kinds under a multiple of the load, by what the finalists carry, with more GPUs for more; None
+    where there is not one request under way. By throughput all GPUs serve under any load."""
+    load = traffic.demand * times
+    if not traffic.is_open and (load := float(round(load))) < 1:
+        return None
+    if options.objective == "cost":
+        options = dataclasses.replace(options, gpus_max=math.ceil(options.gpus_max * max(1.0, times)))
+    compared = _compare(rank_choices(finalists, dataclasses.replace(traffic, demand=load), options), load)
+    return None if compared is None else compared[2]
+
+
+def tell_split(split: SplitText | None, first: DeploymentPlan, unit: str) -> list[str]:
+    """Say whether splitting pays, with which probability, from which load, and what limits it; None: one kind of plan
+    alone, that of the `first`, carries the traffic."""
     if split is None:
-        return ["plans with pools and without cannot be compared: one kind alone holds the bounds"] * options.pools
+        pooled = parse_deployment(first.deployment).pools
+        return [
+            f"splitting prefill and decode {'pays' if pooled else 'does not pay'}: of what was simulated, plans "
+            f"with{'' if pooled else 'out'} pools alone hold the bounds"
+        ]
     return [
         f"splitting prefill and decode {'pays' if split.pays else 'does not pay'}: {split.split}, {split.whole}; the "
         f"split plan is better with a probability of {split.probability:.0%}, as good with {split.equal:.0%}; where "
-        f"it breaks, {LIMITS[split.limit]}"
+        f"it breaks, {LIMITS[split.limit]}",
+        _tell_loads(split, unit),
     ]
+
+
+def _tell_loads(split: SplitText, unit: str) -> str:
+    loads = split.by_load
+    among = f"of loads from {loads[0].load:.3g} to {loads[-1].load:.3g} {unit}, by what these finalists carry"
+    if split.pays_from is not None:
+        sure = f"better with {split.pays_from_probability:.0%} there"
+        return f"splitting pays from {split.pays_from:.3g} {unit} on, {sure}, {among}"
+    most = max(loads, key=lambda each: each.probability)
+    if some := [f"{each.load:.3g}" for each in loads if each.pays]:
+        return f"splitting pays at {', '.join(some)} {unit} and not beyond, {among}"
+    return f"splitting pays at none {among}: better with at most {most.probability:.0%}, at {most.load:.3g}"

@@ -68,13 +68,14 @@ def recommend(options: RecommendOptions) -> Recommendation:
     shown = confirmed[: options.plans]
     plans = [describe_plan(each, options, traffic, found, measured) for each in shown]
     judged, asked = join_confirmed(choices, confirmed), {each.choice.finalist.name for each in confirmed}
-    split = compare_split(paid, confirmed, traffic) if options.pools else None
+    split = compare_split(paid, confirmed, finalists, traffic, options) if options.pools else None
     host_memory = weigh_host_memory(shown[0].choice, options, traffic, prices)
     show_progress()
     decided_s = time.monotonic()
     if options.study is not None:
         write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
     notes = [*explain_order(shown, options), *write_notes(finalists, options, measured), *_note_context(traffic)]
+    notes += tell_split(split, plans[0], _describe_traffic(options, traffic).unit) if options.pools else []
     return Recommendation(
         model=finalists[0].deployment.model.name,
         traffic=_describe_traffic(options, traffic),
@@ -83,7 +84,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
         rejected=list_rejected(judged, plans, [*found.refused, *refused], found, priced=bool(options.price)),
         measure_next=next_measurement(_value_measurements(paid, finalists, traffic), choices, options, traffic),
         study=str(options.study) if options.study is not None else None,
-        notes=notes + tell_split(split, options),
+        notes=notes,
         split=split,
         finalists=chart_points(judged, asked, options, traffic),
         deployments_ranked=found.looked_at,

@@ -200,6 +200,15 @@ class FinalistPoint(msgspec.Struct, frozen=True):
     """Whether p_slo is of the asked load, simulated as for a plan; else of loads nearby."""
 
 
+class SplitAtLoad(msgspec.Struct, frozen=True):
+    """Says whether the best plan with pools is the better one under a load, as SplitText does."""
+
+    load: float
+    pays: bool
+    probability: float
+    equal: float
+
+
 class SplitText(msgspec.Struct, frozen=True, kw_only=True):
     """Says whether prefill and decode in pools of their own pay: whether the first plan has them.
 
@@ -207,6 +216,9 @@ class SplitText(msgspec.Struct, frozen=True, kw_only=True):
                  the model; `equal`: that it is as good
     split, whole the best plan with pools and without, with its GPUs
     limit        what is full where the split one breaks its bounds: prefill, decode, link, none
+    by_load      the same by what the finalists carry, under loads around the asked one, in the traffic's unit
+    pays_from    the least of these from which on it pays under all; None: it does not under the largest
+    pays_from_probability  that it is the better one there
     """
 
     pays: bool
@@ -215,6 +227,9 @@ class SplitText(msgspec.Struct, frozen=True, kw_only=True):
     split: str
     whole: str
     limit: str
+    by_load: list[SplitAtLoad] = []
+    pays_from: float | None = None
+    pays_from_probability: float | None = None
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):

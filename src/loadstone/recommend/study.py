@@ -7,7 +7,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from loadstone.catalogue.deployment.shorthand import split_deployment
+from loadstone.catalogue.deployment.pools import has_pools
+from loadstone.catalogue.deployment.shorthand import parse_deployment, split_deployment
 from loadstone.core.files import explain_os_error
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.traffic import Traffic, asked_workload
@@ -24,6 +25,10 @@ def write_study(
 
     planned = []
     for text in deployments:
+        if has_pools(text):
+            (model, _, layout), engine = text.partition("@"), parse_deployment(text).engine
+            planned.append((engine, model, layout.replace(f",engine={engine}", "")))
+            continue
         model, where, rest = split_deployment(text)  # the model with the precision of its weights
         parts = rest.split(",")
         engine = next(part.partition("=")[2] for part in parts if part.startswith("engine="))

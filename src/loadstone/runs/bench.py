@@ -14,6 +14,7 @@ import msgspec
 from loadstone.analyse.client_accuracy import load as load_selftest
 from loadstone.analyse.stopping import Stopping
 from loadstone.core.errors import InputError
+from loadstone.core.gpu_metrics import split_pool
 from loadstone.core.nvml import Gpus
 from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
@@ -21,7 +22,7 @@ from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Signals
 from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.engines import attach
-from loadstone.measure.engines.observe import Observer, exporter
+from loadstone.measure.engines.observe import Observer, exporter, worker_page
 from loadstone.measure.engines.server import HttpServer
 from loadstone.measure.wire.request import make_body
 from loadstone.runs import deployments, execution, preflight, provenance, worker_jobs
@@ -113,7 +114,8 @@ class Session:
         jobs = worker_jobs.jobs(options, self.run, server)
         observer = Observer(
             folder,
-            [f"{url}/metrics" if server.target.metrics_names else None for url in server.target.urls],
+            info.settings.worker_metrics
+            or [f"{url}/metrics" if server.target.metrics_names else None for url in server.target.urls],
             jobs[0].origin_ns,
             headers=server.headers,
             proxy=options.client.proxy,
@@ -196,6 +198,9 @@ def _describe(ready: Prepared, gpus: Gpus | None, made_with: Provenance) -> RunI
 def _settings(ready: Prepared) -> RunSettings:
     """Return the settings that only a measured run has."""
     client, sampling = ready.options.client, ready.options.sampling.sampling
+    for named in client.gpu_metrics:
+        if (role := split_pool(named)[0]) and not (ready.declared and ready.declared.pools):
+            raise InputError(f"--gpu-metrics {role}=: no pools are declared; name them with --deployment")
     return RunSettings(
         deployment=deployments.describe(ready.options.target, ready.declared, ready.server.target),
         sampling=msgspec.to_builtins(sampling),
@@ -207,6 +212,7 @@ def _settings(ready: Prepared) -> RunSettings:
         timeouts=msgspec.to_builtins(client.timeouts),
         expected_e2e_s=ready.expected_s,
         gpu_metrics=[exporter(url, client.proxy) for url in client.gpu_metrics],
+        worker_metrics=[worker_page(url, ready.server.headers, client.proxy) for url in client.worker_metrics],
     )
 
 

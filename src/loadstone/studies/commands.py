@@ -8,11 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.engines import engine_key
 from loadstone.core.errors import InputError
 from loadstone.engines import EMBEDDED, launch_named, launch_of
 from loadstone.engines.launch import Launch as Commands
 from loadstone.engines.launch import RankCommand, Site, own_words, quote_word, read_site
+from loadstone.engines.pooled_launch import PooledLaunch, launch_pools
 from loadstone.measure.engines import llama_cpp
 from loadstone.studies.file import EngineSettings
 from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch
@@ -34,7 +36,34 @@ def commands_of(
     them, and folders of the home are those of its user. Raises InputError where the
     engine cannot be started so.
     """
-    site = read_site(
+    site = _site_of(launch, engine, nodes, port, host)
+    if not here:
+        site = msgspec.structs.replace(site, cache=engine.cache)
+    if launch.model == EMBEDDED_MODEL and launch.deployment is None and engine.model is None:
+        return _embedded(site)
+    if launch.parsed is None or launch.deployment is None:
+        return launch_named(f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}", site)
+    if launch.parsed.pools:
+        raise InputError("pools are started on one machine, `local`, alone; run it there, or give their url:")
+    return launch_of(launch.parsed, site)
+
+
+def pools_of(deployment: Deployment, launch: PlannedLaunch, engine: EngineSettings, port: int) -> PooledLaunch:
+    """Return the commands of all workers of a deployment with pools on this machine, and the router's. Raises
+    InputError."""
+    made = launch_pools(deployment, _site_of(launch, engine, (), port, "127.0.0.1"))
+    nodes = {rank.node for workers in made.pools.values() for worker in workers for rank in worker.ranks}
+    if len(nodes) > 1:
+        raise InputError(
+            f"{len(nodes)} nodes are needed, and `local` is one; start them yourself, and give their url:"
+        )
+    return made
+
+
+def _site_of(
+    launch: PlannedLaunch, engine: EngineSettings, nodes: tuple[str, ...], port: int | None, host: str
+) -> Site:
+    return read_site(
         model=engine.model,
         host=host,
         port=port,
@@ -49,13 +78,6 @@ def commands_of(
         devices=engine.devices,
         options=engine.options,
     )
-    if not here:
-        site = msgspec.structs.replace(site, cache=engine.cache)
-    if launch.model == EMBEDDED_MODEL and launch.deployment is None and engine.model is None:
-        return _embedded(site)
-    if launch.parsed is None or launch.deployment is None:
-        return launch_named(f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}", site)
-    return launch_of(launch.parsed, site)
 
 
 def _embedded(site: Site) -> Commands:

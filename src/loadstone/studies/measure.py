@@ -40,6 +40,8 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
         options.pop(ACCEPTANCE, None)
         if engine.model is not None:
             options["model"] = engine.model
+        if engine.worker_metrics:
+            options.setdefault("worker_metrics", engine.worker_metrics)
         if engine.client is None:
             return _summary(
                 (find_max if cell.is_search else bench)(options_of(options, Options), on_event, engine.made_with)
@@ -110,7 +112,7 @@ def command_words(options: Mapping[str, Any]) -> list[str]:
             words.append(f"{flag}={msgspec.json.encode(value).decode()}")
         elif value is not None:
             many = isinstance(value, Sequence) and not isinstance(value, str)
-            apart = each.name in ("header", "stop", "gpu_metrics")
+            apart = each.name in ("header", "stop", "gpu_metrics", "worker_metrics")
             texts = [str(one) for one in value] if many else [str(value)]
             words += (
                 texts if each.argument else [f"{flag}={text}" for text in (texts if apart else [",".join(texts)])]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.pools import has_pools
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.catalogue.engines import ARGUMENTS, engine_key
 from loadstone.core.errors import InputError
@@ -137,6 +138,8 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
     engine = read.study.engines.get(name, EngineSettings())
     kind = engine_key(engine.engine or name)
     known, own = _split_arguments(engine, layout)
+    if known and has_pools(f"@{layout}"):
+        raise read.error("$.engines", f"{name}: of pools each has its own {known[0]}; write it in the layout")
     model = model or engine.model or ""
     if not model and kind != EMBEDDED and engine.url is None:
         raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")

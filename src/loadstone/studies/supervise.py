@@ -57,6 +57,7 @@ class RunningLaunch(NamedTuple):
     client  who sends the load; None: this process
     made_with  what is known of how it was started
     model   name that requests must use, where the server itself may not say it
+    worker_metrics  pages of the workers behind a router
     """
 
     url: str
@@ -65,6 +66,7 @@ class RunningLaunch(NamedTuple):
     client: LoadClient | None = None
     made_with: Provenance = Provenance()
     model: str | None = None
+    worker_metrics: tuple[str, ...] = ()
 
 
 class Machine(Protocol):

@@ -341,7 +341,14 @@ class ClientOptions(Flags):
         RUN, "serve the run that goes on at /metrics for Prometheus: PORT of this machine, or HOST:PORT"
     )
     gpu_metrics: Sequence[str] = flag(
-        RUN, "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400", (), values.addresses
+        RUN,
+        "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400; of a pool's: "
+        "decode=node:9400",
+        (),
+        values.addresses,
+    )
+    worker_metrics: Sequence[str] = flag(
+        RUN, "workers behind a router, e.g. node:8101, whose /metrics are read in its place", (), values.addresses
     )
 
     @property

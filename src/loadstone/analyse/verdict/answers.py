@@ -290,6 +290,8 @@ def prefix_cache_helped(cell: JudgedCell) -> Iterator[Finding]:
         shared = _shared_tokens(cell, cell.requests)
         if server is None or not server.prefix_hits or not server.prefix_queries or np.isnan(shared).any():
             return
+        if cell.has_pools:  # both look for a prompt
+            return
         share = (server.prefix_hits - float(shared.sum())) / server.prefix_queries
         whose = ", by the server's counters"
     if share <= thresholds.CACHED_SHARE:

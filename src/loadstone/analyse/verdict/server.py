@@ -25,16 +25,15 @@ from loadstone.analyse.verdict.requests import Floats, JudgedCell
 from loadstone.core import gpu_metrics
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.nvml import reasons_in
-from loadstone.core.summary import Finding, GpuFigures, Level, ServerFigures
+from loadstone.core.summary import Finding, GpuFigures, Level, ServerFigures, TtftParts
 from loadstone.core.units import show_seconds
-from loadstone.engines.server_metrics import COUNTERS, GAUGES, START_TIME
+from loadstone.engines.server_metrics import COUNTERS, GAUGES, START_TIME, count_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "engine_rank", "pid"})
 """Labels of processes that work on the same requests: each of them reports the same thing."""
-_TRANSFERS = "transfers", "transferred_tokens", "transfers_failed"
 SANE = 1e18
 """Values from here on, and those that are not numbers, are left out: no engine reports them."""
 
@@ -189,12 +188,15 @@ Families = dict[str, dict[str, MetricSeries]]
 """The series of one server by name, then by labels."""
 
 
-def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFigures | None:
+def server_figures(
+    samples: pa.Table, start_s: float, end_s: float, answered: int | None = None
+) -> ServerFigures | None:
     """Compute a cell's figures of all servers, from the samples of run_folder.read_server(); None where none were
     taken near the cell.
 
     Counters run from the last sample before the cell to the first one after it: what happened in between is in them,
-    and of what neighbouring cells did as little as the samples allow.
+    and of what neighbouring cells did as little as the samples allow. `answered`: requests, where each passes through
+    two pools.
     """
     import pyarrow.compute as pc
 
@@ -234,8 +236,32 @@ def server_figures(samples: pa.Table, start_s: float, end_s: float) -> ServerFig
         draft_accepted=_sum_gains(servers, COUNTERS["draft_accepted"]),
         draft_accepted_by_position=_sum_by_position(servers, COUNTERS["draft_accepted_by_position"]),
         accepted_length=_read_level(servers, GAUGES["accepted_length"], at_s, mean=True),
-        **{name: _sum_gains(servers, COUNTERS[name]) for name in _TRANSFERS},
+        ttft_parts=_read_ttft_parts(servers, answered),
+        transfers=_sum_gains(servers, COUNTERS["transfers"]),
+        transferred_tokens=_sum_transferred(servers),
+        transfers_failed=_sum_gains(servers, COUNTERS["transfers_failed"]),
     )
+
+
+def _sum_transferred(servers: list[Families]) -> float | None:
+    """Sum the prompt tokens that decode workers had from prefill workers, in these transfers or in earlier ones: what
+    such a worker finds in its own prefix cache is not sent again."""
+    tokens = [_sum_gains([each], COUNTERS["transferred_tokens"]) for each in servers]
+    kept = [_sum_gains([each], COUNTERS["prefix_hits"]) for each, moved in zip(servers, tokens, strict=True) if moved]
+    known = [each for each in tokens if each is not None]
+    return sum(known) + sum(each or 0.0 for each in kept) if known else None
+
+
+def _read_ttft_parts(servers: list[Families], answered: int | None) -> TtftParts | None:
+    """Read what of TTFT the engines count; None where they count nothing. Of pools a request is counted in both, a
+    cache once by each rank that has a part of it."""
+    sums, counts = (
+        [_sum_gains(servers, tuple(map(part, COUNTERS[name]))) for name in ("queue_s", "prefill_s", "transfer_s")]
+        for part in (str, count_of)
+    )
+    over = (answered or counts[0], answered or counts[1], counts[2])
+    means = [total / count if total is not None and count else None for total, count in zip(sums, over, strict=True)]
+    return None if means == [None] * 3 else TtftParts(queue_s=means[0], prefill_s=means[1], transfer_s=means[2])
 
 
 def _collect_series(samples: pa.Table) -> dict[int, Families]:

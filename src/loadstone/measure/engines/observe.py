@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.gpu_metrics import find_meaning, select_gpu_labels
+from loadstone.core.gpu_metrics import GPUS, POOLS, find_meaning, select_gpu_labels, split_pool
 from loadstone.core.nvml import Gpus
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.text import excerpt
@@ -42,8 +42,6 @@ _LABELS_CHARS = 512
 _REST = 4
 """A server is left in peace for at least so many times as long as it, and the reading of it, took."""
 _CLOSE_S = 5.0
-GPUS = -1
-"""In the column `replica`: what GPUs say, whichever server they work for."""
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)[ \t{]")
 _TYPE = re.compile(r"# TYPE ([A-Za-z_:][A-Za-z0-9_:]*) (counter|gauge|histogram|summary)\s*")
 _PASSED_OVER = ("_bucket", "_created", "_info")
@@ -126,9 +124,10 @@ def _as_json(labels: dict[str, str]) -> str:
 class Observer:
     """Reads `urls`, each the whole URL of a server's /metrics, while its block lasts. Raises nothing.
 
-    The place of a URL is the server's number in the target's URLs; None where one has no metrics. `exporters`: pages
-    that tell of GPUs; they get none of the `headers`, which are the servers'. Times count from `origin_ns`
-    (CLOCK_MONOTONIC), the run's. `notes` says, one line each, what could not be had.
+    The place of a URL is the server's number, of the target's URLs or of the workers behind a router; None where one
+    has no metrics. `exporters`: pages that tell of GPUs, as exporter() gives them; they get none of the `headers`,
+    which are the servers'. Times count from `origin_ns` (CLOCK_MONOTONIC), the run's. `notes` says, one line each,
+    what could not be had.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class Observer:
         self._keeps = True
         self._flushed_s = time.monotonic()
         self._closing = False
-        pages = [*enumerate(urls), *((GPUS, url) for url in exporters)]
+        pages = [*enumerate(urls), *((POOLS.get(role, GPUS), url) for role, url in map(split_pool, exporters))]
         self._wake: list[threading.Event] = []
         self._threads = [self._thread(self._watch, number, url) for number, url in pages if url is not None]
         if gpus is not None:
@@ -195,7 +194,7 @@ class Observer:
     def _watch(self, wake: threading.Event, number: int, url: str) -> None:
         failed: str | None = None
         try:
-            headers = self._headers if number != GPUS else ()
+            headers = self._headers if number >= 0 else ()
             with http_client(url, headers, self._proxy, _TIMEOUT_S) as http:
                 while True:
                     closing = self._closing
@@ -203,7 +202,7 @@ class Observer:
                     begun_s = time.monotonic()
                     reason = self._read(http, number, url)
                     if reason is not None and failed is None:
-                        self.notes.append(f"{url}: {reason}; its metrics {_OF[number == GPUS]} are missing meanwhile")
+                        self.notes.append(f"{url}: {reason}; its metrics {_OF[number < 0]} are missing meanwhile")
                     failed = reason
                     if closing:
                         return
@@ -237,7 +236,7 @@ class Observer:
         # The server counted somewhere between the question and its answer.
         time_s = ((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9
         text = blank_bytes(body, self._keys).decode("utf-8", "replace")
-        samples = read_gpu_metrics(text) if number == GPUS else read_metrics(text)
+        samples = read_gpu_metrics(text) if number < 0 else read_metrics(text)
         self._keep(time_s, number, samples)
         return None if samples else "no metrics in the answer"
 
@@ -289,27 +288,48 @@ def _page(http: httpx.Client, url: str) -> bytes | str:
     return body if whole else f"more than {_BODY_BYTES} bytes"
 
 
-def exporter(url: str, proxy: str | None = None) -> str:
-    """Return the page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of any.
+def exporter(named: str, proxy: str | None = None) -> str:
+    """Return the page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of any; after
+    `prefill=` or `decode=`, where all its GPUs are that pool's.
 
     Raises InputError where no such page is there, or nothing on it that is known of GPUs.
     """
+    role, url = split_pool(named)
+    page, text = _named_page("--gpu-metrics", url, "node:9400", (), proxy)
+    if not read_gpu_metrics(text):
+        raise InputError(
+            f"--gpu-metrics {shown(page)}: no known GPU metrics there; name DCGM's exporter, AMD's "
+            "device-metrics-exporter or nvidia_gpu_exporter"
+        )
+    return f"{role}={page}" if role else page
+
+
+def worker_page(url: str, headers: Iterable[tuple[str, str]], proxy: str | None = None) -> str:
+    """Return the page of metrics of an engine behind a router, from `node:8101` or a whole URL.
+
+    Raises InputError where no such page is there, or no engine's metrics on it.
+    """
+    page, text = _named_page("--worker-metrics", url, "node:8101", headers, proxy)
+    if not any(sample.name in NAMES for sample in read_metrics(text)):
+        raise InputError(f"--worker-metrics {shown(page)}: no engine's metrics there; name workers, not the router")
+    return page
+
+
+def _named_page(
+    flag: str, url: str, example: str, headers: Iterable[tuple[str, str]], proxy: str | None
+) -> tuple[str, str]:
+    """Return the whole URL of a page of metrics that a flag names, and its text."""
     try:
         parts = check_url(url if "://" in url else f"http://{url}")
     except InputError:
         # It might be told with a password.
         raise InputError(
-            "--gpu-metrics: this URL cannot be used; write node:9400 or http://node:9400/metrics, without a name or "
+            f"{flag}: this URL cannot be used; write {example} or http://{example}/metrics, without a name or "
             "password"
         ) from None
     page = parts.geturl() if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
-    with http_client(page, (), proxy, _TIMEOUT_S) as http:
+    with http_client(page, headers, proxy, _TIMEOUT_S) as http:
         body = _page(http, page)
     if isinstance(body, str):
-        raise InputError(f"--gpu-metrics {shown(page)}: {body}; name an exporter of GPUs that runs, e.g. node:9400")
-    if not read_gpu_metrics(body.decode("utf-8", "replace")):
-        raise InputError(
-            f"--gpu-metrics {shown(page)}: no known GPU metrics there; name DCGM's exporter, AMD's "
-            "device-metrics-exporter or nvidia_gpu_exporter"
-        )
-    return page
+        raise InputError(f"{flag} {shown(page)}: {body}; name one that runs, e.g. {example}")
+    return page, body.decode("utf-8", "replace")

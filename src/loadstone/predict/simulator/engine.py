@@ -308,7 +308,8 @@ def choose_replica(
         return crc32(b"%d" % sequence.session) % count
     if how == "round-robin":
         return turn % count
-    return min(range(count), key=lambda at: (loads[at], (at - turn) % count))
+    least, first = min(loads), turn % count
+    return loads.index(least, first) if least in loads[first:] else loads.index(least)
 
 
 class LockstepGroup:

@@ -99,10 +99,7 @@ def fleet_of(
             fleet_of(pool.worker, acceptance=acceptance, profile=profile, offline=offline)
             for pool in deployment.pools
         )
-        worker = deployment.pools[-1].worker
-        if isinstance(decode.model, StepModel) and worker.gpu.vendor == "nvidia" and not is_wide(worker):
-            decode = replace(decode, model=decode.model.eased(DECODE_FLOORS))
-        return _join(deployment, rules, prefill, decode, route=route)
+        return _join(deployment, rules, prefill, ease_floors(decode, deployment.pools[-1].worker), route=route)
     coefficients = profile_of(deployment, profile)
     accepted = coefficients.acceptance if acceptance is None else acceptance
     policy = routed(policy_of(deployment, acceptance=accepted), route)
@@ -113,6 +110,13 @@ def fleet_of(
         offline=offline,
     )
     return fleet_with(deployment, policy, model)
+
+
+def ease_floors(fleet: Fleet, worker: Deployment) -> Fleet:
+    """Return the fleet of a worker that decodes alone: with the floors of its steps as they are there."""
+    if isinstance(fleet.model, StepModel) and worker.gpu.vendor == "nvidia" and not is_wide(worker):
+        return replace(fleet, model=fleet.model.eased(DECODE_FLOORS))
+    return fleet
 
 
 def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -> Fleet:

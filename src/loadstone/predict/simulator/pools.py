@@ -19,6 +19,7 @@ from collections import deque
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
+from random import Random
 from typing import Generic, Protocol, TypeVar, cast
 
 from loadstone.core.errors import InputError
@@ -68,7 +69,7 @@ class DecodeReplica(Replica):
         if joined := self.scheduler.joined:
             self.scheduler.joined = []
             self._join(joined, a)
-        super().begin(a, b, steps)
+        Replica.begin(self, a, b, steps)
 
     def show_only(self, sequence: Sequence, at_s: float) -> None:
         """Show the one token of an answer."""
@@ -106,35 +107,29 @@ class _DecodeRank:
 
 
 class _Worker(Generic[_Rank]):
-    """A worker of either pool: its ranks, and how many requests it has."""
+    """A worker of either pool: its ranks, how many requests it has, and how many it ever had."""
 
-    __slots__ = ("load", "ranks")
+    __slots__ = ("load", "ranks", "turn")
 
     def __init__(self, ranks: list[_Rank]) -> None:
         self.ranks = ranks
-        self.load = 0
+        self.load = self.turn = 0
 
 
 class _PrefillRank:
-    """A scheduler of the prefill pool: `member` of a group that goes in step, or the whole unit.
+    """A scheduler of the prefill pool: `replica` of a group that goes in step, or (None) the whole unit.
 
     held_tokens  of prompts that it has or computes and that were not read yet
     """
 
-    def __init__(self, unit: _Engine, member: Replica | None, kv_tokens: int) -> None:
-        self.unit, self.member, self.kv_tokens = unit, member, kv_tokens
+    def __init__(self, unit: _Engine, replica: Replica | None, kv_tokens: int) -> None:
+        self.unit, self.replica, self.kv_tokens = unit, replica, kv_tokens
         self.held_tokens = self.load = 0
         self.queue: deque[_Request] = deque()
         self.link_free_s = 0.0
 
     def cached_blocks(self, sequence: Sequence) -> int:
-        return (self.member or first_of(self.unit)).scheduler.cached_blocks(sequence)
-
-    def add(self, sequence: Sequence, at_s: float) -> None:
-        if isinstance(self.unit, LockstepGroup):
-            self.unit.add(sequence, at_s, self.member)
-        else:
-            self.unit.add(sequence, at_s)
+        return (self.replica or first_of(self.unit)).scheduler.cached_blocks(sequence)
 
 
 class _Request:
@@ -163,7 +158,7 @@ class Pools:
         self.load = 0
         self.shown: list[Sequence] = []
         self._rules: Handover = pool.rules
-        self._link, self._policy = pool.link, fleet.policy
+        self._link, self._policy, self._kv_tokens = pool.link, fleet.policy, fleet.policy.kv_tokens
         self._link_s: dict[int, float] = {}
         self._slots = pool.rules.slots(fleet.policy.max_seqs)
         self._route = pool.route
@@ -192,6 +187,7 @@ class Pools:
         self._coming: list[tuple[float, int, _Request]] = []
         self._serial = count()
         self._turn = 0
+        self._room = Random(seed).random
         self._chunk = pool.fleet.policy.max_batched_tokens if pool.rules.by_chunk else 1 << 62
         self._finished: _Engine | None = None
         self._freed: dict[DecodeReplica, _DecodeRank] = {}
@@ -208,7 +204,7 @@ class Pools:
     def check(self, prompt_tokens: int, answer_tokens: int) -> None:
         """Raise InputError for a request that would never have room."""
         spare = self._rules.spare_tokens
-        most, held = self._policy.kv_tokens, prompt_tokens + (answer_tokens if spare is None else spare)
+        most, held = self._kv_tokens, prompt_tokens + (answer_tokens if spare is None else spare)
         if held > most or prompt_tokens + answer_tokens > most:
             kept = f", with {spare} kept free" if spare else ""
             raise InputError(
@@ -236,7 +232,7 @@ class Pools:
             self._ask_for_room(request, at_s)
         else:
             self._to_prefill(request, at_s)
-        self._look()
+        self._see_next()
 
     def finish(self) -> list[Sequence]:
         """Go to `next_s`; return whose last token was written there."""
@@ -259,14 +255,25 @@ class Pools:
         if self._finished is not None:
             now_s = self._finished.now_s
             self._finished.go_on()
-            freed, self._freed = self._freed, {}
-            for rank in freed.values():
-                self._let_in(rank, now_s)
-        self._look()
+            if self._freed:
+                freed, self._freed = self._freed, {}
+                for rank in freed.values():
+                    self._let_in(rank, now_s)
+            self._next = min(self._units, key=next_s_of)
+        self._see_next()
 
-    def _look(self) -> None:
-        self._next = unit = min(self._units, key=next_s_of)
-        next_s, coming = unit.next_s, self._coming
+    def _hand(self, rank: _PrefillRank | _DecodeRank, sequence: Sequence, at_s: float) -> None:
+        """Give a rank a request. What its unit does may end sooner then."""
+        unit = rank.unit
+        if isinstance(unit, LockstepGroup):
+            unit.add(sequence, at_s, rank.replica)
+        else:
+            unit.add(sequence, at_s)
+        if unit.next_s <= self._next.next_s:
+            self._next = min(self._units, key=next_s_of)
+
+    def _see_next(self) -> None:
+        next_s, coming = self._next.next_s, self._coming
         self.next_s = coming[0][0] if coming and coming[0][0] < next_s else next_s
 
     # --- the way of a request -------------------------------------------------------------------------------------
@@ -274,20 +281,24 @@ class Pools:
     def _ask_for_room(self, request: _Request, at_s: float) -> None:
         """Choose its decode rank, and take room there, or wait for it."""
         request.since_s = at_s
-        worker = request.decoder = self._choose(self._decode, self._route, request)
+        worker = request.decoder = self._choose(self._decode, self._route, self._turn, request)
         worker.load += 1
-        rank = request.decode = self._choose(worker.ranks, self._policy.route, request)
+        worker.turn += 1
+        rank = request.decode = self._choose(worker.ranks, self._policy.route, worker.turn, request)
         rank.replica.queue.append(request)
         self._let_in(rank, at_s)
 
-    def _choose(self, those: list[_Chosen], how: Route, request: _Request, found: list[int] | None = None) -> _Chosen:
-        """Choose among workers or ranks. `found`: blocks of the prompt that each has in its cache."""
+    def _choose(
+        self, those: list[_Chosen], how: Route, turn: int, request: _Request, found: list[int] | None = None
+    ) -> _Chosen:
+        """Choose among workers or ranks for the `turn`-th request. `found`: blocks of the prompt in the cache of
+        each."""
         if len(those) == 1:
             return those[0]
         loads = [each.load for each in those]
         if how == "prefix" and found is not None:
-            return those[choose_by_prefix(found, loads, self._turn)]
-        return those[choose_replica(loads, self._turn, how, request.sequence)]
+            return those[choose_by_prefix(found, loads, turn)]
+        return those[choose_replica(loads, turn, how, request.sequence)]
 
     def _let_in(self, rank: _DecodeRank, at_s: float) -> None:
         """Give room to those who wait for it, in their order, as far as there is any."""
@@ -305,25 +316,29 @@ class Pools:
                 self._send(request, at_s)
 
     def _has_room(self, replica: DecodeReplica, sequence: Sequence) -> bool:
-        scheduler, spare = replica.scheduler, self._rules.spare_tokens
+        spare, tokens = self._rules.spare_tokens, sequence.prompt_tokens
         if spare is None:
-            tokens = replica.whole_tokens + sequence.prompt_tokens + sequence.output_tokens
+            tokens += replica.whole_tokens + sequence.output_tokens
         else:
-            tokens = int(scheduler.context_tokens) + replica.promised_tokens + sequence.prompt_tokens
-            tokens += spare * (replica.there + 1)
-        if tokens > self._policy.kv_tokens:
+            tokens += int(replica.scheduler.context_tokens) + replica.promised_tokens + spare * (replica.there + 1)
+        if tokens > self._kv_tokens:
             return False
         if self._rules.takes_slot:
             return replica.there < self._slots
-        return len(scheduler.running) + len(scheduler.waiting) < self._slots
+        return len(replica.scheduler.running) + len(replica.scheduler.waiting) < self._slots
 
     def _to_prefill(self, request: _Request, at_s: float) -> None:
         request.since_s = at_s
         found: list[int] | None = None
         if self._route == "prefix":
             found = [max(rank.cached_blocks(request.sequence) for rank in each.ranks) for each in self._prefill]
-        worker = request.prefiller = self._choose(self._prefill, self._route, request, found)
-        rank = request.prefill = self._choose(worker.ranks, self._route, request)
+        worker = request.prefiller = self._choose(self._prefill, self._route, self._turn, request, found)
+        ranks = worker.ranks
+        if self._rules.by_room and len(ranks) > 1:
+            rank = ranks[int(self._room() * len(ranks))]
+        else:
+            rank = self._choose(ranks, self._route, self._turn, request)
+        request.prefill = rank
         worker.load += 1
         rank.load += 1
         rank.queue.append(request)
@@ -338,7 +353,10 @@ class Pools:
                 return
             rank.held_tokens = held
             rank.queue.popleft()
-            rank.add(_prompt_of(sequence), at_s)
+            prompt = Sequence(sequence.row, sequence.prompt_tokens, 1)
+            if sequence.shared_blocks:
+                prompt.share(sequence.segments, sequence.shared_blocks)
+            self._hand(rank, prompt, at_s)
 
     def _computed(self, request: _Request, computed: Sequence, at_s: float) -> None:
         """Its prompt is computed."""
@@ -355,9 +373,11 @@ class Pools:
         request.since_s = at_s
         takes_s = self._takes_s(tokens)
         sooner_s = takes_s - self._takes_s(tokens % self._chunk or self._chunk) if tokens > self._chunk else 0.0
-        start_s = max(at_s - sooner_s, prefill.link_free_s, replica.link_free_s)
+        start_s = at_s - sooner_s
+        if prefill.link_free_s > start_s or replica.link_free_s > start_s:
+            start_s = max(prefill.link_free_s, replica.link_free_s)
+            self.times.waited_s += max(0.0, start_s - at_s)
         prefill.link_free_s = replica.link_free_s = over_s = max(start_s + takes_s, at_s)
-        self.times.waited_s += max(0.0, start_s - at_s)
         heappush(self._coming, (over_s + self._link.latency_s, next(self._serial), request))
 
     def _takes_s(self, tokens: int) -> float:
@@ -378,7 +398,8 @@ class Pools:
         request.prefiller.load -= 1
         prefill.held_tokens -= sequence.prompt_tokens
         self._feed(prefill, at_s)
-        sequence.segments, sequence.shared_blocks = (), 0
+        if sequence.shared_blocks:
+            sequence.share((), 0)
         if self._rules.first_by == "decode":
             sequence.emitted, sequence.target = -1, sequence.prompt_tokens - 1
         elif sequence.output_tokens == 1:
@@ -387,10 +408,7 @@ class Pools:
             self._let_in(rank, at_s)
             return [sequence]
         sequence.computed = sequence.target
-        if isinstance(rank.unit, LockstepGroup):
-            rank.unit.add(sequence, at_s, rank.replica)
-        else:
-            rank.unit.add(sequence, at_s)
+        self._hand(rank, sequence, at_s)
         return []
 
     def _leave(self, request: _Request) -> None:
@@ -402,11 +420,6 @@ class Pools:
         replica.whole_tokens -= sequence.prompt_tokens + sequence.output_tokens
         if replica.queue:
             self._freed[replica] = rank
-
-
-def _prompt_of(sequence: Sequence) -> Sequence:
-    """Return what a prefill worker has to do for a request."""
-    return Sequence(sequence.row, sequence.prompt_tokens, 1).share(sequence.segments, sequence.shared_blocks)
 
 
 def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[_Worker[_PrefillRank]]:

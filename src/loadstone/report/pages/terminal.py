@@ -405,6 +405,7 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         *map(_show_thinking, cells),
         *map(show_drafts, cells),
         *map(_show_pools, cells),
+        *map(_show_ttft_parts, cells),
         _roofline(cells),
         _energy(cells),
         *dict.fromkeys(cell.client.selftest or "" for cell in cells),
@@ -464,10 +465,20 @@ def _show_pools(cell: CellSummary) -> str:
     """Say what each pool gave, and a GPU of it."""
     parts = [
         f"{pool.role} {show_number(pool.tokens_per_s)} tok/s on {pool.gpus}×{pool.gpu or 'GPU'} "
-        f"({show_number(pool.tokens_per_s_per_gpu)} a GPU)"
+        f"({show_number(pool.tokens_per_s_per_gpu)} a GPU"
+        f"{'' if pool.j_per_token is None else f', {show_number(pool.j_per_token)} J a token'})"
         for pool in cell.pools
     ]
     return f"{_name_load(cell)}: input by {parts[0]}, output by {parts[-1]}" if parts else ""
+
+
+def _show_ttft_parts(cell: CellSummary) -> str:
+    """Say of what TTFT consists, where the engines tell."""
+    if cell.server is None or (parts := cell.server.ttft_parts) is None:
+        return ""
+    known = (("in queues", parts.queue_s), ("its prompt", parts.prefill_s), ("its cache's way", parts.transfer_s))
+    told = ", ".join(f"{what} {show_seconds(seconds)}" for what, seconds in known if seconds is not None)
+    return f"{_name_load(cell)}: of a request's TTFT, on average and by the engine's counters: {told}"
 
 
 def _since(cells: Sequence[CellSummary]) -> str:

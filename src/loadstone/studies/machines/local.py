@@ -6,11 +6,15 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from loadstone.core.errors import InputError
+from loadstone.engines.pooled_launch import PooledLaunch
 from loadstone.measure.engines.launch import RunningEngine
+from loadstone.measure.engines.observe import worker_page
 from loadstone.measure.engines.process import free_port
 from loadstone.runs import provenance
-from loadstone.studies.commands import commands_of
+from loadstone.studies.commands import commands_of, pools_of
 from loadstone.studies.file import EngineSettings
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.plan import PlannedLaunch
@@ -36,6 +40,10 @@ class LocalMachine:
         if engine.url is not None:
             yield RunningLaunch(engine.url, {"url": engine.url})
             return
+        if launch.parsed is not None and launch.parsed.pools:
+            with self._pools(pools_of(launch.parsed, launch, engine, free_port()), folder) as started:
+                yield started
+            return
         commands = commands_of(launch, engine, (), free_port(), here=True)
         if len(commands.ranks) > 1:
             raise InputError(
@@ -45,6 +53,34 @@ class LocalMachine:
             running.wait_ready(self._ready_s)
             made = provenance.of_launch(commands, start_up_s=running.start_up_s)
             yield RunningLaunch(running.url, running.handle, running.check, None, made, commands.model)
+
+    @contextlib.contextmanager
+    def _pools(self, made: PooledLaunch, folder: Path) -> Iterator[RunningLaunch]:
+        """Start all workers together, and the router once they are ready."""
+        with contextlib.ExitStack() as stack:
+            workers = [
+                stack.enter_context(RunningEngine(each, folder / f"{role}-{number}"))
+                for role, several in made.pools.items()
+                for number, each in enumerate(several)
+            ]
+            for worker in workers:
+                worker.wait_ready(self._ready_s)
+            router = stack.enter_context(RunningEngine(made.router, folder / "router"))
+            router.wait_ready(self._ready_s)
+            running, first = [*workers, router], workers[0].launch
+            ranks = tuple(rank for each in running for rank in each.launch.ranks)
+            start_up_s = max(each.start_up_s or 0.0 for each in workers) + (router.start_up_s or 0.0)
+            made_with = provenance.of_launch(msgspec.structs.replace(first, ranks=ranks), start_up_s=start_up_s)
+            handle: Handle = {"url": router.url, "processes": [pid for each in running for pid in each.processes]}
+
+            def check() -> None:
+                for each in running:
+                    each.check()
+
+            pages: tuple[str, ...] = ()
+            with contextlib.suppress(InputError):  # without, the router's own are read
+                pages = tuple(worker_page(worker.url, ()) for worker in workers)
+            yield RunningLaunch(router.url, handle, check, None, made_with, first.model, pages)
 
     def release(self, left: Handle) -> None:
         """Do nothing: what was started here has ended with its supervisor."""
