@@ -2,10 +2,10 @@
 
     python benchmarks/report_page.py [--results FOLDER] [--shots FOLDER] [--axe FILE]
 
-Three pages: published files of dstack (37 runs, with --results FOLDER that has dstack/ in it), 18 simulated sweeps
-and one `bench` of a simulated server; and 200 runs, for size and time. Each is opened in headless Chromium. `--axe`:
-axe.min.js of the npm package axe-core, which judges contrast, names and roles. `--shots`: screenshots of 1440×900
-and 390×844, light and dark.
+Published files of dstack (37 runs, with --results FOLDER that has dstack/ in it), 18 simulated sweeps, a study of 36
+cells with one lost, plans for six kinds of GPU, one `bench` of a simulated server; and 200 runs, for size and time.
+Each is opened in headless Chromium, light and dark. `--axe`: axe.min.js of the npm package axe-core, which judges
+contrast, names and roles, with all parts unfolded. `--shots`: screenshots of 1440×900 and 390×844.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import importlib
 import json
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -34,8 +35,19 @@ Browser: Any = importlib.import_module("browser").Browser
 
 MODELS = (("llama-3.1-70b", "1k", "256"), ("qwen3-32b", "2k", "512"), ("gpt-oss-120b", "1k", "512"))
 SLO = "ttft_p99<2s,tpot_p99<50ms"
-DRAWN = "document.querySelector('.first .chart.drawn') !== null"
-HERO = "JSON.stringify(document.querySelector('.first figure').getBoundingClientRect())"
+STUDY = """\
+study: pages
+model: llama-3.1-70b
+deployments: {engine: [vllm, sglang, tensorrt-llm], layout: [4xh200/tp4, 2xb200/tp2]}
+workloads: {chat: {input: 1k, output: 256, range-ratio: 0.8}}
+loads: {concurrency: [1, 4, 16, 64, 128, 256], requests: 300}
+slo: "ttft_p99<2s,tpot_p99<50ms"
+"""
+PRICES = "h100=2.1,h200=3.2,b200=5,mi300x=2.5,l40s=0.9,a100=1.5"
+ASKED = ("--input", "2k", "--output", "500", "--rate", "20", "--slo", SLO, "--price", PRICES)
+DRAWN = "document.querySelector('.chart.drawn') !== null"
+HERO = "JSON.stringify(document.querySelector('figure').getBoundingClientRect())"
+UNFOLD = "document.querySelectorAll('details').forEach((each) => { each.open = true; })"
 
 
 def main() -> None:
@@ -44,34 +56,52 @@ def main() -> None:
     parser.add_argument("--shots", type=Path, help="folder for screenshots")
     parser.add_argument("--axe", type=Path, help="axe.min.js")
     given = parser.parse_args()
-    print("| page | hero ends at (1440×900) | written in | size | opens in | 390 px | messages | axe |")
-    print("|---|--:|--:|--:|--:|--:|--:|--:|")
+    print("| page | hero ends at (1440×900) | written in | processor | size | opens in | 390 px | messages | axe |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     with TemporaryDirectory() as folder:
-        for name, runs in _runs(Path(folder), given.results):
+        for name, words in _pages(Path(folder), given.results):
             page = Path(folder) / f"{name}.html"
-            begin = time.perf_counter()
-            loadstone("report", *runs, "-o", page)
-            written_s = time.perf_counter() - begin
+            begin, busy_s = time.perf_counter(), _busy_s()
+            loadstone(*words, "-o", page)
+            written_s, busy_s = time.perf_counter() - begin, _busy_s() - busy_s
             cells = [name, *_opened(page, given.axe, given.shots)]
-            cells[2:2] = [f"{written_s:.1f} s", f"{page.stat().st_size / 1e6:.1f} MB"]
+            cells[2:2] = [f"{written_s:.1f} s", f"{busy_s:.1f} s", f"{page.stat().st_size / 1e6:.2f} MB"]
             print("| " + " | ".join(cells) + " |", flush=True)
 
 
-def _runs(folder: Path, results: Path | None) -> Iterator[tuple[str, list[Path]]]:
+def _busy_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _pages(folder: Path, results: Path | None) -> Iterator[tuple[str, list[str | Path]]]:
+    """Yield each page's name and the command that writes it."""
     if results is not None:
-        yield "dstack, 37 runs", [results / "dstack"]
+        yield "dstack, 37 runs", ["report", results / "dstack"]
+    yield "a study, 35 of 36 cells", _studied(folder / "study")
+    yield "plans for six GPUs", ["recommend", "llama-3.1-70b", *ASKED, "--gpus", re.sub(r"=[\d.]+", "", PRICES)]
+    yield "one bench", ["report", _measured(folder / "bench")]
     sweeps = folder / "sweeps"
     of = product((("h100", 8), ("h200", 8), ("b200", 4)), ("vllm", "sglang"), MODELS)
     with ThreadPoolExecutor(2) as pool:
         for _ in pool.map(lambda each: _simulated(sweeps, *each), list(of)):
             pass
-    yield "18 simulated sweeps", [sweeps]
-    yield "one bench", [_measured(folder / "bench")]
+    yield "18 simulated sweeps", ["report", sweeps]
     many = folder / "many"
     made = sorted(sweeps.iterdir())
     for at in range(200):
         shutil.copytree(made[at % len(made)], many / f"{at:03d}")
-    yield "200 runs", [many]
+    yield "200 runs", ["report", many]
+
+
+def _studied(folder: Path) -> list[str | Path]:
+    folder.mkdir()
+    file, out = folder / "pages.yaml", folder / "studies"
+    file.write_text(STUDY)
+    loadstone("study", "run", file, "--simulate", "--out", out)
+    shutil.copytree(out / "pages-simulated", out / "pages")
+    (next((out / "pages" / "cells").glob("*/*/run.json"))).unlink()
+    return ["study", "report", file, "--out", out]
 
 
 def _simulated(out: Path, gpus: tuple[str, int], engine: str, asked: tuple[str, str, str]) -> None:
@@ -112,7 +142,9 @@ def _opened(page: Path, axe: Path | None, shots: Path | None) -> list[str]:
             for width, height in ((1440, 900), (390, 844)):
                 browser.size(width, height)
                 browser.open(page.as_uri())
+                browser.run("document.querySelector('figure').scrollIntoView()")
                 browser.until(DRAWN)
+                browser.run("window.scrollTo(0, 0)")
                 timing = "performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
                 worst["load_s"] = max(worst["load_s"], float(browser.run(timing)))
                 if width == 1440:
@@ -125,6 +157,8 @@ def _opened(page: Path, axe: Path | None, shots: Path | None) -> list[str]:
                     name = f"{page.stem.replace(' ', '-').replace(',', '')}-{width}-{'dark' if dark else 'light'}.png"
                     browser.screenshot(shots / name, whole=False)
                 if axe is not None:
+                    if not page.stem.startswith("200"):
+                        browser.run(UNFOLD)
                     browser.run(axe.read_text("utf-8") + ";0")
                     serious = "found.violations.filter((each) => ['serious', 'critical'].includes(each.impact))"
                     shown = f"{serious}.map((each) => each.id + ': ' + each.nodes[0].html.slice(0, 120))"

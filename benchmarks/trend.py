@@ -2,12 +2,16 @@
 
     python benchmarks/trend.py [--series 1000] [--runs 20] [--pool 160]
     python benchmarks/trend.py --measured FOLDER [--pairs 20]
+    python benchmarks/trend.py --llama FOLDER [--pairs 20] [--minutes 3]
 
 simulated  series of so many runs, drawn without replacement and in random order from a pool of `loadstone simulate`
            with other seeds; a tenth as many have TPOT and E2E of their second half 5 % longer
 measured   `loadstone bench` against `loadstone serve-sim` with fixed times, kept in FOLDER: a pool of runs, and one
            with tokens that take 10 % longer. Series are drawn as above. Then the gate, two runs against two: pairs of
            the first pool, and pairs of both, each `compare --fail-on 'tpot_p50>+3%'`. No run is in two pairs.
+llama      the same gate on llama.cpp with the small random model: 180 runs of a second, in turn on one server, which
+           is stopped for 1 ms after every 14 ms of every third. Pairs of 3, 6 and 12 runs a side are drawn from
+           them; two pairs may share runs. It goes on where --minutes ended it.
 
 An alarm is a series with any change point. The 95 % range is binomial (Clopper and Pearson).
 """
@@ -16,9 +20,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,10 +34,11 @@ import msgspec
 import numpy as np
 from scipy.stats import beta
 
-from loadstone import compare, simulate
+from loadstone import bench, compare, simulate
 from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.analyse.trend import FALSE_ALARMS, find_changes
 from loadstone.core.summary import CellSummary, Latency
+from loadstone.measure.engines import llama_cpp
 
 Rng = np.random.Generator
 
@@ -41,7 +50,12 @@ def main() -> None:
     parser.add_argument("--pool", type=int, default=160)
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--measured", type=Path)
+    parser.add_argument("--llama", type=Path)
+    parser.add_argument("--minutes", type=float, default=1e9)
     wanted = parser.parse_args()
+    if wanted.llama is not None:
+        gate_llama(wanted.llama, wanted.pairs, time.monotonic() + 60 * wanted.minutes)
+        return
     if wanted.measured is not None:
         same, slower = (measure(wanted.measured / name, itl, 4 * wanted.pairs if name == "same" else 2 * wanted.pairs)
                         for name, itl in (("same", 5.0), ("slower", 5.5)))  # fmt: skip
@@ -124,12 +138,54 @@ def measure(folder: Path, itl_ms: float, runs: int) -> list[Path]:
     return there[:runs]
 
 
-def gate(name: str, pairs: Sequence[tuple[Sequence[Path], Sequence[Path]]]) -> None:
-    failed = 0
+def gate_llama(folder: Path, pairs: int, until: float) -> None:
+    """Measure A, B, A and again, one after another; judge A against A and A against B."""
+    order = [folder / f"{at:03d}-{'aba'[at % 3]}" for at in range(180)]
+    slower, over = threading.Event(), threading.Event()
+
+    def hold(pid: int) -> None:
+        while not over.is_set():
+            if slower.wait(0.01):
+                time.sleep(0.014)
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(0.001)
+                os.kill(pid, signal.SIGCONT)
+
+    with llama_cpp.launch(slots=4, context_tokens=512, log_path=folder / "server.log") as server:
+        os.sched_setaffinity(0, {1})  # and so the client's workers; the server has the other processor
+        for task in Path(f"/proc/{server.pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), {0})
+        thread = threading.Thread(target=hold, args=(server.pid,), daemon=True)
+        thread.start()
+        for out in order:
+            if time.monotonic() > until:
+                break
+            if not list(out.glob("*/records.parquet")):
+                (slower.set if out.name.endswith("b") else slower.clear)()
+                bench(server.url, concurrency=[4], requests=[20], input="64", output="64", out=out)
+        over.set()
+        thread.join()
+    kept: dict[str, list[Path]] = {"a": [], "b": []}
+    for path in sorted(folder.glob("*/*/records.parquet")):
+        kept[path.parts[-3][-1]].append(path.parent)
+    rng, a, b = np.random.default_rng(1), kept["a"], kept["b"]
+    for many in (3, 6, 12):
+        drawn = [([a[at] for at in rng.permutation(len(a))], [b[at] for at in rng.permutation(len(b))])
+                 for _ in range(pairs)]  # fmt: skip
+        gate("llama.cpp, A/A", [(left[:many], left[many : 2 * many]) for left, _ in drawn], many)
+        gate("llama.cpp, −10 %", [(left[:many], right[:many]) for left, right in drawn], many)
+
+
+def gate(name: str, pairs: Sequence[tuple[Sequence[Path], Sequence[Path]]], runs: int = 2) -> None:
+    failed, ratios = 0, []
     for a, b in pairs:
         document = compare(a, b, fail_on=["tpot_p50>+3%"])
         failed += any(bound["met"] for bound in document["fail_on"])
-    print(f"gate, {name}: {failed} of {len(pairs)} pairs of two runs a side fail at tpot_p50>+3%")
+        ratios += [each["ratio"] for each in document["cells"][0]["metrics"] if each["metric"] == "tpot_p50"]
+    print(
+        f"gate, {name}: {failed} of {len(pairs)} pairs of {runs} runs a side fail at tpot_p50>+3%; B/A "
+        f"{min(ratios):.3f} to {max(ratios):.3f}, median {np.median(ratios):.3f}"
+    )
 
 
 if __name__ == "__main__":

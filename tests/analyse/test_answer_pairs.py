@@ -28,7 +28,7 @@ def side(count: int, right: Callable[[int], bool], tokens: int = 100) -> list[Gr
 
 
 def flipping(count: int, noise: float, lost: float, rng: random.Random) -> ComparedAnswers:
-    """A server of 80 % right answers that flips `noise` of them either way, and one that loses some besides."""
+    """A server of 80% right answers that flips `noise` of them either way, and one that loses some besides."""
     pairs = []
     for number in range(count):
         drawn, share = rng.random(), noise / 2
@@ -73,7 +73,7 @@ def test_worse_answers_are_said_to_be_so_and_by_whom() -> None:
     assert pairs is not None
     adjust([pairs])
     told = tell_answers(pairs)
-    assert told.startswith("100.0 → 95.0 % of 500, told apart (p < 0.001, ")
+    assert told.startswith("100.0 → 95.0% of 500, told apart (p < 0.001, ")
     [wrong] = answer_findings("concurrency 8", pairs)
     assert (wrong.kind, wrong.severity) == ("answers_wrong", "error")
     turned = pair_answers(lost, right)
@@ -89,7 +89,7 @@ def test_what_is_not_told_apart_comes_with_what_would_show() -> None:
     pairs = pair_answers(side(500, lambda n: n > 30), side(500, lambda n: n > 31), [again])
     assert pairs is not None
     assert tell_answers(pairs) == (
-        "93.8 → 93.6 % of 500, not told apart; 2.8 points would show (2 % of answers flip A against A)"
+        "93.8 → 93.6% of 500, not told apart; 2.8 points would show (2% of answers flip A against A)"
     )
     assert not list(answer_findings("rate 4", pairs))
 

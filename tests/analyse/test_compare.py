@@ -398,7 +398,7 @@ def test_what_is_no_bound_is_refused(text: str) -> None:
 
 
 def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
-    """A p99 12 % lower to ±1 %, of which a test of eight blocks that are alike finds nothing."""
+    """A p99 12% lower to ±1%, of which a test of eight blocks that are alike finds nothing."""
     rng = np.random.default_rng(0)
     metric = parse_metric("tpot_p99")
     far, near = (ComparedMetric(metric, 1.0, ratio, ratio=ratio, log_error=0.005) for ratio in (0.88, 0.999))
@@ -429,7 +429,7 @@ def test_a_prediction_is_said_to_be_one(tmp_path: Path) -> None:
     assert said.startswith("B: simulated")
 
 
-@pytest.mark.parametrize(("ratio", "said"), [(None, "-"), (1 + 1e-9, "< 0.01 %"), (1.034, "±3.4 %"), (51.0, "×51")])
+@pytest.mark.parametrize(("ratio", "said"), [(None, "-"), (1 + 1e-9, "< 0.01%"), (1.034, "±3.4%"), (51.0, "×51")])
 def test_the_least_difference_in_words(ratio: float | None, said: str) -> None:
     row = ComparedMetric(parse_metric("ttft_p50"), 1.0, 1.0, ratio=1.0, would_show=ratio)
     assert show_metric(row.printed)[-1] == said

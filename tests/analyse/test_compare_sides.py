@@ -262,7 +262,7 @@ def test_what_a_conclusion_means_is_said_where_it_stands() -> None:
     side = SideResult([], "", "measured")
     cells = [ComparedCell(CLOSED, [same]).printed]
     comparison = Comparison(a=side, b=side, setup=[], cells=cells, unmatched=Unmatched([], []), findings=[])
-    assert explain_conclusions(comparison) == ["the same: to within 0.1 %; less counts as no difference"]
+    assert explain_conclusions(comparison) == ["the same: to within 0.1%; less counts as no difference"]
     assert show_conclusion(same.printed) == "the same"
     assert show_conclusion(better.printed) == "B is better"
     assert show_conclusion(untested.printed) == ""
@@ -398,16 +398,14 @@ def test_a_rhythm_that_lasts_the_run_is_no_difference() -> None:
         take_blocks(cell, [[sides[0]], [sides[1]]], paired=False)
         judge([cell], pair, relabellings=499)
         alarms += any(row.differs for row in made)
-    assert (
-        alarms <= 9
-    )  # of 5 % of 60 more than 9 have a chance of 1 in 1,000; it is 52 where places are not looked at
+    assert alarms <= 9  # of 5% of 60 more than 9 have a chance of 1 in 1,000; it is 52 where places are not looked at
 
 
 # --- predictions ----------------------------------------------------------------------------------------------------
 
 
 def simulated(folder: Path, **fields: Any) -> Path:
-    """A simulation of one H100 whose model is known to 10 % either way (80 %)."""
+    """A simulation of one H100 whose model is known to 10% either way (80%)."""
     deployment = {"engine": "vllm", "model": "m", "gpu": fields.pop("gpu", "h100"), "gpus": 1}
     given: dict[str, Any] = {"profile": fields.pop("profile", "p"), "deployment": deployment}
     ends = fields.pop("ends", (1 / 1.1, 1.1))

@@ -11,7 +11,6 @@ import pytest
 from conftest import Loadstone
 from loadstone.commands import output
 from loadstone.commands.catalogue import catalogue
-from loadstone.core.units import show_number
 from loadstone.report.table import Table, split, to_text
 from test_summary import CLOSED, make_run
 
@@ -206,8 +205,6 @@ def test_nothing_that_is_printed_speaks_to_the_terminal(capsys: pytest.CaptureFi
     output.print_text("c\x1b[2J\nd", Table(heads=["a\x1b]0;x\x07"], align="l", rows=[["b\x9b31m"]]))
     out = capsys.readouterr().out
     assert all(each.isprintable() or each == "\n" for each in out)
-    output.print_text(show_number(12345, 5))
-    assert capsys.readouterr().out == "12\u202f345\n"
     assert all(said in out for said in ("c\ufffd[2J\nd", "a\ufffd]0;x", "b\ufffd31m"))
 
 

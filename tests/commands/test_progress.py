@@ -137,8 +137,8 @@ def test_a_plan_is_announced_by_the_name_that_it_keeps(loadstone: Loadstone, tim
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (Options.read(concurrency=[2], requests=[2000], warmup=0), "1\u202f500 of 2\u202f000 done, 2 under way, "),
-        (Options.read(concurrency=[2], duration_s=5.0, warmup=0), "1\u202f500 done, 2 under way, "),
+        (Options.read(concurrency=[2], requests=[2000], warmup=0), "1,500 of 2,000 done, 2 under way, "),
+        (Options.read(concurrency=[2], duration_s=5.0, warmup=0), "1,500 done, 2 under way, "),
     ],
 )
 def test_a_line_of_progress(options: Options, told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +152,7 @@ def test_a_line_of_progress(options: Options, told: str, capsys: pytest.CaptureF
         display(Event(kind="progress", cell=0, plan=plan, progress=said))
     line = capsys.readouterr().err.splitlines()[-1]
     means = "TTFT ⌀ 30.0 ms, TPOT ⌀ 5.00 ms"
-    assert line == f"{told}{means}, 1\u202f500 tokens/s, 75.0 req/s, 3 failed: HTTP 500: Oh"
+    assert line == f"{told}{means}, 1,500 tokens/s, 75.0 req/s, 3 failed: HTTP 500: Oh"
 
 
 def test_counts_begin_anew_with_each_run_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,7 +78,7 @@ def test_tables_of_the_documentation_hold() -> None:
     lines = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
     cells = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
     needed = {row[0]: row[1:] for row in cells if row[0] in ("90 %", "95 %", "99 %")}
-    ranks = {row[0]: row[1:] for row in cells if row[0] in ("100", "400", "1 000", "10 000")}
+    ranks = {row[0]: row[1:] for row in cells if row[0] in ("100", "400", "1,000", "10,000")}
     assert (len(needed), len(ranks)) == (3, 4)
     for confidence, row in needed.items():
         for smallest, q in zip(map(int, row), PERCENTILES.values(), strict=True):
@@ -87,8 +87,8 @@ def test_tables_of_the_documentation_hold() -> None:
             assert None not in percentile_bounds(smallest, q, level)
     for n, row in ranks.items():
         for shown, q in zip(row, PERCENTILES.values(), strict=True):
-            low, high = percentile_bounds(int(n.replace(" ", "")), q)
-            assert shown.replace(" ", "") == f"{low}–{'none' if high is None else high}"
+            low, high = percentile_bounds(int(n.replace(",", "")), q)
+            assert shown.replace(" ", "").replace(",", "") == f"{low}–{'none' if high is None else high}"
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])

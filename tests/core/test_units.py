@@ -3,7 +3,15 @@ import math
 import pytest
 
 from loadstone.core.errors import InputError
-from loadstone.core.units import parse_counts, parse_list, parse_seconds, show_load, show_number, show_seconds
+from loadstone.core.units import (
+    parse_counts,
+    parse_list,
+    parse_seconds,
+    show_load,
+    show_number,
+    show_seconds,
+    show_share,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +64,7 @@ def test_what_is_no_count_is_refused(text: str) -> None:
     ("seconds", "shown"),
     [
         (None, "-"), (math.nan, "-"), (math.inf, "inf"), (0.0, "0 ms"), (0.000412, "412 µs"), (0.0112, "11.2 ms"),
-        (1.13, "1.13 s"), (0.99951, "1.00 s"), (0.9994, "999 ms"), (0.00099951, "1.00 ms"), (7413.0, "7\u202f413 s"),
+        (1.13, "1.13 s"), (0.99951, "1.00 s"), (0.9994, "999 ms"), (0.00099951, "1.00 ms"), (7413.0, "7,413 s"),
         (-0.002, "-2.00 ms"),
     ],
 )  # fmt: skip
@@ -68,13 +76,24 @@ def test_durations_for_people(seconds: float | None, shown: str) -> None:
     ("number", "digits", "shown"),
     [
         (None, 3, "-"), (math.nan, 3, "-"), (math.inf, 3, "inf"), (0, 3, "0"), (181, 3, "181"),
-        (7413.4, 3, "7\u202f413"),
-        (0.37, 3, "0.370"), (9.996, 3, "10.0"), (99.96, 3, "100"), (999.6, 3, "1\u202f000"), (0.09996, 3, "0.100"),
-        (12345.6, 4, "12\u202f346"), (-1.5, 2, "-1.5"),
+        (7413.4, 3, "7,413"),
+        (0.37, 3, "0.370"), (9.996, 3, "10.0"), (99.96, 3, "100"), (999.6, 3, "1,000"), (0.09996, 3, "0.100"),
+        (12345.6, 4, "12,346"), (-1.5, 2, "-1.5"),
     ],
 )  # fmt: skip
 def test_numbers_for_people(number: float | None, digits: int, shown: str) -> None:
     assert show_number(number, digits) == shown
+
+
+@pytest.mark.parametrize(
+    ("share", "digits", "shown"),
+    [
+        (None, 0, "-"), (0, 0, "0%"), (1, 1, "100%"), (0.854, 0, "85%"), (0.854, 1, "85.4%"), (0.99, 0, "99%"),
+        (0.004, 0, "< 1%"), (0.996, 0, "> 99%"), (0.996, 1, "99.6%"), (0.9996, 1, "> 99.9%"),
+    ],
+)  # fmt: skip
+def test_a_share_is_all_or_none_only_where_it_is(share: float | None, digits: int, shown: str) -> None:
+    assert show_share(share, digits) == shown
 
 
 @pytest.mark.parametrize(

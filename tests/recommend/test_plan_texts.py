@@ -183,11 +183,11 @@ def point(plan: DeploymentPlan, **fields: Any) -> FinalistPoint:
 @pytest.mark.parametrize(
     ("document", "title"),
     [
-        (DOCUMENT, "3 × H100, one GPU each, vLLM, BF16 checkpoint of meta-llama: $4,380 a month, 86 % sure"),
-        (with_plan(usd_per_month=None), "3 × H100, one GPU each, vLLM, BF16 checkpoint of meta-llama, 86 % sure"),
+        (DOCUMENT, "3 × H100, one GPU each, vLLM, BF16 checkpoint of meta-llama: $4,380 a month, 86% sure"),
+        (with_plan(usd_per_month=None), "3 × H100, one GPU each, vLLM, BF16 checkpoint of meta-llama, 86% sure"),
         (
             with_plan(deployment="llama-3.1-70b:fp8@2xb200/tp2,kv=fp8,engine=sglang", replicas=2, gpus=4),
-            "4 × B200, 2 replicas of two GPUs, SGLang, FP8 checkpoint of NVIDIA: $4,380 a month, 86 % sure",
+            "4 × B200, 2 replicas of two GPUs, SGLang, FP8 checkpoint of NVIDIA: $4,380 a month, 86% sure",
         ),
         (
             changed(with_plan(deployment="llama-3.1-8b@4xmi300x/tp4", replicas=1, gpus=4), holds=False),
@@ -210,15 +210,18 @@ def test_the_page_puts_the_best_of_each_gpu_side_by_side(tmp_path: Path) -> None
         GpuChoice(gpu="a100", deployment=None, why="takes 72 GPUs to carry it"),
     ]  # fmt: skip
     points = [point(PLAN), point(dearer), point(dearer, replicas=9)]
-    text = page_of(changed(by_gpu=choices, finalists=points), tmp_path, "loadstone", "recommend", "a b")
+    text = page_of(changed(by_gpu=choices[::-1], finalists=points), tmp_path, "loadstone", "recommend", "a b")
     table = text.partition("The best plan of each GPU")[2].partition("</table>")[0]
     assert all(word in table for word in (">+1,000<", ">−2<", "3 × MI300X, one GPU each, SGLang", "takes 72 GPUs"))
+    assert table.index("3 × H100") < table.index("3 × MI300X") < table.index("72 GPUs")  # the cheapest first
     assert "On mi300x:" not in text  # said once
     assert "TPOT p99 of 20 ms; sglang would carry 10% more per GPU." in text
     assert "loadstone recommend &#39;a b&#39;" in text
     cost, load = (json.loads(each) for each in re.findall(r'application/json">(.*?)</script>', text))
+    hues = [each["layer"][at]["encoding"]["color"]["scale"]["domain"] for at, each in enumerate((cost, load))]
+    assert hues[0] == hues[1]
     rows = next(iter(cost["datasets"].values()))
-    assert [(row["gpu"], row["low"], row["cost"], row["high"]) for row in rows] == [
+    assert sorted((row["gpu"], row["low"], row["cost"], row["high"]) for row in rows) == [
         ("H100", 0.7 * 4380, 4380, 1.4 * 4380),
         ("MI300X", 0.7 * 4380, 4380, 1.4 * 4380),
     ]

@@ -49,7 +49,7 @@ def test_any_adds_fp8_of_both() -> None:
 
 
 def test_a_precision_whose_answers_were_wrong_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = Finding("answers_wrong", "error", "81.0 % of 500 questions are answered right", "")
+    told = Finding("answers_wrong", "error", "81.0% of 500 questions are answered right", "")
     cell = SimpleNamespace(verdict=SimpleNamespace(findings=[told]))
     measured = parse_deployment("llama-3.1-8b:fp8@1xh200/tp1,engine=sglang")
     monkeypatch.setattr(finalists, "deployment_of_runs", lambda runs: measured)
@@ -59,7 +59,7 @@ def test_a_precision_whose_answers_were_wrong_is_left_out(tmp_path: Path, monkey
     assert failed in precisions_of(plans(**asked))
     after = plans(**asked, measured=(str(tmp_path),))
     assert precisions_of(after) - {failed} == precisions_of(after) != set()
-    assert any("failed the check of answers" in each.why and "81.0 %" in each.why for each in after.rejected)
+    assert any("failed the check of answers" in each.why and "81.0%" in each.why for each in after.rejected)
     assert any("nobody graded answers with" in note for note in after.notes)
 
 

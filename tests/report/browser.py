@@ -160,7 +160,7 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._unread:
-            ready, _, _ = select.select([self._in], [], [], 60)
+            ready, _, _ = select.select([self._in], [], [], 180)
             assert ready, "Chromium does not answer"
             piece = os.read(self._in, 1 << 20)
             assert piece, "Chromium went away"

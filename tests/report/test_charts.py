@@ -64,9 +64,9 @@ def test_a_curve_shows_units_definition_count_and_interval(tmp_path: Path) -> No
     figure = drawn(lines.against(frame, TTFT, key="k"))
     notes = " ".join(figure.notes)
     assert "TTFT = first token − sending (closed loop)" in notes
-    assert "500 requests a point; bars: 95 % interval; measured" in notes
+    assert "500 requests a point; bars: 95% interval; measured" in notes
     assert "Model-7B" in notes
-    assert "1\u202f024 in, 128 out" in notes
+    assert "1,024 tokens in, 128 out" in notes
     assert "TTFT, median (s)" in json.dumps(figure.spec, ensure_ascii=False)
     rows = rows_of(figure)
     assert [(row["x"], row["y"], row["low"], row["high"], row["label"]) for row in rows][:2] == [
@@ -116,7 +116,7 @@ def test_a_published_range_ratio_is_rounded(tmp_path: Path) -> None:
     drawn_from = {"kind": "uniform", "mean": 512.5, "sd": 295.0, "low": 1, "high": 1024}
     run(tmp_path, "a", [cell(1), cell(4)], workload={"output": drawn_from})
     (frame,) = frames(points(tmp_path), "load")
-    assert frame.words.endswith("lengths from 0.000977·n to n")
+    assert frame.words.endswith("lengths down to < 1% of the longest")
 
 
 def test_short_latencies_are_in_milliseconds(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_missing_interval_has_its_reason(tmp_path: Path) -> None:
     run(tmp_path, "a", both, records=[record(0, 0.0, [0.1, 0.2])])
     (frame,) = frames(points(tmp_path), "load")
     said = {measure.key: drawn(lines.against(frame, measure, key="k")).notes[-1] for measure in (TTFT, ITL)}
-    assert "bars: 95 % interval, none at 1 of 2 points: too few generations of requests" in said["ttft"]
+    assert "bars: 95% interval, none at 1 of 2 points: too few generations of requests" in said["ttft"]
     assert "no interval: tokens of all requests are pooled" in said["itl"]
     run(tmp_path / "sums", "a", [few, cell(16) | {"metrics": few["metrics"]}])
     (frame,) = frames(points(tmp_path / "sums"), "load")
@@ -447,7 +447,7 @@ def test_ratios_have_the_intervals_of_their_table(tmp_path: Path) -> None:
     assert rows["TTFT"]["times"] == pytest.approx(1.02)
     assert rows["TTFT"]["low"] == pytest.approx(1.02 / 1.761, rel=1e-3)
     assert rows["TTFT"]["high"] == pytest.approx(1.02 * 1.761, rel=1e-3)
-    assert "bars: for predictions the model's own, 80 %, and how much repeats differ" in figure.notes
+    assert "bars: for predictions the model's own, 80%, and how much repeats differ" in figure.notes
 
 
 def test_ratios_without_any_interval_say_so(tmp_path: Path) -> None:
@@ -496,8 +496,8 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
     assert every[0].tpot is not None or every[1].tpot is not None
     (pair,) = bands.pair_predictions(every)
     figure = drawn(bands.draw_prediction(pair, TPOT))
-    said = "measured / simulated: 1.05 to 1.10 over 2 loads; band: 80 % interval of the prediction"
-    assert f"{said}; bars: 95 % interval of what was measured" in figure.notes
+    said = "measured / simulated: 1.05 to 1.10 over 2 loads; band: 80% interval of the prediction"
+    assert f"{said}; bars: 95% interval of what was measured" in figure.notes
     assert {(row["low"], row["high"]) for row in rows_of(figure) if row["what"] == "simulated"} == {(15, 30)}
     bare = [cell(1, tpot=0.022), cell(4, tpot=0.021)]
     for each in bare:
@@ -725,6 +725,15 @@ def test_what_alone_differs_has_the_colours(tmp_path: Path, engines: Sequence[st
     known = assign_hues(points(tmp_path))
     assert {point.hue for point in known} == {0, 1}
     assert {point.shape for point in known} == {None}
+
+
+def test_engines_that_are_only_simulated_take_no_colour_from_what_was_measured(tmp_path: Path) -> None:
+    for engine, gpu in itertools.product(("a server", "vLLM", "SGLang"), ("h100", "h200")):
+        source = "measured" if engine == "a server" else "simulated"
+        told = {"gpu": gpu, "gpus": 8}
+        run(tmp_path, f"{gpu}-{engine}", [cell(1), cell(4)], engine=engine, deployment=told, source=source)
+    measured = [point for point in assign_hues(points(tmp_path)) if point.source == "measured"]
+    assert len({point.hue for point in measured}) == 2
 
 
 def test_what_is_left_out_is_said_and_no_kind_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

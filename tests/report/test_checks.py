@@ -15,7 +15,7 @@ from test_compare import make
 
 @pytest.fixture
 def sides(tmp_path: Path) -> tuple[str, str]:
-    """Four runs a side; B takes 10 % longer."""
+    """Four runs a side; B takes 10% longer."""
     folders = [
         [make(tmp_path / f"{side}{n}", seed=10 * n + len(side), slower=slower) for n in range(4)]
         for side, slower in (("a", 1.0), ("bb", 1.1))

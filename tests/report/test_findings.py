@@ -32,7 +32,7 @@ POINTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "points.csv"
 
 
 def said(folder: Path, kind: str | None = None) -> list[str]:
-    return [each.text.replace("\u202f", " ") for each in observations(points(folder)) if kind in (None, each.kind)]
+    return [each.text for each in observations(points(folder)) if kind in (None, each.kind)]
 
 
 def sweep(tpots: list[float], **more: Any) -> list[Json]:
@@ -92,7 +92,7 @@ def scaled(more: Json) -> list[Made]:
 FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     "a leader is named with its lead": (
         "leader", [swept([0.010, 0.012]), swept([0.020, 0.018], engine="SGLang")],
-        ["^On 8×H200, vLLM has the lowest TPOT at every concurrency measured (4 and 16), from 33 % (",
+        ["^On 8×H200, vLLM has the lowest TPOT at every concurrency measured (4 and 16), from 33% (",
          " below SGLang at 16 to a factor of 2 (1.91–2.09) below SGLang at 4", "!TTFT"],
     ),
     "repeats of one setup do not compete": (
@@ -108,11 +108,11 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     "leads that change are told by load": (
         "leader", [swept([0.010, 0.020, 0.030]), swept([0.020, 0.020, 0.020], engine="SGLang")],
         ["vLLM has the lowest TPOT at concurrency 4, 10.0 ms, a factor of 2 (",
-         "SGLang at concurrency 64, 20.0 ms, 33 %", "the first two cannot be told apart at 16"],
+         "SGLang at concurrency 64, 20.0 ms, 33%", "the first two cannot be told apart at 16"],
     ),
     "a leader at one load": (
         "leader", [made(cell(16, output=2000)), made(cell(16, output=1000), engine="SGLang")],
-        ["^On 8×H200, vLLM has the highest output throughput at concurrency 16, 2 000 tok/s, a factor"],
+        ["^On 8×H200, vLLM has the highest output throughput at concurrency 16, 2,000 tok/s, a factor"],
     ),
     "a leader's cells carry a warning": (
         "leader", [made(*(cell(load, tpot=tpot, **more) for load in (1.0, 4.0)), engine=name)
@@ -127,7 +127,7 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     "a peak says output and total": (
         "peak", [made(cell(4, output=500, total=1000), cell(16, output=900, total=1800)),
                  made(cell(4, output=500, total=1000), cell(16, output=700, total=1400), engine="SGLang")],
-        ["vLLM on 8×H200 with 1 800 tok/s of input and output (900.0 of output) at concurrency 16, 29 % ("],
+        ["vLLM on 8×H200 with 1,800 tok/s of input and output (900.0 of output) at concurrency 16, 29% ("],
     ),
     "a peak says output where a total is missing": (
         "peak", [made(cell(4, output=500, total=1000), cell(16, output=900, total=1800)),
@@ -142,12 +142,12 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     "setups that differ in their precision alone are told apart": (
         "peak", [made(cell(4, output=500), cell(16, output=900), deployment={"weights_dtype": "bf16"}),
                  made(cell(4), cell(16, output=1800, total=3600), deployment={"weights_dtype": "fp8"})],
-        [": vLLM on 8×H200, fp8 with 3 600 tok/s", "the next, vLLM on 8×H200, bf16 ("],
+        [": vLLM on 8×H200, fp8 with 3,600 tok/s", "the next, vLLM on 8×H200, bf16 ("],
     ),
     "another precision is told though the GPUs differ too": (
         "peak", [made(cell(4, output=500), cell(16, output=900), deployment={"weights_dtype": "bf16"}),
                  made(cell(4), cell(16, output=1800, total=3600), deployment={"weights_dtype": "fp8", "gpus": 4})],
-        [": vLLM on 4×H200, fp8 with 3 600 tok/s"],
+        [": vLLM on 4×H200, fp8 with 3,600 tok/s"],
     ),
     "a burst is not called online": (
         "peak", [made(*(cell(n, kind="burst", output=output) for n in (8, 32)), engine=engine)
@@ -157,7 +157,7 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     **{
         f"the server says: {word}": (
             "bottleneck", [made(cell(4, output=400), cell(16, output=1500), cell(64, output=1520, server=server))],
-            ["output throughput stops growing at concurrency 16 (1 500 tok/s; 1 520 at 64)", f"limited by {word}"],
+            ["output throughput stops growing at concurrency 16 (1,500 tok/s; 1,520 at 64)", f"limited by {word}"],
         ) for server, word in (
             (LEVEL | WAITING | {"kv_usage": {"mean": 0.9, "max": 0.99}}, "KV room: the cache is 99% full"),
             (LEVEL | {"preemptions": 12.0}, "KV room: 12.0 requests were preempted"),
@@ -187,12 +187,12 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     "a pause in growth is not its end": (
         "bottleneck", [outputs(300, 310, 600, 610)], ["stops growing at concurrency 64 (600"],
     ),
-    "throughput that still grows is not said to stop": (  # 2.5 % a doubling
+    "throughput that still grows is not said to stop": (  # 2.5% a doubling
         "bottleneck", [outputs(1000, 1050)],
-        ["output throughput hardly grows beyond concurrency 4 (1 000 tok/s; 1 050 at 16)"],
+        ["output throughput hardly grows beyond concurrency 4 (1,000 tok/s; 1,050 at 16)"],
     ),
     "throughput that falls has stopped": (
-        "bottleneck", [outputs(1000, 900)], ["output throughput stops growing at concurrency 4 (1 000 tok/s; 900"],
+        "bottleneck", [outputs(1000, 900)], ["output throughput stops growing at concurrency 4 (1,000 tok/s; 900"],
     ),
     "growth of a tenth a doubling is growth": (
         "bottleneck", [made(cell(4, output=1000), cell(8, output=1106), cell(16, output=1223))],
@@ -209,8 +209,8 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     ),
     "steady and rising by length": (
         "trend", [*grown("vLLM", (0.1, 0.1, 1.5)), *grown("SGLang", (0.2, 0.2, 0.21))],
-        ["^TTFT", "steady for SGLang on 8×H200 (within 5 %)", "vLLM on 8×H200's grows 15×",
-         "most of it from 1 600 to 3 200 (15×)"],
+        ["^TTFT", "steady for SGLang on 8×H200 (within 5%)", "vLLM on 8×H200's grows 15×",
+         "most of it from 1,600 to 3,200 (15×)"],
     ),
     "of a run and its copy neither comes first": (  # and nothing is said of how they grow
         "trend", [*grown("vLLM", (0.1, 0.1, 1.5)) * 2, *grown("SGLang", (0.1, 0.1, 1.5))],
@@ -269,8 +269,8 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     **{
         f"more GPUs say what they give in all and each: {split}": (
             "scale", scaled(more),
-            [f"^vLLM on 16×H200 ({split}) instead of 8×H200 (tp8), at concurrency 4 and 16: output throughput 50 % (",
-             "higher at 16; TPOT 25 % (", "; output throughput per GPU 25 % (22–28) to 50 % (48–52) lower; some of"],
+            [f"^vLLM on 16×H200 ({split}) instead of 8×H200 (tp8), at concurrency 4 and 16: output throughput 50% (",
+             "higher at 16; TPOT 25% (", "; output throughput per GPU 25% (22–28) to 50% (48–52) lower; some of"],
         ) for more, split in (
             ({"gpus": 16, "tp": 8, "pp": 2}, "tp8 pp2"), ({"gpus": 16, "tp": 16}, "tp16"),
             ({"gpus": 16, "tp": 8, "dp": 2}, "tp8 dp2"),
@@ -303,7 +303,7 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     },
     **{
         f"the peak meets what was asked of it: {met}": ("peak", priced(*met), words) for met, words in (
-            ((True, True), ["with 3 000 tok/s"]), ((True, False), ["with 2 000 tok/s"]), ((False, False), []),
+            ((True, True), ["with 3,000 tok/s"]), ((True, False), ["with 2,000 tok/s"]), ((False, False), []),
         )
     },
     "none that meets its bounds is cheapest": (
@@ -322,7 +322,7 @@ def test_what_the_runs_show_is_said(tmp_path: Path, case: str) -> None:
     for number, (cells, more) in enumerate(runs):
         run(tmp_path, f"r{number:02d}", cells, **more)
     found = observations(points(tmp_path, {"h200": 3.0, "gaudi3": 2.0} if kind == "price" else None))
-    texts = [f"^{each.text}$".replace("\u202f", " ") for each in found if kind in ("", each.kind)]
+    texts = [f"^{each.text}$" for each in found if kind in ("", each.kind)]
     for part in parts:
         assert any(part in text for text in texts) if part[0] != "!" else all(part[1:] not in each for each in texts)
     assert texts or not [part for part in parts if part[0] != "!"]
@@ -358,8 +358,8 @@ def test_the_interval_has_sampling_and_repeats_in_it(tmp_path: Path) -> None:
 
 
 def test_effects_in_words() -> None:
-    assert Effect(1.25, 1.2, 1.3).words == "25 % (20–30)"
-    assert Effect(0.75, 0.7, 0.8).words == "25 % (20–30)"
+    assert Effect(1.25, 1.2, 1.3).words == "25% (20–30)"
+    assert Effect(0.75, 0.7, 0.8).words == "25% (20–30)"
     assert Effect(0.25, 0.2, 0.5).words == "a factor of 4 (2–5)"
 
 
@@ -380,8 +380,8 @@ def test_a_predicted_throughput_of_a_closed_loop_is_as_sure_as_its_latency(tmp_p
 
 
 def test_percentages_have_no_exponents() -> None:
-    assert Effect(1.53, 1.13, 2.1).percent == "53 % (13–110)"
-    assert Effect(1.034, 1.0012, 1.0679).percent == "3.4 % (0.12–6.8)"
+    assert Effect(1.53, 1.13, 2.1).percent == "53% (13–110)"
+    assert Effect(1.034, 1.0012, 1.0679).percent == "3.4% (0.12–6.8)"
 
 
 def two_gpus(folder: Path, source: str = "measured", **more: Any) -> None:
@@ -401,7 +401,7 @@ def test_queues_that_grew_are_not_divided(tmp_path: Path) -> None:
     found = points(tmp_path / "grown")
     text, by_load = said(tmp_path / "grown", "ratio")
     assert "TPOT a factor of 2 (1.91–2.09) lower at 8; some" in by_load
-    assert "TTFT 41 % (" in text  # of the pair of cells that kept up
+    assert "TTFT 41% (" in text  # of the pair of cells that kept up
     assert "TPOT" in text or "output throughput" in text
     assert text.endswith("some of these cells carry a warning.")
     heavy = [point for point in found if point.load == 8]
@@ -443,9 +443,9 @@ def test_predictions_are_called_so(tmp_path: Path) -> None:
     # ln 1.3 of both, two thirds of which are one error: e^√(2/3·0.262²)
     assert "over 2 pairs of cells, each certain to a factor of 1.2)" in said(tmp_path, "ratio")[0]
     (table,) = ratios(points(tmp_path))
-    assert "for predictions the model's own, 80 %" in table.notes[0]
+    assert "for predictions the model's own, 80%" in table.notes[0]
     (figure,) = ratio_figures(gpu_ratios(points(tmp_path)))
-    assert figure.notes[-1] == "bars: for predictions the model's own, 80 %, and how much repeats differ"
+    assert figure.notes[-1] == "bars: for predictions the model's own, 80%, and how much repeats differ"
     two_gpus(tmp_path / "measured")
     assert not [text for text in said(tmp_path / "measured") if "redict" in text]
     assert "predict" not in " ".join(ratios(points(tmp_path / "measured"))[0].notes)
@@ -488,7 +488,7 @@ def test_a_gpu_that_is_ahead_at_some_loads_is_ahead_at_these(tmp_path: Path) -> 
         run(tmp_path, gpu, cells, deployment={"gpu": gpu, "gpus": 1})
     (text,) = said(tmp_path, "ratio")
     assert text.startswith("1×H200 against 1×H100 with vLLM, at concurrency 1 to 64: ")
-    assert re.search(r": output throughput 27 % \([^)]*\) to 30 % \([^)]*\) higher at 1 and 4\.$", text)
+    assert re.search(r": output throughput 27% \([^)]*\) to 30% \([^)]*\) higher at 1 and 4\.$", text)
     (table,) = ratios(points(tmp_path))
     assert [(row[3].partition(",")[0], row[4].partition("×")[0]) for row in table.rows] == [
         ("concurrency 1", "1.3"),
@@ -508,14 +508,14 @@ def test_a_bottleneck_says_whose_it_is(tmp_path: Path) -> None:
             cells = [cell(1, output=1000), cell(4, output=1010, verdict=WARNED)]
             run(tmp_path, f"{model[:2]}-{dtype}", cells, model=model, deployment=told | {"weights_dtype": dtype})
     names = {
-        f"{model}, 1 024 in, 128 out: vLLM on 1×H200, {dtype}, tp1"
+        f"{model}, 1,024 tokens in, 128 out: vLLM on 1×H200, {dtype}, tp1"
         for model in ("Llama-3.1-8B", "Qwen3-8B")
         for dtype in ("bf16", "fp8")
     }
     stops, lights = said(tmp_path, "bottleneck"), said(tmp_path, "light")
     found = observations(points(tmp_path))
     for kind in ("bottleneck", "light"):
-        heads = {each.whole.replace("\u202f", " ").rsplit(": ", 2)[0] for each in found if each.kind == kind}
+        heads = {each.whole.rsplit(": ", 2)[0] for each in found if each.kind == kind}
         assert {head for head in heads if any(head.startswith(name) for name in names)} == heads
         assert {name for name in names if any(head.startswith(name) for head in heads)} == names
     assert all(text.endswith("; some of these cells carry a warning.") for text in stops)
@@ -615,7 +615,7 @@ def answered(folder: Path, prices: dict[str, float] | None = None) -> list[str]:
     found = answer(points(folder, prices) if prices else points(folder))
     assert found is not None
     assert len(found.sentences) <= 5
-    return [text.replace("\u202f", " ") for text in found.sentences]
+    return found.sentences
 
 
 def test_the_answer_names_the_best_for_each_goal_and_how_sure(tmp_path: Path) -> None:
@@ -626,14 +626,14 @@ def test_the_answer_names_the_best_for_each_goal_and_how_sure(tmp_path: Path) ->
     assert texts[0].startswith(
         "Cheapest output tokens: vLLM on 8×H200, $1.67 a million at concurrency 64, a factor of 2"
     )
-    assert texts[1].startswith("Most output throughput: vLLM on 8×H200, 4 000 tok/s at concurrency 64, a factor of 2")
-    assert texts[2] == "By concurrency, most throughput has SGLang at 16, then vLLM at 64."
+    assert texts[1].startswith("Most output throughput: vLLM on 8×H200, 4,000 tok/s at concurrency 64, a factor of 2")
+    assert texts[2] == "Most throughput by concurrency: SGLang on 8×H200 at 16, then vLLM on 8×H200 at 64."
     assert texts[3].startswith(
-        "Fastest for one user, TPOT: SGLang on 8×H200, 10.0 ms at concurrency 4, a factor of 2 ("
+        "Shortest time per token (TPOT): SGLang on 8×H200, 10.0 ms at concurrency 4, a factor of 2 ("
     )
     assert (
         texts[4]
-        == "Soonest first token, TTFT: SGLang on 8×H200, 100 ms at concurrency 4, not clearly below vLLM on 8×H200."
+        == "Soonest first token (TTFT): SGLang on 8×H200, 100 ms at concurrency 4, not clearly below vLLM on 8×H200."
     )
 
 
@@ -649,7 +649,7 @@ def test_setups_on_several_machines_are_no_repeats_of_one_another(tmp_path: Path
     for gpu, outputs in (("h200", (400, 4000)), ("h100", (800, 2000))):
         cells = [cell(4.0**n, output=output) for n, output in enumerate(outputs, 1)]
         run(tmp_path, gpu, cells, deployment={"gpu": gpu, "gpus": 8})
-    assert "By concurrency, most throughput has H100 at 4, then H200 at 16." in answered(tmp_path)
+    assert "Most throughput by concurrency: vLLM on 8×H100 at 4, then vLLM on 8×H200 at 16." in answered(tmp_path)
 
 
 def test_one_sweep_alone_has_knee_capacity_and_the_share_within_its_slo(tmp_path: Path) -> None:
@@ -665,11 +665,11 @@ def test_one_sweep_alone_has_knee_capacity_and_the_share_within_its_slo(tmp_path
         one["metrics"]["attainment"] = share
         cells.append(one)
     run(tmp_path, "a", cells, slo={"ttft_p99": 1.0})
-    (text,) = answered(tmp_path)
-    assert text.startswith(
-        "Knee at concurrency 4 (380.0 output tok/s, E2E 1.10 s); most throughput at concurrency 64"
-    )
-    assert "meets ttft_p99 < 1.00 s up to concurrency 4, not at 16 (43.0 % of requests do)" in text
+    meets, most, bend = answered(tmp_path)
+    bound = "time to first token (TTFT) p99 < 1.00 s"
+    assert meets == f"Meets {bound} up to concurrency 4, not at 16 (43.0% of requests do)."
+    assert most.startswith("Most throughput at concurrency 64 (820.0 output tok/s, 10.0 s a request)")
+    assert bend.startswith("Knee, from where latency grows faster than throughput, at concurrency 4 (380.0 output")
     assert "hardly grows beyond concurrency 16" in said(tmp_path, "bottleneck")[0]
 
 
@@ -677,9 +677,9 @@ def test_every_bracket_says_its_level_and_of_what(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(4), cell(16)], source="imported")
     run(tmp_path, "b", [cell(4, tpot=0.03), cell(16, tpot=0.03)], source="imported", engine="SGLang")
     words = " ".join(build(read_runs([tmp_path])[0], inside=False).remarks)
-    assert "95 %" in words
+    assert "95%" in words
     assert "imported" in words
-    assert "repeats of one configuration differ (TTFT 8.8 %, all else 3.4 %)" in words
+    assert "repeats of one configuration differ (TTFT 8.8%, all else 3.4%)" in words
 
 
 # --- repeats, studies, and cells of which not all was measured ------------------------------------------------------
@@ -735,11 +735,7 @@ def test_a_cell_of_a_study_is_one_point_of_a_series_by_its_name(tmp_path: Path) 
                 )
                 for repeat, much in enumerate((100.0, 150.0))
             ]  # fmt: skip
-            cells.append(
-                StudyCell(
-                    name=name, deployment="x", workload="w", load=f"{load}", planned=2, runs=folders, simulated=None
-                )
-            )
+            cells.append(StudyCell(name=name, workload="w", load=f"{load}", planned=2, runs=folders))
     study = StudyPart(name="s", missing=[], differences=[], cells=cells, file="", shared=[], apart=[])
     made = build(read_runs([tmp_path])[0], study=study)
     assert made.answer is not None

@@ -145,7 +145,7 @@ def test_a_report_has_the_prices_of_each_kind_of_token(tmp_path: Path) -> None:
 
 
 def test_a_price_is_compared_as_the_throughput_for_a_dollar(tmp_path: Path) -> None:
-    """B is 10 % slower and costs 2·2/3 as much an hour: its tokens cost 1.1·4/3 times as much."""
+    """B is 10% slower and costs 2·2/3 as much an hour: its tokens cost 1.1·4/3 times as much."""
     a, b = make(tmp_path / "a", seed=1, settings=H200), make(tmp_path / "b", seed=2, slower=1.1, settings=H100)
     document = compare([a], [b], price=["h200=3,h100=2"])
     found = rows(document)
@@ -242,7 +242,7 @@ def test_the_cheapest_is_named_with_its_price(tmp_path: Path) -> None:
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
     assert said.startswith(
         "Cheapest output tokens online: vLLM on 1×H200 at concurrency 64, "
-        "$0.417 (0.413–0.421) a million, or $0.0463 with input counted, 50.0 tok/s per user; 25 % ("
+        "$0.417 (0.413–0.421) a million, or $0.0463 with input counted, 50.0 tok/s per user; 25% ("
     )
     assert said.endswith(" below the next, vLLM on 1×H100 ($0.556 at concurrency 64).")
 
@@ -266,12 +266,12 @@ def test_who_may_miss_a_bound_is_not_called_cheapest_outright(tmp_path: Path) ->
     run(tmp_path, "a", [bounded(2000, 0.0351, 0.66), bounded(4000, 0.047, 0.31, load=128)], deployment=h200)
     run(tmp_path, "b", [bounded(1000, 0.021, 0.97)], deployment=h100)
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
-    assert "1 of them with a probability below 90 %" in said
+    assert "1 of them with a probability below 90%" in said
     assert ": probably vLLM on 1×H200 at concurrency 64" in said
-    assert "vLLM on 1×H200 at concurrency 64 meets its bounds with probability 66 %" in said
-    assert "the cheapest that does with 90 % or more is vLLM on 1×H100 at concurrency 64 ($0.556)" in said
+    assert "vLLM on 1×H200 at concurrency 64 meets its bounds with probability 66%" in said
+    assert "the cheapest that does with 90% or more is vLLM on 1×H100 at concurrency 64 ($0.556)" in said
     assert (
-        "vLLM on 1×H200 at concurrency 128 ($0.208) would be cheaper, and may meet them after all (probability 31 %)"
+        "vLLM on 1×H200 at concurrency 128 ($0.208) would be cheaper, and may meet them after all (probability 31%)"
         in said
     )
     assert [point.p_met for point in points(tmp_path)] == [0.66, 0.31, 0.97]
@@ -315,7 +315,7 @@ def test_a_price_is_as_sure_as_its_throughput(tmp_path: Path) -> None:
 
 
 def test_a_prediction_lies_within_its_own_interval(tmp_path: Path) -> None:
-    """It is of the whole cell, and holds as a share for the steady window: 80 % of 400, where 300 is shown."""
+    """It is of the whole cell, and holds as a share for the steady window: 80% of 400, where 300 is shown."""
     one = priced_cell(2, 300)
     one["load"]["kind"] = "rate"
     one["metrics"] |= {
@@ -326,7 +326,7 @@ def test_a_prediction_lies_within_its_own_interval(tmp_path: Path) -> None:
     for stat, times in ((point.output, 1), (point.total, 9)):
         assert stat is not None
         assert (stat.value, stat.low, stat.high) == pytest.approx((300 * times, 270 * times, 330 * times), rel=1e-3)
-        assert stat.level == "80 %, predicted"
+        assert stat.level == "80%, predicted"
     for stat in (point.dollars_output, point.dollars_total):
         assert stat is not None
         assert (stat.low, stat.high) == pytest.approx((stat.value / 1.1, stat.value / 0.9), rel=1e-3)
@@ -386,7 +386,7 @@ def test_the_chart_shows_what_a_pace_costs_at_least(tmp_path: Path) -> None:
     )
     # 100 tok/s at $8.33, 25 at $0.556, 20 at $0.417; 50 at $11.1 is both slower and dearer than the first.
     assert [(row["x"], row["y"]) for row in front] == [(100, 8.3333), (25, 0.55556), (20, 0.41667)]
-    assert figure.notes[-1].startswith("500 requests a point; bars: 95 % interval")
+    assert figure.notes[-1].startswith("500 requests a point; bars: 95% interval")
 
 
 def test_simulated_setups_are_told_of_beside_runs_of_another_question(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_the_command_carries_prices(tmp_path: Path, loadstone: Loadstone) -> Non
     assert [one["dollars_per_hour"] for one in said["cells"]] == [3.0, 3.0, None, None]
     assert said["cells"][1]["dollars_per_million_output_tokens"] == {
         "value": pytest.approx(0.41667, rel=1e-4), "low": pytest.approx(0.41254, rel=1e-4),
-        "high": pytest.approx(0.42088, rel=1e-4), "interval": "95 %",
+        "high": pytest.approx(0.42088, rel=1e-4), "interval": "95%",
     }  # fmt: skip
     loud = loadstone("report", tmp_path / "runs", "-o", tmp_path / "r.csv", "--price", "h200=3")
     assert loud.err == "loadstone: no price is known for run 2 (--price has none for H100)\n"

@@ -80,7 +80,7 @@ def test_what_a_comparison_calls_better_a_report_does_too(
 
 
 def test_the_error_that_two_predictions_share_is_in_no_finding(tmp_path: Path) -> None:
-    """Two simulations whose 80 % intervals overlap, and whose ratio is sure to less than either."""
+    """Two simulations whose 80% intervals overlap, and whose ratio is sure to less than either."""
     load = {"concurrency": [8], "requests": [64], "input": "512", "output": "64", "out": tmp_path, "draws": 8}
     deployments = (f"llama-3.1-8b@{gpus}xh100/tp{gpus}" for gpus in (1, 2))
     runs = [Path(simulate.simulate(SimulateOptions.read(deployment=name, **load))["run_dir"]) for name in deployments]

@@ -16,7 +16,7 @@ from loadstone.core.summary import CellSummary, Summary
 
 RULE = (
     "ranked by output tokens/s per GPU, at the load where a deployment gives most and meets its bounds on latency; "
-    "within 1 % by the median E2E"
+    "within 1% by the median E2E"
 )
 _ALIKE = 0.01
 

@@ -42,7 +42,7 @@ def calibrate(
             wide, narrow = (_ends(each[key]) for each in (result.interval_before, result.interval_after))
             print(
                 f"{key.upper()}: off by {result.error_before[key]:.1%} before, {result.error_after[key]:.1%} after; "
-                f"80 % interval {wide} before, {narrow} after"
+                f"80% interval {wide} before, {narrow} after"
             )
     if result.acceptance is not None:
         print(f"drafts: a guess was accepted with a probability of {result.acceptance:.0%}, which is kept too")
@@ -58,4 +58,4 @@ def calibrate(
 
 def _ends(up: float) -> str:
     """Write an interval as `−32/+48 %`: as far down on a log scale as it goes up."""
-    return f"−{up / (1 + up):.0%}/+{up:.0%}".replace("%/", "/").replace("%", " %")
+    return f"−{up / (1 + up):.0%}/+{up:.0%}".replace("%/", "/")

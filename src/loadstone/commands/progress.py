@@ -16,7 +16,6 @@ from loadstone.core.plan import Load, Plan
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds
 from loadstone.measure.client.protocol import NOTHING_YET
-from loadstone.report.data.wording import count
 from loadstone.runs.cells import Event
 
 if TYPE_CHECKING:
@@ -116,8 +115,8 @@ class Display:
         self._last, now = progress, time.monotonic()
         cell = progress - self._before
         elapsed = max(1e-3, now - self._cell_start)
-        figures = count(cell.ended) + (f" of {count(self._planned)}" if self._planned is not None else "")
-        figures += f" done, {count(cell.active)} under way"
+        figures = f"{cell.ended:,}" + (f" of {self._planned:,}" if self._planned is not None else "")
+        figures += f" done, {cell.active:,} under way"
         if cell.ttfts:
             figures += f", TTFT ⌀ {show_seconds(cell.ttft_s / cell.ttfts)}"
         if cell.tpots:

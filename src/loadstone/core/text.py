@@ -39,8 +39,8 @@ def escape_formula(value: object) -> object:
 
 
 def printable(text: str) -> str:
-    """Replace what a terminal would obey; lines stay, and the narrow space between our thousands."""
-    return "".join(each if each.isprintable() or each in "\n\u202f" else "\ufffd" for each in text)
+    """Replace what a terminal would obey; lines stay."""
+    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
 
 
 def excerpt(output: bytes | str, limit: int = 200) -> str:

@@ -74,7 +74,7 @@ def show_load(value: float) -> str:
 
 
 def show_number(value: float | None, digits: int = 3) -> str:
-    """Write a number for people, to `digits` significant digits but never without a whole one: `7 413`, `181`,
+    """Write a number for people, to `digits` significant digits but never without a whole one: `7,413`, `181`,
     `0.370`.
     """
     if value is None or math.isnan(value):
@@ -84,5 +84,16 @@ def show_number(value: float | None, digits: int = 3) -> str:
     if value == 0:
         return "0"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded number: 9.996 has two digits
-    decimals = max(0, digits - 1 - exponent)
-    return f"{value:,.{decimals}f}".replace(",", "\u202f")
+    return f"{value:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def show_share(share: float | None, digits: int = 0) -> str:
+    """Write a share or probability in per cent: `85%`, `< 1%`, `-` when missing; 0% and 100% are none and all."""
+    if share is None:
+        return "-"
+    least = 10.0**-digits
+    if 0 < 100 * share < least:
+        return f"< {least:g}%"
+    if 100 - least < 100 * share < 100:
+        return f"> {100 - least:g}%"
+    return f"{share:.{0 if share in (0, 1) else digits}%}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +15,12 @@ from loadstone.catalogue.engines import engine_title
 from loadstone.catalogue.find import gpu_title
 from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
+from loadstone.core.units import show_share
 from loadstone.engines import rules_of
 from loadstone.recommend.result import DeploymentPlan, FinalistPoint, GpuChoice, Recommendation
 from loadstone.recommend.text import claim, describe_launch, footer, plan_table, remarks, say_nearest, why_measure
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
+from loadstone.report.data.wording import spell
 from loadstone.report.pages.html import frame_page, render
 from loadstone.report.table import Table
 
@@ -41,17 +42,18 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
     cost_unit = "dollars a month" if best.usd_per_month is not None else "GPUs"
     content = render(
         "plans.html",
+        model=document.model,
         title=describe_plan(best, document.holds, document.confidence),
-        answer=_spell(f"{claim(document)}."),
-        binds=_spell(f"{best.binds}; {best.helps}."),
+        answer=spell(f"{claim(document)}.", long=True),
+        binds=spell(f"{best.binds}; {best.helps}."),
         by_gpu=_table_gpus(document) if several else None,
         plans=msgspec.structs.replace(plan_table(document, list(map(_words, document.plans))), words=True),
         shorthands=[
             f"Plan {number}: {plan.replicas} × {plan.deployment}" for number, plan in enumerate(document.plans, 1)
         ],
-        remarks=[_spell(each) for each in (*remarks(document, gpus=False)[1:], *document.notes)],  # the first is said
+        remarks=[spell(each) for each in (*remarks(document, gpus=False)[1:], *document.notes)],  # the first is said
         figures=[
-            *([cost_figure(of_gpus, cost_unit)] if of_gpus else []),
+            *([cost_figure(of_gpus, cost_unit, list(curves.values()))] if of_gpus else []),
             *([load_figure(list(curves.values()), load_unit)] if curves else []),
         ],
         why=why_measure(document),
@@ -71,12 +73,7 @@ def describe_plan(plan: DeploymentPlan, holds: bool, confidence: float) -> str:
     """Say in words what to deploy, what it costs and how sure it is to hold."""
     cost = "" if plan.usd_per_month is None else f": ${plan.usd_per_month.value:,.0f} a month"
     begins = "" if holds else f"{say_nearest(confidence)} "
-    return f"{begins}{_words(plan)}{cost}, {100 * plan.p_slo:.0f} % sure"
-
-
-def _spell(text: str) -> str:
-    """Write `TPOT p99` for `tpot_p99`."""
-    return re.sub(r"\b(ttft|tpot|itl|e2e)[_ ](?=p\d)", lambda found: f"{found[1].upper()} ", text)
+    return f"{begins}{_words(plan)}{cost}, {show_share(plan.p_slo)} sure"
 
 
 def _words(plan: DeploymentPlan | GpuChoice | FinalistPoint) -> str:
@@ -115,22 +112,16 @@ def _describe_weights(deployment: Deployment) -> str:
 def _table_gpus(document: Recommendation) -> Table:
     priced = document.plans[0].usd_per_month is not None
     rows = []
-    for each in document.by_gpu:
+    for each in sorted(document.by_gpu, key=lambda it: (it.deployment is None, it.usd_per_month or it.gpus or 0)):
         if each.deployment is None:
             why = each.why or "no plan holds the bounds within what is given"
-            rows.append([gpu_title(each.gpu), f"none: {why}", *["-"] * (4 if priced else 2)])
+            rows.append([gpu_title(each.gpu), f"none: {why}", *[""] * (4 if priced else 2)])
             continue
         cost = [f"{each.usd_per_month or 0:,.0f}", _difference(each.more_usd_per_month or 0.0)] if priced else []
-        rows.append(
-            [
-                gpu_title(each.gpu),
-                _words(each),
-                *cost,
-                f"{100 * each.p_slo:.0f} %",
-                _difference(100 * each.more_p_slo),
-            ]
-        )
-    heads = ["GPU", "its best plan", *(["$ a month", "more than plan 1"] if priced else []), "sure", "points more"]
+        sure = [show_share(each.p_slo), _difference(100 * each.more_p_slo)]
+        rows.append([gpu_title(each.gpu), _words(each), *cost, *sure])
+    costs = ["$ a month", "more than the first"] if priced else []
+    heads = ["GPU", "its best plan", *costs, "sure", "points more"]
     return Table(
         title="The best plan of each GPU", heads=heads, align=f"ll{'r' * (len(heads) - 2)}", rows=rows, words=True
     )

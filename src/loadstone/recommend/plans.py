@@ -96,7 +96,7 @@ def _unit_of_regret(options: RecommendOptions) -> float:
     return HOURS_PER_MONTH if options.price and options.objective == "cost" else 1.0
 
 
-_HELD = ((0.9, "90 % or more", 91), (0.8, "80 to 90 %", 78), (0.7, "70 to 80 %", 68), (0.6, "60 to 70 %", 62))
+_HELD = ((0.9, "90% or more", 91), (0.8, "80 to 90%", 78), (0.7, "70 to 80%", 68), (0.6, "60 to 70%", 62))
 """How often what was stated held, by benchmarks/planner_choice.py."""
 
 
@@ -105,7 +105,7 @@ def _explain_probability(asked: AskedLoad) -> str:
     cause, share = asked.cause
     at = 0 if name.startswith("ttft") else 1
     off = math.expm1(Z80 * math.sqrt(float(asked.error.covariance[at, at])))
-    held = next((f"; of what was stated with {words}, {often} % held" for least, words, often in _HELD
+    held = next((f"; of what was stated with {words}, {often}% held" for least, words, often in _HELD
                  if asked.p_slo >= least), "")  # fmt: skip
     return (
         f"{asked.p_slo:.0%} because {name} breaks in {missed:.0%} of the draws: its time may be off by {off:.0%}, "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadstone.core.units import show_seconds
+from loadstone.core.units import show_seconds, show_share
 from loadstone.recommend.result import ByHour, DeploymentPlan, Recommendation
 from loadstone.report.table import Shown, Table
 
@@ -37,7 +37,7 @@ def plan_table(document: Recommendation, names: list[str]) -> Table:
     heads = ["plan", "GPUs", "P(SLO)", "headroom", "TTFT p50", "p99", "TPOT p50", "p99"]
     align = "lrrrruru"
     if document.plans[0].usd_per_month is not None:
-        heads, align = [*heads, "$ a month", "$/M out", "80 %"], f"{align}rru"
+        heads, align = [*heads, "$ a month", "$/M out", "80%"], f"{align}rru"
     rows = [[name, *_row(plan)] for name, plan in zip(names, document.plans, strict=True)]
     return Table(title="Plans", heads=heads, align=align, rows=rows)
 
@@ -45,7 +45,7 @@ def plan_table(document: Recommendation, names: list[str]) -> Table:
 def _row(plan: DeploymentPlan) -> list[str]:
     row = [
         str(plan.gpus),
-        f"{plan.p_slo:.0%}",
+        show_share(plan.p_slo),
         f"{plan.headroom:+,.0%}",
         *(show_seconds(each) for each in (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)),
     ]
@@ -138,7 +138,7 @@ def _describe_gpus(document: Recommendation) -> list[str]:
         if each.usd_per_month is not None:
             cost = f", ${each.usd_per_month:,.0f} a month ({each.more_usd_per_month:+,.0f})"
         lines.append(
-            f"On {each.gpu}: {each.replicas} × {each.deployment}, {each.gpus} GPUs{cost}, P {each.p_slo:.0%} "
+            f"On {each.gpu}: {each.replicas} × {each.deployment}, {each.gpus} GPUs{cost}, P {show_share(each.p_slo)} "
             f"({100 * each.more_p_slo:+.0f})."
         )
     return lines
@@ -187,7 +187,7 @@ def answer(document: Recommendation) -> str:
 
 
 def say_nearest(confidence: float) -> str:
-    return f"Nothing holds with {confidence:.0%}; the nearest is"
+    return f"Nothing holds with {show_share(confidence)}; the nearest is"
 
 
 def claim(document: Recommendation) -> str:
@@ -205,5 +205,5 @@ def claim(document: Recommendation) -> str:
     return (
         f"{gpus} {bounds} at {load} "
         f"({calls}{traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
-        f"{best.p_slo:.0%}{gives}"
+        f"{show_share(best.p_slo)}{gives}"
     )

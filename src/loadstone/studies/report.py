@@ -90,18 +90,10 @@ def study_runs(
 def _cells(launches: Sequence[PlannedLaunch], runs: Mapping[str, Path | None], twin: Path | None) -> list[StudyCell]:
     """Put repeats together. Those of a simulation are alike: one of them stands for all."""
     cells: dict[tuple[object, ...], StudyCell] = {}
-    several = [axis for axis in ("model", "layout") if len({getattr(each, axis) for each in launches}) > 1]
+    names = _names(launches)
     for launch in launches:
         for at, cell in enumerate(launch.cells):
-            new = StudyCell(
-                name=" ".join([launch.engine, *filter(None, (getattr(launch, axis) for axis in several))]),
-                deployment=deployment_name(launch),
-                workload=cell.workload,
-                load=cell.load,
-                planned=0,
-                runs=[],
-                simulated=None,
-            )
+            new = StudyCell(name=names[launch.id], workload=cell.workload, load=cell.load)
             each = cells.setdefault((launch.engine, launch.model, launch.layout, at), new)
             each.planned += 1
             if run := runs[cell.id]:
@@ -120,8 +112,17 @@ def _found(answer: Mapping[str, Any]) -> str:
     return f"{holds}, fails at {high or 'no load tried'}"
 
 
+def _names(launches: Sequence[PlannedLaunch]) -> dict[str, str]:
+    """Name deployments by the study's own names: the engine's, and the model's and layout's where it has several."""
+    models, layouts = ({getattr(each, axis) for each in launches} for axis in ("model", "layout"))
+    return {
+        each.id: f"{each.engine}{f' {each.model}' * (len(models) > 1)}{f' on {each.layout}' * (len(layouts) > 1)}"
+        for each in launches
+    }
+
+
 def _missing(launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:
-    """Return a line for each deployment of which cells are missing, by the last cause that the journal knows."""
+    """Return a sentence on each deployment of which cells are missing, by the last cause that the journal knows."""
     why: dict[str, str] = {}
     measured: set[str] = set()
     for entry in read_entries(folder):
@@ -131,8 +132,9 @@ def _missing(launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str,
             why[entry.cell] = entry.why
             measured.add(entry.cell)
     otherwise = "it is being run" if is_owned(folder) else "not run yet"
-    repeats: dict[tuple[str, int, int, str], list[str]] = {}
+    repeats: dict[tuple[str, str, str], list[str]] = {}
     shown: dict[str, str] = {}
+    names = _names(launches)
     for launch in launches:
         lacking = [cell for cell in launch.cells if runs[cell.id] is None]
         if not lacking:
@@ -144,14 +146,13 @@ def _missing(launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str,
         cause = "; ".join(causes) or _cut(lacking, measured) or otherwise
         alike = _OF_A_LAUNCH.sub("", cause)  # a port and a folder of its own
         shown.setdefault(alike, cause)
-        repeats.setdefault((deployment_name(launch), len(lacking), len(launch.cells), alike), []).append(
-            str(launch.repeat)
-        )
+        which = f" ({lacking[0].workload} at {lacking[0].load})" if len(lacking) == 1 else ""
+        what = f"{len(lacking)} of its {len(launch.cells)} cells{which}"
+        repeats.setdefault((names[launch.id], what, alike), []).append(str(launch.repeat))
+    often = len({launch.repeat for launch in launches}) > 1
     return [
-        clean(
-            f"{name}, repeat{'s' * (len(which) > 1)} {', '.join(which)}: {few} of {all_} cells: {shown[alike]}", 600
-        )
-        for (name, few, all_, alike), which in repeats.items()
+        clean(f"{name} lacks {what}{' in repeat ' * often}{' and '.join(which * often)}: {shown[alike]}", 600)
+        for (name, what, alike), which in repeats.items()
     ]
 
 

@@ -282,7 +282,7 @@ class EarlyEndOptions(Flags):
 
     stop_when: str | None = flag(
         LOAD,
-        "end a cell once all of these are known so well, with 95 % confidence: tpot_p50±2%,ttft_p99±10%; or whether "
+        "end a cell once all of these are known so well, with 95% confidence: tpot_p50±2%,ttft_p99±10%; or whether "
         "bounds hold, ttft_p99<500ms; without --requests or --duration it goes on until then, or for --max-duration",
     )
     max_errors: float | None = flag(
@@ -430,7 +430,7 @@ class SimulatorOptions(Flags):
     )
     draws: int | None = flag(
         SIMULATOR,
-        "simulations with varied coefficients, for the 80 % intervals; 0: no intervals [default: 24]",
+        "simulations with varied coefficients, for the 80% intervals; 0: no intervals [default: 24]",
         limits=Limits("must be 0 (no intervals) to 1,000", 0, most=1000),
     )
     model: str | None = flag(RUN, "model name kept in run.json; the deployment decides what is simulated")

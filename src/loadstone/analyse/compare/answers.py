@@ -57,7 +57,7 @@ def answer_findings(load: str, answers: ComparedAnswers | str) -> Iterator[Findi
 
 def tell_answers(answers: ComparedAnswers) -> str:
     """Say in one sentence whether the answers are still right."""
-    head = f"{100 * answers.a:.1f} → {100 * answers.b:.1f} % of {answers.questions}"
+    head = f"{100 * answers.a:.1f} → {100 * answers.b:.1f}% of {answers.questions}"
     if answers.undecided is not None:
         return f"{head}, no verdict: {answers.undecided}"
     if answers.differs:
@@ -68,4 +68,4 @@ def tell_answers(answers: ComparedAnswers) -> str:
     share = answers.discordant if answers.flips is None else answers.flips
     of = "A against A" if answers.flips is not None else "A against B; measure A twice to know A against A"
     lost = [each for each in answers.tasks if each.differs]
-    return f"{head} ({100 * share:.2g} % of answers flip {of})" + (f"; told apart: {tell(lost)}" if lost else "")
+    return f"{head} ({100 * share:.2g}% of answers flip {of})" + (f"; told apart: {tell(lost)}" if lost else "")

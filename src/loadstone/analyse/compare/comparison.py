@@ -255,7 +255,7 @@ def _predictions(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Fin
     elif not known:
         conclusion = "the performance model's error is unknown (--draws 0), and no conclusion includes it"
     elif len(simulated) == 1:
-        conclusion = "the conclusions include the performance model's error (80 %)"
+        conclusion = "the conclusions include the performance model's error (80%)"
     else:
         alike = shared == ONE_PROFILE
         whose, share = ("one profile and model", "four fifths") if alike else ("two profiles or models", "two thirds")

@@ -198,6 +198,6 @@ def parse_bounds(texts: Sequence[str]) -> list[ChangeBound]:
             raise InputError(f"--fail-on {text!r}: write e.g. 'ttft_p99>+5%' or 'output_tokens_per_s<-3%'")
         limit = 1 + float(match[3]) / 100
         if limit <= 0:
-            raise InputError(f"--fail-on {text!r}: no ratio is below −100 %")
+            raise InputError(f"--fail-on {text!r}: no ratio is below −100%")
         bounds.append(ChangeBound(text, parse_metric(match[1]), match[2] == ">", limit))
     return bounds

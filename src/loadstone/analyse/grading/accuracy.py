@@ -128,8 +128,8 @@ def find_in_answers(
         worst = min(graded.tasks, key=lambda task: task.accuracy or 0, default=None)
         where = f"; lowest {worst.task}, {worst.accuracy or 0:.1%} of {worst.questions}" if worst else ""
         evidence = (
-            f"{100 * (graded.accuracy or 0):.1f} % of {graded.questions} questions are answered right (95 %: "
-            f"{100 * graded.low:.1f} to {100 * graded.high:.1f} %), and at least {least:.1%} should be{where}"
+            f"{100 * (graded.accuracy or 0):.1f}% of {graded.questions} questions are answered right (95%: "
+            f"{100 * graded.low:.1f} to {100 * graded.high:.1f}%), and at least {least:.1%} should be{where}"
         )
         yield finding("answers_wrong", evidence)
     elif pairs is not None and pairs.worse()[0] == "b":
@@ -161,6 +161,4 @@ def _find_same(
 
 def show_drift(pairs: ComparedAnswers) -> str:
     """Write `answers are 0.80 times as long (95 %: 0.78 to 0.83) as`."""
-    return (
-        f"answers are {pairs.length:.2f} times as long (95 %: {pairs.length_low:.2f} to {pairs.length_high:.2f}) as"
-    )
+    return f"answers are {pairs.length:.2f} times as long (95%: {pairs.length_low:.2f} to {pairs.length_high:.2f}) as"

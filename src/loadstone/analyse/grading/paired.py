@@ -136,7 +136,7 @@ def why_undecided(asked: int, failed: int, answers: Iterable[GradedAnswer]) -> s
 def tell(pairs: Iterable[ComparedAnswers]) -> str:
     """Write `json 100.0 → 87.1 % of 240 (p < 0.001)` of each."""
     return ", ".join(
-        f"{each.task or 'all'} {100 * each.a:.1f} → {100 * each.b:.1f} % of {each.questions} ({show_p(each.p)})"
+        f"{each.task or 'all'} {100 * each.a:.1f} → {100 * each.b:.1f}% of {each.questions} ({show_p(each.p)})"
         for each in pairs
     )
 

@@ -245,7 +245,7 @@ def _wide_intervals(cell: JudgedCell, latencies: Mapping[str, Distribution]) -> 
     if wide:
         yield finding(
             "wide_interval.throughput" if wide[-1].startswith("output") else "wide_interval",
-            f"95 % intervals are wider than their values: {', '.join(wide)}",
+            f"95% intervals are wider than their values: {', '.join(wide)}",
         )
 
 

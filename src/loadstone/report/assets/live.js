@@ -9,7 +9,7 @@
   const table = document.getElementById("cells");
   let last = null, saidAt = 0;
 
-  const digits = (value, count) => Number(value.toPrecision(count)).toLocaleString("en").replaceAll(",", "\u202f");
+  const digits = (value, count) => Number(value.toPrecision(count)).toLocaleString("en");
   const number = (value) => value === null || value === undefined ? "-" : digits(value, 4);
   const seconds = (value) => value === null || value === undefined ? "-"
     : value >= 1 ? digits(value, 3) + " s" : value >= 1e-3 ? digits(value * 1e3, 3) + " ms" : digits(value * 1e6, 3) + " µs";

@@ -5,7 +5,16 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
   const textOf = (chart) => chart.parentElement.querySelector("script[type='application/json']").textContent;
-  const specOf = (chart) => JSON.parse(textOf(chart));
+  // Long data stands in the page as columns.
+  const specFrom = (text) => {
+    const spec = JSON.parse(text), sets = spec.datasets || {};
+    for (const [name, columns] of Object.entries(sets)) if (!Array.isArray(columns)) {
+      const keys = Object.keys(columns);
+      sets[name] = columns[keys[0]].map((_, at) => Object.fromEntries(keys.map((key) => [key, columns[key][at]]).filter((pair) => pair[1] !== null)));
+    }
+    return spec;
+  };
+  const specOf = (chart) => specFrom(textOf(chart));
   const quantile = document.getElementById("quantile");
   let shown = "", printing = false;
   const PAPER = 335;  // the width of a chart on A4, two beside one another
@@ -35,6 +44,16 @@
     }));
   };
 
+  const each = (part, change) => { change(part); [...(part.layer || []), part.spec].forEach((one) => one && each(one, change)); };
+  const namesOf = (spec) => {
+    const names = [];
+    each(spec, (part) => ["color", "shape", "strokeDash"].forEach((channel) => {
+      const { scale } = (part.encoding || {})[channel] || {};
+      names.push(...((scale && scale.domain) || []).filter((name) => typeof name === "string"));
+    }));
+    return names;
+  };
+
   // Title and notes stand above as text of the page, where they wrap; inside the picture they would be cut.
   const fitted = (spec, chart) => {
     const style = getComputedStyle(document.documentElement);
@@ -43,6 +62,7 @@
     const line = style.getPropertyValue("--line").trim();
     const hero = chart.closest(".first");
     const room = printing ? (hero ? 420 : PAPER) : Math.max(220, Math.min(chart.clientWidth || 460, hero ? 900 : 760));
+    let widen = 1;  // what is written beside bars needs room
     chosen(spec);
     if (room < 420) legend(spec);
     if (hero && !printing && spec.height && window.innerWidth > 960) {
@@ -55,19 +75,34 @@
     spec.background = "transparent";
     const colours = { labelColor: ink, titleColor: ink };
     spec.config.axis = { ...spec.config.axis, ...colours, gridColor: grid, domainColor: line, tickColor: line };
-    const narrow = room < 420 ? { columns: 2, labelFontSize: 12 } : {};
-    spec.config.legend = { ...spec.config.legend, ...colours, ...narrow };
+    const small = room < 420;
+    // As many columns of a legend as its longest name leaves room for.
+    const longest = Math.max(1, ...namesOf(spec).map((name) => name.length));
+    const columns = Math.max(1, Math.min(3, Math.floor((room - 45) / (longest * (small ? 5.8 : 7.5) + 30))));
+    each(spec, (part) => Object.values(part.encoding || {}).forEach((channel) => { if (channel.legend) channel.legend.columns = Math.min(columns, channel.legend.columns || 3); }));
+    spec.config.legend = { ...spec.config.legend, ...colours, columns, ...(small ? { labelFontSize: 11 } : {}) };
     spec.config.header = { ...spec.config.header, ...colours };
     spec.config.text = { ...spec.config.text, color: ink };
-    if (room < 420) spec.config.axis = { ...spec.config.axis, labelFontSize: 12, titleFontSize: 12, labelLimit: 130 };
-    // Names of rows leave the picture itself more than half of the room.
+    if (small) spec.config.axis = { ...spec.config.axis, labelFontSize: 12, titleFontSize: 12, labelLimit: 130 };
+    // Names of rows leave the picture itself more than half of the room: their parts stand one below the other.
     const most = Math.round(0.45 * room);
-    const shorten = (part) => {
-      const axis = part.encoding && part.encoding.y && part.encoding.y.axis;
-      if (axis && axis.labelLimit > most) axis.labelLimit = most;
-      (part.layer || []).forEach(shorten);
-    };
-    shorten(spec);
+    each(spec, ({ encoding }) => {
+      const { x, y, text } = encoding || {};
+      if (y && y.axis && y.axis.labelLimit > most) {
+        y.axis.labelLimit = most;
+        const lines = Array.isArray(y.sort) ? y.sort.map((name) => name.split(" · ").length).sort() : [Infinity];
+        if (small && 11 * lines[lines.length - 1] * lines.length <= spec.height) {
+          const labelOffset = -5.5 * (lines[lines.length >> 1] - 1);  // the first line would stand at the row's middle
+          Object.assign(y.axis, { labelExpr: "split(datum.label, ' · ')", labelOverlap: false, labelFontSize: 11, labelLineHeight: 11, labelOffset });
+        }
+      }
+      if (small && text && text.field === "said") widen = 1.5;
+      if (small && x && x.title) x.title = spec.facet ? x.title.replace(/ \(.*/, "") : x.title.length > room / 7 ? x.title.split(/ (?=\()/) : x.title;
+    });
+    if (widen > 1) each(spec, ({ encoding }) => {
+      const scale = encoding && encoding.x && encoding.x.scale;
+      if (scale && scale.domain) scale.domain[1] *= widen;
+    });
     const parts = spec.vconcat || spec.hconcat;
     if (parts) parts.forEach((part) => { part.width = room - 90; });
     else if (spec.facet) {
@@ -85,7 +120,7 @@
     chart.dataset.state = "drawing";
     try {
       const ink = getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
-      const result = await vegaEmbed(chart, fitted(JSON.parse(textOf(chart).replaceAll('"#222222"', `"${ink}"`)), chart), {
+      const result = await vegaEmbed(chart, fitted(specFrom(textOf(chart).replaceAll('"#222222"', `"${ink}"`)), chart), {
         mode: "vega-lite", renderer: "svg", ast: true, actions: false, defaultStyle: false,
         tooltip: { disableDefaultStyle: true },
       });
@@ -212,7 +247,7 @@
   // Tables of cells: a click on a head sorts, words filter, and columns can be chosen by question.
   const SIZES = { "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600 };
   const weight = (text) => {
-    const found = text.replace(/[\u202f\u2009 ](?=\d)/g, "").match(/-?\d+(\.\d+)?/);
+    const found = text.replace(/,(?=\d)/g, "").match(/-?\d+(\.\d+)?/);
     if (!found) return text === "-" ? Infinity : text;
     const unit = (text.match(/(µs|ms|min|s|h)\b/) || [])[0];
     return Number(found[0]) * (SIZES[unit] || 1);

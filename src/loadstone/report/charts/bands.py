@@ -73,7 +73,7 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
         bars = bounded.mark_rule(color=INK, strokeWidth=1.2)
         chart.append(bars.encode(y=alt.Y("low:Q", title=y_title), y2=alt.Y2("high:Q")))
     bounded_above = any("high" in row for row in rows)
-    bar_text = "bars: 95 % bounds of the p99" if bounded_above else "too few requests to bound the p99"
+    bar_text = "bars: 95% bounds of the p99" if bounded_above else "too few requests to bound the p99"
     sizes = requests_a("load", (row["n"] for row in rows))
     return figure(
         key,
@@ -141,11 +141,11 @@ def draw_prediction(pair: tuple[list[CellPoint], list[CellPoint]], measure: Meas
     layers = [line]
     explained = []
     if any("low" in row for row in lines):
-        explained.append("band: 80 % interval of the prediction")
+        explained.append("band: 80% interval of the prediction")
         band = alt.Chart(data(lines)).transform_filter("isValid(datum.low)").mark_area(opacity=0.25, color=GREY)
         layers.insert(0, band.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     if any("low" in row for row in dots):
-        explained.append("bars: 95 % interval of what was measured")
+        explained.append("bars: 95% interval of what was measured")
         bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=INK)
         layers.append(bars.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     tooltip = tooltips(("run:N",), ("x:Q",), ("y:Q", title, ",.4~r"))

@@ -16,7 +16,7 @@ from loadstone.report.data.frames import Measure, load_label
 from loadstone.report.data.pairs import UNSETTLED, Fact, Ratio, has_unsettled, heaviest, interval_words
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import lengths_label, list_common, series_of
-from loadstone.report.data.wording import count, join, requests_a
+from loadstone.report.data.wording import join, requests_a
 
 ROWS = 24
 """Bars, or rows of a picture, beyond these are left to the table."""
@@ -117,7 +117,7 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
             row = join(
                 name if name != over else "",
                 load_label(point) if len(loads) > 1 else "",
-                f"{count(point.output_tokens)} out" if len(lengths) > 1 and point.output_tokens else "",
+                f"{point.output_tokens:,} out" if len(lengths) > 1 and point.output_tokens else "",
                 by=" · ",
             )
             place = (name, point.kind, point.load, point.near_output or 0)
@@ -190,7 +190,7 @@ def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | 
         "B against A, in ratios",
         [
             "Right of 1 B is better, whatever the metric: latencies are inverted",
-            "bars: 95 % interval" if any("low" in row for row in shown) else "no interval: too little data",
+            "bars: 95% interval" if any("low" in row for row in shown) else "no interval: too little data",
         ],
         _forest(shown, order, "times better in B than in A (1: the same)"),
         section="change",

@@ -24,7 +24,7 @@ from loadstone.report.charts.theme import (
     wide,
 )
 from loadstone.report.data.samples import TIME_BINS, Heat, RunSample, Track
-from loadstone.report.data.wording import count, join, requests_a
+from loadstone.report.data.wording import join, requests_a
 
 _SHADES = (INK, INK, GREY, GREY)
 _STROKES = ([1, 0], [3, 3], [1, 0], [3, 3])
@@ -169,17 +169,17 @@ def gaps(heat: Heat, name: str, *, key: str) -> Figure:
         )
     )
     together = int(heat.counts[:, 0].sum())
-    lowest = f"Lowest row: below {1e3 * heat.gap_edges_s[1]:.2g} ms or 0: {count(together)} that came with another"
+    lowest = f"Lowest row: below {1e3 * heat.gap_edges_s[1]:.2g} ms or 0: {together:,} that came with another"
     return figure(
         key,
         "Every gap between tokens",
         [
             name,
-            f"ITL: a gap is divided among the tokens it brought; {count(total)} gaps, warm-up included",
+            f"ITL: a gap is divided among the tokens it brought; {total:,} gaps, warm-up included",
             lowest if together else "",
         ],
         chart,
         section="run",
-        summary=f"Heat map of inter-token latency over time, {name}: {count(total)} gaps between "
+        summary=f"Heat map of inter-token latency over time, {name}: {total:,} gaps between "
         f"{edges_ms[0]:.3g} and {edges_ms[1]:.3g} ms",
     )

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import altair as alt
 import numpy as np
 
-from loadstone.report.charts.theme import CONFIG, GREY, PALETTE, SHAPES, Figure, data, figure, tooltips
+from loadstone.core.units import show_share
+from loadstone.report.charts.theme import GREY, PALETTE, SHAPES, Figure, data, figure, tooltips
 
 _ROW = 46
 """Height of a row of names."""
@@ -32,8 +33,9 @@ class Finalist(NamedTuple):
     share: float
 
 
-def cost_figure(best: Sequence[Finalist], cost_unit: str) -> Figure:
-    """Draw a row for each plan, the cheapest first: and what it costs with more or fewer replicas."""
+def cost_figure(best: Sequence[Finalist], cost_unit: str, every: Sequence[Finalist]) -> Figure:
+    """Draw a row for each plan, the cheapest first: and what it costs with more or fewer replicas. `every`: those of
+    the other chart too, which share their colours."""
     ordered = sorted(best, key=lambda each: each.cost)
     kinds = [(each.gpu, each.engine) for each in ordered]
     many = [f", {each.replicas} replicas" * (kinds.count((each.gpu, each.engine)) > 1) for each in ordered]
@@ -41,7 +43,7 @@ def cost_figure(best: Sequence[Finalist], cost_unit: str) -> Figure:
         {
             "row": f"{each.gpu}\n{each.engine}{more}", "cost": each.cost, "low": each.low, "high": each.high,
             "p": each.p_slo, "gpu": each.gpu, "engine": each.engine, "plan": each.words,
-            "label": f"{each.cost:,.0f}, {100 * each.p_slo:.0f} % sure",
+            "label": f"{each.cost:,.0f}, {show_share(each.p_slo)} sure",
         }
         for each, more in zip(ordered, many, strict=True)
     ]  # fmt: skip
@@ -54,20 +56,18 @@ def cost_figure(best: Sequence[Finalist], cost_unit: str) -> Figure:
     x = alt.X("cost:Q", title=cost_unit, axis=ticks, scale=alt.Scale(domain=[0, 1.08 * most], nice=False))
     reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(x=alt.X("low:Q"), x2="high:Q", y=y)
     told = tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "sure", ".0%"))
-    looks = _looks(best, legend=False)
+    looks = _looks(every, legend=False)
     dots = base.mark_point(filled=True, size=130).encode(x=x, y=y, tooltip=told, **looks)
     texts = base.mark_text(dy=-13, fontSize=12).encode(x=x, y=y, text="label:N")
     first = ordered[0]
-    made = figure(
+    return figure(
         "plans-cost",
         "What certainty costs on each GPU",
-        ["dot: the plan; bar: as many replicas as 80 % of the model's errors ask for"],
-        (reach.encode(color=looks["color"]) + dots + texts).properties(width=460, height=_ROW * len(rows)),
+        ["dot: the plan; bar: as many replicas as 80% of the model's errors ask for"],
+        (reach.encode(color=looks["color"]) + dots + texts).properties(width=460, height=max(290, _ROW * len(rows))),
         section="plans",
         summary=f"{len(rows)} plans; the cheapest, {first.words}, costs {first.cost:,.0f} {cost_unit}",
     )
-    made.spec["config"] = CONFIG | {"locale": {"number": CONFIG["locale"]["number"] | {"thousands": ","}}}
-    return made
 
 
 def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:

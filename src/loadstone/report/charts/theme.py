@@ -191,6 +191,6 @@ CONFIG: dict[str, Any] = {
     "rule": {"strokeWidth": 1.8},
     "bar": {"cornerRadiusEnd": 2},
     "text": {"fontSize": 13, "color": INK},
-    "locale": {"number": {"decimal": ".", "thousands": "\u202f", "grouping": [3], "currency": ["", ""]}},
+    "locale": {"number": {"decimal": ".", "thousands": ",", "grouping": [3], "currency": ["", ""]}},
 }  # fmt: skip
 """One look for all; a dark page exchanges its colours (assets/page.js)."""

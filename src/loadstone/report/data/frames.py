@@ -16,7 +16,7 @@ from loadstone.report.data.points import CellPoint
 from loadstone.report.data.repeats import merge_repeats
 from loadstone.report.data.series import ChartSeries, lengths_label, list_common, series_of
 from loadstone.report.data.statistic import Estimate
-from loadstone.report.data.wording import count, join
+from loadstone.report.data.wording import join
 
 Axis = Literal["load", "output", "input"]
 
@@ -215,9 +215,9 @@ def _frame(group: Sequence[CellPoint], axis: Axis) -> Frame:
     if len(lengths) == 1:
         words.append(lengths_label(first))
     elif axis == "output" and first.near_input:
-        words.append(f"{count(first.near_input)} in")
+        words.append(f"{first.near_input:,} in")
     elif axis == "input" and first.near_output:
-        words.append(f"{count(first.near_output)} out")
+        words.append(f"{first.near_output:,} out")
     loads = {point.load for point in group}
     if axis != "load" and len(loads) == 1:
         words.append(load_label(first))

@@ -176,7 +176,7 @@ def interval_words(ratios: Iterable[Ratio]) -> str:
     predicted = {point.source == "simulated" for ratio in ratios for point in (ratio.over, ratio.under)}
     return join(
         "sampling where the spread is known" if False in predicted else "",
-        "for predictions the model's own, 80 %" if True in predicted else "",
+        "for predictions the model's own, 80%" if True in predicted else "",
         by="; ",
     )
 
@@ -211,7 +211,7 @@ class Effect(msgspec.Struct, frozen=True):
     def percent(self) -> str:
         """`26 % (21–31)`: by how much the value is above or below the other."""
         bounds = sorted(abs(100 * (each - 1)) for each in (self.low, self.high))
-        return f"{_two(abs(100 * (self.ratio - 1)))} % ({_two(bounds[0])}–{_two(bounds[1])})"
+        return f"{_two(abs(100 * (self.ratio - 1)))}% ({_two(bounds[0])}–{_two(bounds[1])})"
 
     @property
     def words(self) -> str:

@@ -17,9 +17,9 @@ from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.plan import Load, LoadKind
 from loadstone.core.summary import Accuracy, CellSummary, Roofline, ServerFigures, SessionNumbers, Window
-from loadstone.core.units import show_seconds
+from loadstone.core.units import show_seconds, show_share
 from loadstone.report.data.statistic import Estimate, energy, latency, price, round_count, throughput
-from loadstone.report.data.wording import clean, count, join
+from loadstone.report.data.wording import clean, join
 
 _Value = TypeVar("_Value")
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
@@ -404,12 +404,12 @@ def _context(run: StoredRun) -> str:
     deployment = run.info.settings.deployment
     stated = round_count(number(deployment.get("max_model_tokens")))
     tokens = stated or (run.info.target.max_model_tokens if run.info.target else None)
-    return f"max {count(tokens)} tokens" if tokens else ""
+    return f"max {tokens:,} tokens" if tokens else ""
 
 
 def _prefix(facts: RunFacts) -> str:
     """Show the prefix that prompts share, and if the engine's cache was off, where that is known."""
-    shared = f"{count(facts.prefix_tokens)} tokens shared" if facts.prefix_tokens else ""
+    shared = f"{facts.prefix_tokens:,} tokens shared" if facts.prefix_tokens else ""
     if not shared and _SHARED in (facts.workload or ""):
         shared = "a prefix shared"  # how much of it is not told
     return join(shared, "cache off" if facts.prefix_cache is False and shared else "")
@@ -417,7 +417,7 @@ def _prefix(facts: RunFacts) -> str:
 
 def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
     ratio, kind = facts.range_ratio, facts.workload or ""
-    spread = f"lengths from {ratio:.3g}·n to n" if ratio is not None and ratio < 1 else ""
+    spread = f"lengths down to {show_share(ratio)} of the longest" if ratio is not None and ratio < 1 else ""
     name = workload.get("name") or workload.get("file")
     if name and _SHARED in str(name):
         name = None  # the prefix tells it

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from loadstone.report.data.points import CellPoint
-from loadstone.report.data.wording import count, join
+from loadstone.report.data.wording import join
 
 SETUP: tuple[tuple[str, Callable[[CellPoint], str]], ...] = (
     ("engine", lambda point: point.engine),
@@ -112,9 +112,10 @@ def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
     by side; else a setup has a colour where there are HUES of them at most, or the first thing in which all differ.
     """
     series = series_of(points)
-    engines = list(dict.fromkeys(point.engine for point in points))
+    measured = [point for point in points if point.source != "simulated"] or points
+    engines = list(dict.fromkeys(point.engine for point in (*measured, *points)))
     gpus = list(dict.fromkeys(point.gpu for point in points))
-    by_engine = 1 < len(engines) <= HUES and 1 < len(gpus) <= HUES
+    by_engine = len({point.engine for point in measured}) > 1 and len(engines) <= HUES and 1 < len(gpus) <= HUES
     for names in ([s.label for s in series], [s.setup for s in series], [s.colour for s in series]):
         numbers = {name: at for at, name in enumerate(dict.fromkeys(names))}
         if len(numbers) <= HUES:
@@ -145,11 +146,12 @@ def list_common(points: Sequence[CellPoint], *, without: Collection[str] = ()) -
 
 
 def workload_label(point: CellPoint) -> str:
-    """Name the workload: `3 200 in, 800 out, a prefix shared`."""
+    """Name the workload: `3,200 tokens in, 800 out, a prefix shared`."""
     return join(lengths_label(point), point.prefix, point.work)
 
 
 def lengths_label(point: CellPoint) -> str:
-    """Name the lengths: `3 200 in, 800 out`."""
-    tokens = (point.input_tokens, "in"), (point.output_tokens, "out")
-    return ", ".join(f"{count(many)} {name}" for many, name in tokens if many is not None)
+    """Name the lengths: `3,200 tokens in, 800 out`."""
+    out = "out" if point.input_tokens is not None else "tokens out"
+    tokens = (point.input_tokens, "tokens in"), (point.output_tokens, out)
+    return ", ".join(f"{many:,} {name}" for many, name in tokens if many is not None)

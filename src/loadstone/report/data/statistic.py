@@ -15,7 +15,7 @@ from loadstone.core.statistics.distribution import Z80, Z95
 from loadstone.core.summary import Latency, Metrics, Window
 
 RateName = Literal["output_tokens_per_s", "total_tokens_per_s"]
-PREDICTED = "80 %, predicted"
+PREDICTED = "80%, predicted"
 REPEATS = "range of repeats"
 _MOST = 1e100
 
@@ -78,7 +78,7 @@ def latency(values: Latency | None, ok: int | None) -> Estimate | None:
         return None
     low, high = values.bounds("p50" if which == "median" else "mean")
     sampling_margin = reach(value, low, high)
-    level = "95 %"
+    level = "95%"
     if values.low is not None and values.high is not None:
         low, high, level = values.low, values.high, PREDICTED
     p99_low, p99_high = values.bounds("p99")
@@ -107,7 +107,7 @@ def throughput(metrics: Metrics, window: Window, name: RateName, kind: LoadKind)
     if not _is_possible(value):
         return None
     low, high = rate_interval(metrics, name, window)
-    sampling, model, level = reach(value, low, high), predicted_rate(metrics, kind), "95 %"
+    sampling, model, level = reach(value, low, high), predicted_rate(metrics, kind), "95%"
     if model is not None:
         below, above = map(math.hypot, model, (each * Z80 / Z95 for each in sampling or (0.0, 0.0)))
         (low, high), level = bounds(value, (below, above)), PREDICTED

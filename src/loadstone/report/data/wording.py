@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from loadstone.core.text import excerpt
-
-
-def count(many: int) -> str:
-    return f"{many:,}".replace(",", "\u202f")
 
 
 def requests_a(what: str, counts: Iterable[int | None]) -> str:
@@ -16,7 +13,7 @@ def requests_a(what: str, counts: Iterable[int | None]) -> str:
     known = [many for many in counts if many]
     if not known:
         return ""
-    least, most = count(min(known)), count(max(known))
+    least, most = f"{min(known):,}", f"{max(known):,}"
     return f"{least if least == most else f'{least} to {most}'} requests a {what}"
 
 
@@ -25,16 +22,15 @@ def join(*parts: str | None, by: str = ", ") -> str:
     return by.join(part for part in parts if part)
 
 
+_LONG = {"ttft": "time to first token (TTFT)", "tpot": "time per token (TPOT)", "e2e": "time of a request (E2E)"}
+
+
+def spell(text: str, *, long: bool = False) -> str:
+    """Write `TPOT p99` for `tpot_p99`; `long`: `time per token (TPOT) p99`."""
+    names = _LONG if long else {}
+    return re.sub(r"\b(ttft|tpot|itl|e2e)[_ ](?=p\d)", lambda it: f"{names.get(it[1], it[1].upper())} ", text)
+
+
 def clean(text: str, limit: int = 80) -> str:
     """Make a name from a server or file one printable line."""
     return excerpt(text, limit)
-
-
-def show_probability(p: float) -> str:
-    """Write a probability as `66 %`, to one per cent."""
-    return f"{'< 1' if p < 0.01 else '> 99' if p > 0.99 else round(100 * p)} %"
-
-
-def show_share(share: float) -> str:
-    """Write a share in per cent; 100 % and 0 % are all and none."""
-    return "100 %" if share == 1 else "0 %" if share == 0 else f"{min(max(100 * share, 0.1), 99.9):.1f} %"

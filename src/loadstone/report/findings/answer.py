@@ -26,7 +26,7 @@ from loadstone.report.data.frames import (
 from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import series_of
-from loadstone.report.data.wording import join
+from loadstone.report.data.wording import join, spell
 from loadstone.report.findings.bottleneck import capacity
 from loadstone.report.findings.leaders import contests
 from loadstone.report.findings.sentence import Sentence, doubt, setups, spans, value, warn, within_slo, work
@@ -56,6 +56,7 @@ def answer(points: Sequence[CellPoint]) -> Headline | None:
         return None
     frame = max(groups, key=lambda each: (each.mode == "online", len(set(_names(each.points))), len(each.points)))
     sentences = list(islice(_sentences(frame), MOST)) or list(_describe_alone(frame))
+    sentences = [spell(each, long=True) for each in sentences]
     return Headline(
         sentences, work(frame.points[0]), not measured, len({work(each.points[0]) for each in groups}) - 1, frame
     )
@@ -82,8 +83,8 @@ def _sentences(frame: Frame) -> Iterator[str]:
     yield from _best(met, throughput, f"Most {throughput.noun}{within}")
     yield from _crossover(frame)
     lightest = [point for point in points if point.load == min(each.load for each in points)]
-    yield from _best(lightest, TPOT, "Fastest for one user, TPOT")
-    yield from _best(lightest, TTFT, "Soonest first token, TTFT")
+    yield from _best(lightest, TPOT, "Shortest time per token (TPOT)")
+    yield from _best(lightest, TTFT, "Soonest first token (TTFT)")
 
 
 def _describe_alone(frame: Frame) -> Iterator[str]:
@@ -95,15 +96,16 @@ def _describe_alone(frame: Frame) -> Iterator[str]:
         lines[series.run if alone else series.label].append(point)
     for run, points in islice(lines.items(), MOST):
         points.sort(key=lambda point: point.load)
-        text = capacity(points)
-        if not text:
+        parts = capacity(points)
+        if not parts:
             first = points[0]
             shown = [f"{measure.name} {value(first, measure)}" for measure in (TTFT, TPOT) if measure.of(first)]
             if first.output_tokens_per_s:
                 shown.insert(0, f"{show_number(first.output_tokens_per_s, 4)} output tok/s")
-            text = f"at {load_label(first)}: {', '.join(shown) or 'nothing was timed'}"
-        text = join(run, text, by=": ")
-        yield f"{text[0].upper() if alone else text[0]}{text[1:]}{warn(points)}."
+            parts = [f"at {load_label(first)}: {', '.join(shown) or 'nothing was timed'}"]
+        whole = f"{join(run, '; '.join(parts), by=': ')}{warn(points)}"
+        for text in parts if alone and not run else [whole]:
+            yield f"{text[0].upper() if alone else text[0]}{text[1:]}."
 
 
 def _best(points: Sequence[CellPoint], measure: Measure, goal: str) -> Iterator[str]:
@@ -130,16 +132,16 @@ def _crossover(frame: Frame) -> Iterator[str]:
     """Say who has the most throughput up to which load, where that changes."""
     _, wins = contests(frame, frame.points, OUTPUT, without=())
     held: list[tuple[str, list[float]]] = []
-    for win in wins:
-        if held and held[-1][0] == win.name:
+    for name, win in zip(setups([win.first for win in wins]), wins, strict=True):
+        if held and held[-1][0] == name:
             held[-1][1].append(win.x)
         else:
-            held.append((win.name, [win.x]))
+            held.append((name, [win.x]))
     if 1 < len(held) < MOST and len(dict.fromkeys(name for name, _ in held)) == len(held):
         parts = [f"{name} at {spans(own)}" for name, own in held]
         gaps = [b[0] / a[-1] for (_, a), (_, b) in pairwise(held) if a[-1]]
         near = f" (nobody clearly between {held[0][1][-1]:g} and {held[1][1][0]:g})" if gaps and gaps[0] > 4 else ""
-        yield f"By {frame.axis_word}, most throughput has {', then '.join(parts)}{near}."
+        yield f"Most throughput by {frame.axis_word}: {', then '.join(parts)}{near}."
 
 
 def explain_intervals(sentences: Sequence[Sentence], points: Sequence[CellPoint]) -> str:
@@ -147,13 +149,13 @@ def explain_intervals(sentences: Sequence[Sentence], points: Sequence[CellPoint]
     sources = {point.source for point in points}
     sums = any(point.sums for point in points)
     kinds = [
-        "of what was measured: 95 %, from the requests' spread, and that of repeats" if "measured" in sources else "",
-        "of imported rows: 95 %, from the spread that they state, widened as no request is there "
-        "(docs/statistics.md)" if "imported" in sources and sums else "of imported requests: 95 %, from their spread"
+        "of what was measured: 95%, from the requests' spread, and that of repeats" if "measured" in sources else "",
+        "of imported rows: 95%, from the spread that they state, widened as no request is there "
+        "(docs/statistics.md)" if "imported" in sources and sums else "of imported requests: 95%, from their spread"
         if "imported" in sources else "",
-        "of predictions: 80 %, the model's error" if any(each.predicted for each in sentences) else "",
+        "of predictions: 80%, the model's error" if any(each.predicted for each in sentences) else "",
     ]  # fmt: skip
     return (
         f"In brackets is the interval of the effect {'; '.join(kind for kind in kinds if kind)}; each with how much "
-        "repeats of one configuration differ (TTFT 8.8 %, all else 3.4 %). Smaller differences are not mentioned."
+        "repeats of one configuration differ (TTFT 8.8%, all else 3.4%). Smaller differences are not mentioned."
     )

@@ -9,11 +9,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from loadstone.core.units import show_number, show_seconds
+from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT, Frame, Measure, knee, load_label
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import ChartSeries
-from loadstone.report.data.wording import join, show_share
+from loadstone.report.data.wording import join
 from loadstone.report.findings.sentence import Sentence, doubt, setups, warn, work
 
 GAIN = 0.07
@@ -54,8 +54,8 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
             continue  # nothing bounds it but its fixed times
         points.sort(key=lambda point: point.load)
         context = work(points[0])
-        if len(points) > 1 and points[0].kind != "burst" and (shown := capacity(points)):
-            text = f"{name}: {shown}{warn(points)}."
+        if len(points) > 1 and points[0].kind != "burst" and (parts := capacity(points)):
+            text = f"{name}: {'; '.join(parts)}{warn(points)}."
             yield Sentence(text=text, kind="capacity", about=frame.section, context=context)
         if points[0].kind == "rate":
             continue
@@ -87,27 +87,29 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
             yield Sentence(text=text, kind="bottleneck", about=frame.section, context=context)
 
 
-def capacity(points: Sequence[CellPoint]) -> str:
-    """Say the knee of one series, its most throughput, and up to where every request meets its SLO, with the share
-    that does beyond; "" where no throughput is known. `points`: lightest load first.
+def capacity(points: Sequence[CellPoint]) -> list[str]:
+    """Say up to where every request of one series meets its SLO, with the share that does beyond, its most throughput
+    and its knee; nothing where no throughput is known. `points`: lightest load first.
     """
     known = [point for point in points if point.output_tokens_per_s and not point.failed]
     if len(known) < 2:
-        return ""
+        return []
     most = max(known, key=lambda point: point.output_tokens_per_s or 0.0)
     bend = knee(known)
-    return join(
-        f"knee at {load_label(bend)} ({_describe(bend)})" if bend is not None and bend is not most else "",
-        f"most throughput at {load_label(most)} ({_describe(most)})",
+    parts = [
         _describe_slo(points),
-        by="; ",
-    )
+        f"most throughput at {load_label(most)} ({_describe(most)})",
+        f"knee, from where latency grows faster than throughput, at {load_label(bend)} ({_describe(bend)})"
+        if bend is not None and bend is not most
+        else "",
+    ]
+    return [part for part in parts if part]
 
 
 def _describe(point: CellPoint) -> str:
     e2e = E2E.of(point)
     return join(
-        f"{show_number(point.output_tokens_per_s, 4)} output tok/s", f"E2E {show_seconds(e2e)}" if e2e else ""
+        f"{show_number(point.output_tokens_per_s, 4)} output tok/s", f"{show_seconds(e2e)} a request" if e2e else ""
     )
 
 
@@ -120,7 +122,7 @@ def _describe_slo(points: Sequence[CellPoint]) -> str:
     where = f"meets {judged[0].slo} up to {load_label(holds[-1])}" if holds else f"meets {judged[0].slo} nowhere"
     if fails is None:
         return f"{where}, the highest load"
-    share = f" ({show_share(fails.attainment)} of requests do)" if fails.attainment is not None else ""
+    share = f" ({show_share(fails.attainment, 1)} of requests do)" if fails.attainment is not None else ""
     return f"{where}, not at {fails.load:g}{share}"
 
 
@@ -144,7 +146,7 @@ def _compare_roofline(point: CellPoint, light_s: float, tpot_s: float) -> str:
     share = light_s / tpot_s
     comparison = (
         f"at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth allows "
-        f"{show_seconds(light_s)} ({100 * share:.0f} % of the roofline)"
+        f"{show_seconds(light_s)} ({share:.0%} of the roofline)"
     )
     others_s = _prefills_s(point)
     if others_s is not None and light_s < HOST * (tpot_s - others_s):
@@ -179,19 +181,19 @@ def limit(before: CellPoint, after: CellPoint) -> str:
     preempted = server.preemptions if server is not None else None
     queued = waiting is not None and waiting >= WAITING * max(running or 0.0, 1.0)
     if usage is not None and usage >= FULL and queued:
-        return f"KV room: the cache is {usage:.0%} full while {show_number(waiting)} requests wait"
+        return f"KV room: the cache is {show_share(usage)} full while {show_number(waiting)} requests wait"
     if preempted is not None and preempted > 0:
         return f"KV room: {show_number(preempted)} requests were preempted"
     if queued and usage is not None and after.load > 1.1 * ((running or 0.0) + 1):
         return (
             f"slots: {show_number(waiting)} requests wait and {show_number(running)} run though the KV cache is at "
-            f"most {usage:.0%} full; see the engine's limit on sequences (or its budget for prompts)"
+            f"most {show_share(usage)} full; see the engine's limit on sequences (or its budget for prompts)"
         )
     mfu, mbu = light.mfu or 0.0, light.mbu or 0.0
     if max(mfu, mbu / 2) >= BOUND:
         if mfu >= mbu / 2:
-            return f"prefill compute: MFU is {mfu:.0%}"
-        return f"decode bandwidth: MBU is {mbu:.0%}"
+            return f"prefill compute: MFU is {show_share(mfu)}"
+        return f"decode bandwidth: MBU is {show_share(mbu)}"
     ttft, tpot = _slope(before, after, TTFT), _slope(before, after, TPOT)
     if ttft is not None and tpot is not None:
         if tpot < FLAT and ttft > FOLLOWS:

@@ -12,7 +12,7 @@ from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TPOT, TTFT, 
 from loadstone.report.data.pairs import Effect, Fact, Ratio, effect
 from loadstone.report.data.points import CellPoint, alike
 from loadstone.report.data.series import lengths_label
-from loadstone.report.data.wording import count, join
+from loadstone.report.data.wording import join
 from loadstone.report.findings.sentence import Sentence, ranges, setups, spans, value, warn
 
 STABLE = 1.15
@@ -38,7 +38,7 @@ def follow_length(frame: Frame) -> Iterable[Sentence]:
             (_, first_y, first), (_, last_y, last) = known[0], known[-1]
             low, high = min(y for _, y, _ in known), max(y for _, y, _ in known)
             if high / low <= STABLE:
-                steady.append(f"{name} (within {100 * (high / low - 1):.2g} %)")
+                steady.append(f"{name} (within {100 * (high / low - 1):.2g}%)")
                 continue
             change = effect(last, first, measure)
             if change is None or not change.clear:
@@ -47,7 +47,7 @@ def follow_length(frame: Frame) -> Iterable[Sentence]:
             steps = [(abs(math.log(b[1] / a[1])), a[0], b[0], b[1] / a[1]) for a, b in itertools.pairwise(known)]
             step = max(steps)
             where = (
-                f", most of it from {count(int(step[1]))} to {count(int(step[2]))} ({step[3]:.3g}×)"
+                f", most of it from {int(step[1]):,} to {int(step[2]):,} ({step[3]:.3g}×)"
                 if len(steps) > 1 and step[0] > SUDDEN * rise
                 else ""
             )
@@ -58,7 +58,7 @@ def follow_length(frame: Frame) -> Iterable[Sentence]:
             continue
         ends = sorted({x for point in frame.points if (x := frame.x(point)) is not None})
         parts = [f"steady for {', '.join(steady)}"] if steady else []
-        span = f"from {count(int(ends[0]))} to {count(int(ends[-1]))} {frame.axis} tokens"
+        span = f"from {int(ends[0]):,} to {int(ends[-1]):,} {frame.axis} tokens"
         first_of = frame.points[0]
         workload = join(first_of.model, first_of.prefix, first_of.work)
         text = f"{measure.name} at {load_label(first_of)} {span}: {'; '.join([*parts, *changing])}"

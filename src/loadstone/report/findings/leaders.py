@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from loadstone.analyse.slo import SURE
-from loadstone.core.units import show_number
+from loadstone.core.units import show_number, show_share
 from loadstone.report.data.frames import (
     DOLLARS,
     E2E,
@@ -26,7 +26,7 @@ from loadstone.report.data.pairs import Effect, effect
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import series_of
 from loadstone.report.data.statistic import Estimate
-from loadstone.report.data.wording import join, show_probability
+from loadstone.report.data.wording import join
 from loadstone.report.findings.sentence import (
     Sentence,
     doubt,
@@ -240,21 +240,21 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
         first = least[0]
         alternatives.append(
             f"{setup(first)} at {load_label(first)} meets its bounds with probability "
-            f"{show_probability(first.p_met or 0.0)}"
+            f"{show_share(first.p_met or 0.0)}"
         )
         likely = _least(frame, [point for point in frame.points if point.slo_met and is_surely_met(point)])
         alternatives += [
-            f"the cheapest that does with {100 * SURE:.0f} % or more is {setup(point)} at {load_label(point)} "
+            f"the cheapest that does with {SURE:.0%} or more is {setup(point)} at {load_label(point)} "
             f"({_dollars(point.dollars_output)})"
             for point in likely[:1]
-        ] or [f"none does with {100 * SURE:.0f} % or more"]
+        ] or [f"none does with {SURE:.0%} or more"]
     top = DOLLARS.of(least[0]) if least else None
     others = [point for point in frame.points if point.slo_met is False and (point.p_met or 0.0) >= 1 - SURE]
     for point in _least(frame, others):
         if top is None or (DOLLARS.of(point) or 0.0) < top:
             alternatives.append(
                 f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars_output)}) would be cheaper, and may "
-                f"meet them after all (probability {show_probability(point.p_met or 0.0)})"
+                f"meet them after all (probability {show_share(point.p_met or 0.0)})"
             )
             break
     return "".join(f"; {each}" for each in alternatives)

@@ -92,7 +92,7 @@ def ranges(xs: Sequence[float], every: Sequence[float]) -> str:
 
 
 def work(point: CellPoint) -> str:
-    """Write `DeepSeek-R1, 3 200 in, 800 out`."""
+    """Write `DeepSeek-R1, 3,200 tokens in, 800 out`."""
     return join(point.model, workload_label(point))
 
 
@@ -104,7 +104,7 @@ def within_slo(points: Sequence[CellPoint]) -> tuple[list[CellPoint], str]:
     met = [point for point in points if point.slo_met and (point.study, alike(point)) not in missed]
     asked_for = " or ".join(dict.fromkeys(point.slo for point in points if point.slo))
     unsure = sum(not is_surely_met(point) for point in met)
-    maybe = f", {unsure} of them with a probability below {100 * SURE:.0f} %" if unsure else ""
+    maybe = f", {unsure} of them with a probability below {SURE:.0%}" if unsure else ""
     return met, f"of the {len(met)} of {len(points)} cells that meet {asked_for}{maybe}"
 
 

@@ -17,10 +17,10 @@ from loadstone.analyse.compare.result import (
 )
 from loadstone.analyse.grading.accuracy import show_drift
 from loadstone.core.text import excerpt
-from loadstone.core.units import show_number, show_seconds
+from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.report.table import Shown, Table
 
-_HEADS = ("A", "B", "B/A", "95 %", "p", "p adjusted", "detectable")
+_HEADS = ("A", "B", "B/A", "95%", "p", "p adjusted", "detectable")
 _WORDS = {
     "same": "the same",
     "within_model": "within the model's uncertainty",
@@ -61,8 +61,8 @@ def answer_lines(comparison: Comparison) -> list[str]:
         if (answers := cell.answers) is UNSET:
             continue
         lines.append(f"answers at {cell.load.label}: {tell_answers(answers)}")
-        again = "" if answers.identical_again is None else f" (A against A {answers.identical_again:.0%})"
-        parts = [f"{answers.identical:.0%} identical{again}"]
+        again = "" if answers.identical_again is None else f" (A against A {show_share(answers.identical_again)})"
+        parts = [f"{show_share(answers.identical)} identical{again}"]
         if answers.first_difference is not None:
             parts.append(f"others part at token {answers.first_difference:.0f} or so")
         if answers.length is not None:
@@ -93,7 +93,7 @@ def metric_tables(comparison: Comparison) -> list[Table]:
 def explain_heads(comparison: Comparison) -> str:
     """Say what the two heads mean that are not a comparison's own."""
     return (
-        f"p adjusted: for testing all metrics of all loads together, {100 * comparison.level:.0f} % false alarms · "
+        f"p adjusted: for testing all metrics of all loads together, {100 * comparison.level:.0f}% false alarms · "
         "detectable: the smallest difference that these data can show"
     )
 
@@ -130,13 +130,13 @@ def explain_conclusions(comparison: Comparison) -> list[str]:
     """Say what those conclusions mean that do not explain themselves."""
     conclusions = {row.conclusion for cell in comparison.cells for row in cell.metrics}
     meaning = {
-        "same": f"the same: to within {100 * comparison.resolution:g} %; less counts as no difference",
+        "same": f"the same: to within {100 * comparison.resolution:g}%; less counts as no difference",
         "may_be_chance": "may be chance: only one of the test (over all metrics together) and the interval (of this "
         "metric alone) finds a difference",
         "not_all_measured": "not all of the better side was measured: its cell has an error finding, and what failed "
         "or is lost is not in the number",
         "within_model": "within the model's uncertainty: the simulations differ, but by less than the performance "
-        "model may be off in their ratio (80 %)",
+        "model may be off in their ratio (80%)",
     }
     return [text for conclusion, text in meaning.items() if conclusion in conclusions]
 
@@ -187,7 +187,7 @@ def show_conclusion(row: MetricRow) -> str:
 
 def _value(metric: str, value: float | None) -> str:
     if value is not None and metric in ("attainment", "failed_share"):
-        return f"{value:.1%}"
+        return show_share(value, 1)
     if value is not None and metric.startswith("dollars"):
         return f"${show_number(value)}"
     if metric.startswith("j_per"):
@@ -203,7 +203,7 @@ def _least(ratio: float | None) -> str:
     if ratio is None:
         return "-"
     share = 100 * (ratio - 1)
-    return f"×{ratio:.3g}" if ratio >= 2 else f"±{share:.2g} %" if share >= 0.01 else "< 0.01 %"
+    return f"×{ratio:.3g}" if ratio >= 2 else f"±{share:.2g}%" if share >= 0.01 else "< 0.01%"
 
 
 def _p(value: float | None) -> str:

@@ -119,7 +119,8 @@ class Report(msgspec.Struct, kw_only=True):
             done, planned = (
                 sum(each) for each in zip(*((len(c.runs), c.planned) for c in self.study.cells), strict=True)
             )
-            return f"{len(self.study.cells)} cells, {done} of {planned} runs of them"
+            cells = len(self.study.cells)
+            return f"{done} of {cells} cells" if planned == cells else f"{cells} cells, {done} of {planned} runs"
         cells = self.trusted[1]
         return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from loadstone.analyse.client_accuracy import Selftest, SelftestRow, Shift
 from loadstone.core.text import excerpt
-from loadstone.core.units import show_number, show_seconds
+from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.report.table import Shown, Table, table_of
 
 
@@ -36,7 +36,7 @@ def _errors(rows: Sequence[SelftestRow]) -> Table:
             error = row.comparison.error_s
             times = _times(error.min, error.p50, error.p90, error.p99, error.p999, error.max)
             counts = ("tokens/s", show_number(row.events_per_s)), ("tokens", str(error.n))
-            share = "coalesced", f"{row.comparison.coalesced:.2%}"
+            share = "coalesced", show_share(row.comparison.coalesced, 2)
             lines.append([("streams", _name(row)), *counts, *zip(heads, times, strict=True), share])
     return table_of(lines, "streams")
 

@@ -12,7 +12,7 @@ from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.statistic import Estimate
-from loadstone.report.data.wording import clean, count
+from loadstone.report.data.wording import clean
 from loadstone.report.table import Table, drop_empty_columns
 
 _MEASURES: tuple[tuple[str, Callable[[CellPoint], Estimate | None], Callable[[float], str]], ...] = (
@@ -28,12 +28,11 @@ class StudyCell(msgspec.Struct, kw_only=True):
     answers, in words."""
 
     name: str
-    deployment: str
     workload: str
     load: str
-    planned: int
-    runs: list[Path]
-    simulated: Path | None
+    planned: int = 0
+    runs: list[Path] = []
+    simulated: Path | None = None
     found: str = ""
 
 
@@ -83,7 +82,7 @@ def table_cells(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Ce
         measured = _points(cell.runs, numbers, by_number)
         predicted = _points([cell.simulated] if cell.simulated else [], numbers, by_number)
         load = f"{cell.load}: {cell.found}" if cell.found else cell.load
-        row = [clean(cell.deployment, 120), cell.workload, load, f"{len(measured)} of {cell.planned}"]
+        row = [clean(cell.name, 120), cell.workload, load, f"{len(measured)} of {cell.planned}"]
         for name, value, show in _MEASURES:
             known = [stat.value for point in measured if (stat := value(point)) is not None]
             middle = statistics.median(known) if known else None
@@ -97,7 +96,7 @@ def table_cells(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Ce
                 row.append("-")
                 continue
             error = stat.value / middle - 1
-            row.append(f"{100 * error:+.1f} %".replace("-", "−"))
+            row.append(f"{100 * error:+.1f}%".replace("-", "−"))
             errors.setdefault(name, []).append(abs(error))
             if stat.low is not None and stat.high is not None:
                 inside.append(stat.low <= middle <= stat.high)
@@ -107,8 +106,8 @@ def table_cells(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Ce
     align = "wuur" + "ruuu" * len(_MEASURES)
     notes = ["Medians over repeats of each run's own median, from the least of these to the greatest."]
     if errors:
-        medians = ", ".join(f"{name} {100 * statistics.median(values):.1f} %" for name, values in errors.items())
-        within = f" {count(sum(inside))} of {count(len(inside))} measured numbers lie in the 80 % interval predicted."
+        medians = ", ".join(f"{name} {100 * statistics.median(values):.1f}%" for name, values in errors.items())
+        within = f" {sum(inside):,} of {len(inside):,} measured numbers lie in the 80% interval predicted."
         notes.append(f"Predictions are off by, in the median: {medians}.{within if inside else ''}")
     title = "Measured and predicted, by cell" if errors else "Repeats, by cell"
     return drop_empty_columns(Table(key="by-cell", title=title, heads=heads, align=align, rows=rows, notes=notes))

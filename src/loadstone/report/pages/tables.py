@@ -11,7 +11,7 @@ import msgspec
 
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.summary import Accuracy
-from loadstone.core.units import show_load, show_number, show_seconds
+from loadstone.core.units import show_load, show_number, show_seconds, show_share
 from loadstone.report.data.frames import (
     DOLLARS,
     E2E,
@@ -36,9 +36,9 @@ from loadstone.report.data.pairs import (
 from loadstone.report.data.points import LATENCIES, LONG_RUN, CellPoint
 from loadstone.report.data.series import list_common, series_of, workload_label
 from loadstone.report.data.statistic import PREDICTED, Estimate
-from loadstone.report.data.wording import clean, count, join, show_probability, show_share
+from loadstone.report.data.wording import clean, join
 from loadstone.report.findings.sentence import within_slo
-from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE, percent
+from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE
 from loadstone.report.table import Table, drop_empty_columns
 
 MAX_ROWS = 400
@@ -226,10 +226,6 @@ def _shorten(name: str, point: CellPoint) -> str:
     return " · ".join(parts)
 
 
-def _count(many: int | None) -> str:
-    return count(many) if many is not None else "-"
-
-
 def _number(stat: Estimate | None) -> str:
     return show_number(stat.value) if stat is not None else "-"
 
@@ -247,10 +243,9 @@ def _bounds(stat: Estimate | None, show: Callable[[float | None], str] = show_se
 
 
 def _show_roofline(point: CellPoint) -> str:
-    """Write the roofline's TPOT over the one there was: 100 % is as fast as the hardware can be."""
-    if point.tpot is None or not point.tpot.value or not point.roofline.tpot_s:
-        return "-"
-    return f"{100 * point.roofline.tpot_s / point.tpot.value:.0f} %"
+    """Write the roofline's TPOT over the one there was: 100% is as fast as the hardware can be."""
+    light_s, tpot_s = point.roofline.tpot_s, point.tpot.value if point.tpot is not None else None
+    return show_share(light_s / tpot_s if light_s and tpot_s else None)
 
 
 def _p99(stat: Estimate | None, point: CellPoint) -> str:
@@ -263,19 +258,15 @@ def _p99(stat: Estimate | None, point: CellPoint) -> str:
 def _slo(point: CellPoint) -> str:
     if point.slo_met is None:
         return "-"
-    sure = "" if point.p_met is None else f" ({show_probability(point.p_met)})"
+    sure = "" if point.p_met is None else f" ({show_share(point.p_met)})"
     return f"{'met' if point.slo_met else 'MISSED'}{sure}"
-
-
-def _show_attainment(point: CellPoint) -> str:
-    return show_share(point.attainment) if point.attainment is not None else "-"
 
 
 def _name_level(points: Sequence[CellPoint]) -> str:
     """Write the head of a column of intervals."""
     stats = (stat for point in points for stat in (point.ttft, point.tpot, point.output, point.dollars_output))
     levels = {stat.level for stat in stats if stat is not None and stat.level is not None}
-    return "95 %" if levels <= {"95 %"} else "80 %" if levels == {PREDICTED} else _INTERVAL
+    return "95%" if levels <= {"95%"} else "80%" if levels == {PREDICTED} else _INTERVAL
 
 
 _GOALS: tuple[tuple[str, Measure, Callable[[float | None], str]], ...] = (
@@ -313,9 +304,9 @@ def _front(points: Sequence[CellPoint]) -> list[str]:
 _INTERVAL = "interval"
 WARNED = "†"
 _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
-    ("in", "r", lambda point: _count(point.input_tokens)),
-    ("out", "r", lambda point: _count(point.output_tokens)),
-    ("prompts", "r", lambda point: _count(point.ok)),
+    ("in", "r", lambda point: show_number(point.input_tokens, 1)),
+    ("out", "r", lambda point: show_number(point.output_tokens, 1)),
+    ("prompts", "r", lambda point: show_number(point.ok, 1)),
     ("req/s", "r", lambda point: show_number(point.requests_per_s)),
     ("output tok/s", "r", lambda point: show_number(point.output_tokens_per_s, 4)),
     (_INTERVAL, "u", lambda point: _bounds(point.output, show_number)),
@@ -329,7 +320,7 @@ _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     ("GPUs' W", "u", lambda point: show_number(point.power_w)),
     ("right %", "r", lambda point: _show_right(point.graded)),
     (
-        "95 % right",
+        "95% right",
         "u",
         lambda point: f"{100 * each.low:.1f}–{100 * each.high:.1f}" if (each := point.graded) else "-",
     ),
@@ -340,21 +331,21 @@ _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     (_INTERVAL, "u", lambda point: _bounds(point.tpot)),
     ("p99", "u", lambda point: _p99(point.tpot, point)),
     ("roofline", "r", _show_roofline),
-    ("MBU", "r", lambda point: percent(point.roofline.mbu)),
-    ("MFU", "r", lambda point: percent(point.roofline.mfu)),
+    ("MBU", "r", lambda point: show_share(point.roofline.mbu)),
+    ("MFU", "r", lambda point: show_share(point.roofline.mfu)),
     ("ITL", "r", lambda point: _value(point.itl)),
     ("p99", "u", lambda point: show_seconds(point.itl.p99 if point.itl is not None else None)),
     ("E2E", "r", lambda point: _value(point.e2e)),
     ("p99", "u", lambda point: _p99(point.e2e, point)),
     ("sessions/h", "r", lambda point: show_number(each.per_hour) if (each := point.sessions) else "-"),
     ("task", "u", lambda point: show_seconds(each.task_s.p50) if (each := point.sessions) and each.task_s else "-"),
-    ("cached", "r", lambda point: percent(point.hit_share)),
-    ("could be", "u", lambda point: percent(point.could_share)),
+    ("cached", "r", lambda point: show_share(point.hit_share)),
+    ("could be", "u", lambda point: show_share(point.could_share)),
     ("answer", "r", lambda point: show_seconds(point.answer_s)),
-    ("thinking", "u", lambda point: percent(point.thinking_share)),
+    ("thinking", "u", lambda point: show_share(point.thinking_share)),
     ("accepted", "r", lambda point: show_number(point.accepted_length)),
     ("SLO", "r", _slo),
-    ("attained", "u", _show_attainment),
+    ("attained", "u", lambda point: show_share(point.attainment, 1)),
     ("goodput/s", "u", lambda point: show_number(point.goodput_per_s)),
 )
 """The columns of numbers in their order, each with its side (Table.align)."""
@@ -423,9 +414,9 @@ def _notes(points: Sequence[CellPoint]) -> list[str]:
     ]
     notes += [text for applies, text in _EXPLAINED if any(map(applies, points))]
     level = _name_level(points)
-    if level != "95 %":
-        measured = "95 %; for simulated cells, " if level == _INTERVAL else ""
-        notes.append(f"Intervals: {measured}80 %, of the prediction.")
+    if level != "95%":
+        measured = "95%; for simulated cells, " if level == _INTERVAL else ""
+        notes.append(f"Intervals: {measured}80%, of the prediction.")
     if any(not point.trusted for point in points):
         notes.append(f"{WARNED}: the cell carries a warning; Verdicts says which.")
     if any(
@@ -495,7 +486,7 @@ def ratios(points: Sequence[CellPoint]) -> list[Table]:
             rows=rows[:MAX_ROWS],
             notes=[
                 f"times better, with the interval: {interval_words(itertools.chain(*by_cell.values()))}, and how "
-                "much repeats of one configuration differ (TTFT 8.8 %, others 3.4 %)",
+                "much repeats of one configuration differ (TTFT 8.8%, others 3.4%)",
                 *_doubtful(rows),
                 *([f"{UNSETTLED}."] if has_unsettled(ratio for own in by_cell.values() for ratio in own) else []),
             ],

@@ -22,8 +22,8 @@ from loadstone.core.summary import (
     Summary,
 )
 from loadstone.core.text import excerpt
-from loadstone.core.units import show_load, show_number, show_seconds
-from loadstone.report.data.wording import join, show_probability, show_share
+from loadstone.core.units import show_load, show_number, show_seconds, show_share
+from loadstone.report.data.wording import join
 from loadstone.report.table import Shown, Table, show_verdict, table_of
 
 _PartsOf = Callable[[CellSummary], Sequence[Part]]
@@ -40,7 +40,7 @@ _FIRST_PARTS = 5
 """Of a predicted TTFT, by name."""
 UNBOUNDED = "~"
 UNBOUNDED_NOTE = (
-    "~: p99 of the sample, without an upper 95 % bound, which takes 368 requests, or more if slow ones come together"
+    "~: p99 of the sample, without an upper 95% bound, which takes 368 requests, or more if slow ones come together"
 )
 
 
@@ -90,7 +90,7 @@ def render_ranking(rows: Sequence[Mapping[str, Any]]) -> list[Shown]:
                 ("deployment", row.deployment),
                 ("load", _LOAD_NAMES[row.load.kind].format(show_load(row.load.value)) if row.load else ""),
                 ("out tok/s/GPU", show_number(row.output_tokens_per_s_per_gpu, 4)),
-                ("80 %", "" if row.low is None else f"{show_number(row.low)}–{show_number(row.high)}"),
+                ("80%", "" if row.low is None else f"{show_number(row.low)}–{show_number(row.high)}"),
                 ("out tok/s", show_number(row.output_tokens_per_s, 4)),
                 ("TTFT p50", show_seconds(row.ttft_s)),
                 ("TPOT p50", show_seconds(row.tpot_s)),
@@ -141,7 +141,7 @@ def _table(cells: Sequence[CellSummary], findings: list[Finding]) -> Table:
                 ("ITL p99", show_seconds(metrics.itl_s.p99 if metrics.itl_s else None)),
                 ("E2E p50", _p50(e2e)),
                 ("p99", _p99(cell, e2e)),
-                *([("roofline", percent(share))] if has_roofline else []),
+                *([("roofline", show_share(share))] if has_roofline else []),
                 ("trusted", _show_trust(cell, findings)),
             ]
         )
@@ -171,10 +171,10 @@ def _parts(
                     ("ok", str(part.requests.completed)),
                     ("failed", _count_failed(part.requests)),
                     ("in tok", _figure(part.mean_input_tokens)),
-                    ("cached", f"{cached / prompts:.0%}" if cached is not None and prompts else "-"),
+                    ("cached", show_share(cached / prompts) if cached is not None and prompts else "-"),
                     *_could(part, cells),
                     ("out tok", _figure(part.mean_output_tokens)),
-                    ("share", f"{part.token_share:.0%}" if part.token_share is not None else "-"),
+                    ("share", show_share(part.token_share)),
                     ("TTFT p50", _p50(ttft)),
                     ("p99", _p99(cell, ttft)),
                     ("TPOT p50", _p50(part.tpot_s)),
@@ -190,7 +190,7 @@ def _could(part: Any, cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
     if all(cell.sessions is None for cell in cells):
         return []
     shared, prompts = getattr(part, "shared_input_tokens", None), part.input_tokens
-    return [("could", f"{shared / prompts:.0%}" if shared is not None and prompts else "-")]
+    return [("could", show_share(shared / prompts) if shared is not None and prompts else "-")]
 
 
 def _sessions(cells: Sequence[CellSummary]) -> Table:
@@ -213,7 +213,7 @@ def _sessions(cells: Sequence[CellSummary]) -> Table:
                 ("p90", show_seconds(task.p90) if task is not None else "-"),
                 ("model", show_seconds(numbers.model_s)),
                 ("tools", show_seconds(numbers.tool_s)),
-                ("waiting", "-" if numbers.waiting_share is None else show_share(numbers.waiting_share)),
+                ("waiting", show_share(numbers.waiting_share, 1)),
                 ("per hour", _figure(numbers.per_hour)),
                 ("new tok", _figure(new)),
                 ("cached", _figure(cached)),
@@ -247,7 +247,7 @@ def answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
         of_all = [
             ("in form %", "-" if graded.strict is None else f"{100 * graded.strict:.1f}"),
             *((name, "-" if count is None else str(count)) for name, count in counts),
-            ("of requests", "-" if graded.share is None else f"{graded.share:.1%}"),
+            ("of requests", show_share(graded.share, 1)),
             ("TTFT p50", _p50(part.ttft_s) if part else "-"),
             ("E2E p50", _p50(part.e2e_s) if part else "-"),
         ]
@@ -256,7 +256,7 @@ def answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
                 (f"{head} · answers", f"{load} · {excerpt(kind.task or 'all', 40)}"),
                 ("graded", str(kind.questions)),
                 ("right %", "-" if kind.accuracy is None else f"{100 * kind.accuracy:.1f}"),
-                ("95 %", f"{100 * kind.low:.1f}–{100 * kind.high:.1f}"),
+                ("95%", f"{100 * kind.low:.1f}–{100 * kind.high:.1f}"),
                 *(of_all if kind is graded else [(name, "") for name, _ in of_all]),
             ]
             for kind in (graded, *graded.tasks)
@@ -338,10 +338,6 @@ def _reach(cell: CellSummary) -> str:
     return f" ±{reach:.0f}%" if reach >= 1 else " ±<1%"
 
 
-def percent(share: float | None) -> str:
-    return "-" if share is None else f"{show_number(100 * share, 2)} %"
-
-
 def _roofline_shares(cells: Sequence[CellSummary], name: str) -> list[float]:
     """Return the cells' shares of what the hardware allows, where known."""
     shares = (getattr(cell.roofline, name) for cell in cells if cell.roofline is not None)
@@ -354,7 +350,7 @@ def _roofline(cells: Sequence[CellSummary]) -> str:
     parts = ["roofline: TPOT that the hardware allows / TPOT p50"] if known else []
     for name, of in (("MBU", "memory bandwidth"), ("MFU", "peak FLOP/s")):
         if shares := _roofline_shares(cells, name.lower()):
-            least, most = percent(min(shares)), percent(max(shares))
+            least, most = show_share(min(shares)), show_share(max(shares))
             parts.append(f"{name} {least if least == most else f'{least} to {most}'} of {of}")
     return " · ".join(parts)
 
@@ -400,7 +396,7 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         for cell in cells
         for values in (*_pick_clock(cell.metrics, cells), cell.metrics.tpot_s)
     )
-    known = " ± 95 %" if any(map(_reach, cells)) else ""
+    known = " ± 95%" if any(map(_reach, cells)) else ""
     lines = [
         f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s{known} over the {window}",
         _intervals(cells) if simulated and not cells[0].measured_by else _measured_by(cells),
@@ -445,9 +441,8 @@ def _show_thinking(cell: CellSummary) -> str:
     if not metrics.thinking_tokens and not metrics.tool_call_tokens:
         return ""
     answer = (metrics.answer_s if cell.load.is_closed else metrics.answer_intended_s) or Latency()
-    share = (
-        f"thinking {metrics.thinking_share or 0:.0%} of output tokens, tool calls {metrics.tool_call_tokens or 0:,}"
-    )
+    thinking, calls = metrics.thinking_share or 0, metrics.tool_call_tokens or 0
+    share = f"thinking {thinking:.0%} of output tokens, tool calls {calls:,}"
     pace = f", then {metrics.answer_tokens_per_s:.0f} tok/s each" if metrics.answer_tokens_per_s else ""
     times = f"first answer token p50 {show_seconds(answer.p50)}, p99 {show_seconds(answer.p99)}"
     return f"{_name_load(cell)}: {share}; {times}{pace}"
@@ -459,8 +454,8 @@ def show_drafts(cell: CellSummary) -> str:
     if drafts is None:
         return ""
     parts = [f"{drafts.accepted_length:.2f} tokens a step"] if drafts.accepted_length else []
-    parts += [f"{drafts.rate:.0%} of guesses accepted"] if drafts.rate is not None else []
-    parts += ["by position " + " ".join(f"{share:.0%}" for share in drafts.by_position)] if drafts.by_position else []
+    parts += [f"{show_share(drafts.rate)} of guesses accepted"] if drafts.rate is not None else []
+    parts += ["by position " + " ".join(map(show_share, drafts.by_position))] if drafts.by_position else []
     whose = {"counters": "by the engine's counters", "requests": "by each answer", "gauge": "by a gauge"}
     forced = ", forced" if drafts.forced else ""
     return f"{_name_load(cell)}: drafts gave {', '.join(parts)} ({whose.get(drafts.source, 'imported')}{forced})"
@@ -532,13 +527,13 @@ def _bounds(cell: CellSummary) -> list[str]:
         limits = " and ".join(f"{name} < {show_seconds(limit)}" for name, limit in cell.slo_per_request_s.items())
         limits = limits or ("these limits" if texts else "the SLO")
         goodput = show_number(cell.metrics.goodput_per_s)
-        texts.append(f"{show_share(attainment)} of requests sent meet {limits}, goodput {goodput} req/s")
+        texts.append(f"{show_share(attainment, 1)} of requests sent meet {limits}, goodput {goodput} req/s")
     return texts
 
 
 def _bound(bound: SloBound) -> str:
     value = ("" if "_" in bound.metric else "slowest ") + show_seconds(bound.measured_s)
-    sure = "" if bound.p_met is None else f", probability {show_probability(bound.p_met)}"
+    sure = "" if bound.p_met is None else f", probability {show_share(bound.p_met)}"
     return f"{bound.metric} < {show_seconds(bound.limit_s)} {'met' if bound.met else 'MISSED'} ({value}){sure}"
 
 
@@ -551,7 +546,7 @@ def _intervals(cells: Sequence[CellSummary]) -> str:
         for name, values in (("TTFT p50", ttft), ("TPOT p50", cell.metrics.tpot_s), ("E2E p50", e2e))
         if values is not None and values.low is not None
     ]
-    return f"simulated; 80 % intervals at {_name_load(cell)}: " + ", ".join(shown) if shown else "simulated"
+    return f"simulated; 80% intervals at {_name_load(cell)}: " + ", ".join(shown) if shown else "simulated"
 
 
 def _first_token(first: FirstToken | None) -> list[str]:

@@ -8,7 +8,7 @@ from loadstone.analyse.trend import ChangedMetric, ChangePoint, Trend
 from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
 from loadstone.core.units import show_number, show_seconds
-from loadstone.report.data.wording import clean, count
+from loadstone.report.data.wording import clean
 from loadstone.report.table import Shown, Table
 
 _MOST_SERIES = 12
@@ -26,7 +26,7 @@ def _head(trend: Trend) -> str:
     if not tested:
         return "Nothing could be tested: too few runs of one setup at one load."
     worse = sum(change.worse for change in trend.changes)
-    return f"Changes: {len(trend.changes) or 'none'} in {count(tested)} series, {worse or 'none'} for the worse."
+    return f"Changes: {len(trend.changes) or 'none'} in {tested:,} series, {worse or 'none'} for the worse."
 
 
 def _sentence(change: ChangePoint) -> str:
@@ -42,7 +42,7 @@ def _sentence(change: ChangePoint) -> str:
 def _show(metric: ChangedMetric) -> str:
     show = show_number if metric.metric.endswith("per_s") else show_seconds
     verdict = "worse" if metric.worse else "better"
-    share = f"{100 * (metric.ratio - 1):+.1f} %, {verdict}".replace("-", "−")
+    share = f"{100 * (metric.ratio - 1):+.1f}%, {verdict}".replace("-", "−")
     return f"{metric.metric} {show(metric.before)} → {show(metric.after)} ({share})"
 
 
@@ -60,7 +60,7 @@ def table_series(trend: Trend) -> Table:
 
 def _note(trend: Trend) -> str:
     return (
-        f"Where nothing changed, the chance of any alarm is at most {100 * trend.false_alarms:g} %, over all "
+        f"Where nothing changed, the chance of any alarm is at most {100 * trend.false_alarms:g}%, over all "
         "metrics, places and series together, if runs are exchangeable: a machine that drifts changes too."
     )
 

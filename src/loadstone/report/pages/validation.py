@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from loadstone.calibrate.validate import Errors, Scored, summarise
+from loadstone.core.units import show_share
 from loadstone.predict.step_time.profile import FEW_ROWS, Quantity
 from loadstone.report.table import Shown, Table
 
@@ -14,7 +15,7 @@ _TITLES: dict[Quantity, str] = {"tpot": "TPOT", "ttft": "TTFT", "throughput": "o
 
 def render(rows: Sequence[Scored]) -> list[Shown]:
     """Show the errors of all rows that could be predicted, and why others could not."""
-    heads = ["", *(head for title in _TITLES.values() for head in (title, "n", "bias", "in 80 %"))]
+    heads = ["", *(head for title in _TITLES.values() for head in (title, "n", "bias", "in 80%"))]
     lines = []
     for way, groups in summarise(rows).items():
         if way != "all":
@@ -28,7 +29,7 @@ def render(rows: Sequence[Scored]) -> list[Shown]:
 def _cells(errors: Errors | None) -> tuple[str, ...]:
     if errors is None:
         return ("",) * 4
-    return f"{errors.median_error:.1%}", str(errors.n), f"{errors.bias:+.0%}", f"{errors.coverage:.0%}"
+    return show_share(errors.median_error, 1), str(errors.n), f"{errors.bias:+.0%}", show_share(errors.coverage)
 
 
 def explain(rows: Sequence[Scored]) -> list[str]:
@@ -38,7 +39,7 @@ def explain(rows: Sequence[Scored]) -> list[str]:
     return [
         f"{len(scored)} of {len(rows)} points predicted{_fits(scored)}",
         *_left(scored),
-        "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the 80 % interval",
+        "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the 80% interval",
         *(f"left out, {count}: {reason}" for reason, count in reasons.most_common(8)),
     ]
 
