@@ -31,7 +31,8 @@ def test_a_measured_run_says_what_each_pool_gave(loadstone: Loadstone) -> None:
     assert prefill["tokens_per_s_per_gpu"] == prefill["tokens_per_s"] / 2
     assert cell["server"]["transfers"] == 22
     assert "transfers_differ" not in {each["kind"] for each in cell["verdict"]["findings"]}
-    report = loadstone("report", done.folder, "--price", "h100=2,h200=3", "--json").out
+    page = done.folder.parent / "report.html"
+    report = loadstone("report", done.folder, "--price", "h100=2,h200=3", "--json", "-o", page).out
     (priced,) = json.loads(report)["prices"]["cells"]
     assert priced["dollars_per_hour"] == 7
     assert [each["dollars_per_hour"] for each in priced["pools"]] == [4, 3]

@@ -27,7 +27,7 @@ from loadstone.report.data import pairs
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TOTAL, TPOT, TTFT, frames
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.samples import LEVELS, Cdf, sample
-from loadstone.report.data.series import assign_hues, series_of
+from loadstone.report.data.series import assign_hues, number_engines, series_of
 from report_folders import cell, length, points, record, run, stat
 
 PNG = b"\x89PNG"
@@ -725,6 +725,12 @@ def test_what_alone_differs_has_the_colours(tmp_path: Path, engines: Sequence[st
     known = assign_hues(points(tmp_path))
     assert {point.hue for point in known} == {0, 1}
     assert {point.shape for point in known} == {None}
+
+
+def test_a_known_engine_has_the_same_colour_on_all_pages() -> None:
+    one, other = number_engines(["SGLang", "mine", "vLLM"]), number_engines(["vllm on 1xh100", "vllm 0.9", "sglang"])
+    assert (one["vLLM"], one["SGLang"]) == (other["vllm on 1xh100"], other["sglang"])
+    assert len(set(one.values())) == len(set(other.values())) == 3
 
 
 def test_engines_that_are_only_simulated_take_no_colour_from_what_was_measured(tmp_path: Path) -> None:

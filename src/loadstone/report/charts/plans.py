@@ -10,6 +10,7 @@ import numpy as np
 
 from loadstone.core.units import show_share
 from loadstone.report.charts.theme import GREY, PALETTE, SHAPES, Figure, data, figure, tooltips
+from loadstone.report.data.series import number_engines
 
 _ROW = 46
 """Height of a row of names."""
@@ -110,10 +111,10 @@ def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
 
 def _looks(plans: Sequence[Finalist], *, legend: bool) -> dict[str, alt.Color | alt.Shape]:
     """Give each engine its hue, and each GPU its shape."""
-    engines = sorted({each.engine for each in plans})
+    engines = number_engines(sorted({each.engine for each in plans}))
     gpus = sorted({each.gpu for each in plans})
     shown = alt.Legend(title=None, columns=3, symbolFillColor=GREY, symbolStrokeColor=GREY) if legend else None
-    hues = alt.Scale(domain=engines, range=[PALETTE[at % len(PALETTE)] for at in range(len(engines))])
+    hues = alt.Scale(domain=list(engines), range=[PALETTE[at % len(PALETTE)] for at in engines.values()])
     shapes = alt.Scale(domain=gpus, range=[SHAPES[at % len(SHAPES)] for at in range(len(gpus))])
     return {
         "color": alt.Color("engine:N", scale=hues, legend=alt.Legend(title=None, columns=3) if legend else None),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -105,6 +106,23 @@ HUES = 8
 """Colours that can be told apart in one report."""
 
 
+_ENGINES = ("vllm", "sglang", "tensorrt", "triton", "llama", "transformers")
+
+
+def number_engines(names: Iterable[str]) -> dict[str, int]:
+    """Number engines for their colours, so that a known one has the same on all pages."""
+    places = {name: [at for at, each in enumerate(_ENGINES) if each in name.lower()] for name in names}
+    numbers: dict[str, int] = {}
+    for name, at in places.items():
+        if at and at[0] not in numbers.values():
+            numbers[name] = at[0]
+    free = (at for at in itertools.count() if at not in numbers.values())
+    for name in places:
+        if name not in numbers:
+            numbers[name] = next(free)
+    return numbers
+
+
 def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
     """Return the points, each with whose it is in all pictures of a report, and the numbers of its colour and shape.
 
@@ -113,7 +131,7 @@ def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
     """
     series = series_of(points)
     measured = [point for point in points if point.source != "simulated"] or points
-    engines = list(dict.fromkeys(point.engine for point in (*measured, *points)))
+    engines = number_engines(point.engine for point in (*measured, *points))
     gpus = list(dict.fromkeys(point.gpu for point in points))
     by_engine = len({point.engine for point in measured}) > 1 and len(engines) <= HUES and 1 < len(gpus) <= HUES
     for names in ([s.label for s in series], [s.setup for s in series], [s.colour for s in series]):
@@ -124,7 +142,7 @@ def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
         msgspec.structs.replace(
             point,
             who=name,
-            hue=engines.index(point.engine) if by_engine else numbers[name],
+            hue=engines[point.engine] if by_engine else numbers[name],
             shape=gpus.index(point.gpu) if by_engine else None,
         )
         for point, name in zip(points, names, strict=True)
