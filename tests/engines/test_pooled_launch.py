@@ -147,6 +147,8 @@ def test_a_container_has_workers_and_the_router_that_its_image_has() -> None:
         (WIDE, Site(nodes=("a", "b")), "2 nodes are named, and the pools take 3"),
         ("llama-3.1-8b@prefill=1xh100/engine=vllm+decode=1xh100/engine=sglang", Site(), "cannot hand a KV cache"),
         (SMALL, Site(arguments=(("--api-key", "x"),)), "a secret is no part of a command"),
+        (SMALL, Site(port=65_434), "port 65536: there is none"),
+        (SMALL, Site(port=-1), "port"),
     ],
 )
 def test_what_cannot_start_is_told_in_one_line(text: str, site: Site, says: str) -> None:

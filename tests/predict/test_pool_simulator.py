@@ -97,7 +97,8 @@ def test_a_list_of_models_keeps_pools_whole() -> None:
         ("deepseek-r1@prefill=8xh200", "has no decode pool"),
         ("deepseek-r1@prefill=8xh200+prefill=8xh200+decode=8xh200", "prefill is given twice"),
         ("deepseek-r1@prefill=0*(8xh200)+decode=8xh200", "has 0 workers"),
-        ("deepseek-r1@prefill=2*(8xh200+decode=8xh200", "do not close"),
+        ("deepseek-r1@prefill=2*(8xh200+decode=8xh200", r"'2\*\(8xh200' is no N\*\(…\) of prefill workers"),
+        ("deepseek-r1@prefill=1.5*(8xh200)+decode=8xh200", r"'1\.5\*\(8xh200\)' is no N"),
         ("deepseek-r1@prefill=8xh200+encode=8xh200", "is no pool"),
         ("@prefill=8xh200+decode=8xh200", "names no model"),
         ("deepseek-r1@prefill=8xh20z+decode=8xh200", "prefill pool: .*no GPU or node"),
@@ -257,6 +258,13 @@ def test_workers_of_ranks_that_go_in_step_are_groups_of_their_own() -> None:
 def test_a_decode_pool_without_room_for_one_request_is_refused() -> None:
     with pytest.raises(InputError, match=r"no room for one request of 100 \+ 5 tokens, with 512 kept free"):
         run_cell(plan(concurrency=[1], requests=[1]), 0, pooled(Sglang.handover, kv_blocks=30))
+
+
+def test_a_prompt_beyond_a_prefill_workers_context_is_refused() -> None:
+    fleet = fleet_of(parse_deployment("llama-3.1-8b@prefill=1xh100/max_model_len=100+decode=1xh100/engine=vllm"))
+    run_cell(plan(concurrency=[1], requests=[1], input="99"), 0, fleet)
+    with pytest.raises(InputError, match="a prefill worker's context of 100 tokens has no room for 100 and the first"):
+        run_cell(plan(concurrency=[1], requests=[1], input="100"), 0, fleet)
 
 
 # --- the deployment -----------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _SHM = "32g"
 _CACHE = "/root/.cache/huggingface"
 HERE = "127.0.0.1"
+_LAST_PORT = 65_535
 _ALL = "0.0.0.0"  # noqa: S104 - others reach it there: other nodes, or what is outside of its container
 DTYPES = {ours: theirs for theirs, ours in TORCH_DTYPES.items()}
 """PyTorch's names, which engines' flags take."""
@@ -224,6 +225,8 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         raise InputError(f"{len(addresses)} nodes are named, and the deployment has {deployment.nodes}; name each")
     alone = deployment.nodes == 1 and site.runtime is None
     port = site.port or command.port
+    if not 1 <= port <= _LAST_PORT:
+        raise InputError(f"port {port}: there is none; have --port such that all are from 1 to {_LAST_PORT}")
     listening: Flags = list(zip(command.listening, (site.host if alone else _ALL, port), strict=False))
     for name, value in (*site.environment, *site.arguments):
         if value is not None and _SECRET.search(name):

@@ -235,7 +235,8 @@ def _tell_loads(split: SplitText, unit: str) -> str:
     loads = split.by_load
     among = f"of loads from {loads[0].load:.3g} to {loads[-1].load:.3g} {unit}, by what these finalists carry"
     if split.pays_from is not None:
-        sure = f"better with {split.pays_from_probability:.0%} there"
+        there = next(each for each in loads if each.load == split.pays_from)
+        sure = f"better with {there.probability:.0%} there, as good with {there.equal:.0%}"
         return f"splitting pays from {split.pays_from:.3g} {unit} on, {sure}, {among}"
     most = max(loads, key=lambda each: each.probability)
     if some := [f"{each.load:.3g}" for each in loads if each.pays]:

@@ -82,7 +82,7 @@ def _read_pool(part: str, text: str) -> tuple[Role, int, str, list[str]]:
     elif bare := _BARE.fullmatch(pool[2]):
         count, inside = bare[1], bare[2]
     elif "(" in inside or ")" in inside:
-        raise InputError(f"deployment {text!r}: the parentheses of {role} do not close; write e.g. {EXAMPLE}")
+        raise InputError(f"deployment {text!r}: {pool[2][:60]!r} is no N*(…) of {role} workers; write e.g. {EXAMPLE}")
     if not 1 <= len(count) <= 9 or not 1 <= int(count) <= MOST_WORKERS:
         raise InputError(f"deployment {text!r}: {role} has {count} workers; write 1 to {MOST_WORKERS}")
     hardware, _, options = inside.partition("/")

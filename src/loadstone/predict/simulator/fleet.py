@@ -69,12 +69,14 @@ class Fleet:
 
 class PrefillPool(NamedTuple):
     """The engines that compute prompts for a fleet that decodes, the way of KV caches between them, and how the
-    router chooses workers."""
+    router chooses workers. `context_limit`: of a prefill worker, prompt and first token together; None: there is none.
+    """
 
     fleet: Fleet
     rules: Handover
     link: Link
     route: Route = "least-busy"
+    context_limit: int | None = None
 
 
 def routed(policy: EnginePolicy, route: Route | None) -> EnginePolicy:
@@ -141,7 +143,7 @@ def _join(deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet
     link = link_of(before.worker, after.worker, rules)
     pool = PrefillPool(
         replace(prefill, replicas=prefill.replicas * before.workers, workers=before.workers),
-        rules, link, route or "least-busy",
+        rules, link, route or "least-busy", rules_of(before.worker).context_limit,
     )  # fmt: skip
     return replace(
         decode, policy=policy, replicas=decode.replicas * after.workers, workers=after.workers, prefill=pool

@@ -161,7 +161,7 @@ class Pools:
         self._link, self._policy, self._kv_tokens = pool.link, fleet.policy, fleet.policy.kv_tokens
         self._link_s: dict[int, float] = {}
         self._slots = pool.rules.slots(fleet.policy.max_seqs)
-        self._route = pool.route
+        self._route, self._prompt_limit = pool.route, pool.context_limit
         self.replicas: list[DecodeReplica] = []
         for number in range(fleet.replicas):
             (scheduler,) = batches_of(fleet.policy, seed=seed)
@@ -210,6 +210,11 @@ class Pools:
             raise InputError(
                 f"a decode worker's KV cache of {most} tokens has no room for one request of {prompt_tokens} + "
                 f"{answer_tokens} tokens{kept}; ask for less, or give the decode pool more memory"
+            )
+        if self._prompt_limit is not None and prompt_tokens >= self._prompt_limit:
+            raise InputError(
+                f"a prefill worker's context of {self._prompt_limit} tokens has no room for {prompt_tokens} and the "
+                "first of the answer; ask for less"
             )
         if prompt_tokens > self._prefill[0].ranks[0].kv_tokens:
             most = self._prefill[0].ranks[0].kv_tokens
