@@ -211,6 +211,29 @@ def test_a_report_for_llm_d_is_valid_marked_and_comes_back(tmp_path: Path, load:
         assert getattr(second, name) == getattr(first, name), name
 
 
+def test_a_report_for_llm_d_has_pools_apart(tmp_path: Path) -> None:
+    """Each pool is a part of the stack; what is read back, also without what is our own, has the GPUs of both."""
+    pools = [
+        {"role": "prefill", "workers": 2, "gpu": "h100", "gpus": 8, "tp": 8},
+        {"role": "decode", "workers": 3, "gpu": "h200", "gpus": 4, "tp": 1, "dp": 4},
+    ]
+    settings = {"deployment": DEPLOYMENT | {"gpus": 28, "tp": 1, "dp": 4, "pools": pools}}
+    folder = make_run(tmp_path / "r", [CLOSED], {}, settings=settings)
+    (report,) = reports(folder)
+    parts = [each["standardized"] for each in report["scenario"]["stack"]]
+    assert [(each["role"], each["replicas"], each["accelerator"]["count"]) for each in parts] == [
+        ("prefill", 2, 16), ("decode", 3, 12)
+    ]  # fmt: skip
+    assert [each["accelerator"]["model"] for each in parts] == ["H100", "H200"]
+    for turn in range(2):
+        (tmp_path / "x.json").write_text(json.dumps(report))
+        (run,) = import_files([tmp_path / "x.json"], tmp_path / f"back{turn}").runs
+        first, second = (run_facts(run_folder.read_info(each)) for each in (folder, run))
+        for name in ("gpu", "gpus", "tp", "dp", "pools"):
+            assert getattr(second, name) == getattr(first, name), name
+        report["scenario"]["stack"][0].pop("native", None)
+
+
 def test_a_report_for_llm_d_leaves_out_what_nobody_knows(tmp_path: Path) -> None:
     """An engine whose GPU is not known has no accelerator to tell of; sums without a mean have no statistics."""
     (report,) = reports(make_run(tmp_path / "r", [CLOSED], {}))

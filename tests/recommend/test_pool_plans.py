@@ -96,10 +96,10 @@ WHOLE, SPLIT = "llama-3.1-8b@1xh100/tp1", "llama-3.1-8b@prefill=1xh100/tp1+decod
     ("whole", "split", "pays_from", "told"),
     [
         # 3 GPUs carry what 4 single ones do: 4 beside 3 under a load of 4, 6 beside 6 under 5.7, and 8 beside 6.
-        ([1.0] * 16, [4.0] * 16, 8.0, "splitting pays from 8 requests/s on, better with 100% there, as good with 0%"),
-        ([1.0] * 16, [4.0] * 12 + [2.5] * 4, 8.0, "splitting pays from 8 requests/s on, better with 75% there, as good with 0%"),
+        ([1.0] * 16, [4.0] * 16, 8.0, "pays from 8 requests/s on, better with 100% there, as good with 0%"),
+        ([1.0] * 16, [4.0] * 12 + [2.5] * 4, 8.0, "pays from 8 requests/s on, better with 75% there, as good with"),
         ([1.0] * 16, [2.0] * 16, None, "splitting pays at none of loads from 0.25 to 64 requests/s"),
-        ([1.0] * 16, [100.0] * 16, 4.0, "splitting pays from 4 requests/s on, better with 100% there, as good with 0%"),
+        ([1.0] * 16, [100.0] * 16, 4.0, "pays from 4 requests/s on, better with 100% there, as good with 0%"),
         ([1.0] * 16, [3.0] * 16, None, "better with at most 0%"),
     ],
 )

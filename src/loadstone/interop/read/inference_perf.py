@@ -112,6 +112,8 @@ def _read_model(request: Any) -> str | None:
 
 # --- llm-d -------------------------------------------------------------------------------------------------------
 
+_SPLIT = {name: f"parallelism.{name}" for name in ("tp", "pp", "dp", "ep")}
+
 
 def llmd(document: Value, where: str) -> ResultCell:
     results = document.at("results.request_performance.aggregate") or document.at("metrics")
@@ -181,7 +183,7 @@ def _read_span(length: Value) -> float | None:
 
 
 def _read_llmd_deployment(scenario: Value) -> dict[str, Any]:
-    """Read the first of the engines in the stack; prefill and decode apart have more than one."""
+    """Read the first of the engines in the stack, or of prefill and decode apart the GPUs of both."""
     stack = [part.at("standardized") for part in scenario.items("stack")]
     engine = next((part for part in stack if part.get("kind") == "inference_engine"), Value(None))
     own = scenario.at("stack.0.native.config.loadstone").fields(**{name: name for name in (*FACTS, *COUNTS)})
@@ -190,5 +192,20 @@ def _read_llmd_deployment(scenario: Value) -> dict[str, Any]:
     deployment = drop_missing({"model": engine.text("model.name") or scenario.text("model.name")})
     if tool is not None and tool.lower() in _ENGINES:
         deployment |= drop_missing({"engine": engine_name(tool)}) | engine.fields(engine_version="tool_version")
-    split = {name: f"parallelism.{name}" for name in ("tp", "pp", "dp", "ep")}
-    return deployment | accelerator.fields(gpu="model", gpus="count", **split) | own
+    pools = [pool for role in ("prefill", "decode") if (pool := _read_llmd_pool(stack, role))]
+    if len(pools) == 2:
+        gpus = sum(pool["workers"] * pool["gpus"] for pool in pools)
+        whole = {name: value for name, value in pools[-1].items() if name not in ("role", "workers")}
+        return deployment | whole | {"gpus": gpus, "pools": pools} | own
+    return deployment | accelerator.fields(gpu="model", gpus="count", **_SPLIT) | own
+
+
+def _read_llmd_pool(stack: Sequence[Value], role: str) -> dict[str, Any]:
+    """Read the workers of one role; nothing where there are none, or their GPUs are not told."""
+    parts = [part for part in stack if part.get("role") == role]
+    workers = sum(part.whole("replicas") or 1 for part in parts)
+    gpus = sum(part.whole("accelerator.count") or 0 for part in parts)
+    if not gpus:
+        return {}
+    each = {"workers": workers, "gpus": gpus // workers} if gpus % workers == 0 else {"workers": 1, "gpus": gpus}
+    return {"role": role, **each} | parts[0].at("accelerator").fields(gpu="model", **_SPLIT)

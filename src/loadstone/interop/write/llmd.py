@@ -46,8 +46,25 @@ def _make_report(run: StoredRun, number: int, cell: CellSummary) -> dict[str, An
         "description": ". ".join([f"{info.source}, {trust}", *doubts]), "keywords": [info.source, trust],
     }  # fmt: skip
     results = {"request_performance": {"aggregate": _make_aggregate(cell)}}
-    scenario = {"stack": [_make_engine(run.facts)], "load": _make_load(run, cell)}
+    scenario = {"stack": _make_stack(run), "load": _make_load(run, cell)}
     return {"version": "0.2.1", "run": about, "scenario": scenario, "results": results}
+
+
+def _make_stack(run: StoredRun) -> list[dict[str, Any]]:
+    """Describe the engine, or what works in each pool; GPUs are those of all its workers."""
+    facts, whole = run.facts, _make_engine(run.facts)
+    if not facts.pools or "accelerator" not in whole["standardized"]:
+        return [whole]
+    stack = []
+    for pool, told in zip(facts.pools, run.info.settings.deployment["pools"], strict=True):
+        accelerator = {
+            "model": pool.gpu or facts.gpu, "count": pool.gpus,
+            "parallelism": {name: told.get(name) or 1 for name in ("tp", "pp", "dp", "ep")},
+        }  # fmt: skip
+        own = {"role": pool.role, "replicas": told["workers"], "accelerator": accelerator}
+        about = {"metadata": whole["metadata"] | {"label": pool.role}}
+        stack.append(whole | about | {"standardized": whole["standardized"] | own})
+    return stack
 
 
 def _make_engine(facts: RunFacts) -> dict[str, Any]:

@@ -69,8 +69,7 @@ class Fleet:
 
 class PrefillPool(NamedTuple):
     """The engines that compute prompts for a fleet that decodes, the way of KV caches between them, and how the
-    router chooses workers. `context_limit`: of a prefill worker, prompt and first token together; None: there is none.
-    """
+    router chooses workers. `context_limit`: of a prefill worker, with the first token; None: there is none."""
 
     fleet: Fleet
     rules: Handover
