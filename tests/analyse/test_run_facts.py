@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone.analyse.run_facts import engine_name, gpu_name, run_facts
+from loadstone.analyse.run_facts import RunFacts, engine_name, gpu_name, run_facts
 from loadstone.core.host import Host
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo, Target
@@ -120,3 +120,20 @@ def test_gpus_that_were_watched_are_those_of_the_server_beside_them(
     watched = [{"gpu": number, "name": name} for number, name in enumerate(names)]
     facts = run_facts(info({"gpus": watched}, msgspec.structs.replace(TARGET, engine=engine)))
     assert (facts.gpu, facts.gpus, facts.label) == (gpu, gpus, label)
+
+
+def test_pools_are_told_apart_by_their_layout() -> None:
+    """The same GPUs in other ratios, or with a prefill worker's own argument, are other setups."""
+
+    def facts(prefill: int, decode: int, **arguments: str) -> RunFacts:
+        one = {"gpu": "h100", "gpus": 1, "tp": 1}
+        pools = [
+            {"role": "prefill", "workers": prefill, **one, "arguments": arguments},
+            {"role": "decode", "workers": decode, **one, "dp": 8},
+        ]
+        return run_facts(info({"deployment": {**one, "gpus": prefill + decode, "pools": pools}}))
+
+    assert facts(1, 3).layout == "prefill 1×1×H100 tp1 + decode 3×1×H100 tp1 dp8"
+    assert "prefill 2×1×H100 tp1 + decode 2×1×H100 tp1 dp8" in facts(2, 2).label
+    assert "prefill 2×1×H100 tp1 max_num_batched_tokens=2048 +" in facts(2, 2, max_num_batched_tokens="2048").label
+    assert run_facts(info({"deployment": {"gpus": 4, "tp": 1, "pools": [{"role": "prefill"}]}})).layout is None

@@ -190,6 +190,14 @@ def point(plan: DeploymentPlan, **fields: Any) -> FinalistPoint:
             "4 × B200, 2 replicas of two GPUs, SGLang, FP8 checkpoint of NVIDIA: $4,380 a month, 86% sure",
         ),
         (
+            with_plan(
+                deployment="llama-3.1-8b:fp8@prefill=2*(1xh100/tp1)+decode=1xh200/tp1,kv=fp8,engine=sglang",
+                replicas=1,
+                gpus=3,
+            ),
+            "3 × H100 and H200, in one replica, 2 that prefill and 1 that decode, SGLang, FP8 checkpoint",
+        ),
+        (
             changed(with_plan(deployment="llama-3.1-8b@4xmi300x/tp4", replicas=1, gpus=4), holds=False),
             "Nothing holds with 80%; the nearest is 4 × MI300X, in one replica, vLLM, BF16",
         ),

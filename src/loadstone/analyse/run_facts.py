@@ -58,6 +58,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     hardware         the GPU as the run describes it, where it is none of the catalogue's
     own_model        the model as the run describes it, likewise: JSON with its name and Model.given
     pools            where prefill and decode have workers of their own; gpu, tp, … are then those of decode
+    layout           of pools: `prefill 2×1×H100 tp1 + decode 1×8×H200 tp1 dp8`
     """
 
     source: Literal["measured", "simulated", "imported"]
@@ -89,6 +90,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
     hardware: Gpu | None = None
     own_model: str | None = None
     pools: tuple[PoolFigures, ...] = ()
+    layout: str | None = None
 
     @property
     def label(self) -> str:
@@ -97,7 +99,7 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
         model = " ".join(part for part in ((self.model or "").rsplit("/", 1)[-1], self.weights_dtype) if part)
         gpu = f"{self.gpus}×{self.gpu}" if self.gpu and self.gpus else self.gpu or ""
         split = [f"{name}{n}" for name, n in (("tp", self.tp), ("pp", self.pp), ("dp", self.dp)) if n and n > 1]
-        hardware = " ".join([gpu, *split]).strip()
+        hardware = self.layout or " ".join([gpu, *split]).strip()
         return " · ".join(part for part in (engine, model, hardware, self.settings) if part) or "unknown"
 
 
@@ -110,6 +112,7 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
     lengths = _lengths(workload)
     stated, arrived = mean_tokens(summary.cells if summary is not None else ())
     prefix_cache = info.settings.prefix_cache
+    pools = _pools(deployment.get("pools"))
     hardware = _described(deployment.get("gpu"))
     introduced = engine_name(target.engine) if target else None
     engine = engine_name(_text(deployment.get("engine"))) or introduced
@@ -139,7 +142,8 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
         stated=_text(deployment.get("stated")),
         hardware=hardware,
         own_model=_own_model(deployment.get("architecture")) or _own_model(deployment.get("model")),
-        pools=_pools(deployment.get("pools")),
+        pools=pools,
+        layout=_layout(deployment) if pools else None,
     )
 
 
@@ -152,6 +156,18 @@ def _pools(value: object) -> tuple[PoolFigures, ...]:
             return ()
         found.append(PoolFigures(role=role, gpu=gpu_name(_named(pool.get("gpu"))), gpus=gpus * workers))
     return tuple(found)
+
+
+def _layout(deployment: Mapping[str, Any]) -> str:
+    """Say how many workers of what each pool has, and arguments that are not the whole deployment's."""
+    common, parts = mapping(deployment.get("arguments")), []
+    for pool in map(mapping, deployment["pools"]):
+        counts = [(name, _whole(pool.get(name))) for name in ("tp", "pp", "dp", "ep")]
+        own = {name: value for name, value in mapping(pool.get("arguments")).items() if common.get(name) != value}
+        words = [f"{pool['role']} {pool['workers']}×{pool['gpus']}×{gpu_name(_named(pool.get('gpu'))) or 'GPU'}"]
+        words += [f"{name}{n}" for name, n in counts if n and (n > 1 or name == "tp")]
+        parts.append(" ".join([*words, *(f"{name}={value}" for name, value in own.items())]))
+    return " + ".join(parts)
 
 
 def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:

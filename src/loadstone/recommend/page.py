@@ -87,6 +87,7 @@ def _words(plan: DeploymentPlan | GpuChoice | FinalistPoint) -> str:
     parts = [
         f"{plan.gpus} × {_gpu(deployment)}",
         shared,
+        " and ".join(f"{pool.workers} that {pool.role}" for pool in deployment.pools),
         engine_title(deployment.engine),
         _describe_weights(deployment),
     ]
@@ -100,6 +101,7 @@ def _gpu(deployment: Deployment) -> str:
 
 def _describe_weights(deployment: Deployment) -> str:
     """Say the precision of the weights, and whose checkpoint has it with this KV cache."""
+    deployment = deployment.pools[-1].worker if deployment.pools else deployment
     wanted, rules = (deployment.weights_dtype, deployment.kv_dtype), rules_of(deployment)
     known = published(deployment.model, deployment.named)
     found = next((each for each in known if (each.weights, each.kv) == wanted and rules.reads(each)), None)

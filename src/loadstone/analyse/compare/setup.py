@@ -44,6 +44,7 @@ def _client(run: ComparedRun) -> Any:
 
 _COMPARED: dict[str, Callable[[ComparedRun], Any]] = {
     **{name: _fact(name) for name in _FACTS},
+    "pools": _fact("layout"),
     _HARDWARE: lambda run: msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None,
     _CONFIG: lambda run: msgspec.json.decode(run.facts.own_model)["config"] if run.facts.own_model else None,
     "longest context": lambda run: run.info.target.max_model_tokens if run.info.target else None,

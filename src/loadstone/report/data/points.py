@@ -371,6 +371,8 @@ def alike(point: CellPoint, *but: str) -> tuple[Any, ...]:
 
 
 def _parallel(facts: RunFacts) -> str:
+    if facts.layout:
+        return facts.layout
     split = (("tp", facts.tp), ("pp", facts.pp), ("dp", facts.dp), ("ep", facts.ep))
     return " ".join(f"{name}{n}" for name, n in split if n and (n > 1 or name == "tp"))
 
