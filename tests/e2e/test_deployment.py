@@ -278,6 +278,21 @@ def test_another_engine_than_the_server_says(option: str) -> None:
             stated(text, met(other))
 
 
+@pytest.mark.parametrize(
+    ("says", "inside"), [("SGLang", "engine=sglang"), (None, "engine=vllm"), ("simulated engine", None)]
+)
+def test_pools_have_the_engine_that_the_server_says_and_a_name_that_can_be_read(
+    says: str | None, inside: str | None
+) -> None:
+    text = "llama-3.1-8b@prefill=2*(1xh100/tp1)+decode=1xh100/tp1" + (",engine=vllm" if says != "SGLang" else "")
+    record = stated(text, met(says))
+    read = parse_deployment(record["name"])
+    assert [(pool.role, pool.workers) for pool in read.pools] == [("prefill", 2), ("decode", 1)]
+    assert (f",{inside})+" in record["name"]) if inside else ("engine=" not in record["name"])
+    if says == "SGLang":
+        assert [pool["engine"] for pool in record["pools"]] == ["sglang", "sglang"]
+
+
 def test_the_version_of_triton_is_not_that_of_the_engine_behind_it() -> None:
     target = met("Triton", "2.50")
     settings = {"deployment": stated("llama-3.1-8b@1xh100/engine=trtllm", target)}

@@ -73,15 +73,19 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
     if engine in ENGINES:
         # What a server says may hold commas, which would be options of the shorthand.
         plain = version if re.fullmatch("[0-9A-Za-z.+_-]+", version or "") else None
-        named = msgspec.structs.replace(named, engine=engine, engine_version=plain)
-    parts = named.name.split(",")
+        told = {"engine": engine, "engine_version": plain}
+        replace = msgspec.structs.replace
+        pools = tuple(replace(each, worker=replace(each.worker, **told)) for each in named.pools)
+        named = replace(named, pools=pools, **told)
     record = deployed.to_settings()
+    if named.pools:
+        record["pools"] = named.to_settings()["pools"]
     return record | {
         "model": target.model or deployed.model.name,
         "architecture": record["model"],
         "engine": engine,
         "engine_version": version,
-        "name": ",".join(part for part in parts if engine in ENGINES or not part.startswith("engine=")),
+        "name": named.name if engine in ENGINES else re.sub(r",engine=[^,)]*", "", named.name),
         "stated": text,
     }
 
