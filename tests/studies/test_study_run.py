@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from clusters import end
-from conftest import eventually, gone
+from conftest import Loadstone, eventually, gone
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.studies.commands import commands_of, pools_of
@@ -323,6 +323,14 @@ def test_pools_are_started_measured_and_ended(path: Path, monkeypatch: pytest.Mo
         assert made.provenance is not None
         assert [" ".join(words).count("--prefill") for words in made.provenance.commands] == [0, 0, 0, 2]
     assert engines_are_gone(out_folder(path))
+
+
+def test_a_dry_run_prints_every_worker_of_pools_and_the_router(loadstone: Loadstone, path: Path) -> None:
+    path.write_text(STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{POOLED}']"))
+    printed = loadstone("study", "run", path, "--dry-run").out
+    assert [line.split(",")[0] for line in printed.splitlines() if line.endswith("127.0.0.1") and line[0] == "#"] == [
+        "# prefill 0", "# prefill 1", "# decode 0", "# router 0"
+    ]  # fmt: skip
 
 
 WORKER = """\

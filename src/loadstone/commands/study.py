@@ -137,7 +137,9 @@ def _print_commands(
 ) -> None:
     """Print what starts each deployment on a machine, once, or write it into `files`: repeats are started alike."""
     from loadstone.core.run_folder.folder import explain_unwritable
-    from loadstone.studies.commands import commands_of
+    from loadstone.engines.launch import Launch
+    from loadstone.engines.pooled_launch import PooledLaunch
+    from loadstone.studies.commands import commands_of, pools_of
     from loadstone.studies.file import EngineSettings
     from loadstone.studies.machines import find_machine
     from loadstone.studies.render import render
@@ -169,7 +171,11 @@ def _print_commands(
         if files is not None:
             raise InputError(f"--render: {name} is of kind {machine.kind}, which takes commands; see --dry-run")
         print(title)
-        commands = commands_of(launch, engine, (), _PORT)
+        parsed = launch.parsed
+        if machine.kind == "local" and parsed is not None and parsed.pools:
+            commands: Launch | PooledLaunch = pools_of(parsed, launch, engine, _PORT)
+        else:
+            commands = commands_of(launch, engine, (), _PORT)
         for line in (*(f"# {note}" for note in commands.notes), *commands.shell_lines()):
             print(line)
 
