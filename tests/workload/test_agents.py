@@ -147,8 +147,12 @@ def test_a_loop_begins_in_the_midst_of_sessions(tmp_path: Path) -> None:
         ({1: {"id": "1"}}, "line 2: '1' names two calls"),
         ({1: {"delay_s": -1}}, "line 2: Expected `float` >= 0"),
         ({1: {"trigger": "now"}}, "line 2: 'trigger' is 'now'"),
-        ({1: {"hash_ids": [1 << 64]}}, "beyond 64 bits"),
+        ({1: {"hash_ids": [1 << 64]}}, "line 2: a number of hash_ids is beyond 64 bits"),
         ({1: {"input_tokens": 0}}, "line 2: neither messages nor a length"),
+        ({1: {"messages": []}}, "line 2: neither messages nor a length"),
+        ({1: {"messages": [{"role": "user"}]}}, "line 2: a session of which some calls have messages and some"),
+        ({1: {"hash_ids": [*range(9)]}}, "line 2: 9 hash_ids, but"),
+        ({0: {"block_tokens": 16}, 1: {"block_tokens": 32}}, "line 2: blocks of 32 tokens here, of 16 further up"),
     ],
 )
 def test_bad_lines_are_told_by_number(tmp_path: Path, changes: dict[int, Json], said: str) -> None:
@@ -167,6 +171,27 @@ def test_what_is_no_session_is_one_line(tmp_path: Path, text: str) -> None:
         agents.read(path)
     assert str(path) in str(told.value)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [5, {"scopeSpans": 5}, {"scopeSpans": [{"spans": 5}]}]
+    + [
+        {"scopeSpans": [{"spans": [{"startTimeUnixNano": nanos, "endTimeUnixNano": 1, "attributes": [{"key": key},
+            {"key": "gen_ai.prompt", "value": {"stringValue": "go"}}]}]}]}
+        for nanos, key in ((["1"], "a"), ({}, "a"), ("9" * 30, "a"), ("x", ["a"]))
+    ],
+)  # fmt: skip
+def test_spans_that_are_none_are_one_line(tmp_path: Path, resource: Json | int) -> None:
+    for value in (resource, [resource]):
+        with pytest.raises(InputError, match="line 1: no span with|line 1: no time in a span"):
+            agents.read(written(tmp_path, {"resourceSpans": value}))
+
+
+def test_a_session_with_a_repeated_id_does_not_take_the_others_along(tmp_path: Path) -> None:
+    rows = [{"session_id": name, "id": call, "input_tokens": 9, "output_tokens": 1} for name, call in ("aa", "ba", "cc")]
+    read = agents.read(written(tmp_path, rows), skip_bad=True)
+    assert (read.calls, read.skipped) == (2, {"repeated id": 1})
 
 
 def test_a_tool_s_result_of_megabytes_is_sent(tmp_path: Path) -> None:
@@ -194,6 +219,12 @@ def test_parts_that_are_no_text_are_counted(tmp_path: Path) -> None:
     assert json.loads(read.prompts[0])["content"] == content[:1]
     with pytest.raises(InputError, match="--output: 1 calls"):
         plan_of(Options.read(agents=written(tmp_path, [{"messages": [{"role": "user", "content": "a"}]}])))
+
+
+@pytest.mark.parametrize("pauses", ["infx", "1e999x", "nanx", "-1x", "1e7x"])
+def test_pauses_are_scaled_by_a_number(tmp_path: Path, pauses: str) -> None:
+    with pytest.raises(InputError, match="--tool-time"):
+        plan_of(Options.read(agents=written(tmp_path, ROWS), tool_time=pauses, concurrency=1))
 
 
 @pytest.mark.parametrize(("pauses", "first"), [("0.5x", 0.5), ("3s", 3.0), ("0x", 0.0)])
