@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from loadstone.analyse.sessions import cacheable_shares
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.plan import Load, Plan
+from loadstone.core.plan import CHECK, Load, Plan
 from loadstone.core.sessions import OpenSessions
 from loadstone.workload import agents
 from loadstone.workload.options import Options
@@ -84,6 +86,36 @@ def test_a_plan_keeps_its_graph_in_its_file(tmp_path: Path) -> None:
     assert again.plan_id == plan.plan_id
     assert [again.request(0, index) for index in range(12)] == [plan.request(0, index) for index in range(12)]
     assert [plan.request(0, index).copy for index in (0, 4, 17)] == [0, 1, 4]
+
+
+MESSAGES: Json = {"messages": [
+    {"role": "user", "content": "go"}, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "on"},
+    {"role": "assistant", "content": "done"},
+]}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [ROWS, [MESSAGES]])
+def test_graded_questions_stand_between_sessions(tmp_path: Path, rows: list[Json]) -> None:
+    given: dict[str, Any] = {"agents": written(tmp_path, rows), "concurrency": "2", "requests": "40"}
+    bare, plan = plan_of(Options.read(**given)), plan_of(Options.read(**given, check="generated:4"))
+    run_folder.write_plan(tmp_path / "plan.parquet", plan)
+    again = run_folder.read_plan(tmp_path)
+    assert again.plan_id == plan.plan_id
+    for each in (plan, again):
+        questions = each.phase == CHECK
+        assert questions.sum() == 4
+        assert promised_tokens(each, 0)[~questions].tolist() == promised_tokens(bare, 0).tolist()
+        assert not promised_tokens(each, 0)[questions].any()
+        sent = [request for request in each if request.phase != "check"]
+        assert [(one.blocks, one.messages) for one in sent] == [(one.blocks, one.messages) for one in bare]
+
+
+def test_what_could_be_cached_is_that_of_the_calls_that_were_made(tmp_path: Path) -> None:
+    plan = plan_from(written(tmp_path, ROWS), requests=[8])
+    for count in (2, 4, 8):
+        shares = cacheable_shares(plan, 0, pa.chunked_array([[f"0-{place}" for place in range(count)]]))
+        shared, tokens = (each[:count].sum() for each in (promised_tokens(plan, 0), plan.input_tokens))
+        assert shares[-1] == pytest.approx(shared / tokens)
 
 
 def test_messages_keep_in_a_plan_s_file(tmp_path: Path) -> None:
