@@ -22,6 +22,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 ELSEWHERE = [*PAGES[:2], ROOT / "docs" / "tutorial.md"]
 """test_readme.py runs the first and the last."""
+LONG = {"planner.md"}
+"""Pages whose examples compute for half a minute; test_quoted_runs.py runs the first of them, too."""
 READERS_SERVERS = ("http://localhost:8000", "http://localhost:8001")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -30,7 +32,11 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE], ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] * (page.name in LONG)) for page in PAGES if page not in ELSEWHERE],
+    ids=lambda page: page.name,
+)
 def test_examples_on_the_page_run(
     page: Path, loadstone: Loadstone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,7 +168,7 @@ def point_of(row: int, users: int, **more: object) -> Point:
         ({"gpus": 12, "tp": 12, "gpu": "GB200-NVL72"}, "does not divide"),
         ({"gpus": 0, "tp": 2, "dp": 0}, "not said"),
         ({"model": "deepseek-ai/DeepSeek-R1", "precision": "fp8"}, "do not fit"),
-        ({"mode": "disagg"}, "disaggregated"),
+        ({"mode": "disagg"}, "the pools are not said"),
         ({"load": "rate", "load_value": None}, "no number"),
         ({"precision": "fp9"}, "precision: 'fp9' is not a known precision"),
         ({"kv_dtype": "int3"}, "kv_dtype: 'int3' is not a precision of a KV cache"),

@@ -80,7 +80,7 @@ study: search
 engines: {{sim: {{url: "http://127.0.0.1:{port}"}}}}
 deployments: {{engine: [sim]}}
 workloads: {{short: {{input: 16, output: 4}}}}
-loads: {{find-max: "e2e_p50<200ms", concurrency: 2, max-duration: 30s}}
+loads: {{find-max: "e2e_p50<200ms", concurrency: 2, max-duration: 20s}}
 """
     )
     read = read_study(path)

@@ -272,6 +272,11 @@ class Vllm(EngineRules):
         given = count(self.deployment, "max_cudagraph_capture_size")
         return min(given or min(2 * limits.max_seqs, _GRAPH_TOKENS), limits.max_batched_tokens)
 
+    def uncovered(self) -> list[str]:
+        gpu = self.deployment.gpu
+        grace = (gpu.architecture or "").startswith("Grace")
+        return [f"hosts with Grace processors ({gpu.name})"] if grace else []
+
     # --- how it is started ------------------------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:

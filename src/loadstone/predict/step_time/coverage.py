@@ -36,8 +36,6 @@ def uncovered(deployment: Deployment, measured: Collection[str], family: str) ->
             found.append(Uncovered(f"FP4 weights on {gpu.name}, which widens them"))
         if weights == "int4" and model.has_experts:
             found.append(Uncovered(f"INT4 experts on {gpu.name}", 3.0))
-    if (gpu.architecture or "").startswith("Grace") and deployment.engine == "vllm":
-        found.append(Uncovered(f"hosts with Grace processors ({gpu.name})"))
     return found
 
 

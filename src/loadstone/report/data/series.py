@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from loadstone.catalogue.engines import ALL_ENGINES
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.wording import join
 
@@ -106,12 +107,9 @@ HUES = 8
 """Colours that can be told apart in one report."""
 
 
-_ENGINES = ("vllm", "sglang", "tensorrt", "triton", "llama", "transformers")
-
-
 def number_engines(names: Iterable[str]) -> dict[str, int]:
     """Number engines for their colours, so that a known one has the same on all pages."""
-    places = {name: [at for at, each in enumerate(_ENGINES) if each in name.lower()] for name in names}
+    places = {name: [at for at, each in enumerate(ALL_ENGINES) if each in name.lower()] for name in names}
     numbers: dict[str, int] = {}
     for name, at in places.items():
         if at and at[0] not in numbers.values():
