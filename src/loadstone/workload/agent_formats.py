@@ -800,11 +800,12 @@ def _seconds(span: dict[str, Any], which: str) -> float:
         if not isinstance(value, int | float):
             time = datetime.fromisoformat(str(value))
             value = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-        if abs(value) > _MOST_SECONDS:
-            raise ValueError
-        return float(value)
+        seconds = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise BadLine("not a number", f"no time in a span's {which}_time", "give it as ISO 8601") from None
+        seconds = math.inf
+    if abs(seconds) > _MOST_SECONDS:
+        raise BadLine("not a number", f"no time in a span's {which}_time", "give it as ISO 8601")
+    return seconds
 
 
 def _whole(value: Any, what: str) -> int:

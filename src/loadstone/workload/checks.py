@@ -345,8 +345,8 @@ def _insert(plan: Plan, at: NDArray[np.int64], picks: NDArray[np.int64], checks:
     columns: dict[str, Any] = {name: np.insert(getattr(plan, name), at, values) for name, values in new.items()}
     blocks, graph = plan.blocks, plan.graph
     if blocks is not None:
-        before = (None if each is None else np.insert(each, at, 0) for each in (blocks.back, blocks.kept))
-        blocks = Blocks(blocks.tokens, _insert_empty(blocks.offsets, at), blocks.ids, *before)
+        back, kept = (None if each is None else np.insert(each, at, 0) for each in (blocks.back, blocks.kept))
+        blocks = Blocks(blocks.tokens, _insert_empty(blocks.offsets, at), blocks.ids, back, kept)
     if graph is not None:
         sent, copy = np.insert(graph.sent, at, False), np.insert(graph.copy, at, 0)
         graph = replace(graph, offsets=_insert_empty(graph.offsets, at), sent=sent, copy=copy)
