@@ -13,6 +13,7 @@ from loadstone.core import run_folder
 from loadstone.core.plan import Load
 from loadstone.core.summary import Level
 from loadstone.measure.engines.observe import read_metrics
+from loadstone.workload import agents
 from loadstone.workload.lengths import Length, Sessions, Synthetic
 from loadstone.workload.schedule import make_plan
 from summary_documents import summarise
@@ -372,6 +373,19 @@ def test_sessions_share_what_only_the_answers_tell() -> None:
         for each in records:
             each["cached_tokens"] = cached_tokens if each["turn"] == 0 else 90
         assert ("prefix_cache_helped" in found(records, plan)) == helped
+
+
+def test_sessions_of_messages_share_what_texts_share(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "yes"}] * 4
+    (tmp_path / "sessions.jsonl").write_bytes(msgspec.json.encode({"messages": messages}))
+    for live in (False, True):
+        trace = msgspec.structs.replace(agents.read(tmp_path / "sessions.jsonl"), live=live)
+        plan = make_plan(trace, [LOAD], requests=[400], warmup=0)
+        records = rows(cached_tokens=90)
+        for index, each in enumerate(records):
+            each["request_id"] = f"0-{index}"
+            each["turn"] = index % 4
+        assert "prefix_cache_helped" not in found(records, plan)
 
 
 # --- in the summary ---------------------------------------------------------------------------------------------

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from loadstone.analyse.sessions import cacheable_shares
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.plan import Load, Plan
+from loadstone.core.plan import CHECK, Load, Plan
 from loadstone.core.sessions import OpenSessions
 from loadstone.workload import agents
 from loadstone.workload.options import Options
@@ -86,6 +88,36 @@ def test_a_plan_keeps_its_graph_in_its_file(tmp_path: Path) -> None:
     assert [plan.request(0, index).copy for index in (0, 4, 17)] == [0, 1, 4]
 
 
+MESSAGES: Json = {"messages": [
+    {"role": "user", "content": "go"}, {"role": "assistant", "content": "yes"}, {"role": "user", "content": "on"},
+    {"role": "assistant", "content": "done"},
+]}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [ROWS, [MESSAGES]])
+def test_graded_questions_stand_between_sessions(tmp_path: Path, rows: list[Json]) -> None:
+    given: dict[str, Any] = {"agents": written(tmp_path, rows), "concurrency": "2", "requests": "40"}
+    bare, plan = plan_of(Options.read(**given)), plan_of(Options.read(**given, check="generated:4"))
+    run_folder.write_plan(tmp_path / "plan.parquet", plan)
+    again = run_folder.read_plan(tmp_path)
+    assert again.plan_id == plan.plan_id
+    for each in (plan, again):
+        questions = each.phase == CHECK
+        assert questions.sum() == 4
+        assert promised_tokens(each, 0)[~questions].tolist() == promised_tokens(bare, 0).tolist()
+        assert (promised_tokens(each, 0)[questions] <= 0).all()
+        sent = [request for request in each if request.phase != "check"]
+        assert [(one.blocks, one.messages) for one in sent] == [(one.blocks, one.messages) for one in bare]
+
+
+def test_what_could_be_cached_is_that_of_the_calls_that_were_made(tmp_path: Path) -> None:
+    plan = plan_from(written(tmp_path, ROWS), requests=[8])
+    for count in (2, 4, 8):
+        shares = cacheable_shares(plan, 0, pa.chunked_array([[f"0-{place}" for place in range(count)]]))
+        shared, tokens = (each[:count].sum() for each in (promised_tokens(plan, 0), plan.input_tokens))
+        assert shares[-1] == pytest.approx(shared / tokens)
+
+
 def test_messages_keep_in_a_plan_s_file(tmp_path: Path) -> None:
     turns = [{"role": role, "content": f"{role} {n}"} for n in range(3) for role in ("user", "assistant")]
     tools = [{"type": "function", "function": {"name": "look"}}]
@@ -147,8 +179,12 @@ def test_a_loop_begins_in_the_midst_of_sessions(tmp_path: Path) -> None:
         ({1: {"id": "1"}}, "line 2: '1' names two calls"),
         ({1: {"delay_s": -1}}, "line 2: Expected `float` >= 0"),
         ({1: {"trigger": "now"}}, "line 2: 'trigger' is 'now'"),
-        ({1: {"hash_ids": [1 << 64]}}, "beyond 64 bits"),
+        ({1: {"hash_ids": [1 << 64]}}, "line 2: a number of hash_ids is beyond 64 bits"),
         ({1: {"input_tokens": 0}}, "line 2: neither messages nor a length"),
+        ({1: {"messages": []}}, "line 2: neither messages nor a length"),
+        ({1: {"messages": [{"role": "user"}]}}, "line 2: a session of which some calls have messages and some"),
+        ({1: {"hash_ids": [*range(9)]}}, "line 2: 9 hash_ids, but"),
+        ({0: {"block_tokens": 16}, 1: {"block_tokens": 32}}, "line 2: blocks of 32 tokens here, of 16 further up"),
     ],
 )
 def test_bad_lines_are_told_by_number(tmp_path: Path, changes: dict[int, Json], said: str) -> None:
@@ -167,6 +203,28 @@ def test_what_is_no_session_is_one_line(tmp_path: Path, text: str) -> None:
         agents.read(path)
     assert str(path) in str(told.value)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [5, {"scopeSpans": 5}, {"scopeSpans": [{"spans": 5}]}]
+    + [
+        {"scopeSpans": [{"spans": [{"startTimeUnixNano": nanos, "endTimeUnixNano": 1, "attributes": [{"key": key},
+            {"key": "gen_ai.prompt", "value": {"stringValue": "go"}}]}]}]}
+        for nanos, key in ((["1"], "a"), ({}, "a"), ("9" * 30, "a"), ("x", ["a"]))
+    ],
+)  # fmt: skip
+def test_spans_that_are_none_are_one_line(tmp_path: Path, resource: Json | int) -> None:
+    for value in (resource, [resource]):
+        with pytest.raises(InputError, match=r"line 1: no (span with|time in a span)"):
+            agents.read(written(tmp_path, {"resourceSpans": value}))
+
+
+def test_a_session_with_a_repeated_id_does_not_take_the_others_along(tmp_path: Path) -> None:
+    row = {"input_tokens": 9, "output_tokens": 1}
+    rows = [row | {"session_id": session, "id": name} for session, name in ("aa", "ba", "cc")]
+    read = agents.read(written(tmp_path, rows), skip_bad=True)
+    assert (read.calls, read.skipped) == (2, {"repeated id": 1})
 
 
 def test_a_tool_s_result_of_megabytes_is_sent(tmp_path: Path) -> None:
@@ -194,6 +252,12 @@ def test_parts_that_are_no_text_are_counted(tmp_path: Path) -> None:
     assert json.loads(read.prompts[0])["content"] == content[:1]
     with pytest.raises(InputError, match="--output: 1 calls"):
         plan_of(Options.read(agents=written(tmp_path, [{"messages": [{"role": "user", "content": "a"}]}])))
+
+
+@pytest.mark.parametrize("pauses", ["infx", "1e999x", "nanx", "-1x", "1e7x"])
+def test_pauses_are_scaled_by_a_number(tmp_path: Path, pauses: str) -> None:
+    with pytest.raises(InputError, match="--tool-time"):
+        plan_of(Options.read(agents=written(tmp_path, ROWS), tool_time=pauses, concurrency=1))
 
 
 @pytest.mark.parametrize(("pauses", "first"), [("0.5x", 0.5), ("3s", 3.0), ("0x", 0.0)])

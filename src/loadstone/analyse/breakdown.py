@@ -43,7 +43,7 @@ def breakdown_of(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load,
 
     breakdown = Breakdown([], [], [])
     if plan.has_sessions:
-        shares = cacheable_shares(plan, cell)
+        shares = cacheable_shares(plan, cell, run_folder.read_columns(folder, ("request_id",), cell)["request_id"])
         for turn, part in by(_whole("turn")):
             tokens = part["input_tokens"]
             shared = round(shares[turn] * tokens) if turn in shares and tokens is not None else None

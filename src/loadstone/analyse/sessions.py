@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.core.arrays import mask_times
 from loadstone.core.plan import Plan
@@ -29,7 +30,7 @@ def session_numbers(plan: Plan, cell: int, scalars: pa.Table, duration_s: float 
         return None
     import pyarrow.compute as pc
 
-    places = pc.replace_substring_regex(scalars["request_id"], "^.*-", "").cast("int64").to_numpy()
+    places = _places(scalars["request_id"])
     turn = plan.turn[rows.start : rows.stop]
     number = np.cumsum(turn <= 0) - 1
     sent, end = (np.full(len(rows), np.nan) for _ in range(2))
@@ -61,20 +62,29 @@ def session_numbers(plan: Plan, cell: int, scalars: pa.Table, duration_s: float 
     )
 
 
+def _places(request_ids: pa.ChunkedArray) -> NDArray[np.int64]:
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.replace_substring_regex(request_ids, "^.*-", "").cast("int64").to_numpy())
+
+
 def _texts(*values: str) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(values)
 
 
-def cacheable_shares(plan: Plan, cell: int) -> dict[int, float]:
-    """Return by turn the share of measured prompts that the plan shares with earlier calls, and of all under −1;
-    nothing where the plan does not say.
+def cacheable_shares(plan: Plan, cell: int, request_ids: pa.ChunkedArray) -> dict[int, float]:
+    """Return by turn the share of measured prompts, of these requests, that the plan shares with earlier calls, and
+    of all under −1; nothing where the plan does not say.
     """
     if plan.graph is None or plan.graph.live:
         return {}
     rows = plan.rows(cell)
-    measured = plan.phase[rows.start : rows.stop] == 1
+    sent = np.zeros(len(rows), bool)
+    places = _places(request_ids)
+    sent[places[places < len(rows)]] = True
+    measured = (plan.phase[rows.start : rows.stop] == 1) & sent
     turn = plan.turn[rows.start : rows.stop][measured]
     shared, prompts = promised_tokens(plan, cell)[measured], whole_prompts(plan, cell)[measured]
     by_turn = np.bincount(turn, shared) / np.maximum(1, np.bincount(turn, prompts))

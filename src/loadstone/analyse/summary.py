@@ -294,7 +294,7 @@ def _measure(
     measured = (run.plan.phase[here] == 1) & (shared >= 0)
     metrics, blocks = numbers.metrics, run.plan.blocks
     if run.plan.graph is not None:
-        share = cacheable_shares(run.plan, cell).get(-1)
+        share = cacheable_shares(run.plan, cell, scalars["request_id"]).get(-1)
         tokens = metrics.input_tokens
         metrics.shared_input_tokens = round(share * tokens) if share is not None and tokens is not None else None
     elif shared[measured].any():

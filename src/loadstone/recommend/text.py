@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadstone.core.units import show_seconds, show_share
+from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.recommend.result import ByHour, DeploymentPlan, Recommendation
 from loadstone.report.table import Shown, Table
 
@@ -105,7 +105,7 @@ def _describe_costs(document: Recommendation) -> str:
 
 def _describe_sessions(document: Recommendation) -> list[str]:
     lines = [
-        f"Plan {number}: up to {plan.sessions_per_gpu:.3g} sessions alive per GPU; under the load one takes "
+        f"Plan {number}: up to {show_number(plan.sessions_per_gpu)} sessions alive per GPU; under the load one takes "
         f"{show_seconds(plan.task_s.p50)} (p99 {show_seconds(plan.task_s.p99)}), with {plan.cached_share:.0%} cached."
         for number, plan in enumerate(document.plans, 1)
         if plan.sessions_per_gpu is not None and plan.task_s is not None

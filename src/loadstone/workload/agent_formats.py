@@ -29,7 +29,8 @@ _DYNAMO_BLOCK, _MOONCAKE_BLOCK = 64, 512
 _UNKNOWN_OUTPUT = 1000
 """Tokens of a span's answer of which neither the length nor the text is known, nor a limit."""
 
-Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+_MOST_SECONDS = 1e12
+Seconds = Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
 Tokens = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Id = Annotated[int, Meta(ge=0)]
 _Kind = TypeVar("_Kind")
@@ -149,9 +150,14 @@ _KEYS = (
 _NO_BLOCKS = np.empty(0, np.uint64)
 
 
-def _block_array(ids: Sequence[int]) -> NDArray[np.uint64]:
+def _block_array(ids: Sequence[int], tokens: int, block_tokens: int) -> NDArray[np.uint64]:
+    """Make an array of a prompt's blocks. Raises BadLine where they are more than it has, but for one too many."""
+    blocks = -(-tokens // block_tokens) if block_tokens else 0
+    if block_tokens and len(ids) > blocks + 1:
+        what = f"{len(ids)} hash_ids, but {tokens} tokens are {blocks} blocks of {block_tokens}"
+        raise BadLine("hash_ids do not fit", what, "correct it (blocks of another size: state 'block_tokens')")
     try:
-        return np.array(ids, np.uint64)
+        return np.array(ids[:blocks], np.uint64)
     except OverflowError:
         raise BadLine("hash_ids do not fit", "a number of hash_ids is beyond 64 bits") from None
 
@@ -350,7 +356,7 @@ class WekaReader:
     def add(self, line: int, value: bytes) -> Iterator[RawSession]:
         item = read_as(_WekaSession, value)
         timed: list[_Timed] = []
-        agents = _flatten(item.requests, 0, None, 0.0, 1, timed)
+        agents = _flatten(item.requests, item.block_size, (0, None), 0.0, 1, timed)
         if not timed:
             raise BadLine("no calls", "a session without requests", "leave it out")
         timed.sort(key=lambda each: each.start)
@@ -366,17 +372,24 @@ class WekaReader:
 
 
 def _flatten(
-    requests: Sequence[_WekaCall], agent: int, parent: int | None, begin_s: float, agents: int, into: list[_Timed]
+    requests: Sequence[_WekaCall],
+    block: int,
+    whose: tuple[int, int | None],
+    begin_s: float,
+    agents: int,
+    into: list[_Timed],
 ) -> int:
-    """List the calls of an agent and of its sub-agents, in absolute times; return how many agents there are now."""
+    """List the calls of an agent and of its sub-agents, in absolute times; return how many agents there are now.
+    `whose`: the agent and its parent.
+    """
     for each in requests:
         # Within a sub-agent times are absolute, or count from its beginning.
         start = each.t + begin_s if each.t < begin_s else each.t
         if each.type == "subagent" or each.requests:
-            agents = _flatten(each.requests, agents, agent, start, agents + 1, into)
+            agents = _flatten(each.requests, block, (agents, whose[0]), start, agents + 1, into)
             continue
-        blocks = _block_array(each.hash_ids)
-        into.append(_Timed(start, start + (each.api_time or 0.0), agent, parent, blocks, each.tokens, each.out))
+        blocks = _block_array(each.hash_ids, each.tokens, block)
+        into.append(_Timed(start, start + (each.api_time or 0.0), *whose, blocks, each.tokens, each.out))
     return agents
 
 
@@ -481,6 +494,7 @@ class RowsReader:
         self._dropped = dropped
         self._rows: list[tuple[int, _Row]] = []
         self._block = 0
+        self._line = 0  # of the row that is being made a call
 
     def add(self, line: int, value: bytes) -> Iterator[RawSession]:
         row = read_as(_Row, value)
@@ -488,19 +502,25 @@ class RowsReader:
             raise BadLine("live only", f"message_mode {row.message_mode!r}", "give whole histories, with the answers")
         if row.trigger not in ("sent", "ended"):
             raise BadLine("not as the format has it", f"'trigger' is {row.trigger[:40]!r}", "write sent or ended")
-        if row.messages is None and not (row.input_length or row.input_tokens):
+        if not row.messages and (row.messages is not None or not (row.input_length or row.input_tokens)):
             raise BadLine("no input", "neither messages nor a length of input above 0")
+        if row.block_tokens is not None and self._block not in (0, row.block_tokens):
+            what = f"blocks of {row.block_tokens} tokens here, of {self._block} further up"
+            raise BadLine("hash_ids do not fit", what, "give all lines the same 'block_tokens'")
+        self._block = row.block_tokens or self._block
         self._rows.append((line, row))
         yield from ()
 
     def finish(self) -> Iterator[RawSession | BadSession]:
         places: dict[str | int, int] = {}
+        repeated: dict[int, BadSession] = {}
         for at, (line, row) in enumerate(self._rows):
             name = row.request_id if row.request_id is not None else row.id
             if name is not None and places.setdefault(name, at) != at:
-                yield BadSession(line, BadLine("repeated id", f"{str(name)[:40]!r} names two calls", "rename one"))
-                return
-        parents = self._parents(places)
+                repeated[at] = BadSession(
+                    line, BadLine("repeated id", f"{str(name)[:40]!r} names two calls", "rename one")
+                )
+        parents = [repeated.get(at, each) for at, each in enumerate(self._parents(places))]
         yield from (each for each in parents if isinstance(each, BadSession))
         known = [each if isinstance(each, list) else [] for each in parents]
         for members in _connected(known, [row.session_id for _, row in self._rows]):
@@ -515,7 +535,7 @@ class RowsReader:
             try:
                 yield self._session(order, known)
             except BadLine as bad_line:
-                yield BadSession(self._rows[order[0]][0], bad_line)
+                yield BadSession(self._line, bad_line)
 
     def _parents(self, places: Mapping[str | int, int]) -> list[list[int] | BadSession]:
         """List the parents of each row: those that it names, else the row before it of its session."""
@@ -540,9 +560,10 @@ class RowsReader:
     def _session(self, order: Sequence[int], parents: Sequence[Sequence[int]]) -> RawSession:
         rows = [self._rows[at][1] for at in order]
         place_of = {at: place for place, at in enumerate(order)}
-        block = 0 if rows[0].messages is not None else self._block_tokens(rows)
+        block = 0 if rows[0].messages is not None else self._block_tokens()
         calls = []
         for place, (at, row) in enumerate(zip(order, rows, strict=True)):
+            self._line = self._rows[at][0]
             after = tuple(sorted(place_of[each] for each in parents[at]))
             sent, delay_s = row.trigger == "sent", self._delay_s(row)
             if place and delay_s is None and row.timestamp is not None:
@@ -554,10 +575,10 @@ class RowsReader:
             out = row.output_length if row.output_length is not None else row.output_tokens or 0
             tokens = row.input_length or row.input_tokens or 1
             messages = [_text_of(each, self._dropped) for each in row.messages or ()]
-            if not block and not messages:
+            if (row.messages is None) == (rows[0].messages is not None):
                 raise BadLine("no input", "a session of which some calls have messages and some have not")
             fields = _fields_of({"tools": row.tools, "tool_choice": row.tool_choice})
-            blocks = _block_array(row.hash_ids)
+            blocks = _block_array(row.hash_ids, tokens, block)
             pause_s = delay_s or 0.0 if place else 0.0
             calls.append(RawCall(after, sent, pause_s, tokens, out, blocks, messages, fields))
         return RawSession(calls, block)
@@ -569,18 +590,15 @@ class RowsReader:
             return None
         return ((row.delay or 0.0) + (row.tool_wait_ms or 0.0)) / 1000
 
-    def _block_tokens(self, rows: Sequence[_Row]) -> int:
+    def _block_tokens(self) -> int:
         """Tell how many tokens a block has, which Mooncake's format does not say: what most prompts' lengths fit."""
         if self._block:
             return self._block
-        stated = next((row.block_tokens for row in rows if row.block_tokens is not None), None)
-        if stated is None:
-            sizes = (_MOONCAKE_BLOCK, _DYNAMO_BLOCK, 16, 32, 128, 256, 1024)
-            told = [(len(row.hash_ids), row.input_length or row.input_tokens or 1) for _, row in self._rows[:1000]]
-            fits = {size: sum(-(-tokens // size) == count for count, tokens in told if count) for size in sizes}
-            stated = max(sizes, key=lambda size: fits[size])
-        self._block = stated
-        return stated
+        sizes = (_MOONCAKE_BLOCK, _DYNAMO_BLOCK, 16, 32, 128, 256, 1024)
+        told = [(len(row.hash_ids), row.input_length or row.input_tokens or 1) for _, row in self._rows[:1000]]
+        fits = {size: sum(-(-tokens // size) == count for count, tokens in told if count) for size in sizes}
+        self._block = max(sizes, key=lambda size: fits[size])
+        return self._block
 
 
 def _connected(parents: Sequence[Sequence[int]], names: Sequence[str | int | None]) -> list[list[int]]:
@@ -695,12 +713,17 @@ def _spans(item: dict[str, Any]) -> Iterator[Any]:
     """Yield the spans of a document, OTLP's with its attributes as plain values."""
     if isinstance(item.get("spans"), list):
         yield from item["spans"]
-    for resource in item.get("resourceSpans") or ():
-        for scope in resource.get("scopeSpans") or () if isinstance(resource, dict) else ():
-            for span in scope.get("spans") or () if isinstance(scope, dict) else ():
-                if isinstance(span, dict) and isinstance(span.get("attributes"), list):
-                    named = (each for each in span["attributes"] if isinstance(each, dict))
-                    yield {**span, "attributes": {each.get("key"): _plain(each.get("value")) for each in named}}
+    for resource in _objects(item, "resourceSpans"):
+        for scope in _objects(resource, "scopeSpans"):
+            for span in _objects(scope, "spans"):
+                named = _objects(span, "attributes")
+                yield {**span, "attributes": {str(each.get("key")): _plain(each.get("value")) for each in named}}
+
+
+def _objects(item: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a list; nothing where there is no list."""
+    value = item.get(name)
+    yield from (each for each in value if isinstance(each, dict)) if isinstance(value, list) else ()
 
 
 def _plain(value: Any) -> Any:
@@ -773,15 +796,16 @@ def _seconds(span: dict[str, Any], which: str) -> float:
     """Read a span's time. Raises BadLine."""
     nanos = span.get(f"{which}TimeUnixNano")
     try:
-        if nanos is not None:
-            return int(nanos) / 1e9
-        value = span.get(f"{which}_time")
-        if isinstance(value, int | float):
-            return float(value)
-        time = datetime.fromisoformat(str(value))
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        raise BadLine("not a number", f"no time in a span's {which}_time", "give it as ISO 8601") from None
+        value = int(nanos) / 1e9 if nanos is not None else span.get(f"{which}_time")
+        if not isinstance(value, int | float):
+            time = datetime.fromisoformat(str(value))
+            value = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.inf
+    if abs(seconds) > _MOST_SECONDS:
+        raise BadLine("not a number", f"no time in a span's {which}_time", "give it as ISO 8601")
+    return seconds
 
 
 def _whole(value: Any, what: str) -> int:

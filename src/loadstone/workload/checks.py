@@ -343,9 +343,17 @@ def _insert(plan: Plan, at: NDArray[np.int64], picks: NDArray[np.int64], checks:
         "think_s": 0.0, "prompt": len(plan.prompts) + picks,
     }  # fmt: skip
     columns: dict[str, Any] = {name: np.insert(getattr(plan, name), at, values) for name, values in new.items()}
-    blocks = plan.blocks
+    blocks, graph = plan.blocks, plan.graph
     if blocks is not None:
-        lengths = np.insert(np.diff(blocks.offsets), at, 0)
-        blocks = Blocks(blocks.tokens, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), blocks.ids)
+        back, kept = (None if each is None else np.insert(each, at, 0) for each in (blocks.back, blocks.kept))
+        blocks = Blocks(blocks.tokens, _insert_empty(blocks.offsets, at), blocks.ids, back, kept)
+    if graph is not None:
+        sent, copy = np.insert(graph.sent, at, False), np.insert(graph.copy, at, 0)
+        graph = replace(graph, offsets=_insert_empty(graph.offsets, at), sent=sent, copy=copy)
     prompts = [*plan.prompts, *checks.texts[: int(picks.max()) + 1]]
-    return replace(plan, blocks=blocks, prompts=prompts, **columns)
+    return replace(plan, blocks=blocks, graph=graph, prompts=prompts, **columns)
+
+
+def _insert_empty(offsets: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Insert empty lists in front of those at `at`."""
+    return np.cumsum([0, *np.insert(np.diff(offsets), at, 0)], dtype=np.int64)

@@ -296,7 +296,7 @@ def _read_agents(asked: WorkloadOptions, path: Path) -> agents.AgentTrace:
     scale = asked.tool_time.strip().removesuffix("x")
     if scale != asked.tool_time.strip():
         factors = option_values.numbers(scale, "--tool-time")
-        if len(factors) != 1 or factors[0] < 0:
+        if len(factors) != 1 or not 0 <= factors[0] <= 1e6:
             raise InputError(f"--tool-time: {asked.tool_time!r} is no multiple of the recorded; write e.g. 0.5x")
         return read.with_pauses(factors[0], None, asked.seed)
     return read.with_pauses(1.0, parse_think(asked.tool_time, "--tool-time"), asked.seed)

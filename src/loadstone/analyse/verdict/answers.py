@@ -277,7 +277,8 @@ def prefix_cache_helped(cell: JudgedCell) -> Iterator[Finding]:
     answer, or, where that is silent about it, by the server's own counters over the cell.
     """
     # Texts of a file may share anything, later turns share what was said, and other answers share the prompt.
-    if cell.plan.has_texts or cell.choices != 1:
+    has_messages = cell.plan.blocks is not None and not cell.plan.blocks.tokens
+    if cell.plan.has_texts or has_messages or cell.choices != 1:
         return
     server = cell.server
     cached, inputs = cell.measured.cached_tokens, cell.measured.input_tokens

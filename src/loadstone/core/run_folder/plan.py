@@ -193,7 +193,8 @@ def _find_impossible(
         back, kept = blocks.back, blocks.kept
         whole = np.diff(blocks.offsets) + kept
         before = (np.arange(len(back)) - back).clip(0, max(0, len(back) - 1))
-        if ((back < 0) | (back > turn) | (kept < 0) | ((kept > 0) & ((back == 0) | (kept > whole[before])))).any():
+        wrong = (kept < 0) | ((kept > 0) & ((back == 0) | (kept > whole[before])))
+        if ((back < 0) | (back > turn.clip(0)) | wrong).any():
             impossible.append("kept")
     if blocks is not None and not blocks.tokens and not _check_within(blocks.ids, messages - 1, 0):
         impossible.append("blocks")
