@@ -181,7 +181,9 @@ def test_launches_run_at_the_same_time_and_one_that_fails_stops_no_other(path: P
     assert all(map(gone, engines(folder)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
+)
 def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: signal.Signals) -> None:
     path.write_text(PARALLEL.replace("requests: 4", "requests: 2000"))
     folder = out_folder(path)
