@@ -20,6 +20,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.core import run_folder
 from loadstone.predict.sizing.size import Row, size
 from loadstone.report.charts import bands, bars, inside, lines
+from loadstone.report.charts.plans import Finalist, cost_figure
 from loadstone.report.charts.select import Drawn, draw_pictures
 from loadstone.report.charts.sizing import contexts_picture
 from loadstone.report.charts.theme import PALETTE, Figure, to_png, to_svg
@@ -725,6 +726,12 @@ def test_what_alone_differs_has_the_colours(tmp_path: Path, engines: Sequence[st
     known = assign_hues(points(tmp_path))
     assert {point.hue for point in known} == {0, 1}
     assert {point.shape for point in known} == {None}
+
+
+def test_plans_of_one_gpu_and_engine_have_rows_of_their_own() -> None:
+    one = Finalist("a", "words", "H100", "SGLang", 1, 5840.0, 5840.0, 9000.0, 0.84, [1.0], [0.5], 1.0)
+    rows = next(iter(cost_figure([one, one._replace(name="b")], "$", [one]).spec["datasets"].values()))
+    assert len({row["row"] for row in rows}) == 2
 
 
 def test_a_known_engine_has_the_same_colour_on_all_pages() -> None:

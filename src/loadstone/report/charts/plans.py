@@ -39,7 +39,7 @@ def cost_figure(best: Sequence[Finalist], cost_unit: str, every: Sequence[Finali
     the other chart too, which share their colours."""
     ordered = sorted(best, key=lambda each: each.cost)
     kinds = [(each.gpu, each.engine) for each in ordered]
-    many = [f", {each.replicas} replicas" * (kinds.count((each.gpu, each.engine)) > 1) for each in ordered]
+    many = [f", plan {best.index(each) + 1}" * (kinds.count((each.gpu, each.engine)) > 1) for each in ordered]
     rows = [
         {
             "row": f"{each.gpu}\n{each.engine}{more}", "cost": each.cost, "low": each.low, "high": each.high,
