@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
-from loadstone.workload.agent_formats import GIVE, READERS, RawSession, documents, format_of
+from loadstone.workload.agent_formats import GIVE, READERS, documents, format_of
+from loadstone.workload.agent_formats.session import RawSession
 from loadstone.workload.block_tree import count_alike
 from loadstone.workload.files import open_bytes
 from loadstone.workload.lengths import Think

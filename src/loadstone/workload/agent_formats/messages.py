@@ -1,0 +1,96 @@
+"""Reads OpenAI's messages with tools."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from loadstone.core.plan import ASSISTANT
+from loadstone.workload.agent_formats.session import NO_BLOCKS, BadSession, RawCall, RawSession, read_as
+from loadstone.workload.prompts import text_tokens
+from loadstone.workload.trace import BadLine
+
+_SENT = ("content", "reasoning_content", "reasoning", "name", "tool_calls", "function_call", "tool_call_id")
+"""What a server takes of a message besides its role, which comes first."""
+
+
+class Message(Struct):
+    """A message of a conversation, as OpenAI has it."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    function_call: dict[str, Any] | None = None
+    tool_call_id: str | None = None
+
+
+def text_of(message: Message, dropped: Counter[str]) -> str:
+    """Write a message as it is sent, as JSON. Parts that are no text cannot be sent, and are counted."""
+    content = message.content
+    if isinstance(content, list):
+        kinds = [str(part.get("type")) for part in content]
+        dropped.update({kind for kind in kinds if kind != "text"})
+        content = [part for part, kind in zip(content, kinds, strict=True) if kind == "text"]
+    sent = {name: getattr(message, name) for name in _SENT if getattr(message, name) is not None}
+    if content is not None or not (message.tool_calls or message.function_call):
+        sent["content"] = content or ""
+    return msgspec.json.encode({"role": message.role, **sent}).decode()
+
+
+def answer_tokens(text: str) -> int:
+    """Estimate the tokens of an answer from its JSON, without the frame of a message."""
+    return text_tokens(text[len(ASSISTANT) + len(',"content":""}') :])
+
+
+def fields_of(item: Mapping[str, Any]) -> str | None:
+    """Write what a request says of its tools as JSON; None: nothing."""
+    fields = {name: item[name] for name in ("tools", "tool_choice", "parallel_tool_calls") if item.get(name)}
+    return msgspec.json.encode(fields).decode() if fields else None
+
+
+def call_of_messages(
+    messages: Sequence[str], place: int, output_tokens: int, fields: str | None, delay_s: float = 0.0
+) -> RawCall:
+    """Make the call at this place of a session in which each follows the one before."""
+    after = (place - 1,) if place else ()
+    return RawCall(after, False, delay_s if place else 0.0, 1, output_tokens, NO_BLOCKS, tuple(messages), fields)
+
+
+class _Conversation(Struct):
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+
+
+class MessagesReader:
+    """Reads OpenAI's messages: an assistant's message is the answer to a call, and what stands last asks for one."""
+
+    def __init__(self, dropped: Counter[str]) -> None:
+        self._dropped = dropped
+
+    def add(self, line: int, value: bytes) -> Iterator[RawSession]:
+        item = read_as(_Conversation, value)
+        fields = fields_of(msgspec.structs.asdict(item))
+        calls: list[RawCall] = []
+        messages: list[str] = []
+        for message in item.messages:
+            text = text_of(message, self._dropped)
+            if message.role == "assistant" and messages and not messages[-1].startswith(ASSISTANT):
+                calls.append(call_of_messages(messages, len(calls), answer_tokens(text), fields))
+            messages.append(text)
+        if messages and not messages[-1].startswith(ASSISTANT):
+            calls.append(call_of_messages(messages, len(calls), 0, fields))
+        if not calls:
+            raise BadLine("no calls", "no message that asks for an answer", "leave it out")
+        yield RawSession(calls, 0)
+
+    def finish(self) -> Iterator[RawSession | BadSession]:
+        yield from ()

@@ -1,0 +1,193 @@
+"""Reads OpenTelemetry's GenAI spans."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadstone.workload.agent_formats.messages import Message, fields_of, text_of
+from loadstone.workload.agent_formats.session import MOST_SECONDS, NO_BLOCKS, BadSession, RawCall, RawSession, read_as
+from loadstone.workload.prompts import text_tokens
+from loadstone.workload.trace import BadLine
+
+_UNKNOWN_OUTPUT = 1000
+"""Tokens of a span's answer of which neither the length nor the text is known, nor a limit."""
+
+
+class OtelReader:
+    """Reads GenAI spans: a document has all spans of a session, or of several, by trace_id."""
+
+    def __init__(self, dropped: Counter[str]) -> None:
+        self._dropped = dropped
+
+    def add(self, line: int, value: bytes) -> Iterator[RawSession]:
+        traces: dict[str, list[dict[str, Any]]] = {}
+        for span in _spans(read_as(dict[str, Any], value)):
+            if isinstance(span, dict) and isinstance(span.get("attributes"), dict):
+                traces.setdefault(str(span.get("trace_id") or span.get("traceId")), []).append(span)
+        found = False
+        for spans in traces.values():
+            timed = [call for call in map(self._call, spans) if call is not None]
+            if timed:
+                found = True
+                yield _session_of_spans(timed)
+        if not found:
+            raise BadLine("no calls", "no span with gen_ai.input.messages", "record what is asked, or leave it out")
+
+    def finish(self) -> Iterator[RawSession | BadSession]:
+        yield from ()
+
+    def _call(self, span: dict[str, Any]) -> tuple[float, float, RawCall] | None:
+        """Make a call of a span, with its times; None where it is none."""
+        facts = span["attributes"]
+        asked = facts.get("gen_ai.input.messages", facts.get("gen_ai.prompt"))
+        if asked is None or facts.get("gen_ai.operation.name") in ("execute_tool", "embeddings", "invoke_agent"):
+            return None
+        messages = [text_of(each, self._dropped) for each in _span_messages(asked, "user")]
+        if not messages:
+            return None
+        names = ("gen_ai.output.messages", "gen_ai.output.text", "gen_ai.output", "gen_ai.completion")
+        answer = next((facts[name] for name in names if facts.get(name)), None)
+        counted = facts.get("gen_ai.usage.output_tokens", facts.get("gen_ai.usage.completion_tokens"))
+        if counted is None and answer is not None:
+            counted = text_tokens("".join(text_of(each, Counter()) for each in _span_messages(answer, "assistant")))
+        if counted is None:
+            counted = facts.get("gen_ai.request.max_tokens") or _UNKNOWN_OUTPUT
+        tools = _decoded(facts.get("gen_ai.tool.definitions"))
+        fields = fields_of({"tools": tools if isinstance(tools, list) else None})
+        start, end = _seconds(span, "start"), _seconds(span, "end")
+        out = _whole(counted, "output tokens")
+        return start, max(start, end), RawCall((), False, 0.0, 1, max(1, out), NO_BLOCKS, messages, fields)
+
+
+def _session_of_spans(timed: list[tuple[float, float, RawCall]]) -> RawSession:
+    """Link calls by their times: each follows all that had ended by then, but those that these followed."""
+    timed.sort(key=lambda each: each[:2])
+    starts, ends = (np.array([each[at] for each in timed]) for at in (0, 1))
+    calls = []
+    for place, (start, _, call) in enumerate(timed):
+        over = np.flatnonzero(ends[:place] <= start)
+        sent = not len(over)
+        after = over[ends[over] > starts[over].max(initial=-math.inf)] if len(over) else np.array([place - 1])
+        if not len(after) and len(over):
+            after = over[-1:]  # calls that took no time
+        since = float((starts if sent else ends)[after].max()) if place else start
+        links = tuple(after.tolist()) if place else ()
+        calls.append(call._replace(after=links, sent=sent and place > 0, delay_s=max(0.0, start - since)))
+    return RawSession(calls, 0)
+
+
+def _spans(item: dict[str, Any]) -> Iterator[Any]:
+    """Yield the spans of a document, OTLP's with its attributes as plain values."""
+    if isinstance(item.get("spans"), list):
+        yield from item["spans"]
+    for resource in _objects(item, "resourceSpans"):
+        for scope in _objects(resource, "scopeSpans"):
+            for span in _objects(scope, "spans"):
+                named = _objects(span, "attributes")
+                yield {**span, "attributes": {str(each.get("key")): _plain(each.get("value")) for each in named}}
+
+
+def _objects(item: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a list; nothing where there is no list."""
+    value = item.get(name)
+    yield from (each for each in value if isinstance(each, dict)) if isinstance(value, list) else ()
+
+
+def _plain(value: Any) -> Any:
+    return next(iter(value.values()), None) if isinstance(value, dict) else value
+
+
+def _decoded(value: Any) -> Any:
+    """Decode what is JSON as text; text that is none stays as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            return msgspec.json.decode(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _span_messages(value: Any, role: str) -> list[Message]:
+    """Read messages of a span: OpenAI's, or with the semantic conventions' parts, or a text of this `role`."""
+    value = _decoded(value)
+    if isinstance(value, str):
+        return [Message(role, value)]
+    found: list[Message] = []
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, dict):
+            raise BadLine("not as the format has it", "a message that is no object")
+        parts = item.get("parts")
+        found += _of_parts(item, parts) if isinstance(parts, list) else [_convert({"role": role, **item})]
+    return found
+
+
+def _convert(item: dict[str, Any]) -> Message:
+    try:
+        return msgspec.convert(item, Message)
+    except msgspec.ValidationError as error:
+        raise BadLine("not as the format has it", str(error)) from None
+
+
+def _of_parts(item: dict[str, Any], parts: list[Any]) -> list[Message]:
+    """Make OpenAI's messages of one with parts: a tool's results are messages of their own."""
+    message = Message(str(item.get("role") or "user"))
+    results: list[Message] = []
+    texts: list[str] = []
+    others: list[dict[str, Any]] = []
+    for part in (each for each in parts if isinstance(each, dict)):
+        kind = part.get("type")
+        if kind == "text":
+            texts.append(str(part.get("content") or part.get("text") or ""))
+        elif kind in ("reasoning", "thinking"):
+            message.reasoning_content = (message.reasoning_content or "") + str(part.get("content") or "")
+        elif kind == "tool_call":
+            arguments = part.get("arguments")
+            text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+            function = {"name": part.get("name"), "arguments": text}
+            call = {"id": part.get("id"), "type": "function", "function": function}
+            message.tool_calls = [*(message.tool_calls or ()), call]
+        elif kind == "tool_call_response":
+            result = part.get("response", part.get("result"))
+            text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
+            results.append(Message("tool", text, tool_call_id=str(part.get("id"))))
+        else:
+            others.append({"type": str(kind)})
+    message.content = [*({"type": "text", "text": each} for each in texts), *others] if others else "\n".join(texts)
+    if not texts and message.tool_calls:
+        message.content = None
+    alone = results and not texts and not others and not message.tool_calls
+    return results if alone else [message, *results]
+
+
+def _seconds(span: dict[str, Any], which: str) -> float:
+    """Read a span's time. Raises BadLine."""
+    nanos = span.get(f"{which}TimeUnixNano")
+    try:
+        value = int(nanos) / 1e9 if nanos is not None else span.get(f"{which}_time")
+        if not isinstance(value, int | float):
+            time = datetime.fromisoformat(str(value))
+            value = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.inf
+    if abs(seconds) > MOST_SECONDS:
+        raise BadLine("not a number", f"no time in a span's {which}_time", "give it as ISO 8601")
+    return seconds
+
+
+def _whole(value: Any, what: str) -> int:
+    """Read a count that may be text, as OTLP's integers are. Raises BadLine."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if not 0 <= number < 2**31:
+        raise BadLine("not a number", f"{what} are {str(value)[:40]!r}", "give a whole number")
+    return number

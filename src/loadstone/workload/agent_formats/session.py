@@ -1,0 +1,88 @@
+"""Holds what the readers of agents' sessions make, and what they share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Annotated, NamedTuple, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+from numpy.typing import NDArray
+
+from loadstone.workload.trace import BadLine
+
+MOST_SECONDS = 1e12
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+Tokens = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Id = Annotated[int, Meta(ge=0)]
+_Kind = TypeVar("_Kind")
+NO_BLOCKS = np.empty(0, np.uint64)
+
+
+class RawCall(NamedTuple):
+    """A call as it was recorded; see agents.Call. `after` are places in its session."""
+
+    after: tuple[int, ...]
+    sent: bool
+    delay_s: float
+    input_tokens: int
+    output_tokens: int
+    blocks: NDArray[np.uint64]
+    messages: Sequence[str] = ()
+    fields: str | None = None
+
+
+class RawSession(NamedTuple):
+    """Calls, each behind those that it follows. `is_local`: its blocks' numbers mean nothing in other sessions."""
+
+    calls: list[RawCall]
+    block_tokens: int
+    is_local: bool = False
+
+
+class BadSession(NamedTuple):
+    """A session that turned out to be impossible once the file was read, by one of its lines."""
+
+    line: int
+    error: BadLine
+
+
+class Reader(Protocol):
+    """Reads a format. `dropped` counts what cannot be sent, by name."""
+
+    def __init__(self, dropped: Counter[str]) -> None: ...
+
+    def add(self, line: int, value: bytes) -> Iterator[RawSession]:
+        """Take a document; yield sessions that are whole. Raises BadLine."""
+
+    def finish(self) -> Iterator[RawSession | BadSession]:
+        """Yield what is whole at the file's end."""
+
+
+def describe_broken(error: Exception) -> str:
+    """Say what is wrong with JSON that cannot be read."""
+    return f"broken JSON: {str(error).removeprefix('JSON is malformed: ')}"
+
+
+def read_as(kind: type[_Kind], value: bytes) -> _Kind:
+    """Decode a document. Raises BadLine where it is not of this kind."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.ValidationError as error:
+        raise BadLine("not as the format has it", str(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise BadLine("broken line", describe_broken(error), "give one whole object on each line") from None
+
+
+def make_blocks(ids: Sequence[int], tokens: int, block_tokens: int) -> NDArray[np.uint64]:
+    """Make an array of a prompt's blocks. Raises BadLine where they are more than it has, but for one too many."""
+    blocks = -(-tokens // block_tokens) if block_tokens else 0
+    if block_tokens and len(ids) > blocks + 1:
+        what = f"{len(ids)} hash_ids, but {tokens} tokens are {blocks} blocks of {block_tokens}"
+        raise BadLine("hash_ids do not fit", what, "correct it (blocks of another size: state 'block_tokens')")
+    try:
+        return np.array(ids[:blocks], np.uint64)
+    except OverflowError:
+        raise BadLine("hash_ids do not fit", "a number of hash_ids is beyond 64 bits") from None
