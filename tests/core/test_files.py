@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import msgspec
 import pytest
 
-from loadstone.core import run_folder
+from loadstone.core import files, run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.files import check_regular, open_regular, read_bytes, read_json
+from loadstone.core.files import TemporaryFolder, check_regular, open_regular, read_bytes, read_json
 
 
 class Document(msgspec.Struct):
@@ -93,3 +97,53 @@ def test_no_pipe_in_a_run_folder_is_waited_for(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no records"):
         next(run_folder.read_records(tmp_path))
     assert run_folder.read_server(tmp_path) is None
+
+
+def _interrupted_after(steps: int, work: Callable[[], None]) -> bool:
+    """Whether work() takes more steps than these in our files and pathlib, and is then interrupted as by ctrl-c."""
+    left = steps
+    ours = {__file__, files.__file__, pathlib.__file__}
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in ours:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+def test_a_temporary_folder_goes_whenever_a_signal_comes(tmp_path: Path) -> None:
+    def work() -> None:
+        with TemporaryFolder(parent=tmp_path) as folder:
+            (folder / "folder").mkdir()
+
+    steps = 1
+    while _interrupted_after(steps, work):
+        assert list(tmp_path.iterdir()) == [], steps
+        steps += 1
+    assert list(tmp_path.iterdir()) == []
+    assert steps > 100
+
+
+def test_a_temporary_folder_that_is_kept_stays(tmp_path: Path) -> None:
+    folder = TemporaryFolder(parent=tmp_path)
+    with folder:
+        folder.keep()
+    assert list(tmp_path.iterdir()) == [folder.path]
+    with pytest.raises(NotADirectoryError):
+        TemporaryFolder(parent=Path(os.devnull))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -14,7 +13,7 @@ import msgspec
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.files import check_regular, read_json
+from loadstone.core.files import TemporaryFolder, check_regular, read_json
 
 if TYPE_CHECKING:
     import duckdb
@@ -129,8 +128,8 @@ def _run_query(sql: str, folders: Sequence[Path], connection: duckdb.DuckDBPyCon
     for name, (file, select) in _TABLES.items():
         files = [folder / file for folder in folders if (folder / file).exists()]
         if files:
-            with tempfile.TemporaryDirectory() as scratch:
-                joined = Path(scratch) / file
+            with TemporaryFolder() as scratch:
+                joined = scratch / file
                 _write_lines(joined, _runs(files) if name == "runs" else _cells(files))
                 connection.execute(f"create table {name} as {select} {_READ}", [str(joined), 2 * _MOST_BYTES])
     for name in _OF_PARQUET:

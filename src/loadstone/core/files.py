@@ -1,11 +1,16 @@
-"""Reads files that anybody may have written: only if they are files, with a bound, decoded strictly."""
+"""Reads files that anybody may have written: only if they are files, with a bound, decoded strictly. Makes folders
+for temporary files."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import secrets
+import shutil
 import stat
+import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -15,6 +20,40 @@ import msgspec
 from loadstone.core.errors import InputError
 
 _T = TypeVar("_T")
+
+
+class TemporaryFolder:
+    """Makes a folder that is removed at the end of a `with` block, or with the program.
+
+    tempfile.TemporaryDirectory leaves it behind where a signal comes between the making and the note that it is to be
+    removed.
+    """
+
+    def __init__(self, prefix: str = "loadstone-", parent: Path | None = None) -> None:
+        """Make it in `parent`; None: where TMPDIR says. Raises OSError."""
+        self.path = Path(parent or tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
+        self._at_exit = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        try:
+            self.path.mkdir(mode=0o700)
+        except OSError:
+            self.keep()  # it is not ours
+            raise
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        if self._at_exit.alive:
+            shutil.rmtree(self.path, ignore_errors=True)
+            self.keep()
+
+    def keep(self) -> None:
+        """Leave it and what is in it."""
+        self._at_exit.detach()
 
 
 @contextlib.contextmanager

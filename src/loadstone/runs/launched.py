@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.files import TemporaryFolder
 from loadstone.engines import launch_named
 from loadstone.engines.launch import Launch, read_site
 from loadstone.measure.engines.launch import READY_S, LaunchError, RunningEngine
@@ -53,10 +52,9 @@ def started(launch: Launch, tell: Callable[[str], None], timeout_s: float = READ
 
     Raises LaunchError where it does not start or has ended: its log then stays.
     """
-    folder = Path(tempfile.mkdtemp(prefix="loadstone-"))
-    kept = False
+    folder = TemporaryFolder()
     try:
-        with RunningEngine(launch, folder) as engine:
+        with RunningEngine(launch, folder.path) as engine:
             tell(f"starting {launch.engine}; log: {engine.ranks[0].log_path}")
             engine.wait_ready(timeout_s)
             try:
@@ -65,11 +63,11 @@ def started(launch: Launch, tell: Callable[[str], None], timeout_s: float = READ
                 engine.check()  # where it has ended, that is the reason
                 raise
     except LaunchError as error:
-        kept = error.log.is_file()
+        if error.log.is_file():
+            folder.keep()
         raise
     finally:
-        if not kept:
-            shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
 
 
 def why_ended(engine: RunningEngine | None, log: Path) -> str | None:

@@ -12,7 +12,6 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +25,7 @@ from loadstone.analyse.client_accuracy import ClientErrors, Selftest, SelftestRo
 from loadstone.analyse.metrics import measure_cell
 from loadstone.core import host, run_folder
 from loadstone.core.errors import LoadstoneError
+from loadstone.core.files import TemporaryFolder
 from loadstone.core.plan import Load
 from loadstone.core.statistics import Distribution, percentile
 from loadstone.core.summary import Summary
@@ -92,7 +92,7 @@ def _row(level: StreamLevel, contended: bool) -> SelftestRow:
     itl_s = 1 / level.tokens_per_s
     law = FixedLatency(ttft_s=itl_s, itl_s=itl_s)
     try:
-        with tempfile.TemporaryDirectory(prefix="loadstone-") as out, start(law, keep_truth=True) as server:
+        with TemporaryFolder() as out, start(law, keep_truth=True) as server:
             options = Options.read(
                 url=server.url,
                 concurrency=[level.streams],
@@ -100,7 +100,7 @@ def _row(level: StreamLevel, contended: bool) -> SelftestRow:
                 input=str(_INPUT_TOKENS),
                 output=str(_OUTPUT_TOKENS),
                 salt=_SALT,
-                out=Path(out),
+                out=out,
             )
             document = bench.bench(options)
             return _numbers(row, document, law, _ask_truth(server))

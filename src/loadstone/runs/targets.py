@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
+from loadstone.core.files import TemporaryFolder
 from loadstone.core.plan import Plan
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.server import shown
@@ -73,7 +73,7 @@ def _start_simulated(simulated: str, stack: contextlib.ExitStack) -> str:
 def _start_llama_cpp(plan: Plan, stack: contextlib.ExitStack) -> Servers:
     from loadstone.measure.engines import llama_cpp
 
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="loadstone-")))
+    folder = stack.enter_context(TemporaryFolder())
     most = max((int(load.value) for load in plan.cells if not load.is_open), default=8)
     process = stack.enter_context(
         llama_cpp.launch(

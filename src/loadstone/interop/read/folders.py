@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import TemporaryFolder
 
 
 class Folders(NamedTuple):
@@ -36,10 +36,10 @@ def run_folders(paths: Sequence[Path], given: Sequence[str] = ()) -> Iterator[Fo
         return
     from loadstone.interop.read import import_files
 
-    with TemporaryDirectory(prefix="loadstone-report-") as scratch:
+    with TemporaryFolder() as scratch:
         facts = [word for fact in given for word in ("--set", fact)]
         command = ["loadstone", "import", *map(str, files), *facts]
-        imported = import_files(files, Path(scratch), given=given, command=command)
+        imported = import_files(files, scratch, given=given, command=command)
         # The findings of a run stand in its verdict.
         passed_over = [finding["evidence"] for finding in imported.findings if finding["run"] is None]
         yield Folders([*runs, *imported.runs], passed_over)

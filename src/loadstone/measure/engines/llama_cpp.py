@@ -9,11 +9,11 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import TemporaryFolder
 from loadstone.core.host import cache_folder
 from loadstone.engines.llama_cpp import LlamaCpp
 from loadstone.measure.engines import tiny_gguf
@@ -60,9 +60,9 @@ def fetch() -> Path:
     folder = cache_folder() / LlamaCpp.name
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".llama.cpp-") as work:
-            unpacked = Path(work) / LlamaCpp.name
-            _unpack(Path(work) / "apt", unpacked)
+        with TemporaryFolder(".llama.cpp-", folder.parent) as work:
+            unpacked = work / LlamaCpp.name
+            _unpack(work / "apt", unpacked)
             try:
                 unpacked.rename(folder)
             except OSError:  # a folder is never renamed onto a full one: another process was first

@@ -11,13 +11,13 @@ Any other text is tokenized byte by byte. About 4 million parameters, 18 MB in f
 """
 
 import hashlib
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.core.files import TemporaryFolder
 from loadstone.workload import word_list
 from loadstone.workload.word_list import WORDS
 
@@ -85,8 +85,8 @@ def write(path: Path) -> None:
     Safe to run from several processes at once: each writes a file of its own and renames it. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".tiny-") as folder:
-        finished = Path(folder) / path.name
+    with TemporaryFolder(".tiny-", path.parent) as folder:
+        finished = folder / path.name
         _write(finished)
         finished.replace(path)
 

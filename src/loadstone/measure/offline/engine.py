@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Self, TypeVar
 import msgspec
 
 from loadstone.core.errors import InputError
+from loadstone.core.files import TemporaryFolder
 from loadstone.engines.offline import program
 from loadstone.engines.offline.keywords import Keywords
 from loadstone.measure.engines.launch import READY_S, LaunchError, cause_in
@@ -82,16 +82,15 @@ class OfflineEngine:
         Raises TargetError where the interpreter cannot be started.
         """
         self._name, self._look = keywords.engine, look
-        self._folder = Path(tempfile.mkdtemp(prefix="loadstone-"))
-        self.log = self._folder / "engine.log"
+        self._folder = TemporaryFolder()
+        self.log = self._folder.path / "engine.log"
         self._read = bytearray()
         self._channel: socket.socket | None = None
         self._marked = 0  # where in the log the work at hand begins
-        self._failed = False
-        path = str(self._folder / "socket")
+        path = str(self._folder.path / "socket")
         if len(os.fsencode(path)) > _MOST_PATH_BYTES:
-            self._folder.rmdir()
-            raise InputError(f"{self._folder.parent}: too long a path for a socket; set TMPDIR to a shorter one")
+            self._folder.remove()
+            raise InputError(f"{self._folder.path.parent}: too long a path for a socket; set TMPDIR to a shorter one")
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(path)
@@ -142,8 +141,7 @@ class OfflineEngine:
             self._channel.close()
         self._listener.close()
         self._process.stop()
-        if not self._failed:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     def _send(self, message: bytes) -> None:
         assert self._channel is not None  # noqa: S101
@@ -183,5 +181,5 @@ class OfflineEngine:
         self._look()
 
     def _error(self, problem: str, code: int | None = None) -> LaunchError:
-        self._failed = True
+        self._folder.keep()
         return LaunchError(problem, cause_in(self.log, self._name, code, self._marked), self.log)
