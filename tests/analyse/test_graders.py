@@ -70,7 +70,8 @@ def test_numbers_are_extracted_as_lm_evaluation_harness_does() -> None:
         ("Answer: **B**", True, True), ("A or C? It is B", True, False), ("A", False, False),
         ("a banana", False, False),
         ("The answer is (A). No: the answer is (B)", True, True),
-        ("The answer is b", False, False), ("", False, False), ("<think>B", False, False),
+        ("The answer is b", True, True), ("The answer is a b", False, False),
+        ("", False, False), ("<think>B", False, False),
         ("<think>A</think>B", True, True),
     ],
 )  # fmt: skip
@@ -145,12 +146,20 @@ def test_hostile_answers_are_graded_in_little_time() -> None:
         Question("1", kind, kind, "B" if kind == "letter" else "18") for kind in ("number", "letter", "text")
     ]
     questions += [Question("1", "needle", "n", ["18"]), Question("1", "schema", "s", None, schema)]
+    questions += [Question("1", "maths", "m", "18")]
     million = 1 << 20
     texts = (
         "1" * million,
         "#### " * (million // 5),
         "<think>" * (million // 7),
         "(" * million,
+        "[" * million,
+        "```" * (million // 3),
+        "\\text{" * (million // 6),
+        "\\boxed{" * (million // 7),
+        "$a" * (million // 2),
+        "answer: " * (million // 8),
+        "a" + "\u0301\u0323" * (million // 2),
         "\x1b[2J" * 9,
         "\ufffd" * million,
     )

@@ -4,6 +4,7 @@ A file is JSONL or a JSON array, gzip or not. The first fields that fit tell wha
 
 {"question", "answer": "… #### N"}                     GSM8K: a number
 {"question", "choices" | "options", "answer" | …}      multiple choice: MMLU, MMLU-Pro, ARC
+{"problem", "answer" | "solution"}                     MATH, AIME: what is to stand in \\boxed{}
 {"input", "outputs": [text, …]}                        RULER: needles that the answer has to name
 {"messages" | "prompt", "grade", "answer", …}          an item of one's own; see GRADES
 
@@ -33,7 +34,7 @@ from loadstone.workload.files import open_bytes
 
 GENERATED = "generated"
 """Names the built-in set in place of a file."""
-GRADES = ("number", "letter", "text", "exact", "json", "schema", "tool", "needle")
+GRADES = ("number", "letter", "text", "exact", "json", "schema", "tool", "needle", "maths")
 LETTERS = "ABCDEFGHIJ"
 _GIVE = "give JSONL, a question with its answer on each line"
 _MOST_QUESTIONS = 100_000
@@ -43,6 +44,9 @@ _SHORT, _LONG = 128, 1024
 """Tokens that an answer may have where its item does not say: of texts and needles, and of all that is reasoned."""
 _GSM8K_END = "End your response with the answer on the last line, formatted as: #### [number]"
 _LETTER_END = 'End your response with "The answer is (X)", where X is the letter of the right option.'
+_MATHS_END = "Put the final answer in \\boxed{}."
+_CONTEXTS = ("context", "passage", "article")
+"""Fields of what a question is about."""
 _BODY = ("tools", "tool_choice", "response_format", "stop")
 """Fields of an item that its request has too."""
 _PATTERN = re.compile(r'"pattern":("(?:[^"\\]|\\.)*")')
@@ -169,19 +173,26 @@ def _own_form(value: dict[str, Any]) -> dict[str, Any]:
     """Write an item of a known data set as one of one's own."""
     question, options = value.get("question", value.get("problem")), value.get("choices", value.get("options"))
     answer = value.get("answer", value.get("answerKey"))
+    if isinstance(answer, dict) and isinstance(answer.get("aliases"), list):  # TriviaQA
+        answer = [answer.get("value"), *answer["aliases"]]
     if isinstance(value.get("outputs"), list):
         return {**value, "grade": "needle", "prompt": value.get("input"), "answer": value["outputs"]}
     if isinstance(question, dict):  # ARC's own files
         options, question = question.get("choices"), question.get("stem")
     if not isinstance(question, str):
         return value
+    question = "\n\n".join([*(value[name] for name in _CONTEXTS if isinstance(value.get(name), str)), question])
     if options is not None:
         text, answer = _choice(question, options, value.get("answer_index", answer))
         return {"task": "choice", **value, "grade": "letter", "prompt": text, "answer": answer}
     if isinstance(answer, str) and "####" in answer:
         text = f"Question: {question}\n{_GSM8K_END}\nAnswer:"
         return {"task": "gsm8k", **value, "grade": "number", "prompt": text, "answer": answer.rpartition("####")[2]}
-    return {"prompt": question, **value}
+    if "problem" in value:
+        told = {"answer": find_boxed(str(value.get("solution"))), "task": "maths", "grade": "maths", **value}
+        return {"prompt": f"{question}\n{_MATHS_END}" if told["grade"] == "maths" else question, **told}
+    several = {"grade": "text"} if isinstance(answer, list) else {}
+    return {"prompt": question, **several, **value, "answer": answer}
 
 
 def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
@@ -196,9 +207,10 @@ def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
     for names in (labels, list(LETTERS[: len(texts)]), texts):
         if isinstance(names, list) and isinstance(answer, str) and answer in names:
             answer = names.index(answer)
-    letter = LETTERS[answer] if type(answer) is int and 0 <= answer < len(texts) else None
+    if type(answer) is not int or not 0 <= answer < len(texts):
+        raise ItemError(f"the answer {str(answer)[:40]!r} is none of its {len(texts)} options; name one of them")
     shown = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, texts, strict=False))
-    return f"{question}\n{shown}\n{_LETTER_END}", letter
+    return f"{question}\n{shown}\n{_LETTER_END}", LETTERS[answer]
 
 
 def _listed(value: Any) -> list[Any]:
@@ -218,20 +230,38 @@ def _check_answer(grade: str, answer: Any) -> Any:
         return None
     if answer is None or answer in ("", [], {}):
         raise ItemError("no answer to grade by: give it under 'answer'")
-    text = str(answer).strip()
+    if grade == "tool" and isinstance(answer, dict):
+        told = answer["function"] if isinstance(answer.get("function"), dict) else answer
+        given = told.get("arguments", {})
+        given = value_of(given.encode(), "lines") if isinstance(given, str) else given
+        answer = {"name": told.get("name"), "arguments": given}
+    text = str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer).strip()
     if grade == "needle":
         answer = answer if isinstance(answer, list) else [answer]
+    several = grade in ("needle", "text", "exact") and isinstance(answer, list)
     possible = {
         "number": not isinstance(answer, bool) and _NUMBER.fullmatch(text) is not None,
         "letter": len(text) == 1 and text in LETTERS,
-        "needle": isinstance(answer, list)
-        and all(isinstance(each, str | int) and str(each).strip() for each in answer),
-        "tool": isinstance(answer, dict) and isinstance(answer.get("name"), str),
+        "tool": isinstance(answer, dict)
+        and isinstance(answer.get("name"), str)
+        and isinstance(answer["arguments"], dict),
         "json": True,
     }
-    if not possible.get(grade, isinstance(answer, str | int | float) and bool(text)):
+    if several:
+        possible[grade] = all(isinstance(each, str | int) and str(each).strip() for each in answer)
+    if not possible.get(grade, isinstance(answer, str | int | float) and not isinstance(answer, bool) and bool(text)):
         raise ItemError(f"the answer {text[:40]!r} is none that grade {grade} can find; correct it")
-    return answer if grade in ("json", "tool") else list(map(str, answer)) if grade == "needle" else text
+    return answer if grade in ("json", "tool") else list(map(str, answer)) if several else text
+
+
+def find_boxed(text: str) -> str | None:
+    """Return what stands in the last \\boxed{} of a text."""
+    begin, open_braces = text.rfind("\\boxed{") + len("\\boxed{"), 1
+    for at in range(begin, len(text) if begin >= len("\\boxed{") else 0):
+        open_braces += {"{": 1, "}": -1}.get(text[at], 0)
+        if not open_braces:
+            return text[begin:at]
+    return None
 
 
 def find_pattern(pattern: str, text: str) -> bool:

@@ -1,31 +1,42 @@
-"""Grades one answer. An answer is hostile text: it is never executed, and every pattern takes linear time.
+r"""Grades one answer. An answer is hostile text: it is never executed, and every pattern takes linear time.
 
 `number` extracts and compares as lm-evaluation-harness's task gsm8k does (strict and flexible), text against text:
-18.00 is not 18. Of what is between marks of thinking nothing counts; without an end mark there is no answer.
+18.00 is not 18. `maths` takes what stands in \boxed{}, and compares values. Of what is between marks of thinking
+nothing counts; without an end mark there is no answer.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
 import msgspec
 
-from loadstone.workload.checks import LETTERS, Question, find_pattern
+from loadstone.core.text import THINKING_TAGS
+from loadstone.workload.checks import LETTERS, Question, find_boxed, find_pattern
 
 INVALID = "[invalid]"
+_THINKING_TAGS = {**THINKING_TAGS, "[THINK]": "[/THINK]"}
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
-_STATED = re.compile(rf"(?i:answer is:? ?|answer: ?)\(?\**([{LETTERS}])\b")
-_ALONE = re.compile(rf"(?<![A-Za-z0-9'])([{LETTERS}])(?![A-Za-z0-9'])")
-_FENCE = re.compile(r"\A\s*```[a-zA-Z]*[ \t]*\n")
+_STATED = re.compile(r"(?i:answer is:?|answer:)\s*(?i:option )?\(?([A-J](?![\w'])|[a-j](?![\w']| [a-z]))")
+_ALONE = re.compile(r"(?<![A-Za-z0-9'])(?:[AI](?! [a-z])|[B-HJ])(?![A-Za-z0-9'])")
+"""A letter, but of "A cat" and "I think" none."""
+_MARKED = re.compile(r"[(（]([A-J])[)）]")
+_MARKDOWN = re.compile(r"[*_`$\"{}]|\\(?:boxed|text|mathrm)")
+_OPENS = re.compile(r"[\[{]")
+_FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n")
 _OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
 """A letter or digit, but of scripts that set no space between words."""
 _PUNCTUATION = " \t.,:;()[]*\"'`"
 _MOST_CHARACTERS = 1 << 20
 """Of an answer that are looked at: no question needs more."""
+_MOST_FOLDED = 4096
+"""Characters of a text that are written in one form of Unicode, which takes more than linear time."""
 
 
 class Grade(msgspec.Struct, frozen=True):
@@ -44,10 +55,14 @@ class Grade(msgspec.Struct, frozen=True):
 
 def grade(question: Question, text: str, calls: list[Any], *, thought: bool) -> Grade:
     """Grade an answer's text, or the calls of tools that it made. `thought`: thinking came apart from it."""
-    _, thinks, answer = text[:_MOST_CHARACTERS].rpartition("</think>")
-    unended = not thinks and "<think>" in answer
+    answer, unended = text[:_MOST_CHARACTERS], False
+    for begin, end in _THINKING_TAGS.items():
+        before, closed, after = answer.rpartition(end)
+        if closed and (begin in before or "/" in end):  # a prompt may have begun the thinking
+            answer, thought = after, True
+        unended = unended or begin in answer
     if unended or (not answer.strip() and not calls):
-        return Grade(thinking=unended or thought or bool(thinks))
+        return Grade(thinking=unended or thought)
     if question.grade == "tool":
         right = _is_valid_call(question, calls)
         return Grade(right, right, bool(calls))
@@ -82,26 +97,74 @@ def _grade_number(question: Question, text: str) -> Grade:
     return Grade(same_number(strict, question.answer), same_number(flexible, question.answer), flexible != INVALID)
 
 
+_LATEX = (
+    (re.compile(r"(?<!\\)\\(?:left|right|displaystyle|[!;: ])|\^\{?\\circ\}?|°|\\?[$%]|\s"), ""),
+    (re.compile(r"(?<=.)\\(?:text|mathrm|mbox)\{[^{}]*\}(?:\^\{?\d\}?)?\.?\Z|\.\Z"), ""),
+    (re.compile(r"\\(?:text|mathrm|mbox|mathbf)\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"(?<=\d)(?:\{,\}|\\?,)(?=\d{3}(?!\d))"), ""),
+    (re.compile(r"\\[dtc]frac"), r"\\frac"),
+    (re.compile(r"\\(frac|sqrt)(\d)"), r"\\\1{\2}"),
+    (re.compile(r"(\\frac\{\d+\})(\d)"), r"\1{\2}"),
+    (re.compile(r"\A[A-Za-z]="), ""),
+    (re.compile(r"\A(-?)\\frac\{(-?\d+)\}\{(\d+)\}\Z"), r"\1\2/\3"),
+)
+"""What makes one value of two ways to write it: spaces, units, thousands, short fractions."""
+_VALUE = re.compile(r"-?(?:\d{1,100}(?:/\d{1,100})?|\d{0,100}\.\d{1,100})")
+
+
+def _value_of(text: str) -> Fraction | str:
+    for pattern, by in _LATEX:
+        text = pattern.sub(by, text)
+    try:
+        return Fraction(text) if _VALUE.fullmatch(text) else text
+    except ZeroDivisionError:
+        return text
+
+
+def _grade_maths(question: Question, text: str) -> Grade:
+    """Strict: the last box has the answer; flexible: without a box, what stands last between dollars, or the last
+    number.
+    """
+    boxed, right = find_boxed(text), _value_of(question.answer)
+    found = [boxed] if boxed else [*re.findall(r"\$([^$]+)\$", text)[-1:], extract_flexible(text).rstrip(".,")]
+    loose = any(_value_of(each) == right for each in found)
+    return Grade(bool(boxed) and loose, loose, bool(boxed) or found != [INVALID])
+
+
 # --- letters and texts --------------------------------------------------------------------------------------------
 
 
 def _grade_letter(question: Question, text: str) -> Grade:
-    """Strict: the first line is the letter, or it is stated as the answer; flexible: the last that stands alone."""
-    first = text.strip().split("\n", 1)[0].strip(_PUNCTUATION)
-    stated = first.upper() if len(first) == 1 and first.upper() in LETTERS else ""
-    for match in _STATED.finditer(text):
-        stated = match[1]
-    loose = stated or next(reversed(_ALONE.findall(text)), "")
+    """Strict: the first line is the letter, or it is stated; flexible: the last one in brackets, or alone."""
+    text = _MARKDOWN.sub("", _fold(text))
+    first = text.strip().split("\n", 1)[0].strip(_PUNCTUATION).upper()
+    stated = first if len(first) == 1 and first in LETTERS else ""
+    stated = next(reversed(_STATED.findall(text)), stated).upper()
+    loose = stated or next(reversed(_MARKED.findall(text) or _ALONE.findall(text)), "")
     return Grade(stated == question.answer, loose == question.answer, bool(loose))
 
 
+def _fold(text: str) -> str:
+    return unicodedata.normalize("NFKC", text) if len(text) <= _MOST_FOLDED else text
+
+
 def _grade_text(question: Question, text: str) -> Grade:
-    """Strict: the answer is all that is said; flexible: it stands in what is said, as words of their own."""
-    right = question.answer.strip()
-    strict = text.strip() == right
-    part = rf"(?<!{_OF_A_WORD}){re.escape(right.casefold())}(?!{_OF_A_WORD})"
-    loose = question.grade == "text" and re.search(part, text.casefold()) is not None
+    """Strict: one of the answers is all that is said; flexible: it stands in what is said, as words of their own."""
+    answers = question.answer if isinstance(question.answer, list) else [question.answer]
+    strict = text.strip() in map(str.strip, answers)
+    loose = question.grade == "text" and any(_stands_in(_fold(text).casefold(), each) for each in answers)
     return Grade(strict, strict or loose, True)
+
+
+def _stands_in(text: str, answer: str) -> bool:
+    """Tell whether a text has an answer that is no part of a longer word or number."""
+    wanted = _fold(answer).strip().casefold()
+    before, after = rf"(?<!{_OF_A_WORD})", rf"(?!{_OF_A_WORD})"
+    if wanted[:1].isdecimal():
+        before += r"(?<![.])(?<!\d,)(?<![\s(=]-)"
+    if wanted[-1:].isdecimal():
+        after += r"(?!\.\d|,\d{3})"
+    return re.search(before + re.escape(wanted) + after, f" {text}") is not None
 
 
 def _grade_needle(question: Question, text: str) -> Grade:
@@ -123,12 +186,15 @@ def _parse(text: str) -> tuple[bool, Any]:
 
 
 def _grade_json(question: Question, text: str) -> Grade:
-    """Strict: the JSON value is all that is said; flexible: it may stand in a code fence."""
-    fence = _FENCE.match(text)
-    parsed, value = _parse(text[fence.end() :].rpartition("```")[0] if fence else text)
+    """Strict: the JSON value is all that is said; flexible: it may stand in a code fence, or among words."""
+    parsed, value = strict, _ = _parse(text)
+    if not parsed and (fence := _FENCE.search(text)):
+        parsed, value = _parse(text[fence.end() :].partition("```")[0])
+    if not parsed and (found := _OPENS.search(text)):
+        parsed, value = _parse(text[found.start() : max(text.rfind("]"), text.rfind("}")) + 1])
     valid = _is_valid(question.schema, value) if question.grade == "schema" else _is_same(value, question.answer)
     right = parsed and valid
-    return Grade(right and not fence, right, parsed)
+    return Grade(right and strict, right, parsed)
 
 
 def _canonical(value: Any) -> bytes:
@@ -136,11 +202,12 @@ def _canonical(value: Any) -> bytes:
 
 
 def _is_same(value: Any, answer: Any) -> bool:
-    """Compare values of JSON; True is not 1."""
-    try:
-        return _canonical(value) == _canonical(answer)
-    except (ValueError, RecursionError):
-        return False
+    """Compare values of JSON: 1.0 is 1, True is not."""
+    if isinstance(value, dict) and isinstance(answer, dict):
+        return value.keys() == answer.keys() and all(_is_same(each, answer[name]) for name, each in value.items())
+    if isinstance(value, list) and isinstance(answer, list):
+        return len(value) == len(answer) and all(map(_is_same, value, answer))
+    return isinstance(value, bool) == isinstance(answer, bool) and bool(value == answer)
 
 
 @cache
@@ -186,10 +253,10 @@ def _is_valid_call(question: Question, calls: list[Any]) -> bool:
             return False
         made.append({"name": call["name"], "arguments": arguments})
     expected = question.answer
-    return bool(made) and (expected is None or any(_is_same(each, {"arguments": {}, **expected}) for each in made))
+    return bool(made) and (expected is None or any(_is_same(each, expected) for each in made))
 
 
 _GRADERS: dict[str, Callable[[Question, str], Grade]] = {
-    "number": _grade_number, "letter": _grade_letter, "text": _grade_text, "exact": _grade_text,
-    "needle": _grade_needle, "json": _grade_json, "schema": _grade_json,
+    "number": _grade_number, "maths": _grade_maths, "letter": _grade_letter, "needle": _grade_needle,
+    "text": _grade_text, "exact": _grade_text, "json": _grade_json, "schema": _grade_json,
 }  # fmt: skip

@@ -291,7 +291,7 @@ class Sender:
         """Keep an answer for whoever grades it."""
         answer = stream.answer
         text = blank(_whole(answer.text[:_GRADED_CHARACTERS]), self._keys)
-        calls = [{name: _whole(said) for name, said in call.items()} for call in answer.calls]
+        calls = [{name: blank(_whole(said), self._keys) for name, said in call.items()} for call in answer.calls]
         self.answers.append(GradedText(
             request_id=stream.request.request_id, ended=stream.status == "ok", cut=answer.finish_reason == "length",
             tokens=stream.output_tokens(), text=text, thought=answer.thought, calls=calls,
