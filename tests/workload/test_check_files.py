@@ -51,7 +51,7 @@ def read(tmp_path: Path, *items: Any, count: str = "") -> CheckSet:
         {"name": "f", "arguments": {}}, "Call"),
         ({"input": "The number is 7.", "outputs": ["7"]}, "needle", ["7"], "number is 7"),
         ({"prompt": "Say it", "answer": "it"}, "text", "it", "Say it"),
-        ({"messages": [{"role": "user", "content": "JSON"}], "answer": {"a": 1}}, "json", {"a": 1}, "JSON"),
+        ({"messages": [{"role": "user", "content": "JSON"}], "answer": {"name": "f"}}, "json", {"name": "f"}, "JSON"),
         ({"prompt": "Shape", "schema": '{"type": "object"}'}, "schema", None, "Shape"),
         ({"prompt": "Call", "tools": [TOOL]}, "tool", None, '"tools"'),
         ({"kind": "exact", "task": "add", "prompt": "1+1", "answer": "2", "max_tokens": 9}, "exact", "2", "1+1"),

@@ -244,7 +244,7 @@ def _check_answer(grade: str, answer: Any) -> Any:
         "letter": len(text) == 1 and text in LETTERS,
         "tool": isinstance(answer, dict)
         and isinstance(answer.get("name"), str)
-        and isinstance(answer["arguments"], dict),
+        and isinstance(answer.get("arguments"), dict),
         "json": True,
     }
     if several:
