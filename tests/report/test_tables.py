@@ -45,6 +45,14 @@ def shown(doc: dict[str, Any], width: int = 120) -> str:
     return to_text(render(Summary.of(doc)), width)
 
 
+def test_rows_with_nothing_in_a_part_of_a_wide_table_are_left_out_there() -> None:
+    rows = [["all", *"12345678"], ["kind", *"123", *[""] * 5]]
+    wide = Table(heads=["of", *(f"number {at}" for at in range(8))], align="l" + "r" * 8, rows=rows)
+    first, second = split(wide, 50)
+    assert [row[0] for row in first.rows] == ["all", "kind"]
+    assert [row[0] for row in second.rows] == ["all"]
+
+
 def test_every_column_fits_into_120() -> None:
     lines = [line.rstrip() for line in shown(document()).splitlines()]
     assert lines[0] == "vLLM 0.32.0 · m · completions · plan 012345 seed 0"

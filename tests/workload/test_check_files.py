@@ -103,6 +103,11 @@ def test_what_cannot_be_graded_is_refused_in_one_line(tmp_path: Path, items: lis
     assert "\n" not in str(caught.value)
 
 
+def test_what_is_said_of_answers_without_questions_is_refused() -> None:
+    with pytest.raises(InputError, match="nothing is graded"):
+        plan_of(Options.read(concurrency="1", check_min="90%"))
+
+
 def test_an_id_of_zero_is_one(tmp_path: Path) -> None:
     items = [{"prompt": "x", "answer": "1", "id": number} for number in (0, 1)]
     assert {question_of(text).id for text in read(tmp_path, *items).texts} == {"0", "1"}

@@ -129,7 +129,8 @@ def print_parts(console: Console, parts: Iterable[Shown], *, wrap: bool = True) 
 def split(table: Table, width: int) -> list[Table]:
     """Cut a table into several that are `width` characters wide at most.
 
-    Each begins with the columns that name a row: those before the first number where they leave room, else the first.
+    Each begins with the columns that name a row: those before the first number where they leave room, else the first;
+    rows that have nothing but their name there are left out.
     """
     widths = _widths(table)
 
@@ -150,7 +151,10 @@ def split(table: Table, width: int) -> list[Table]:
             pieces[-1] = [*pieces[-1], *columns]
         if max(map(room, pieces)) <= width:
             break
-    return [select(table, piece) for piece in pieces]
+    cut = [select(table, piece) for piece in pieces]
+    for each in cut:
+        each.rows = [row for row in each.rows if any(row[len(names) :])]
+    return cut
 
 
 def _widths(table: Table) -> list[int]:

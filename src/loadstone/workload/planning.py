@@ -159,6 +159,8 @@ class Planner:
 def _read_checks(grading: CheckOptions, seed: int, workload: Workload) -> CheckSet | None:
     """Return the questions to mix in. Raises InputError."""
     if grading.check is None:
+        if grading.check_min is not None or grading.keep_answers:
+            raise InputError("--check-min, --keep-answers: nothing is graded; give --check too")
         return None
     tokens = int(workload.input.mean) if isinstance(workload, Synthetic) else 1024
     return read_checks(grading.check, seed=seed, prompt_tokens=tokens, most_tokens=grading.check_tokens)
