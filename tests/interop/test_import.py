@@ -550,6 +550,43 @@ LM_EVAL = {
 }  # fmt: skip
 
 
+AIPERF_REQUEST = {
+    "metadata": {"request_start_ns": 10**18, "request_end_ns": 10**18 + 20_000_000, "benchmark_phase": "profiling"},
+    "metrics": {
+        "time_to_first_token": {"value": 10.0, "unit": "ms"}, "request_latency": {"value": 20.0, "unit": "ms"},
+        "output_sequence_length": {"value": 3, "unit": "tokens"},
+    },
+}  # fmt: skip
+AIPERF_RESULT = {
+    "aiperf_version": "0.13.0",
+    "request_latency": {"unit": "ms", "avg": 20.0},
+    "request_count": {"avg": 60},
+    "input_config": {"phases": [{"name": "profiling", "concurrency": 4}], "models": {"items": [{"name": "gold"}]}},
+}
+
+
+def test_accuracy_that_aiperf_writes_beside_a_result_is_read_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "aiperf"
+    folder.mkdir()
+    (folder / "profile_export_aiperf.json").write_text(json.dumps(AIPERF_RESULT))
+    table = folder / "accuracy_results.csv"
+    table.write_text("task,correct,total,unparsed,accuracy\r\nOVERALL,43,60,17,0.7167\r\ngsm8k,43,60,17,0.7167\r\n")
+    [run] = import_files([folder], tmp_path / "out").runs
+    [cell] = summary_of(run).cells
+    assert cell.graded is not None
+    assert (cell.graded.name, cell.graded.accuracy, cell.graded.questions) == ("gsm8k", 0.7167, 60)
+    assert (cell.graded.unparsed, cell.graded.tasks) == (17, [])
+    assert cell.graded.low < 0.7167 < cell.graded.high
+
+    (folder / "profile_export.jsonl").write_text(json.dumps(AIPERF_REQUEST))
+    [run] = import_files([folder], tmp_path / "of requests").runs
+    assert summary_of(run).cells[0].graded == cell.graded
+
+    table.write_text("task,right\r\nOVERALL,43\r\n")
+    [run] = import_files([folder], tmp_path / "of another kind").runs
+    assert summary_of(run).cells[0].graded is None
+
+
 def test_accuracy_is_taken_as_it_is_stated(tmp_path: Path) -> None:
     stated = {}
     for name, document in (("ix", [EVALUATION]), ("lm", LM_EVAL)):

@@ -23,7 +23,7 @@ REQUEST = ("metadata.request_start_ns", "metrics")
 PROFILE = ("experiments.0.requests", "experiments.0.experiment")
 
 TOOLS = ("AIPerf", "genai-perf")
-REQUESTS = "profile_export.jsonl"
+REQUESTS, ACCURACY = "profile_export.jsonl", "accuracy_results.csv"
 _MOST_REQUESTS = 2_000_000
 _LATENCIES = {
     "ttft_s": "time_to_first_token", "tpot_s": "inter_token_latency", "itl_s": "inter_chunk_latency",

@@ -76,7 +76,14 @@ def read(path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]:
     elif cell.tool == inference_perf.TOOL and cell.records:
         stages = inference_perf.list_stages(path.parent)
         beside = stages[0] if len(stages) == 1 else None
-    return [cell if beside in (None, path) or not beside.is_file() else _join(cell, beside)]
+    joined = cell if beside in (None, path) or not beside.is_file() else _join(cell, beside)
+    accuracy = path.with_name(aiperf.ACCURACY)
+    if cell.tool.startswith(aiperf.TOOLS) and accuracy.is_file():
+        try:
+            joined.graded = evaluations.aiperf(accuracy)
+        except InputError as error:
+            joined.findings.append(finding("broken", f"{error}; the files beside it were read"))
+    return [joined]
 
 
 def _join(cell: ResultCell, beside: Path) -> ResultCell:

@@ -1,4 +1,5 @@
-"""Reads accuracy as it is stated: rows of InferenceX's evaluations, and result files of lm-evaluation-harness.
+"""Reads accuracy as it is stated: rows of InferenceX's evaluations, result files of lm-evaluation-harness, and what
+AIPerf writes beside a result.
 
 They state a share of right answers and no latency; without the answers nothing can be paired.
 """
@@ -7,17 +8,24 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
+
+import msgspec
 
 from loadstone.analyse.grading.pairs import wilson
 from loadstone.core.plan import Load
-from loadstone.core.summary import Accuracy
-from loadstone.interop.read import inferencex
+from loadstone.core.errors import InputError
+from loadstone.core.summary import Accuracy, TaskAccuracy
+from loadstone.interop.read import files, inferencex
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.values import Value
 
 # What a document has that is one of these.
 INFERENCEX = ("task", "conc", "metrics.em_strict|metrics.em_flexible|metrics.score")
 LM_EVAL = ("results", "n-samples|n-shot")
+
+AIPERF = ("task", "correct", "total", "unparsed", "accuracy")
+"""Heads of AIPerf's table: a row for each task, and one for all."""
 
 _RIGHT = "exact_match,flexible-extract|exact_match,custom-extract|exact_match,none|acc,none|exact_match,strict-match"
 _STRICT = "exact_match,strict-match"
@@ -48,6 +56,23 @@ def lm_eval(document: Value, where: str) -> list[ResultCell]:
         )
         for each in stated if each.accuracy is not None
     ]  # fmt: skip
+
+
+def aiperf(path: Path) -> Accuracy | None:
+    """Read AIPerf's table of right answers; None where it is none. Raises InputError where it cannot be read."""
+    header, lines = files.parse_csv(files.read_text(path), files.printable(path))
+    rows = [Value(dict(zip(header, row, strict=False))) for _, row in lines[:_MOST_TASKS]]
+    told = [_state(row.text("task", 60) or "", row.whole("total"), row, "accuracy", _STRICT) for row in rows]
+    whole = next((at for at, each in enumerate(told) if each.name == "OVERALL"), None)
+    if tuple(header) != AIPERF or whole is None:
+        return None
+    tasks = [
+        TaskAccuracy(task=each.name, questions=each.questions, accuracy=each.accuracy, low=each.low, high=each.high)
+        for each in told if each is not told[whole]
+    ]  # fmt: skip
+    name = tasks[0].task if len(tasks) == 1 else ""
+    kept = tasks if len(tasks) > 1 else []
+    return msgspec.structs.replace(told[whole], name=name, tasks=kept, unparsed=rows[whole].whole("unparsed"))
 
 
 def _state(task: str, count: int | None, scores: Value, *paths: str) -> Accuracy:

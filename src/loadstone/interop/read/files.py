@@ -55,8 +55,11 @@ def _follow_links(path: Path) -> Path:
 
 
 def _repeats_others(path: Path) -> bool:
-    """Return True for files that repeat what others in the folder say: AIPerf's phases, inference-perf's summary and
-    report."""
+    """Return True for files that repeat what others in the folder say, or are read with them: AIPerf's phases and
+    accuracy, inference-perf's summary and report.
+    """
+    if path.name == aiperf.ACCURACY:
+        return aiperf.summary_path(path).exists() or path.with_name(aiperf.REQUESTS).exists()
     if "phases" in path.parts and path.name.startswith("profile_export"):
         return True
     stages = inference_perf.list_stages(path.parent)

@@ -28,7 +28,7 @@ from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import printable
 from loadstone.interop.read.findings import finding
 
-_STATED = ("requests", "duration_s", "latencies", "totals", "under_way")
+_STATED = ("requests", "duration_s", "latencies", "totals", "under_way", "graded")
 _MOST_RUNS = 10_000
 SITTING = timedelta(hours=12)
 """The longest pause between cells of one sweep: another time is another state of the machine, or another release."""
@@ -202,7 +202,7 @@ def _describe_cell(cell: ResultCell) -> dict[str, Any]:
         "definitions": cell.definitions,
         "relative_times": cell.relative,
         "unknown": list(cell.unknown),
-        "stated": {name: getattr(cell, name) for name in _STATED},
+        "stated": {name: msgspec.to_builtins(getattr(cell, name)) for name in _STATED},
         "findings": msgspec.to_builtins(cell.findings),
     }
 
