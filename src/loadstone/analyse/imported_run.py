@@ -16,7 +16,16 @@ from loadstone.core import run_folder
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import LATENCIES, Accuracy, CellSummary, Finding, Latency, Metrics, StatedNumber, Summary, finite
+from loadstone.core.summary import (
+    LATENCIES,
+    CellSummary,
+    Finding,
+    Latency,
+    Metrics,
+    StatedNumber,
+    Summary,
+    finite,
+)
 from loadstone.core.units import show_seconds
 
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
@@ -40,7 +49,7 @@ class Stated(msgspec.Struct, kw_only=True, frozen=True):
     latencies: dict[str, dict[str, float | None]] = {}
     totals: dict[str, int | float | None] = {}
     under_way: float | None = None
-    graded: Accuracy | None = None
+    graded: summaries.Accuracy | None = None
 
 
 class ImportedCell(msgspec.Struct, kw_only=True, frozen=True):

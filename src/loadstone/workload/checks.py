@@ -19,7 +19,7 @@ import math
 import random
 import re
 from dataclasses import replace
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -242,9 +242,7 @@ def _check_answer(grade: str, answer: Any) -> Any:
     possible = {
         "number": not isinstance(answer, bool) and _NUMBER.fullmatch(text) is not None,
         "letter": len(text) == 1 and text in LETTERS,
-        "tool": isinstance(answer, dict)
-        and isinstance(answer.get("name"), str)
-        and isinstance(answer.get("arguments"), dict),
+        "tool": isinstance(answer, dict) and [*map(type, answer.values())] == [str, dict],
         "json": True,
     }
     if several:
@@ -256,12 +254,10 @@ def _check_answer(grade: str, answer: Any) -> Any:
 
 def find_boxed(text: str) -> str | None:
     """Return what stands in the last \\boxed{} of a text."""
-    begin, open_braces = text.rfind("\\boxed{") + len("\\boxed{"), 1
-    for at in range(begin, len(text) if begin >= len("\\boxed{") else 0):
-        open_braces += {"{": 1, "}": -1}.get(text[at], 0)
-        if not open_braces:
-            return text[begin:at]
-    return None
+    _, boxed, inside = text.rpartition("\\boxed{")
+    braces = accumulate(({"{": 1, "}": -1}.get(each, 0) for each in inside), initial=1)
+    end = next((at for at, still_open in enumerate(braces) if boxed and not still_open), 0)
+    return inside[: end - 1] if end else None
 
 
 def find_pattern(pattern: str, text: str) -> bool:

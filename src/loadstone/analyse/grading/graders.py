@@ -99,36 +99,29 @@ def _grade_number(question: Question, text: str) -> Grade:
 
 _LATEX = (
     (re.compile(r"(?<!\\)\\(?:left|right|displaystyle|[!;: ])|\^\{?\\circ\}?|°|\\?[$%]|\s"), ""),
-    (re.compile(r"(?<=.)\\(?:text|mathrm|mbox)\{[^{}]*\}(?:\^\{?\d\}?)?\.?\Z|\.\Z"), ""),
-    (re.compile(r"\\(?:text|mathrm|mbox|mathbf)\{([^{}]*)\}"), r"\1"),
-    (re.compile(r"(?<=\d)(?:\{,\}|\\?,)(?=\d{3}(?!\d))"), ""),
-    (re.compile(r"\\[dtc]frac"), r"\\frac"),
-    (re.compile(r"\\(frac|sqrt)(\d)"), r"\\\1{\2}"),
-    (re.compile(r"(\\frac\{\d+\})(\d)"), r"\1{\2}"),
-    (re.compile(r"\A[A-Za-z]="), ""),
-    (re.compile(r"\A(-?)\\frac\{(-?\d+)\}\{(\d+)\}\Z"), r"\1\2/\3"),
+    (re.compile(r"(?<=.)\\(?:text|mathrm|mbox)\{[^{}]*\}(?:\^\{?\d\}?)?\.?\Z|\.\Z|\A[A-Za-z]="), ""),
+    (re.compile(r"(?<=\d)(?:\{,\}|\\?,)(?=\d{3}(?!\d))|\\(?:text|mathrm|mbox|mathbf)(?=\{)"), ""),
+    (re.compile(r"\\[dtc]?frac(?:\{([^{}]*)\}|(\d))(?:\{([^{}]*)\}|(\d))"), r"{\1\2}/{\3\4}"),
+    (re.compile(r"\{(-?\w+)\}"), r"\1"),
 )
-"""What makes one value of two ways to write it: spaces, units, thousands, short fractions."""
-_VALUE = re.compile(r"-?(?:\d{1,100}(?:/\d{1,100})?|\d{0,100}\.\d{1,100})")
+"""What makes one value of several ways to write it: no spaces, marks, units, name, and no commas of thousands."""
+_VALUE = re.compile(r"-?(?:\d{1,100}(?:/0{0,99}[1-9]\d{0,99})?|\d{0,100}\.\d{1,100})")
 
 
 def _value_of(text: str) -> Fraction | str:
     for pattern, by in _LATEX:
         text = pattern.sub(by, text)
-    try:
-        return Fraction(text) if _VALUE.fullmatch(text) else text
-    except ZeroDivisionError:
-        return text
+    return Fraction(text) if _VALUE.fullmatch(text) else text
 
 
 def _grade_maths(question: Question, text: str) -> Grade:
-    """Strict: the last box has the answer; flexible: without a box, what stands last between dollars, or the last
+    """Strict: the last box has the answer; flexible: without a box, the last that stands between dollars, or the last
     number.
     """
     boxed, right = find_boxed(text), _value_of(question.answer)
     found = [boxed] if boxed else [*re.findall(r"\$([^$]+)\$", text)[-1:], extract_flexible(text).rstrip(".,")]
-    loose = any(_value_of(each) == right for each in found)
-    return Grade(bool(boxed) and loose, loose, bool(boxed) or found != [INVALID])
+    loose = right in map(_value_of, found)
+    return Grade(bool(boxed) and loose, loose, found != [INVALID])
 
 
 # --- letters and texts --------------------------------------------------------------------------------------------
@@ -159,11 +152,8 @@ def _grade_text(question: Question, text: str) -> Grade:
 def _stands_in(text: str, answer: str) -> bool:
     """Tell whether a text has an answer that is no part of a longer word or number."""
     wanted = _fold(answer).strip().casefold()
-    before, after = rf"(?<!{_OF_A_WORD})", rf"(?!{_OF_A_WORD})"
-    if wanted[:1].isdecimal():
-        before += r"(?<![.])(?<!\d,)(?<![\s(=]-)"
-    if wanted[-1:].isdecimal():
-        after += r"(?!\.\d|,\d{3})"
+    before = rf"(?<!{_OF_A_WORD})" + r"(?<!\.)(?<!\d,)(?<![\s(=]-)" * wanted[:1].isdecimal()
+    after = rf"(?!{_OF_A_WORD})" + r"(?!\.\d|,\d{3})" * wanted[-1:].isdecimal()
     return re.search(before + re.escape(wanted) + after, f" {text}") is not None
 
 

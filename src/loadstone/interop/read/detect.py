@@ -79,10 +79,7 @@ def read(path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]:
     joined = cell if beside in (None, path) or not beside.is_file() else _join(cell, beside)
     accuracy = path.with_name(aiperf.ACCURACY)
     if cell.tool.startswith(aiperf.TOOLS) and accuracy.is_file():
-        try:
-            joined.graded = evaluations.aiperf(accuracy)
-        except InputError as error:
-            joined.findings.append(finding("broken", f"{error}; the files beside it were read"))
+        joined.graded = evaluations.aiperf(accuracy)
     return [joined]
 
 

@@ -14,7 +14,6 @@ import msgspec
 
 from loadstone.analyse.grading.pairs import wilson
 from loadstone.core.plan import Load
-from loadstone.core.errors import InputError
 from loadstone.core.summary import Accuracy, TaskAccuracy
 from loadstone.interop.read import files, inferencex
 from loadstone.interop.read.cell import ResultCell
@@ -63,16 +62,16 @@ def aiperf(path: Path) -> Accuracy | None:
     header, lines = files.parse_csv(files.read_text(path), files.printable(path))
     rows = [Value(dict(zip(header, row, strict=False))) for _, row in lines[:_MOST_TASKS]]
     told = [_state(row.text("task", 60) or "", row.whole("total"), row, "accuracy", _STRICT) for row in rows]
-    whole = next((at for at, each in enumerate(told) if each.name == "OVERALL"), None)
-    if tuple(header) != AIPERF or whole is None:
-        return None
     tasks = [
         TaskAccuracy(task=each.name, questions=each.questions, accuracy=each.accuracy, low=each.low, high=each.high)
-        for each in told if each is not told[whole]
+        for each in told if each.name != "OVERALL"
     ]  # fmt: skip
-    name = tasks[0].task if len(tasks) == 1 else ""
-    kept = tasks if len(tasks) > 1 else []
-    return msgspec.structs.replace(told[whole], name=name, tasks=kept, unparsed=rows[whole].whole("unparsed"))
+    for each, row in zip(told, rows, strict=True):
+        if each.name == "OVERALL" and tuple(header) == AIPERF:
+            alone = tasks[0].task if len(tasks) == 1 else ""
+            kept = [] if alone else tasks
+            return msgspec.structs.replace(each, name=alone, tasks=kept, unparsed=row.whole("unparsed"))
+    return None
 
 
 def _state(task: str, count: int | None, scores: Value, *paths: str) -> Accuracy:
