@@ -1,7 +1,9 @@
 """Other tools' results as run folders."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,8 @@ from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import summary_of
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.interop.read import Imported, import_files
+from loadstone.interop import read
+from loadstone.interop.read import Imported, import_files, run_folders
 from summary_documents import summarise, trusted
 
 SGLANG = {
@@ -548,6 +551,18 @@ LM_EVAL = {
     "n-samples": {"gsm8k": {"original": 1319, "effective": 1319}}, "model_name": "m/x",
     "config": {"model": "local-completions", "model_args": "model=m/x,num_concurrent=64,max_retries=3"},
 }  # fmt: skip
+
+
+def test_all_runs_of_an_import_have_one_time_however_long_it_takes(tmp_path: Path) -> None:
+    for n in range(3):
+        (tmp_path / f"{n}.json").write_text(json.dumps({**AIPERF_RESULT, "request_count": {"avg": 60 + n}}))
+    ticks = (datetime(2026, 1, 2, 3, 4, second, tzinfo=UTC) for second in range(60))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (read, run_folders):
+            patch.setattr(module, "datetime", SimpleNamespace(now=lambda _: next(ticks)), raising=False)
+        runs = import_files([tmp_path], tmp_path / "out").runs
+    assert len(runs) == 3
+    assert len({run.name[:15] for run in runs}) == 1
 
 
 AIPERF_REQUEST = {

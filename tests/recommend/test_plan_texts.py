@@ -144,7 +144,7 @@ def test_a_plan_that_follows_the_hours_is_remarked_on(hours: ByHour, words: str)
     ("document", "words"),
     [
         (DOCUMENT, "No single measurement is expected to change the choice"),
-        (changed(measure_next=MeasureNext("c", 10, 1234.0, 5.6789, "d")), "falls from 1,234 to 5.68 dollars a month"),
+        (changed(measure_next=MeasureNext("c", 10, 1234.0, 5.6789, "d")), "falls from $1,234 to $5.68 a month"),
         (
             changed(with_plan(usd_per_month=None), measure_next=MeasureNext("c", 10, 2.0, 1.0, "d")),
             "The 10 minutes that are worth most: expected regret falls from 2 to 1 GPUs.",

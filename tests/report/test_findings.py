@@ -160,8 +160,8 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
             ["output throughput stops growing at concurrency 16 (1,500 tok/s; 1,520 at 64)", f"limited by {word}"],
         ) for server, word in (
             (LEVEL | WAITING | {"kv_usage": {"mean": 0.9, "max": 0.99}}, "KV room: the cache is 99% full"),
-            (LEVEL | {"preemptions": 12.0}, "KV room: 12.0 requests were preempted"),
-            (LEVEL | WAITING | RUNNING | {"kv_usage": {"mean": 0.2, "max": 0.3}}, "slots: 30.0 requests wait"),
+            (LEVEL | {"preemptions": 12.0}, "KV room: 12 requests were preempted"),
+            (LEVEL | WAITING | RUNNING | {"kv_usage": {"mean": 0.2, "max": 0.3}}, "slots: 30 requests wait"),
         )
     },
     **{

@@ -34,7 +34,8 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         raise InputError(f"-o {path}: a recommendation is an HTML page; name it e.g. plans.html")
     best = document.plans[0]
     finalists = {(each.deployment, each.replicas): _finalist(each, document) for each in document.finalists}
-    several = len(document.by_gpu) > 1
+    several, numbered = len(document.by_gpu) > 1, list(enumerate(document.plans, 1))
+    names = [f"{number}. {_words(plan)}" for number, plan in numbered]
     planned = _known(document.plans, finalists)
     of_gpus = _known(document.by_gpu, finalists) if several else planned
     curves = {each.name: each for each in [*planned, *of_gpus]}
@@ -47,10 +48,8 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         answer=spell(f"{claim(document)}.", long=True),
         binds=spell(f"{best.binds}; {best.helps}."),
         by_gpu=_table_gpus(document) if several else None,
-        plans=msgspec.structs.replace(plan_table(document, list(map(_words, document.plans))), words=True),
-        shorthands=[
-            f"Plan {number}: {plan.replicas} × {plan.deployment}" for number, plan in enumerate(document.plans, 1)
-        ],
+        plans=msgspec.structs.replace(plan_table(document, names), words=True),
+        shorthands=[f"Plan {number}: {plan.replicas} × {plan.deployment}" for number, plan in numbered],
         remarks=[spell(each) for each in (*remarks(document, gpus=False)[1:], *document.notes)],  # the first is said
         figures=[
             *([cost_figure(of_gpus, cost_unit, list(curves.values()))] if of_gpus else []),
@@ -117,20 +116,15 @@ def _table_gpus(document: Recommendation) -> Table:
     for each in sorted(document.by_gpu, key=lambda it: (it.deployment is None, it.usd_per_month or it.gpus or 0)):
         if each.deployment is None:
             why = each.why or "no plan holds the bounds within what is given"
-            rows.append([gpu_title(each.gpu), f"none: {why}", *[""] * (4 if priced else 2)])
+            rows.append([gpu_title(each.gpu), f"none: {why}", *[""] * (3 if priced else 1)])
             continue
-        cost = [f"{each.usd_per_month or 0:,.0f}", _difference(each.more_usd_per_month or 0.0)] if priced else []
-        sure = [show_share(each.p_slo), _difference(100 * each.more_p_slo)]
-        rows.append([gpu_title(each.gpu), _words(each), *cost, *sure])
-    costs = ["$ a month", "more than the first"] if priced else []
-    heads = ["GPU", "its best plan", *costs, "sure", "points more"]
+        more = round(each.more_usd_per_month or 0.0)
+        cost = [f"{each.usd_per_month or 0:,.0f}", f"{more:+,}" if more else "-"] if priced else []
+        rows.append([gpu_title(each.gpu), _words(each), *cost, show_share(each.p_slo)])
+    heads = ["GPU", "its best plan", *(["$ a month", "$ more a month"] if priced else []), "sure"]
     return Table(
         title="The best plan of each GPU", heads=heads, align=f"ll{'r' * (len(heads) - 2)}", rows=rows, words=True
     )
-
-
-def _difference(value: float) -> str:
-    return f"{value:+,.0f}".replace("-", "−") if round(value) else "0"
 
 
 def _rejected(document: Recommendation) -> Table:

@@ -14,6 +14,7 @@ from loadstone.analyse.compare.price import per_million
 from loadstone.analyse.verdict.run import LIMITS
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.engines import engine_title
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.step_time.step import parts_of
@@ -282,7 +283,7 @@ def _best_change(candidate: Candidate, found: Search) -> str:
 
 def _name_change(mine: Deployment, its: Deployment) -> str:
     if mine.engine != its.engine:
-        return str(its.engine)
+        return engine_title(its.engine)
     if mine.weights_dtype != its.weights_dtype:
         return f"weights in {its.weights_dtype}"
     if mine.kv_dtype != its.kv_dtype:

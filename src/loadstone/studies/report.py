@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from loadstone.analyse.compare.setup import MADE_WITH
+from loadstone.catalogue.engines import ENGINES, engine_title
+from loadstone.catalogue.find import gpu_title
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
@@ -115,10 +117,21 @@ def _found(answer: Mapping[str, Any]) -> str:
 def _names(launches: Sequence[PlannedLaunch]) -> dict[str, str]:
     """Name deployments by the study's own names: the engine's, and the model's and layout's where it has several."""
     models, layouts = ({getattr(each, axis) for each in launches} for axis in ("model", "layout"))
+    where = {each: _hardware(each.partition("/")[0]) for each in layouts}
+    if len(set(where.values())) < len(where):
+        where = {each: _hardware(each) for each in layouts}
     return {
-        each.id: f"{each.engine}{f' {each.model}' * (len(models) > 1)}{f' on {each.layout}' * (len(layouts) > 1)}"
+        each.id: (engine_title(each.engine) if each.engine in ENGINES else each.engine)
+        + f" {each.model}" * (len(models) > 1)
+        + f" on {where[each.layout]}" * (len(layouts) > 1)
         for each in launches
     }
+
+
+def _hardware(layout: str) -> str:
+    """Write `4×H200 tp4` for `4xh200/tp4`."""
+    named = re.sub(r"\b(\d+)x([\w-]+)", lambda it: f"{it[1]}×{gpu_title(it[2])}", layout)
+    return named.replace("/", " ")
 
 
 def _missing(launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:

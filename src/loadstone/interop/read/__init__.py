@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,10 @@ def import_files(
         _add_facts(cell, facts)
         check(cell)
     unwritten: list[InputError] = []
+    now = datetime.now(UTC)
     for run in group_runs(_keep_loaded(cells, imported)):
         try:
-            folder = write(run, out, list(command))
+            folder = write(run, out, list(command), now)
         except InputError as error:
             unwritten.append(error)
             imported.say(finding("broken", f"{run[0].where}: left out ({error})"), run[0].where)

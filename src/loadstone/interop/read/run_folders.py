@@ -119,14 +119,15 @@ def _require_load(cell: ResultCell) -> Load:
     return cell.load
 
 
-def write(cells: list[ResultCell], out: Path, command: list[str]) -> Path:
-    """Write one run folder of one run's cells. Raises InputError where it cannot be written, and leaves none then."""
+def write(cells: list[ResultCell], out: Path, command: list[str], now: datetime) -> Path:
+    """Write one run folder of one run's cells. `now` is one time for all of an import, so that their order does not
+    follow the clock. Raises InputError where it cannot be written, and leaves none then.
+    """
     first = cells[0]
     for cell in cells:
         # Warm-up first, as in a plan; then by send, or as the file has them where that is unknown.
         cell.records.sort(key=lambda record: (PHASES.index(record.phase), record.sent_s or 0.0))
     plan = _make_plan(cells)
-    now = datetime.now(UTC)
     info = RunInfo(
         run_id="",
         source="imported",

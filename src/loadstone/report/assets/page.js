@@ -29,7 +29,10 @@
     const change = (part) => {
       const y = part.encoding && part.encoding.y;
       if (y && y.title) y.title = y.title.replace("median", which);
-      if (y && y.scale && y.scale.domain && most > y.scale.domain[1]) y.scale.domain[1] = 1.1 * most;
+      if (y && y.scale && y.scale.domain && most > y.scale.domain[1]) {
+        y.scale.domain[1] = 1.1 * most;
+        if (y.axis) delete y.axis.values;
+      }
       (part.layer || []).forEach(change);
     };
     change(spec.spec || spec);
@@ -39,8 +42,8 @@
   const legend = (spec) => {
     if (!(spec.layer || []).some(isName)) return;
     spec.layer = spec.layer.filter((each) => !isName(each));
-    spec.layer.forEach((each) => Object.values(each.encoding || {}).forEach((channel) => {
-      if (channel.legend === null) channel.legend = { title: null };
+    spec.layer.forEach((each) => Object.entries(each.encoding || {}).forEach(([name, channel]) => {
+      if (channel.legend === null && name !== "strokeDash") channel.legend = { title: null };
     }));
   };
 

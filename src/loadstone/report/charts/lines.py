@@ -149,7 +149,8 @@ def cross_out(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more:
 
 def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
     """Return encodings of a mark: the colour of whose it is in the whole report; dashes and shapes by the rest where
-    several share a colour, else shapes by colour. All are of one field, so that the legend is one.
+    several share a colour, else shapes by colour. All are of one field, so that the legend is one. That of dashes,
+    in another order, is none of it: they would tear its shapes.
 
     `known`: variants of the whole report, see Frame.
     """
@@ -162,7 +163,8 @@ def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
         return kind("label:N", scale=alt.Scale(domain=names, range=list(looks)), legend=legend)
 
     colour, shapes = channel(alt.Color, hues), channel(alt.Shape, [SHAPES[place] for place in places])
-    dashes = channel(alt.StrokeDash, [list(DASHES[place]) for place in places])
+    dashed = alt.Scale(domain=names[::-1], range=[list(DASHES[place]) for place in places[::-1]])
+    dashes = alt.StrokeDash("label:N", scale=dashed, legend=None)
     aside = alt.condition(_SHOWN, alt.value(1), alt.value(0.12))
 
     def encode(mark: str) -> dict[str, Any]:

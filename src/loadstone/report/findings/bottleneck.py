@@ -181,12 +181,12 @@ def limit(before: CellPoint, after: CellPoint) -> str:
     preempted = server.preemptions if server is not None else None
     queued = waiting is not None and waiting >= WAITING * max(running or 0.0, 1.0)
     if usage is not None and usage >= FULL and queued:
-        return f"KV room: the cache is {show_share(usage)} full while {show_number(waiting)} requests wait"
+        return f"KV room: the cache is {show_share(usage)} full while {waiting:,.0f} requests wait"
     if preempted is not None and preempted > 0:
-        return f"KV room: {show_number(preempted)} requests were preempted"
+        return f"KV room: {preempted:,.0f} requests were preempted"
     if queued and usage is not None and after.load > 1.1 * ((running or 0.0) + 1):
         return (
-            f"slots: {show_number(waiting)} requests wait and {show_number(running)} run though the KV cache is at "
+            f"slots: {waiting:,.0f} requests wait and {running or 0:,.0f} run though the KV cache is at "
             f"most {show_share(usage)} full; see the engine's limit on sequences (or its budget for prompts)"
         )
     mfu, mbu = light.mfu or 0.0, light.mbu or 0.0

@@ -261,10 +261,12 @@ def _build(
     title = _title(points, len(runs))
     if study is not None:
         title, study.table = f"{study.name}: {title}", table_cells(study, runs, points)
+    twins = {cell.simulated for cell in study.cells} if study is not None else set()
+    own_points = [point for point in points if runs[point.number - 1].folder not in twins]
     return Report(
         title=title,
         runs=len(runs),
-        trusted=(sum(point.trusted for point in points), len(points)),
+        trusted=(sum(point.trusted for point in own_points), len(own_points)),
         stated=tables.stated_cells(runs),
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),

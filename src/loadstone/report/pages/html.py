@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from loadstone.core.units import show_number
+from loadstone.report.data.wording import spell
 
 if TYPE_CHECKING:
     import jinja2
@@ -84,6 +85,7 @@ def _templates() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     made.filters["anchor"] = lambda text: "".join(c if c.isalnum() and c.isascii() else "-" for c in text)
+    made.filters["spell"] = spell
     made.filters["number"] = lambda value: show_number(value, 4)
     made.filters["script_json"] = lambda spec: Markup(_json(_pack(spec)))  # noqa: S704
     return made

@@ -203,7 +203,7 @@ def scores(points: Sequence[CellPoint]) -> Table:
             row.append(text)
         own = (point for point, whose in zip(points, names, strict=True) if whose == name and point.kind != "burst")
         loads = [point.load / (point.gpus or 1) for point in within_slo(list(own))[0] if point.slo_met]
-        rows.append([*row, show_number(max(loads)) if loads else "-"])
+        rows.append([*row, f"{max(loads):,.4g}" if loads else "-"])
     heads = ["setup", *(head for head, *_ in goals), "load per GPU within the SLO"]
     notes = ["★: the best by its number alone; the findings say by how much, and whether beyond the intervals."]
     if any(point.failed for point in points):
