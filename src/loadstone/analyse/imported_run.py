@@ -16,16 +16,7 @@ from loadstone.core import run_folder
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import (
-    LATENCIES,
-    CellSummary,
-    Finding,
-    Latency,
-    Metrics,
-    StatedNumber,
-    Summary,
-    finite,
-)
+from loadstone.core.summary import LATENCIES, CellSummary, Finding, Latency, Metrics, StatedNumber, Summary, finite
 from loadstone.core.units import show_seconds
 
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")

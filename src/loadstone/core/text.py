@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-THINKING_TAGS = {"<think>": "</think>", "<|channel|>analysis<|message|>": "<|end|>"}
-"""Tags around thinking that a server without a reasoning parser leaves in an answer, which begins with it."""
 _WORDLESS = "no further word"
 _PAGE_BYTES = 8192
 _MARKUP = re.compile(rb"<(title|style|script)\b[^<]*</[^<>]*>|<[^<>]*>", re.IGNORECASE)

@@ -160,10 +160,10 @@ def why_measure(document: Recommendation) -> str:
     step = document.measure_next
     if step is None:
         return "No single measurement is expected to change the choice for the better."
-    dollars, unit = ("$", "a month") if document.plans[0].usd_per_month is not None else ("", "GPUs")
-    dollars, unit = ("", "tokens/s") if document.objective == "throughput" else (dollars, unit)
+    unit = "a month" if document.plans[0].usd_per_month is not None else "GPUs"
+    unit = "tokens/s" if document.objective == "throughput" else unit
     count = f", some {step.requests:,.0f} requests," if step.requests is not None else ""
-    now, after = (f"{dollars}{_plain(regret)}" for regret in (step.regret_now, step.regret_after))
+    now, after = (f"{'$' * (unit == 'a month')}{_plain(regret)}" for regret in (step.regret_now, step.regret_after))
     return (
         f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from {now} to {after} "
         f"{unit}. Give the run folder to --with afterwards."

@@ -117,21 +117,13 @@ def _found(answer: Mapping[str, Any]) -> str:
 def _names(launches: Sequence[PlannedLaunch]) -> dict[str, str]:
     """Name deployments by the study's own names: the engine's, and the model's and layout's where it has several."""
     models, layouts = ({getattr(each, axis) for each in launches} for axis in ("model", "layout"))
-    where = {each: _hardware(each.partition("/")[0]) for each in layouts}
-    if len(set(where.values())) < len(where):
-        where = {each: _hardware(each) for each in layouts}
-    return {
+    named = {
         each.id: (engine_title(each.engine) if each.engine in ENGINES else each.engine)
-        + f" {each.model}" * (len(models) > 1)
-        + f" on {where[each.layout]}" * (len(layouts) > 1)
+        + f"{f' {each.model}' * (len(models) > 1)}{f' on {each.layout}' * (len(layouts) > 1)}"
         for each in launches
     }
-
-
-def _hardware(layout: str) -> str:
-    """Write `4×H200 tp4` for `4xh200/tp4`."""
-    named = re.sub(r"\b(\d+)x([\w-]+)", lambda it: f"{it[1]}×{gpu_title(it[2])}", layout)
-    return named.replace("/", " ")
+    gpus = re.compile(r"(?<= on )(\d+)x(\w+)")
+    return {key: gpus.sub(lambda it: f"{it[1]}×{gpu_title(it[2])}", name) for key, name in named.items()}
 
 
 def _missing(launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:

@@ -44,9 +44,6 @@ _SHORT, _LONG = 128, 1024
 """Tokens that an answer may have where its item does not say: of texts and needles, and of all that is reasoned."""
 _GSM8K_END = "End your response with the answer on the last line, formatted as: #### [number]"
 _LETTER_END = 'End your response with "The answer is (X)", where X is the letter of the right option.'
-_MATHS_END = "Put the final answer in \\boxed{}."
-_CONTEXTS = ("context", "passage", "article")
-"""Fields of what a question is about."""
 _BODY = ("tools", "tool_choice", "response_format", "stop")
 """Fields of an item that its request has too."""
 _PATTERN = re.compile(r'"pattern":("(?:[^"\\]|\\.)*")')
@@ -181,7 +178,8 @@ def _own_form(value: dict[str, Any]) -> dict[str, Any]:
         options, question = question.get("choices"), question.get("stem")
     if not isinstance(question, str):
         return value
-    question = "\n\n".join([*(value[name] for name in _CONTEXTS if isinstance(value.get(name), str)), question])
+    about = [value.get(name) for name in ("context", "passage", "article")]
+    question = "\n\n".join([*(each for each in about if isinstance(each, str)), question])
     if options is not None:
         text, answer = _choice(question, options, value.get("answer_index", answer))
         return {"task": "choice", **value, "grade": "letter", "prompt": text, "answer": answer}
@@ -190,9 +188,9 @@ def _own_form(value: dict[str, Any]) -> dict[str, Any]:
         return {"task": "gsm8k", **value, "grade": "number", "prompt": text, "answer": answer.rpartition("####")[2]}
     if "problem" in value:
         told = {"answer": find_boxed(str(value.get("solution"))), "task": "maths", "grade": "maths", **value}
-        return {"prompt": f"{question}\n{_MATHS_END}" if told["grade"] == "maths" else question, **told}
-    several = {"grade": "text"} if isinstance(answer, list) else {}
-    return {"prompt": question, **several, **value, "answer": answer}
+        end = "\nPut the final answer in \\boxed{}." if told["grade"] == "maths" else ""
+        return {"prompt": question + end, **told}
+    return {"prompt": question, **({"grade": "text"} if isinstance(answer, list) else {}), **value, "answer": answer}
 
 
 def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
@@ -231,25 +229,25 @@ def _check_answer(grade: str, answer: Any) -> Any:
     if answer is None or answer in ("", [], {}):
         raise ItemError("no answer to grade by: give it under 'answer'")
     if grade == "tool" and isinstance(answer, dict):
-        told = answer["function"] if isinstance(answer.get("function"), dict) else answer
-        given = told.get("arguments", {})
-        given = value_of(given.encode(), "lines") if isinstance(given, str) else given
-        answer = {"name": told.get("name"), "arguments": given}
+        answer = {"name": answer.get("name"), "arguments": answer.get("arguments", {})}
     text = str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer).strip()
-    if grade == "needle":
-        answer = answer if isinstance(answer, list) else [answer]
-    several = grade in ("needle", "text", "exact") and isinstance(answer, list)
+    several = answer if isinstance(answer, list) else [answer]
     possible = {
         "number": not isinstance(answer, bool) and _NUMBER.fullmatch(text) is not None,
         "letter": len(text) == 1 and text in LETTERS,
         "tool": isinstance(answer, dict) and [*map(type, answer.values())] == [str, dict],
         "json": True,
+        "maths": isinstance(answer, str | int | float) and bool(text),
     }
-    if several:
-        possible[grade] = all(isinstance(each, str | int) and str(each).strip() for each in answer)
-    if not possible.get(grade, isinstance(answer, str | int | float) and not isinstance(answer, bool) and bool(text)):
+    if not possible.get(grade, all(type(each) in (str, int, float) and str(each).strip() for each in several)):
         raise ItemError(f"the answer {text[:40]!r} is none that grade {grade} can find; correct it")
-    return answer if grade in ("json", "tool") else list(map(str, answer)) if several else text
+    return (
+        answer
+        if grade in ("json", "tool")
+        else text
+        if grade != "needle" and answer is not several
+        else [*map(str, several)]
+    )
 
 
 def find_boxed(text: str) -> str | None:

@@ -16,19 +16,18 @@ from typing import Any
 
 import msgspec
 
-from loadstone.core.text import THINKING_TAGS
 from loadstone.workload.checks import LETTERS, Question, find_boxed, find_pattern
 
 INVALID = "[invalid]"
-_THINKING_TAGS = {**THINKING_TAGS, "[THINK]": "[/THINK]"}
+_THOUGHT_BEGINS = re.compile(r"<think>|\[THINK\]|<\|channel\|>analysis<\|message\|>")
+_THOUGHT_ENDS = re.compile(r"</think>|\[/THINK\]|<\|end\|>(?=<\|(?:start|channel)\|>)")
+"""Marks that a server without a parser of thinking leaves in an answer."""
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
 _STATED = re.compile(r"(?i:answer is:?|answer:)\s*(?i:option )?\(?([A-J](?![\w'])|[a-j](?![\w']| [a-z]))")
 _ALONE = re.compile(r"(?<![A-Za-z0-9'])(?:[AI](?! [a-z])|[B-HJ])(?![A-Za-z0-9'])")
 """A letter, but of "A cat" and "I think" none."""
-_MARKED = re.compile(r"[(（]([A-J])[)）]")
 _MARKDOWN = re.compile(r"[*_`$\"{}]|\\(?:boxed|text|mathrm)")
-_OPENS = re.compile(r"[\[{]")
 _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n")
 _OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
 """A letter or digit, but of scripts that set no space between words."""
@@ -55,14 +54,10 @@ class Grade(msgspec.Struct, frozen=True):
 
 def grade(question: Question, text: str, calls: list[Any], *, thought: bool) -> Grade:
     """Grade an answer's text, or the calls of tools that it made. `thought`: thinking came apart from it."""
-    answer, unended = text[:_MOST_CHARACTERS], False
-    for begin, end in _THINKING_TAGS.items():
-        before, closed, after = answer.rpartition(end)
-        if closed and (begin in before or "/" in end):  # a prompt may have begun the thinking
-            answer, thought = after, True
-        unended = unended or begin in answer
+    *thinking, answer = _THOUGHT_ENDS.split(text[:_MOST_CHARACTERS])
+    unended = _THOUGHT_BEGINS.search(answer) is not None
     if unended or (not answer.strip() and not calls):
-        return Grade(thinking=unended or thought)
+        return Grade(thinking=unended or thought or bool(thinking))
     if question.grade == "tool":
         right = _is_valid_call(question, calls)
         return Grade(right, right, bool(calls))
@@ -133,7 +128,7 @@ def _grade_letter(question: Question, text: str) -> Grade:
     first = text.strip().split("\n", 1)[0].strip(_PUNCTUATION).upper()
     stated = first if len(first) == 1 and first in LETTERS else ""
     stated = next(reversed(_STATED.findall(text)), stated).upper()
-    loose = stated or next(reversed(_MARKED.findall(text) or _ALONE.findall(text)), "")
+    loose = stated or next(reversed(re.findall(r"\(([A-J])\)", text) or _ALONE.findall(text)), "")
     return Grade(stated == question.answer, loose == question.answer, bool(loose))
 
 
@@ -180,7 +175,7 @@ def _grade_json(question: Question, text: str) -> Grade:
     parsed, value = strict, _ = _parse(text)
     if not parsed and (fence := _FENCE.search(text)):
         parsed, value = _parse(text[fence.end() :].partition("```")[0])
-    if not parsed and (found := _OPENS.search(text)):
+    if not parsed and (found := re.search(r"[\[{]", text)):
         parsed, value = _parse(text[found.start() : max(text.rfind("]"), text.rfind("}")) + 1])
     valid = _is_valid(question.schema, value) if question.grade == "schema" else _is_same(value, question.answer)
     right = parsed and valid

@@ -14,7 +14,7 @@ import msgspec
 
 from loadstone.analyse.grading.pairs import wilson
 from loadstone.core.plan import Load
-from loadstone.core.summary import Accuracy, TaskAccuracy
+from loadstone.core.summary import Accuracy
 from loadstone.interop.read import files, inferencex
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.values import Value
@@ -23,8 +23,6 @@ from loadstone.interop.read.values import Value
 INFERENCEX = ("task", "conc", "metrics.em_strict|metrics.em_flexible|metrics.score")
 LM_EVAL = ("results", "n-samples|n-shot")
 
-AIPERF = ("task", "correct", "total", "unparsed", "accuracy")
-"""Heads of AIPerf's table: a row for each task, and one for all."""
 
 _RIGHT = "exact_match,flexible-extract|exact_match,custom-extract|exact_match,none|acc,none|exact_match,strict-match"
 _STRICT = "exact_match,strict-match"
@@ -58,20 +56,16 @@ def lm_eval(document: Value, where: str) -> list[ResultCell]:
 
 
 def aiperf(path: Path) -> Accuracy | None:
-    """Read AIPerf's table of right answers; None where it is none. Raises InputError where it cannot be read."""
+    """Read AIPerf's table of right answers, a row for each task and one for all, which counts; None where there is no
+    such row. Raises InputError where it cannot be read.
+    """
     header, lines = files.parse_csv(files.read_text(path), files.printable(path))
-    rows = [Value(dict(zip(header, row, strict=False))) for _, row in lines[:_MOST_TASKS]]
-    told = [_state(row.text("task", 60) or "", row.whole("total"), row, "accuracy", _STRICT) for row in rows]
-    tasks = [
-        TaskAccuracy(task=each.name, questions=each.questions, accuracy=each.accuracy, low=each.low, high=each.high)
-        for each in told if each.name != "OVERALL"
-    ]  # fmt: skip
-    for each, row in zip(told, rows, strict=True):
-        if each.name == "OVERALL" and tuple(header) == AIPERF:
-            alone = tasks[0].task if len(tasks) == 1 else ""
-            kept = [] if alone else tasks
-            return msgspec.structs.replace(each, name=alone, tasks=kept, unparsed=row.whole("unparsed"))
-    return None
+    rows = {row[0]: Value(dict(zip(header, row, strict=False))) for _, row in lines}
+    whole = rows.pop("OVERALL", None)
+    if whole is None or not whole.whole("total"):
+        return None
+    stated = _state(", ".join(rows), whole.whole("total"), whole, "accuracy", _STRICT)
+    return msgspec.structs.replace(stated, unparsed=whole.whole("unparsed"))
 
 
 def _state(task: str, count: int | None, scores: Value, *paths: str) -> Accuracy:

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from loadstone.core.record import ANSWER, THINKING, TOOL_CALL
-from loadstone.core.text import THINKING_TAGS, error_text, excerpt
+from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, read_index
 from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.sse import SseDecoder
@@ -66,6 +66,8 @@ class Delta(msgspec.Struct):
 
 _BLANK = -1
 """White space alone: it goes with what came before, as line breaks that end the thinking do."""
+_TAGS = {"<think>": "</think>", "<|channel|>analysis<|message|>": "<|end|>"}
+"""Tags around thinking that a server without a reasoning parser leaves in the content, which begins with it."""
 _THINKING_FIELD = re.compile("reason|think|thought", re.IGNORECASE)
 
 
@@ -316,11 +318,11 @@ class OpenAIAnswer(Answer):
         self._tag += text
         if self._closing is None:
             begun = self._tag.lstrip()
-            opening = next((each for each in THINKING_TAGS if begun.startswith(each)), "")
-            if not opening and any(each.startswith(begun) for each in THINKING_TAGS):
+            opening = next((each for each in _TAGS if begun.startswith(each)), "")
+            if not opening and any(each.startswith(begun) for each in _TAGS):
                 self._held = True
                 return channel
-            self._closing = THINKING_TAGS.get(opening, "")
+            self._closing = _TAGS.get(opening, "")
             if not opening:
                 return channel
             self.channels = bytearray([THINKING]) * len(self.channels)

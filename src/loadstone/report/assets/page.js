@@ -29,10 +29,7 @@
     const change = (part) => {
       const y = part.encoding && part.encoding.y;
       if (y && y.title) y.title = y.title.replace("median", which);
-      if (y && y.scale && y.scale.domain && most > y.scale.domain[1]) {
-        y.scale.domain[1] = 1.1 * most;
-        if (y.axis) delete y.axis.values;
-      }
+      if (y && y.scale && y.scale.domain && most > y.scale.domain[1]) y.scale.domain[1] = 1.1 * most;
       (part.layer || []).forEach(change);
     };
     change(spec.spec || spec);
@@ -48,6 +45,19 @@
   };
 
   const each = (part, change) => { change(part); [...(part.layer || []), part.spec].forEach((one) => one && each(one, change)); };
+  // Vega's own ticks of logarithms stand at whole multiples of powers of ten, which may be one or none.
+  const STEPS = [[1], [1, 3], [1, 2, 5], [1, 2, 3, 5, 7], [1, 1.5, 2, 3, 4, 5, 6, 8], [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9]];
+  const tick = (channel) => {
+    const { type, domain, base } = (channel && channel.scale) || {};
+    if (type !== "log" || base || !domain || domain.length !== 2 || !(domain[0] > 0)) return;
+    const ticks = STEPS.map((steps) => {
+      const found = [];
+      for (let power = Math.floor(Math.log10(domain[0])); 10 ** power <= domain[1]; power++)
+        found.push(...steps.map((step) => step * 10 ** power).filter((at) => domain[0] <= at && at <= domain[1]));
+      return found;
+    });
+    channel.axis = { ...channel.axis, values: ticks.find((found) => found.length > 4) || ticks[STEPS.length - 1], format: ",.6~r" };
+  };
   const namesOf = (spec) => {
     const names = [];
     each(spec, (part) => ["color", "shape", "strokeDash"].forEach((channel) => {
@@ -67,6 +77,7 @@
     const room = printing ? (hero ? 420 : PAPER) : Math.max(220, Math.min(chart.clientWidth || 460, hero ? 900 : 760));
     let widen = 1;  // what is written beside bars needs room
     chosen(spec);
+    each(spec, ({ encoding }) => { if (encoding) [encoding.x, encoding.y].forEach(tick); });
     if (room < 420) legend(spec);
     if (hero && !printing && spec.height && window.innerWidth > 960) {
       const height = Math.max(spec.height, Math.min(420, window.innerHeight - 430));

@@ -8,7 +8,6 @@ colour-blind (tests/report/test_charts.py has the measure), and have a shape bes
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -66,33 +65,11 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
         spec = spec.to_dict(validate=schemapi.DEBUG_MODE)
     spec["title"] = {"text": textwrap.wrap(title, 52) or "", "subtitle": lines}
     spec["config"] = CONFIG
-    _tick_logarithms(spec)
     if "datum.who" in str(spec):
         spec["params"] = [*spec.get("params", []), {"name": "shown", "value": ""}]  # whom a reader picked on the page
     if "width" not in spec and not {"hconcat", "vconcat", "facet", "repeat"} & set(spec):
         spec |= {"width": WIDTH, "height": HEIGHT}
     return Figure(key=key, title=title, notes=shown_notes, summary=summary, section=section, spec=spec)
-
-
-_STEPS = (
-    (1,), (1, 3), (1, 2, 5), (1, 2, 3, 5, 7), (1, 1.5, 2, 3, 4, 5, 6, 8),
-    (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9),
-)  # fmt: skip
-"""Steps of an axis within a power of ten, from few to many."""
-
-
-def _tick_logarithms(part: dict[str, Any]) -> None:
-    """Set the ticks of logarithmic axes with known ends: Vega's own stand at whole multiples of powers of ten."""
-    for channel in (part.get("encoding", {}).get(each) or {} for each in "xy"):
-        scale = channel.get("scale") or {}
-        if scale.get("type") == "log" and "domain" in scale:
-            low, high = scale["domain"]
-            powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
-            every = ([step * 10**power for power in powers for step in steps] for steps in _STEPS)
-            inside = ([tick for tick in ticks if low <= tick <= high] for ticks in every)
-            channel["axis"] = {"values": next((ticks for ticks in inside if len(ticks) > 4), []), "format": ",.6~r"}
-    for each in (*part.get("layer", ()), *part.get("vconcat", ()), *filter(None, [part.get("spec")])):
-        _tick_logarithms(each)
 
 
 def stack_layers(charts: Sequence[alt.Chart], **more: Any) -> dict[str, Any]:

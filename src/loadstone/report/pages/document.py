@@ -261,7 +261,7 @@ def _build(
     title = _title(points, len(runs))
     if study is not None:
         title, study.table = f"{study.name}: {title}", table_cells(study, runs, points)
-    twins = {cell.simulated for cell in study.cells} if study is not None else set()
+    twins = [cell.simulated for cell in (study.cells if study is not None else ())]
     own_points = [point for point in points if runs[point.number - 1].folder not in twins]
     return Report(
         title=title,

@@ -16,7 +16,7 @@ import socket
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,14 @@ from loadstone.engines.launch import Launch as Commands
 from loadstone.runs import provenance
 from loadstone.runs.preflight import KEY_VARIABLES
 from loadstone.studies.commands import commands_of, gpus_per_node
-from loadstone.studies.file import EngineSettings, MachineSettings, StudyLimits
+from loadstone.studies.file import MachineSettings
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
 from loadstone.studies.machines.client import LedRanks
 from loadstone.studies.machines.ray_host import RankHost
 from loadstone.studies.machines.ssh import (
     CLIENT_GRACE_S,
+    RemoteMachine,
     SshClient,
     add_secrets,
     connect,
@@ -51,27 +52,17 @@ _LOST = 255
 """What stands for the exit code where the node was lost first."""
 
 
-class RayMachine:
+class RayMachine(RemoteMachine):
     """Places a launch on nodes of a cluster, one rank a node."""
 
     kind = "ray"
-
-    def __init__(
-        self, machine: MachineSettings, engines: Mapping[str, EngineSettings], limits: StudyLimits, study: str
-    ) -> None:
-        self._machine = machine
-        self._engines = engines
-        self._limits = limits
-        self._study = study
 
     @contextlib.contextmanager
     def running(
         self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
     ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._engines.get(launch.engine, EngineSettings())
-        if engine.url is not None:
-            raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
+        engine = self._engine_of(launch)
         count = len(commands_of(launch, engine, (), 1).ranks)
         place = hashlib.sha256(bytes(folder.absolute())).hexdigest()[:8]
         namespace = f"loadstone-{self._study}-{launch.id}-{place}"

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,10 +23,10 @@ from loadstone.measure.engines.launch import LaunchError, StartedRanks, first_er
 from loadstone.measure.engines.process import ServerProcess, container_stop, free_port
 from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word, with_address
-from loadstone.studies.file import EngineSettings, MachineSettings, StudyLimits
+from loadstone.studies.file import EngineSettings, MachineSettings
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
-from loadstone.studies.machines.ssh import SshClient, connect
+from loadstone.studies.machines.ssh import RemoteMachine, SshClient, connect
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.supervise import LoadClient, RunningLaunch
 
@@ -78,27 +78,17 @@ _CONTAINED = '"$@" &\nwait $!'
 what started it, which would leave it behind."""
 
 
-class SlurmMachine:
+class SlurmMachine(RemoteMachine):
     """Submits a job for each launch. The folder of studies must be one that the nodes share with this host."""
 
     kind = "slurm"
-
-    def __init__(
-        self, machine: MachineSettings, engines: Mapping[str, EngineSettings], limits: StudyLimits, study: str
-    ) -> None:
-        self._machine = machine
-        self._engines = engines
-        self._limits = limits
-        self._study = study
 
     @contextlib.contextmanager
     def running(
         self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
     ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._engines.get(launch.engine, EngineSettings())
-        if engine.url is not None:
-            raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
+        self._engine_of(launch)
         folder = folder.absolute()
         name = self._name(launch, folder)
         old = find_job(_job_name(left)) if left else None

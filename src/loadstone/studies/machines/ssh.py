@@ -74,26 +74,34 @@ echo $port
 """
 
 
-class SshMachine:
+class RemoteMachine:
+    """Holds what launches need that do not run on this host. `study`: its name."""
+
+    def __init__(
+        self, machine: MachineSettings, engines: Mapping[str, EngineSettings], limits: StudyLimits, study: str = ""
+    ) -> None:
+        self._machine, self._engines, self._limits, self._study = machine, engines, limits, study
+
+    def _engine_of(self, launch: PlannedLaunch) -> EngineSettings:
+        engine = self._engines.get(launch.engine, EngineSettings())
+        if engine.url is not None:
+            raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
+        return engine
+
+
+class SshMachine(RemoteMachine):
     """Starts a launch on the first of its hosts. Each is reached as `ssh` would, by its configuration and keys, and
     refused where its own key is not known.
     """
 
     kind = "ssh"
 
-    def __init__(self, machine: MachineSettings, engines: Mapping[str, EngineSettings], limits: StudyLimits) -> None:
-        self._machine = machine
-        self._engines = engines
-        self._limits = limits
-
     @contextlib.contextmanager
     def running(
         self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
     ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._engines.get(launch.engine, EngineSettings())
-        if engine.url is not None:
-            raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
+        engine = self._engine_of(launch)
         count = len(commands_of(launch, engine, (), 1).ranks)
         names = self._machine.ssh[:count]
         if len(names) < count:

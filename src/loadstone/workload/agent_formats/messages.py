@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from loadstone.core.plan import ASSISTANT
-from loadstone.workload.agent_formats.session import NO_BLOCKS, BadSession, RawCall, RawSession, read_as
+from loadstone.workload.agent_formats.session import NO_BLOCKS, RawCall, RawSession, Reader, read_as
 from loadstone.workload.prompts import text_tokens
 from loadstone.workload.trace import BadLine
 
@@ -70,11 +70,8 @@ class _Conversation(Struct):
     parallel_tool_calls: bool | None = None
 
 
-class MessagesReader:
+class MessagesReader(Reader):
     """Reads OpenAI's messages: an assistant's message is the answer to a call, and what stands last asks for one."""
-
-    def __init__(self, dropped: Counter[str]) -> None:
-        self._dropped = dropped
 
     def add(self, line: int, value: bytes) -> Iterator[RawSession]:
         item = read_as(_Conversation, value)
@@ -91,6 +88,3 @@ class MessagesReader:
         if not calls:
             raise BadLine("no calls", "no message that asks for an answer", "leave it out")
         yield RawSession(calls, 0)
-
-    def finish(self) -> Iterator[RawSession | BadSession]:
-        yield from ()

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from loadstone.core.plan import ASSISTANT
 from loadstone.workload.agent_formats.messages import Message, answer_tokens, call_of_messages, fields_of, text_of
-from loadstone.workload.agent_formats.session import BadSession, RawCall, RawSession, Seconds, read_as
+from loadstone.workload.agent_formats.session import BadSession, RawCall, RawSession, Reader, Seconds, read_as
 from loadstone.workload.trace import BadLine
 
 
@@ -28,11 +28,11 @@ class _Turn(Message, kw_only=True):
     delay_seconds: Seconds | None = None
 
 
-class MlperfReader:
+class MlperfReader(Reader):
     """Reads MLPerf's agentic rows: messages, those of a conversation one after another."""
 
     def __init__(self, dropped: Counter[str]) -> None:
-        self._dropped = dropped
+        super().__init__(dropped)
         self._name: str | int | None = None
         self._seen: set[str | int] = set()
         self._begin()

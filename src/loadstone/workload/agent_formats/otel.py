@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from loadstone.workload.agent_formats.messages import Message, fields_of, text_of
-from loadstone.workload.agent_formats.session import MOST_SECONDS, NO_BLOCKS, BadSession, RawCall, RawSession, read_as
+from loadstone.workload.agent_formats.session import MOST_SECONDS, NO_BLOCKS, RawCall, RawSession, Reader, read_as
 from loadstone.workload.prompts import text_tokens
 from loadstone.workload.trace import BadLine
 
@@ -20,11 +20,8 @@ _UNKNOWN_OUTPUT = 1000
 """Tokens of a span's answer of which neither the length nor the text is known, nor a limit."""
 
 
-class OtelReader:
+class OtelReader(Reader):
     """Reads GenAI spans: a document has all spans of a session, or of several, by trace_id."""
-
-    def __init__(self, dropped: Counter[str]) -> None:
-        self._dropped = dropped
 
     def add(self, line: int, value: bytes) -> Iterator[RawSession]:
         traces: dict[str, list[dict[str, Any]]] = {}
@@ -39,9 +36,6 @@ class OtelReader:
                 yield _session_of_spans(timed)
         if not found:
             raise BadLine("no calls", "no span with gen_ai.input.messages", "record what is asked, or leave it out")
-
-    def finish(self) -> Iterator[RawSession | BadSession]:
-        yield from ()
 
     def _call(self, span: dict[str, Any]) -> tuple[float, float, RawCall] | None:
         """Make a call of a span, with its times; None where it is none."""

@@ -15,6 +15,7 @@ from loadstone.workload.agent_formats.session import (
     Id,
     RawCall,
     RawSession,
+    Reader,
     Seconds,
     Tokens,
     make_blocks,
@@ -48,11 +49,11 @@ class _Row(Struct):
     tool_choice: Any = None
 
 
-class RowsReader:
+class RowsReader(Reader):
     """Reads a call per line. Sessions may be interleaved; parents may stand in other sessions, which are then one."""
 
     def __init__(self, dropped: Counter[str]) -> None:
-        self._dropped = dropped
+        super().__init__(dropped)
         self._rows: list[tuple[int, _Row]] = []
         self._block = 0
         self._line = 0  # of the row that is being made a call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Annotated, NamedTuple, Protocol, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -49,16 +49,19 @@ class BadSession(NamedTuple):
     error: BadLine
 
 
-class Reader(Protocol):
+class Reader:
     """Reads a format. `dropped` counts what cannot be sent, by name."""
 
-    def __init__(self, dropped: Counter[str]) -> None: ...
+    def __init__(self, dropped: Counter[str]) -> None:
+        self._dropped = dropped
 
     def add(self, line: int, value: bytes) -> Iterator[RawSession]:
         """Take a document; yield sessions that are whole. Raises BadLine."""
+        raise NotImplementedError
 
     def finish(self) -> Iterator[RawSession | BadSession]:
-        """Yield what is whole at the file's end."""
+        """Yield what is whole at the file's end, beyond what was."""
+        yield from ()
 
 
 def describe_broken(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, NamedTuple
 
@@ -12,10 +11,10 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from loadstone.workload.agent_formats.session import (
-    BadSession,
     Id,
     RawCall,
     RawSession,
+    Reader,
     Seconds,
     Tokens,
     make_blocks,
@@ -53,11 +52,8 @@ class _Timed(NamedTuple):
     out: int
 
 
-class WekaReader:
+class WekaReader(Reader):
     """Reads Weka traces: a document is a session."""
-
-    def __init__(self, dropped: Counter[str]) -> None:
-        self._dropped = dropped
 
     def add(self, line: int, value: bytes) -> Iterator[RawSession]:
         item = read_as(_WekaSession, value)
@@ -72,9 +68,6 @@ class WekaReader:
             for each, link in zip(timed, links, strict=True)
         ]
         yield RawSession(calls, item.block_size, is_local=item.hash_id_scope != "global")
-
-    def finish(self) -> Iterator[RawSession | BadSession]:
-        yield from ()
 
 
 def _flatten(
