@@ -122,7 +122,7 @@ def _names(launches: Sequence[PlannedLaunch]) -> dict[str, str]:
         + f"{f' {each.model}' * (len(models) > 1)}{f' on {each.layout}' * (len(layouts) > 1)}"
         for each in launches
     }
-    gpus = re.compile(r"(?<= on )(\d+)x(\w+)")
+    gpus = re.compile(r"(?<= on )(\d+)x(\w+)(?:/tp\1$)?")
     return {key: gpus.sub(lambda it: f"{it[1]}×{gpu_title(it[2])}", name) for key, name in named.items()}
 
 
