@@ -34,8 +34,6 @@ _OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
 _PUNCTUATION = " \t.,:;()[]*\"'`"
 _MOST_CHARACTERS = 1 << 20
 """Of an answer that are looked at: no question needs more."""
-_MOST_FOLDED = 4096
-"""Characters of a text that are written in one form of Unicode, which takes more than linear time."""
 
 
 class Grade(msgspec.Struct, frozen=True):
@@ -133,7 +131,8 @@ def _grade_letter(question: Question, text: str) -> Grade:
 
 
 def _fold(text: str) -> str:
-    return unicodedata.normalize("NFKC", text) if len(text) <= _MOST_FOLDED else text
+    # Short texts alone are written in one form: that takes more than linear time.
+    return unicodedata.normalize("NFKC", text) if len(text) <= 4096 else text
 
 
 def _grade_text(question: Question, text: str) -> Grade:
