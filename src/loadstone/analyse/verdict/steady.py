@@ -106,17 +106,17 @@ def start(values: Floats, sign: int = 1) -> Change | None:
     return None
 
 
-def sudden(values: Floats, least: int, *, closed: bool) -> Iterator[tuple[str, Change, float]]:
-    """Find sudden changes, each with its case of `not_stationary` and the share of the requests that it makes slower
+def sudden(values: Floats, least: int, *, closed: bool) -> Iterator[tuple[bool, Change, float]]:
+    """Find sudden changes, each with whether it is a slow start, and the share of the requests that it makes slower
     or faster: blocks of two kinds; first requests that are slower. In a closed loop also first ones that are faster,
     as while credits last, and last ones that are slower: an open loop fills up at the start.
     """
     if (two := step(values, least)) is not None:
-        yield "at_once", two, 1.0
-    ways = [("start", values, 1), ("at_once", values, -1), ("at_once", values[::-1], 1)]
-    for case, ordered, sign in ways if closed and len(values) >= least else ways[:1]:
+        yield False, two, 1.0
+    ways = [(True, values, 1), (False, values, -1), (False, values[::-1], 1)]
+    for slow_start, ordered, sign in ways if closed and len(values) >= least else ways[:1]:
         if (few := start(ordered, sign)) is not None and few.at:
-            yield case, few if ordered is values else Change(few.after, few.before, 1 - few.at), few.at
+            yield slow_start, few if ordered is values else Change(few.after, few.before, 1 - few.at), few.at
 
 
 def no_steady_state(cell: JudgedCell) -> Iterator[Finding]:
@@ -206,10 +206,10 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
         steadily = trend(values, least)
         if steadily is not None and matters(steadily, times):
             return finding("not_stationary", f"{latency} went steadily {_from_to(steadily)} during the cell")
-        for case, change, share in sudden(values, least, closed=load.is_closed):
+        for slow_start, change, share in sudden(values, least, closed=load.is_closed):
             if matters(change, times * share):
                 evidence = f"{latency} went at once {_from_to(change)} after {change.at:.0%} of the requests"
-                return finding(f"not_stationary.{case}", evidence)
+                return finding("not_stationary.start" if slow_start else "not_stationary.at_once", evidence)
     return None
 
 
@@ -302,8 +302,9 @@ def kinds_mixed(cell: JudgedCell) -> Iterator[Finding]:
         evidence = (
             "{} of {} answers began after {} and had a token every {}, the others, in turn, after {} and every {}"
         )
-        case = ".others" if times.max() >= thresholds.KINDS_OTHERS else ""
-        yield finding(f"kinds_mixed{case}", evidence.format(fast.sum(), len(fast), *told) + " (medians)")
+        evidence = evidence.format(fast.sum(), len(fast), *told)
+        others = times.max() >= thresholds.KINDS_OTHERS
+        yield finding("kinds_mixed.others" if others else "kinds_mixed", f"{evidence} (medians)")
 
 
 def _in_order(requests: RequestTable) -> RequestTable:
