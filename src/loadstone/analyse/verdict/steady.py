@@ -299,12 +299,9 @@ def kinds_mixed(cell: JudgedCell) -> Iterator[Finding]:
     sooner = np.quantile(ttft_s[fast], 0.75) < np.quantile(ttft_s[~fast], 0.25)
     if alike and in_turn and sooner:
         told = [show_seconds(float(np.median(of[kind]))) for kind in (fast, ~fast) for of in (ttft_s, pace_s)]
-        evidence = (
-            "{} of {} answers began after {} and had a token every {}, the others, in turn, after {} and every {}"
-        )
-        evidence = evidence.format(fast.sum(), len(fast), *told)
-        others = times.max() >= thresholds.KINDS_OTHERS
-        yield finding("kinds_mixed.others" if others else "kinds_mixed", f"{evidence} (medians)")
+        words = "{} of {} answers began after {}, with a token every {}, the others, in turn, after {} and every {}"
+        evidence = words.format(fast.sum(), len(fast), *told)
+        yield finding("kinds_mixed.others" if times.max() >= thresholds.KINDS_OTHERS else "kinds_mixed", evidence)
 
 
 def _in_order(requests: RequestTable) -> RequestTable:
