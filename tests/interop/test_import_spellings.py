@@ -189,22 +189,23 @@ def test_llmperfs_summary_and_its_requests_are_one_result(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("ttft_ms", "e2e_p99_ms", "duration_s", "kind"),
+    ("ttft_ms", "e2e_p99_ms", "duration_s", "failed", "kind"),
     [
-        ({"median": 7e4, "p99": 14.5e4}, 15e4, 250.0, "overload"),
-        ({"median": 7e4}, 15e4, 250.0, "overload"),
-        ({"median": 120.0, "p99": 300.0}, 5300.0, 250.0, "rate_differs"),  # the client fell behind
-        ({"median": 120.0, "p99": 300.0}, 5300.0, 104.0, None),
-        ({"median": 2000.0, "p99": 2300.0}, 30e3, 135.0, None),  # the last answers are long
-        ({"median": 20e3, "p99": 21e3}, 45e3, 140.0, None),  # so are all first tokens
+        ({"median": 7e4, "p99": 14.5e4}, 15e4, 250.0, 0, "overload"),
+        ({"median": 7e4}, 15e4, 250.0, 0, "overload"),
+        ({"median": 120.0, "p99": 300.0}, 5300.0, 250.0, 0, "rate_differs"),  # the client fell behind
+        ({"median": 120.0, "p99": 300.0}, 5300.0, 104.0, 0, None),
+        ({"median": 120.0, "p99": 300.0}, 5300.0, 205.0, 1000, None),  # as many more were sent
+        ({"median": 2000.0, "p99": 2300.0}, 30e3, 135.0, 0, None),  # the last answers are long
+        ({"median": 20e3, "p99": 21e3}, 45e3, 140.0, 0, None),  # so are all first tokens
     ],
 )
 def test_sums_of_an_open_loop_that_did_not_keep_to_its_rate(
-    tmp_path: Path, ttft_ms: dict[str, float], e2e_p99_ms: float, duration_s: float, kind: str | None
+    tmp_path: Path, ttft_ms: dict[str, float], e2e_p99_ms: float, duration_s: float, failed: int, kind: str | None
 ) -> None:
     result = SERVE | {f"{name}_ttft_ms": value for name, value in ttft_ms.items()} | {
-        "p99_e2el_ms": e2e_p99_ms, "request_rate": 10.0, "num_prompts": 1000, "completed": 1000,
-        "duration": duration_s, "total_input_tokens": 10**5, "total_output_tokens": 5 * 10**4,
+        "p99_e2el_ms": e2e_p99_ms, "request_rate": 10.0, "num_prompts": 1000 + failed, "completed": 1000,
+        "failed": failed, "duration": duration_s, "total_input_tokens": 10**5, "total_output_tokens": 5 * 10**4,
         "request_throughput": 1000 / duration_s, "output_throughput": 5e4 / duration_s,
         "total_token_throughput": 1.5e5 / duration_s,
     }  # fmt: skip

@@ -204,14 +204,14 @@ def _check_pace(cell: ResultCell) -> None:
     """Find sums of an open loop whose server did not keep up, so that requests waited ever longer for their first
     token and the last ended long after all were sent; or that took longer than requests did, as others were sent.
     """
-    load, done, ttft = cell.load, cell.completed or 0, cell.latencies.get("ttft_s", {})
-    if load is None or not load.is_open or load.profile or done < RATE_REQUESTS or not cell.duration_s:
+    load, sent, ttft = cell.load, cell.requests.get("sent") or cell.completed or 0, cell.latencies.get("ttft_s", {})
+    if load is None or not load.is_open or load.profile or sent < RATE_REQUESTS or not cell.duration_s:
         return
-    sends_s = done / load.value
+    sends_s = sent / load.value
     late_s, wait_s, e2e_s = cell.duration_s - sends_s, ttft.get("p50"), cell.latencies.get("e2e_s", {}).get("p99")
-    if late_s <= (LATE_SHARE + 2 / math.sqrt(done)) * sends_s or (cell.records and not cell.relative):
+    if late_s <= (LATE_SHARE + 2 / math.sqrt(sent)) * sends_s or (cell.records and not cell.relative):
         return
-    evidence = f"{done / cell.duration_s:.4g} requests/s were answered, {load.value:.4g} are stated"
+    evidence = f"{sent / cell.duration_s:.4g} requests/s ended, {load.value:.4g} are stated"
     if wait_s and wait_s >= late_s / 4 and ttft.get("p99", math.inf) >= WAIT_SPREAD * wait_s:
         cell.say("overload", f"{evidence}, and half of them waited {show_seconds(wait_s)} or more for a first token")
     elif e2e_s and late_s > LONGEST * e2e_s:
