@@ -199,10 +199,9 @@ def _probe_simulation(options: SimulateOptions, search: LoadSearch) -> Try:
     return tried
 
 
-def _findings(document: dict[str, Any], besides: str = "") -> set[str]:
-    """Return the kinds of a probe's findings `besides` those of a severity; none where nothing of it was sent."""
-    each = (each for cell in document["cells"] for each in cell["verdict"]["findings"])
-    return {finding["kind"] for finding in each if finding["severity"] != besides}
+def _findings(document: dict[str, Any]) -> set[str]:
+    """Return the kinds of a probe's findings; none where nothing of it was sent."""
+    return {each["kind"] for cell in document["cells"] for each in cell["verdict"]["findings"]}
 
 
 def _holds(document: dict[str, Any]) -> bool:
@@ -372,9 +371,9 @@ def _text(answer: SearchAnswer, found: dict[str, Any], bounds: str, measured: bo
     tail = f"{len(answer.probes)} probes, {found['requests']:,} requests"
     if measured and not (answer.low and answer.high) and (below or not why):
         tail += "; a longer --max-duration tells more"
-    at_low = (each.document for each in answer.probes if each.load == answer.low and each.holds)
-    if doubts := sorted(_findings(next(at_low, {"cells": []}), "info")):
-        tail += f"; not trusted: {', '.join(doubts)}"
+    at_low = (each.document["cells"] for each in answer.probes if each.load == answer.low and each.holds)
+    if not all(cell["verdict"]["trusted"] for cell in next(at_low, [])):
+        tail += "; where they hold, the probe is not trusted"
     return (
         f"{bounds} {loads('hold', answer.low, below)}, and "
         f"{loads('fail', answer.high, [each for each in seem[False] if each > answer.low])}"
