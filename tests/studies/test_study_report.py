@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from conftest import Loadstone
 from loadstone.measure.simulated_server import start
+from loadstone.studies import report
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 from loadstone.studies.supervise import find_run
@@ -204,3 +207,15 @@ def test_measured_cells_stand_beside_their_predictions(tmp_path: Path, loadstone
         )
         assert abs(error) < 0.3
     assert re.search(r"Predictions are off by, in the median: output tok/s [\d.]+%, TTFT ", told.out)
+
+
+def test_a_study_s_deployments_are_named_as_people_write_them() -> None:
+    launches = [
+        SimpleNamespace(id=f"{engine}/{layout}", engine=engine, model="m", layout=layout)
+        for engine in ("vllm", "mine", "tensorrt-llm")
+        for layout in ("4xh200/tp4", "8xmi300x/tp4")
+    ]
+    assert list(report._names(cast("Any", launches)).values()) == [
+        "vLLM on 4×H200", "vLLM on 8×MI300X/tp4", "mine on 4×H200", "mine on 8×MI300X/tp4",
+        "TensorRT-LLM on 4×H200", "TensorRT-LLM on 8×MI300X/tp4",
+    ]  # fmt: skip
