@@ -16,7 +16,7 @@ import pytest
 
 from conftest import Loadstone
 from loadstone.measure.simulated_server import start
-from loadstone.studies import report
+from loadstone.studies import report as study_reports
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 from loadstone.studies.supervise import find_run
@@ -215,7 +215,7 @@ def test_a_study_s_deployments_are_named_as_people_write_them() -> None:
         for engine in ("vllm", "mine", "tensorrt-llm")
         for layout in ("4xh200/tp4", "8xmi300x/tp4")
     ]
-    assert list(report._names(cast("Any", launches)).values()) == [
+    assert list(study_reports._names(cast("Any", launches)).values()) == [
         "vLLM on 4×H200", "vLLM on 8×MI300X/tp4", "mine on 4×H200", "mine on 8×MI300X/tp4",
         "TensorRT-LLM on 4×H200", "TensorRT-LLM on 8×MI300X/tp4",
     ]  # fmt: skip
