@@ -41,15 +41,13 @@ def make_machines(read: StudyFile, name: str | None) -> list[Machine]:
     served = [key for key, engine in study.engines.items() if engine.url is not None]
     if parts > 1 and served:
         raise read.error(at, f"parallel: {served[0]} is one server at a url, for one launch at a time; leave it out")
-    if machine.kind == "slurm":
-        return [SlurmMachine(machine, study.engines, study.limits, study.study) for _ in range(parts)]
-    if machine.kind == "ray":
-        return [RayMachine(machine, study.engines, study.limits, study.study) for _ in range(parts)]
+    if machine.kind in ("slurm", "ray"):
+        kind = SlurmMachine if machine.kind == "slurm" else RayMachine
+        return [kind(machine, study.engines, study.limits, study.study) for _ in range(parts)]
     if machine.kind == "ssh":
         shares = _divide(read, at, machine.ssh, parts, "hosts")
-        return [
-            SshMachine(msgspec.structs.replace(machine, ssh=share), study.engines, study.limits) for share in shares
-        ]
+        parted = [msgspec.structs.replace(machine, ssh=share) for share in shares]
+        return [SshMachine(each, study.engines, study.limits, study.study) for each in parted]
     gpus = _find_gpus() if parts > 1 else ()
     if not gpus:
         return [LocalMachine(study.engines, study.limits.ready) for _ in range(parts)]
