@@ -210,8 +210,7 @@ def _draw_rows(
     count, warm_rows = int(turns.sum()), int(turns[:warm].sum())
     intended = np.full(count, np.nan)
     intended[first] = begun
-    phase = np.ones(count, np.uint8)
-    phase[:warm_rows] = 0
+    phase = (np.arange(count) >= warm_rows).astype(np.uint8)
     if isinstance(workload, Synthetic):
         rows = _synthetic(workload, count, seed)
     elif sessions is None:
@@ -418,8 +417,7 @@ def _agent_rows(workload: AgentTrace, chosen: Sequence[_CopyOfSession], load: Lo
     count = len(calls)
     intended = np.full(count, np.nan)
     intended[first] = _draw_starts(load, warm, len(chosen) - warm, key)
-    phase = np.ones(count, np.uint8)
-    phase[: int(lengths[:warm].sum())] = 0
+    phase = (np.arange(count) >= lengths[:warm].sum()).astype(np.uint8)
     texts = np.array([call.fields for call in calls], np.int32)
     turn = (np.arange(count) - np.repeat(first, lengths)).astype(np.int32)
     rows = _rows_of_texts(texts, np.array([call.output_tokens for call in calls]))
@@ -499,14 +497,12 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
     output = workload.output_tokens[source].astype(np.int32)
     if load.is_closed and warm > 1:
         output = _stagger(output, warm)
-    phase = np.ones(len(line), np.uint8)
-    phase[:warm] = 0
     prompt = source if workload.prompts else np.full(len(line), -1)
     rows = _rows_of_texts(prompt, output)
     if not workload.prompts:
         rows["input_tokens"] = workload.input_tokens[source].astype(np.int32)
     return {
-        "phase": phase,
+        "phase": (line >= 0).astype(np.uint8),
         "intended_s": intended,
         "turn": np.full(len(line), -1, np.int32),
         "think_s": np.zeros(len(line)),
