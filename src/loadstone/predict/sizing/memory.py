@@ -171,7 +171,7 @@ def engine_limits(deployment: Deployment, context_tokens: int | None = None) -> 
     blocks = memory.blocks if tokens == memory.blocks * block else tokens // block
     # However short they are, each takes its states.
     most = max(1, int(min(max_seqs(deployment, memory), memory.whole_requests(1))))
-    return EngineLimits(tokens, blocks, block, memory.limits.max_batched_tokens, most)
+    return EngineLimits(block, memory.limits.max_batched_tokens, most, tokens, blocks)
 
 
 DISK_BYTES_PER_S = 7e9
