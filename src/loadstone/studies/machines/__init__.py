@@ -51,14 +51,13 @@ def make_machines(read: StudyFile, name: str | None) -> list[Machine]:
     gpus = _find_gpus() if parts > 1 else ()
     if not gpus:
         return [LocalMachine(study.engines, study.limits.ready) for _ in range(parts)]
-    names = dict.fromkeys((*study.engines, *study.deployments.engine))
-    return [
-        LocalMachine(
-            {each: _restrict_gpus(study.engines.get(each, EngineSettings()), share) for each in names},
-            study.limits.ready,
-        )
-        for share in _divide(read, at, gpus, parts, "GPUs")
-    ]
+    machines, replace = [], msgspec.structs.replace
+    engines = dict.fromkeys(study.deployments.engine, EngineSettings()) | study.engines
+    for share in _divide(read, at, gpus, parts, "GPUs"):
+        visible = {_VISIBLE: ",".join(share)}
+        restricted = {name: replace(each, env=visible | each.env) for name, each in engines.items()}
+        machines.append(LocalMachine(restricted, study.limits.ready))
+    return machines
 
 
 def _divide(read: StudyFile, at: str, things: tuple[str, ...], parts: int, what: str) -> list[tuple[str, ...]]:
@@ -77,7 +76,3 @@ def _find_gpus() -> tuple[str, ...]:
     with contextlib.suppress(InputError), Gpus() as gpus:
         return tuple(each.uuid for each in gpus.describe())
     return ()
-
-
-def _restrict_gpus(engine: EngineSettings, gpus: tuple[str, ...]) -> EngineSettings:
-    return msgspec.structs.replace(engine, env={_VISIBLE: ",".join(gpus)} | engine.env)
