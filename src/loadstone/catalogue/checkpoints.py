@@ -7,9 +7,7 @@ are sized alike, and are other weights. What is started is what was named.
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
-from importlib import resources
 from typing import NamedTuple
 
 from loadstone.catalogue.architecture.model import Model
@@ -116,11 +114,8 @@ def _stem(name: str) -> str:
     return _PRECISION.sub("", name.rpartition("/")[2]).lower().removeprefix("meta-")
 
 
-@cache
 def _more() -> dict[str, list[str]]:
-    text = resources.files("loadstone.catalogue").joinpath("checkpoints.toml").read_text("utf-8")
-    kv: dict[str, list[str]] = tomllib.loads(text)["kv"]
-    return kv
+    return entries_of("checkpoints")["kv"]
 
 
 @cache

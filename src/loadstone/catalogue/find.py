@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -33,10 +32,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @cache
 def entries_of(name: str) -> dict[str, dict[str, Any]]:
-    """Return what `name`.toml has, by name: of gpus, hosts, models or nodes."""
+    """Return what `name`.toml has, by name: of checkpoints, gpus, hosts, models or nodes."""
+    content = files("loadstone.catalogue").joinpath(f"{name}.toml").read_bytes()
     try:
-        return tomllib.loads(files("loadstone.catalogue").joinpath(f"{name}.toml").read_text("utf-8"))
-    except tomllib.TOMLDecodeError as error:
+        return msgspec.toml.decode(content, type=dict[str, dict[str, Any]])
+    except msgspec.DecodeError as error:
         raise InputError(f"{name}.toml of the catalogue: {error}; correct it there") from None
 
 

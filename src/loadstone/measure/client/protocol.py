@@ -218,6 +218,13 @@ class MessageReader(Generic[_Message]):
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [self._decode(line) for line in lines]
 
+    def first(self) -> _Message | None:
+        """Wait for the first message; None at the pipe's end."""
+        messages = self.read()
+        while messages == []:
+            messages = self.read()
+        return messages[0] if messages else None
+
 
 decode_order: Callable[[bytes], ToWorker] = msgspec.json.Decoder(ToWorker).decode
 decode_report: Callable[[bytes], FromWorker] = msgspec.json.Decoder(FromWorker).decode

@@ -198,10 +198,7 @@ def main() -> int:
     out = os.dup(1)
     os.dup2(2, 1)
     orders = MessageReader(0, decode_order)
-    received: list[ToWorker] | None = []
-    while received == []:
-        received = orders.read()
-    job = received[0] if received else None
+    job = orders.first()
     if not isinstance(job, Job) or job.ray is None:
         return 2
     try:

@@ -162,10 +162,7 @@ def main() -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     orders = MessageReader(0, decode_order)
-    received: list[ToWorker] | None = []
-    while received == []:
-        received = orders.read()
-    job = received[0] if received else None
+    job = orders.first()
     if not isinstance(job, Job):
         return 2
     loop = new_event_loop()
