@@ -98,25 +98,23 @@ class RowsReader:
             except BadLine as bad_line:
                 yield BadSession(self._line, bad_line)
 
-    def _parents(self, places: Mapping[str | int, int]) -> list[list[int] | BadSession]:
-        """List the parents of each row: those that it names, else the row before it of its session."""
+    def _parents(self, places: Mapping[str | int, int]) -> Iterator[list[int] | BadSession]:
+        """Yield the parents of each row: those that it names, else the row before it of its session."""
         last: dict[str | int, int] = {}
-        found: list[list[int] | BadSession] = []
         for at, (line, row) in enumerate(self._rows):
             named = row.wait_for if row.wait_for is not None else row.after
             before = last.get(row.session_id) if row.session_id is not None else None
             if row.session_id is not None:
                 last[row.session_id] = at
             if named is None:
-                found.append([] if before is None else [before])
+                yield [] if before is None else [before]
                 continue
             missing = [each for each in named if each not in places]
             if missing:
                 what = f"it waits for {str(missing[0])[:40]!r}, which is no call of the file"
-                found.append(BadSession(line, BadLine("no such parent", what, "give that call, or another")))
+                yield BadSession(line, BadLine("no such parent", what, "give that call, or another"))
             else:
-                found.append([places[each] for each in dict.fromkeys(named)])
-        return found
+                yield [places[each] for each in dict.fromkeys(named)]
 
     def _session(self, order: Sequence[int], parents: Sequence[Sequence[int]]) -> RawSession:
         rows = [self._rows[at][1] for at in order]
