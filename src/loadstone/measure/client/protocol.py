@@ -10,6 +10,7 @@ it cannot
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -228,3 +229,9 @@ class MessageReader(Generic[_Message]):
 
 decode_order: Callable[[bytes], ToWorker] = msgspec.json.Decoder(ToWorker).decode
 decode_report: Callable[[bytes], FromWorker] = msgspec.json.Decoder(FromWorker).decode
+
+
+def report(message: FromWorker, out: int = 1) -> None:
+    """Tell the owner, if it still listens: the end of stdin says so too where it does not."""
+    with contextlib.suppress(OSError):
+        os.write(out, msgspec.json.encode(message) + b"\n")
