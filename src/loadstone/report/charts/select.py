@@ -167,13 +167,17 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
             make = partial(side_by_side, sets, measure, fact, what, none=none)
             yield _Wanted(f"{fact}-{measure.key}", fact, [point for each in sets for point in each], make)
     for picture in ratio_figures(gpu_ratios(points)):
-        yield _Wanted("gpus", "gpus", points, lambda picture=picture: picture)
+        yield _Wanted("gpus", "gpus", points, partial(_as_is, picture))
     for frame in by_model:
         yield trade(frame, pace(frame.points), OUTPUT, "models", "models")
     for pair in pair_predictions(points):
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, BATCH_S):
             make = partial(draw_prediction, pair, measure)
             yield _Wanted(f"predicted-{measure.key}", "predicted", pair[1], make)
+
+
+def _as_is(figure: Figure) -> Figure:
+    return figure
 
 
 def _make_frames(points: Sequence[CellPoint]) -> list[list[Frame]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from loadstone.core.errors import InputError, TargetError
 from loadstone.engines.launch import Launch
 from loadstone.measure.engines.launch import LaunchError, RankProcess, StartedRanks
+from loadstone.measure.engines.process import last_lines
 from loadstone.runs import provenance
 from loadstone.studies.file import EngineSettings, MachineSettings, StudyLimits
 from loadstone.studies.journal import Handle
@@ -20,7 +21,6 @@ HERE = "localhost"
 """The name in a study file of the host that runs the study."""
 _POLL_S = 0.1
 _NO_PROGRAM = 127
-_TAIL_BYTES = 4096
 _FILES = ("dataset", "trace", "plan", "tokenizer", "structured")
 """Options of `bench` that name files; structured's may have `SCHEME:` before."""
 
@@ -142,10 +142,7 @@ def follow(client: RankProcess, host: str, check: Callable[[], None]) -> None:
         client.stop()
     if code in (0, 1):  # 1: the run has failed, which its folder says
         return
-    with client.log_path.open("rb") as log:
-        log.seek(max(0, client.log_path.stat().st_size - _TAIL_BYTES))
-        lines = [" ".join(line.split()) for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    last = lines[-1] if lines else "it wrote nothing"
+    *_, last = ["it wrote nothing", *last_lines(client.log_path)]
     remedy = ""
     if code == _NO_PROGRAM or "No module named loadstone" in last:
         remedy = "; Loadstone must be there: name its interpreter with python:, or write client: localhost"
