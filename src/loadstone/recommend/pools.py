@@ -119,8 +119,8 @@ def _rate_decode(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedWo
 
 def _match(
     prefill: _RatedWorker, decode: _RatedWorker, options: RecommendOptions, traffic: Traffic, prices: Prices
-) -> list[Candidate]:
-    """Return the cheapest deployments of a pair, in ratios near to that which balances them."""
+) -> Iterator[Candidate]:
+    """Yield the cheapest deployments of a pair, in ratios near to that which balances them."""
     request_s = prefill.seconds + traffic.output_tokens * decode.seconds
     users_per_rate = 1.0 if traffic.is_open else request_s
     found = []
@@ -129,7 +129,6 @@ def _match(
         rate = min(before * prefill.rate_per_s, after * decode.rate_per_s)
         replicas = math.ceil(traffic.demand / (rate * users_per_rate) * (1 - 1e-9))
         found += [(replicas * gpus, replicas, before, after, rate)] * (replicas * gpus <= options.gpus_max)
-    made = []
     for gpus, replicas, before, after, rate in sorted(found)[:_OF_PAIR]:
         pools = (DeployedPool("prefill", before, prefill.worker), DeployedPool("decode", after, decode.worker))
         deployment = parse_deployment(
@@ -142,8 +141,7 @@ def _match(
         users = each_s * traffic.output_tokens * decode.seconds
         level = SteadyState(users, each_s * request_s, each_s, decode.seconds, prefill.seconds, 0.0, 0.0)
         load, cost = rate * users_per_rate, gpus * price_gpu(deployment, prices)
-        made.append(Candidate(deployment, fleet.policy, steps, load, replicas, cost, level, fleet))
-    return made
+        yield Candidate(deployment, fleet.policy, steps, load, replicas, cost, level, fleet)
 
 
 def _ratios(prefill_per_s: float, decode_per_s: float, demand_per_s: float) -> Iterator[tuple[int, int]]:
