@@ -19,6 +19,7 @@ from loadstone.catalogue.config.hub import cached_config
 from loadstone.catalogue.config.reader import read_config, read_path
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.core.errors import InputError
+from loadstone.core.groups import by_key
 from loadstone.core.host import make_path
 
 GIB = 1 << 30
@@ -82,10 +83,8 @@ def _near_names() -> dict[str, str]:
     that was tuned for instructions has its base's sizes.
     """
     names = model_names()
-    lasts: dict[str, set[str]] = {}
-    for alias, name in names.items():
-        lasts.setdefault(alias.rpartition("/")[2], set()).add(name)
-    names = {last: owners.pop() for last, owners in lasts.items() if len(owners) == 1} | names
+    lasts = by_key((alias.rpartition("/")[2], name) for alias, name in names.items())
+    names = {last: owners[0] for last, owners in lasts.items() if len(set(owners)) == 1} | names
     return {_TUNED.sub("", alias): name for alias, name in names.items()} | names
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from loadstone.analyse.compare.price import Prices, key
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
+from loadstone.core.groups import by_key
 from loadstone.core.plan import Plan
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.predict.simulator.fleet import fleet_of, longest_request
@@ -124,9 +125,7 @@ class _Served(NamedTuple):
 def estimate(read: StudyFile, launches: Sequence[PlannedLaunch], prices: Prices) -> StudyEstimate:
     """Estimate what a study takes. Raises InputError where a file that it names cannot be read."""
     asked: dict[bytes, _Asked] = {}
-    by_deployment: dict[str, list[PlannedLaunch]] = {}
-    for launch in launches:
-        by_deployment.setdefault(f"{launch.engine} {deployment_name(launch)}", []).append(launch)
+    by_deployment = by_key((f"{launch.engine} {deployment_name(launch)}", launch) for launch in launches)
     deployments = [_deployment(read, each, asked, prices) for each in by_deployment.values()]
     cells = [(cell, each.repeats) for each in deployments for cell in each.cells]
     dollars = [each.usd for each in deployments if each.usd is not None]
@@ -230,11 +229,7 @@ def remarks(read: StudyFile, found: StudyEstimate) -> Iterator[str]:
     if found.seconds > limits.total:
         yield f"One run ends after {limits.total / 3600:.2f} hours (limits: total); run it again to go on."
     for each in found.deployments:
-        problems: dict[str, list[CellEstimate]] = {}
-        for cell in each.cells:
-            if cell.problem:
-                problems.setdefault(cell.problem, []).append(cell)
-        for problem, cells in problems.items():
+        for problem, cells in by_key((cell.problem, cell) for cell in each.cells if cell.problem).items():
             which = "" if len(cells) == len(each.cells) else f", {cells[0].workload}, {cells[0].load}"
             more = f" and {len(cells) - 1} more cells" if which and len(cells) > 1 else ""
             yield f"{each.deployment}{which}{more}: {problem}"

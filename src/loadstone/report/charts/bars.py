@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import altair as alt
 
 from loadstone.analyse.compare.result import MetricRow
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.charts.lines import CROSSED, bounds, cross_out, unit_of, warning
 from loadstone.report.charts.theme import GREY, INK, WIDTH, Figure, Row, data, figure, stack_layers, tooltips
@@ -104,9 +104,7 @@ def _bars(rows: Sequence[Row], title: str, none: str) -> dict[str, Any]:
 
 def ratio_figures(ratios: Sequence[Ratio]) -> Iterator[Figure]:
     """Draw a picture for each pair of GPUs: a row for each model, number of GPUs and length, a mark per measure."""
-    pairs: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
-    for ratio in heaviest(ratios):
-        pairs[ratio.over.gpu, ratio.under.gpu].append(ratio)
+    pairs = by_key(((ratio.over.gpu, ratio.under.gpu), ratio) for ratio in heaviest(ratios))
     for (over, under), own in pairs.items():
         names = [series.label for series in series_of([ratio.over for ratio in own], without=("gpu",))]
         loads, lengths = ({of(ratio.over) for ratio in own} for of in (load_label, lengths_label))

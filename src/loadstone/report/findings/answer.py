@@ -4,12 +4,12 @@ and where the lead changes hands; of one setup alone what it carries, and what l
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
 import msgspec
 
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.data.frames import (
     DOLLARS,
@@ -91,9 +91,8 @@ def _describe_alone(frame: Frame) -> Iterator[str]:
     """Return one setup: what each of its runs carries; the rest is among the findings. Of several that nothing
     compares, what each carries.
     """
-    lines, alone = defaultdict(list), len(set(_names(frame.points))) == 1
-    for point, series in frame.pairs:
-        lines[series.run if alone else series.label].append(point)
+    alone = len(set(_names(frame.points))) == 1
+    lines = by_key((series.run if alone else series.label, point) for point, series in frame.pairs)
     for run, points in islice(lines.items(), MOST):
         points.sort(key=lambda point: point.load)
         parts = capacity(points)

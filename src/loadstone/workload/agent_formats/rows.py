@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from loadstone.core.groups import by_key
 from loadstone.workload.agent_formats.messages import Message, fields_of, text_of
 from loadstone.workload.agent_formats.session import (
     BadSession,
@@ -175,19 +176,13 @@ def _connected(parents: Sequence[Sequence[int]], names: Sequence[str | int | Non
         for other in [*parents[at], *([] if name is None else [first.setdefault(name, at)])]:
             one, two = sorted((find(at), find(other)))
             root[two] = one
-    groups: dict[int, list[int]] = {}
-    for at in range(len(parents)):
-        groups.setdefault(find(at), []).append(at)
-    return list(groups.values())
+    return list(by_key((find(at), at) for at in range(len(parents))).values())
 
 
 def _sort_parents_first(members: Sequence[int], parents: Sequence[Sequence[int]]) -> list[int]:
     """Order a session's rows so that each comes after those that it waits for; without those of a circle."""
     left = {at: len(parents[at]) for at in members}
-    children: dict[int, list[int]] = {}
-    for at in members:
-        for each in parents[at]:
-            children.setdefault(each, []).append(at)
+    children = by_key((each, at) for at in members for each in parents[at])
     ready = [at for at in members if not left[at]]
     order = []
     while ready:
