@@ -51,7 +51,8 @@ def make_machines(read: StudyFile, name: str | None) -> list[Machine]:
     gpus = _find_gpus() if parts > 1 else ()
     if not gpus:
         return [LocalMachine(study.engines, study.limits.ready) for _ in range(parts)]
-    machines, replace = [], msgspec.structs.replace
+    machines: list[Machine] = []
+    replace = msgspec.structs.replace
     engines = dict.fromkeys(study.deployments.engine, EngineSettings()) | study.engines
     for share in _divide(read, at, gpus, parts, "GPUs"):
         visible = {_VISIBLE: ",".join(share)}

@@ -103,8 +103,11 @@ class SlurmMachine(RemoteMachine):
             job = self._wait_for_nodes(name)
             with SlurmRanks(_fill_address(commands, job.addresses), folder, job) as ranks:
                 ranks.wait_ready(self._limits.ready, look=ranks.check_job)
-                own = {node: SlurmClient(job, node, self._machine, folder, ranks.check) for node in job.nodes}
-                with choose_client(self._machine, {None: own[job.nodes[0]]} | own, folder, ranks.check) as sender:
+                senders = {
+                    node: SlurmClient(job, node or job.nodes[0], self._machine, folder, ranks.check)
+                    for node in (None, *job.nodes)
+                }
+                with choose_client(self._machine, senders, folder, ranks.check) as sender:
                     yield running_launch(ranks, handle | {"job": job.id}, sender)
         finally:
             cancel(name)
