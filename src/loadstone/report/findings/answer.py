@@ -5,7 +5,8 @@ and where the lead changes hands; of one setup alone what it carries, and what l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
+from operator import itemgetter
 
 import msgspec
 
@@ -130,12 +131,8 @@ def _best(points: Sequence[CellPoint], measure: Measure, goal: str) -> Iterator[
 def _crossover(frame: Frame) -> Iterator[str]:
     """Say who has the most throughput up to which load, where that changes."""
     _, wins = contests(frame, frame.points, OUTPUT, without=())
-    held: list[tuple[str, list[float]]] = []
-    for name, win in zip(setups([win.first for win in wins]), wins, strict=True):
-        if held and held[-1][0] == name:
-            held[-1][1].append(win.x)
-        else:
-            held.append((name, [win.x]))
+    named = zip(setups([win.first for win in wins]), wins, strict=True)
+    held = [(name, [win.x for _, win in own]) for name, own in groupby(named, key=itemgetter(0))]
     if 1 < len(held) < MOST and len(dict.fromkeys(name for name, _ in held)) == len(held):
         parts = [f"{name} at {spans(own)}" for name, own in held]
         gaps = [b[0] / a[-1] for (_, a), (_, b) in pairwise(held) if a[-1]]
