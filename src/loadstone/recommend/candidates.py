@@ -283,7 +283,8 @@ def predict_rate(candidate: Candidate, options: RecommendOptions, traffic: Traff
     share = min(1.0, traffic.demand / max(1, replicas) / candidate.load)
     if candidate.fleet is not None:
         return share * replicas * candidate.fleet.replicas * candidate.level.rate_per_s
-    decoding, schedulers = max(1.0, candidate.level.decoding * share), schedulers_in_step(deployment)
+    decoding = max(min(1.0, candidate.level.decoding), candidate.level.decoding * share)
+    schedulers = schedulers_in_step(deployment)
     level = steady_state(candidate.model, candidate.policy, schedulers, decoding, traffic.lengths)
     return replicas * deployment.dp * level.rate_per_s
 
@@ -307,6 +308,8 @@ def closed_form_capacity(
     for times, lengths in traffic.levels or (TrafficLevel(1.0, traffic.lengths),):
         here = lengths if policy.prefix_cache else lengths._replace(cached=0.0)
         load, level = _carried_load(model, policy, deployment, traffic, here)
+        if load <= 0:  # with short answers, one that decodes at all times keeps prompts coming
+            load, level = _carried_load(model, policy, deployment, traffic, here, seldom=True)
         warm = _most_warm(policy, deployment, traffic, level)
         if load > warm:  # so many find what they had; more than that carries it only where nothing is found
             cold, cold_level = _carried_load(model, policy, deployment, traffic, here._replace(cached=0.0))
@@ -329,11 +332,17 @@ def _most_warm(policy: EnginePolicy, deployment: Deployment, traffic: Traffic, l
 
 
 def _carried_load(
-    model: StepModel, policy: EnginePolicy, deployment: Deployment, traffic: Traffic, lengths: Lengths
+    model: StepModel,
+    policy: EnginePolicy,
+    deployment: Deployment,
+    traffic: Traffic,
+    lengths: Lengths,
+    *,
+    seldom: bool = False,
 ) -> tuple[float, SteadyState]:
     best: tuple[float, SteadyState] | None = None
     schedulers = schedulers_in_step(deployment)
-    for level in steady_states(model, policy, schedulers, lengths):
+    for level in steady_states(model, policy, schedulers, lengths, seldom=seldom):
         load = deployment.dp * traffic.load_at(level)
         slack = _slack(level, traffic)
         if slack < 0:

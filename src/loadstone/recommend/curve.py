@@ -114,8 +114,16 @@ class Curve:
 
 
 def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Curve:
-    """Simulate a replica under loads around its capacity. Raises InputError where a
-    request does not fit."""
+    """Simulate a replica under loads around its capacity, beside as many as carry the traffic: a router finds one
+    that is idle the easier the more there are. Raises InputError where a request does not fit."""
+    curve = _search_capacity(candidate, traffic, replicas)
+    needed = math.ceil(traffic.demand / curve.capacity) if curve.capacity > 0 else replicas
+    if fleet_size(candidate, needed, traffic) < 2 * fleet_size(candidate, replicas, traffic):
+        return curve
+    return _search_capacity(candidate, traffic, needed)
+
+
+def _search_capacity(candidate: Candidate, traffic: Traffic, replicas: int) -> Curve:
     points: dict[float, SimulatedLoad] = {}
 
     def holds(load: float) -> bool:

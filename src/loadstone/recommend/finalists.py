@@ -27,10 +27,13 @@ from loadstone.recommend.traffic import Traffic
 from loadstone.runs.calibrate import cases_of_runs, deployment_of_runs
 
 DRAWS = 1024
+_SIZES = 2
+"""GPUs of a replica that are looked at of each kind of GPU: what one lacks, such as room for what prompts share, the
+other may have."""
 _OF_POOLS = 6
 """Deployments with pools that are simulated beside those with one."""
-_CHEAPEST, _OF_GROUPS = 10, 8
-"""Finalists: so many of the cheapest layouts, and the cheapest of so many engines and GPUs besides."""
+_CHEAPEST, _OF_GROUPS = 10, 10
+"""Finalists: so many of the cheapest layouts, and the cheapest of so many GPUs, sizes and engines besides."""
 
 
 class MeasuredRun(NamedTuple):
@@ -124,9 +127,10 @@ def choose_finalists(
     pooled = [each for each in ordered if each.fleet is not None][:_OF_POOLS]
     ordered = [each for each in ordered if each.fleet is None]
     chosen = ordered[:_CHEAPEST]
-    # Of each GPU the cheapest, whatever it takes; then of each engine on it.
+    # Of each GPU the cheapest, whatever it takes, and the cheapest of another size; then of each engine on it.
     for each in ordered[_CHEAPEST:]:
-        if each.deployment.gpu.name not in {one.deployment.gpu.name for one in chosen}:
+        sizes = {one.deployment.gpus for one in chosen if one.deployment.gpu.name == each.deployment.gpu.name}
+        if len(sizes) < _SIZES and each.deployment.gpus not in sizes:
             chosen.append(each)
     for each in ordered[_CHEAPEST:]:
         if len(chosen) < _CHEAPEST + _OF_GROUPS and each.group not in {one.group for one in chosen}:

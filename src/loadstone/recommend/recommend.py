@@ -73,7 +73,8 @@ def recommend(options: RecommendOptions) -> Recommendation:
     show_progress()
     decided_s = time.monotonic()
     if options.study is not None:
-        write_study(options.study, options, traffic, [each.deployment for each in plans], plans[0].replicas)
+        serving = plans[0].replicas - options.reserve
+        write_study(options.study, options, traffic, [each.deployment for each in plans], serving)
     notes = [*explain_order(shown, options), *write_notes(finalists, options, measured), *_note_context(traffic)]
     notes += tell_split(split, plans[0], _describe_traffic(options, traffic).unit) if options.pools else []
     return Recommendation(
@@ -82,7 +83,9 @@ def recommend(options: RecommendOptions) -> Recommendation:
         slo=[BoundText(each.metric, each.quantile, each.bound_s) for each in traffic.bounds],
         plans=plans,
         rejected=list_rejected(judged, plans, [*found.refused, *refused], found, priced=bool(options.price)),
-        measure_next=next_measurement(_value_measurements(paid, finalists, traffic), choices, options, traffic),
+        measure_next=next_measurement(
+            _value_measurements(paid, finalists, traffic, options.reserve), choices, options, traffic
+        ),
         study=str(options.study) if options.study is not None else None,
         notes=notes,
         split=split,
@@ -112,10 +115,10 @@ def _note_context(traffic: Traffic) -> list[str]:
 
 
 def _value_measurements(
-    choices: Sequence[PlanChoice], finalists: Sequence[SimulatedCandidate], traffic: Traffic
+    choices: Sequence[PlanChoice], finalists: Sequence[SimulatedCandidate], traffic: Traffic, reserve: int
 ) -> MeasurementValue:
     """Return the measurement that is worth most, by how many requests each would get in its time."""
-    replicas = {choice.finalist.name: choice.replicas for choice in reversed(choices)}
+    replicas = {choice.finalist.name: choice.replicas - reserve for choice in reversed(choices)}
     rates = []
     for each in finalists:
         share = traffic.demand / replicas.get(each.name, each.candidate.replicas)

@@ -45,6 +45,7 @@ def write_study(
         if traffic.is_open
         else {"concurrency": sorted({max(1, round(share * part)) for part in (0.7, 1.0, 1.3)})}
     )
+    loads |= {"burstiness": options.burstiness} if options.burstiness != 1 else {}
     study = {
         "study": path.stem,
         "deployments": deployed,

@@ -104,7 +104,7 @@ class Traffic:
     def load_at(self, level: SteadyState) -> float:
         """Return what of the load a scheduler in that state carries."""
         if self.sessions is None or self.is_open:
-            return level.rate_per_s / self.calls if self.is_open else level.users
+            return level.rate_per_s / self.calls if self.is_open else max(1.0, level.users)
         return level.rate_per_s / self.calls * float(self.sessions.tasks_s(level).mean())
 
     def session_figures(self, run: CellRun, load: float) -> SessionFigures:
@@ -184,6 +184,8 @@ def traffic_of(options: RecommendOptions, seed: int | None = None, max_tokens: i
     plan = planner.plan(max_tokens)
     if not len(plan):
         raise InputError(f"{options.trace}: has no request")
+    if int(plan.output_tokens.max()) < 2 and (name := next((b.name for b in bounds if b.metric == "tpot"), None)):
+        raise InputError(f"--slo {name}: answers of one token have no time between tokens; give a longer --output")
     hours = split_hours(options, plan) if options.trace is not None else None
     plan = plan if hours is None else hours.busiest
     demand = float((options.rate or options.concurrency or plan.cells[0].value) * options.growth)
