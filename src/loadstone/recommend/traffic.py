@@ -28,7 +28,7 @@ from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.sessions import NO_SESSIONS, SessionFigures, SessionTraffic, find_lines
 from loadstone.workload.options import SimulateOptions, options_of
 from loadstone.workload.planning import Planner
-from loadstone.workload.schedule import promised_tokens
+from loadstone.workload.schedule import promised_tokens, stagger
 
 LEAST_REQUESTS, MOST_REQUESTS = 800, 8_000
 _BURSTY_REQUESTS = 24_000
@@ -130,10 +130,11 @@ class Traffic:
         if self.is_open:
             cell = msgspec.structs.replace(cell, value=load, time_scale=cell.time_scale * cell.value / load)
             return replace(part, cells=(cell,), intended_s=part.intended_s * (plan.cells[0].value / load))
-        users = max(1, round(load))
-        phase = part.phase.copy()
-        phase[: min(users, len(phase) // 2)] = 0  # all of them come at once, and nobody does so later
-        return replace(part, phase=phase, cells=(msgspec.structs.replace(cell, value=float(users)),))
+        users, phase = max(1, round(load)), part.phase.copy()
+        warm = min(users, len(phase) // 2)  # all of them come at once, and nobody does so later
+        phase[:warm] = 0
+        output_tokens = stagger(part.output_tokens, warm) if warm > 1 else part.output_tokens
+        return replace(part, phase=phase, output_tokens=output_tokens, cells=(msgspec.structs.replace(cell, value=float(users)),))
 
     def parts(self, load: float, requests: int, prompt_weight: float) -> list[Plan]:
         """Return plans of so many per second: of requests that have times of their own a share, in the windows of so
