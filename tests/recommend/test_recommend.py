@@ -282,7 +282,10 @@ def test_a_plan_that_had_to_grow_is_weighed_against_the_next(second: float, trie
 
     finalists: dict[str, SimpleNamespace] = {}
     choices = [choice("a", 1, 1.0), choice("b", 2, second), choice("a", 3, 3.0)]
-    with patch.object(confirm, "_simulate", simulate), patch.object(confirm, "_spare_replicas", lambda plan, *_, **__: plan):
+    with (
+        patch.object(confirm, "_simulate", simulate),
+        patch.object(confirm, "_spare_replicas", lambda plan, *_, **__: plan),
+    ):
         found = confirm.confirm_plans(choices, SimpleNamespace(has_times=False), asked, learned=False)  # type: ignore[arg-type]
     assert list(dict.fromkeys(counted)) == tried
     assert found[0].choice.finalist.name == tried[-1]
@@ -311,7 +314,8 @@ def test_what_is_measured_is_the_load_that_one_replica_must_carry(changed, words
     share = load / (document.plans[0].replicas - reserve)
     assert any(each == pytest.approx(share, rel=0.1, abs=1) for each in read[name])
     told = float(command[command.index(f"--{name}") + 1])
-    replicas = {each.replicas - reserve for each in document.finalists if each.deployment == document.measure_next.deployment}
+    measured = document.measure_next.deployment
+    replicas = [each.replicas - reserve for each in document.finalists if each.deployment == measured]
     assert any(told == pytest.approx(load / each, rel=0.5) for each in replicas)
 
 
@@ -376,7 +380,7 @@ REFUSED = [
     ({"rate": 1e9}, "nothing carries this within so many; the nearest"),
     ({"model": "llama-3.1-405b", "gpus_max": 1}, "do not fit"),
     ({"model": "llama-9"}, "llama-9"),
-    ({"output": "1", "slo": "ttft_p99<1s,tpot_p90<50ms"}, "--slo tpot_p90: answers of one token have no time between"),
+    ({"output": "1", "slo": "ttft_p99<1s,tpot_p90<50ms"}, "--slo tpot_p90: answers of one token have no time"),
     ({"rate": None}, "--rate: say how much traffic"),
     ({"concurrency": 4}, "--rate, --concurrency: are two loads; give one"),
     ({"rate": None, "concurrency": 4, "burstiness": 0.5}, "--burstiness: says how arrivals at a rate are spread"),

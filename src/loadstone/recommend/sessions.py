@@ -63,7 +63,9 @@ class SessionTraffic:
         many as are alive; in a closed loop as many more come last, beside which the load falls."""
         alive = max(1, math.ceil(load * float(self.tasks_s(level).mean())) if is_open else round(load))
         room = int(_MOST_CALLS / self.calls) - alive * (1 if is_open else 2)
-        sessions = max(_LEAST_BESIDE, min(room, max(_LEAST_SESSIONS, alive, round(_LEAST_CALLS / self.calls)))) + (0 if is_open else alive)
+        sessions = max(_LEAST_BESIDE, min(room, max(_LEAST_SESSIONS, alive, round(_LEAST_CALLS / self.calls)))) + (
+            0 if is_open else alive
+        )
         wanted, planner = math.ceil((sessions + 1) * self.calls), copy.copy(self.planner)
         asked = {"rate": (load,), "concurrency": ()} if is_open else {"concurrency": (alive,)}
         planner.options = change(planner.options, **asked, warmup=alive, requests=(wanted,))
