@@ -127,12 +127,9 @@ def _price_whole_nodes(choice: PlanChoice) -> float | None:
 def _describe_check(confirmed: ConfirmedPlan, traffic: Traffic) -> str:
     asked, replicas = confirmed.asked, confirmed.choice.replicas
     size = fleet_size(confirmed.choice.finalist.candidate, replicas, traffic)
-    whole, of = "all requests", "these arrivals"
-    if traffic.hours is not None:
-        whole = of = "the busiest window"
-    elif traffic.plan.cells[0].process == "trace":
-        whole, of = "the whole trace", "the trace"
-    where = whole if asked.whole or confirmed.on_whole else f"the windows of {of} that ask for most"
+    of = "trace" if traffic.plan.cells[0].process == "trace" else "drawn traffic"
+    of = "busiest window" if traffic.hours is not None else of
+    where = f"the whole {of}" if asked.whole or confirmed.on_whole else f"the windows of the {of} that ask for most"
     count = confirmed.on_whole or asked.requests
     share = "" if size == replicas else f", the share of {size} of {replicas} replicas"
     verdict = "the bounds hold by the best prediction" if asked.met else "the bounds break by the best prediction"
