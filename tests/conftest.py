@@ -236,10 +236,11 @@ def answer(ask: Ask, send: Send) -> None:
 
 
 BUSY_MACHINE = {
-    "sends_late", "client_read_late", "tpot_understated", "ttft_overstated", "server_writes_late", "ends_late"
+    "sends_late", "client_read_late", "tpot_understated", "ttft_overstated", "server_writes_late", "ends_late",
+    "arrivals_bunched",
 }  # fmt: skip
 """Findings that others who use the processors make true: of the client's sends and reads that came late, and of a
-server that wrote its first tokens together when it got its turn.
+server that wrote its tokens together when it got its turn.
 """
 BY_LATENESS = {"rate_not_reached", "not_stationary", "wide_interval"}
 """Findings that follow, where sends, reads or writes were late in a part of the run."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import threading
-import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pyarrow.parquet as pq
 import pytest
@@ -344,12 +345,19 @@ def test_what_has_the_prefix_and_is_far_busier_is_passed_over(loadstone: Loadsto
     assert min(counts(alone.records)) == 0
 
 
+def kill_in_the_middle(server: TimingServer) -> None:
+    """Kill a server that has answered twenty of a run's requests."""
+    answered = re.compile(r"^vllm:request_success_total.* (?:[2-9]\d|\d{3,})(?:\.0)?$", re.MULTILINE)
+    assert eventually(lambda: answered.search(urlopen(f"{server.url}/metrics", timeout=60).read().decode()))
+    kill(server.pid)
+
+
 @pytest.mark.parametrize("route", ["round-robin", "least-busy"])
 def test_a_server_that_dies_takes_its_requests_with_it_and_the_rest_goes_on(
     loadstone: Loadstone, timing: TimingServer, route: str
 ) -> None:
     with start(FixedLatency(0.01, 0.002)) as other:
-        threading.Thread(target=lambda: (time.sleep(1.0), kill(other.pid))).start()
+        threading.Thread(target=kill_in_the_middle, args=[other]).start()
         flags = f"--route {route} --rate 100 --requests 250 --input 8 --output 8 --json".split()
         outcome = loadstone("bench", timing.url, other.url, *flags)
     cell = outcome.cell

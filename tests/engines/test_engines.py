@@ -54,11 +54,6 @@ def bench(loadstone: Loadstone, engine: Engine, *more: object) -> Outcome:
     return outcome
 
 
-def spoilt_by(outcome: Outcome) -> set[str]:
-    """But for what is true here: engine and client share two cores, and each in turn keeps the other waiting."""
-    return outcome.spoilt_by - {"arrivals_bunched"}
-
-
 def check(outcome: Outcome, quirks: dict[str, str], sent: list[int]) -> None:
     """Every request ended well, with the lengths asked for, by the counts that this engine gives."""
     assert [cell["requests"]["ok"] for cell in outcome.document["cells"]] == sent
@@ -76,7 +71,7 @@ def check(outcome: Outcome, quirks: dict[str, str], sent: list[int]) -> None:
         assert record["token_source"] == ("running usage" if quirks["running usage"] == "yes" else "final usage")
         assert record["sent_s"] < record["arrival_s"][0] <= record["arrival_s"][-1] <= record["end_s"]
         assert (record["cached_tokens"] is None) == (quirks["cached tokens"] == "not told")
-    assert not spoilt_by(outcome), outcome.document["cells"]
+    assert not outcome.spoilt_by, outcome.document["cells"]
 
 
 def test_completions(loadstone: Loadstone, engine: Engine, quirks: dict[str, str]) -> None:
@@ -112,7 +107,7 @@ def test_answers_that_would_end_early(loadstone: Loadstone, engine: Engine, quir
     if quirks["`ignore_eos`"] == "honoured":
         assert not short
         assert outcome.cell["metrics"]["output_tokens"] == OUTPUT * 8
-        assert not spoilt_by(outcome)
+        assert not outcome.spoilt_by
     else:
         assert short
         assert all(record["finish_reason"] == "stop" and record["output_tokens"] < OUTPUT for record in short)
@@ -121,7 +116,7 @@ def test_answers_that_would_end_early(loadstone: Loadstone, engine: Engine, quir
         # And where some answers were long enough all the same, their ends differ.
         mixed = len({record["finish_reason"] for record in outcome.records if record["phase"] == "measure"}) > 1
         also = ({"empty_answers"} if silent else set()) | ({"finish_reasons"} if mixed else set())
-        assert spoilt_by(outcome) - also == {"short_outputs"}
+        assert outcome.spoilt_by - also == {"short_outputs"}
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
@@ -156,7 +151,7 @@ def test_answers_side_by_side(loadstone: Loadstone, engine: Engine, quirks: dict
         assert (record["status"], record["input_tokens"]) == ("ok", INPUT)
         assert record["output_tokens"] == record["tokens"][-1] == answers * OUTPUT
         assert record["tokens"] == sorted(record["tokens"])
-    assert spoilt_by(outcome) == ({"several_answers"} if answers == 2 else set())
+    assert outcome.spoilt_by == ({"several_answers"} if answers == 2 else set())
 
 
 def test_the_users_own_fields_do_not_hinder_the_meeting(
@@ -171,7 +166,7 @@ def test_the_users_own_fields_do_not_hinder_the_meeting(
     assert outcome.cell["metrics"]["input_tokens"] == INPUT * 8
     taken = quirks["token ids as prompt"] == "taken"
     assert outcome.document["target"]["prompt_kind"] == ("token ids" if taken else "text")
-    assert not spoilt_by(outcome)
+    assert not outcome.spoilt_by
 
 
 def test_all_serve_the_same_model(engine: Engine, reference: Engine) -> None:
