@@ -23,7 +23,7 @@ def write_study(
     """Raises InputError where the file cannot be written."""
     import yaml  # type: ignore[import-untyped]
 
-    planned = []
+    planned, replicas = [], replicas - options.reserve
     for text in deployments:
         if has_pools(text):
             (model, _, layout), engine = text.partition("@"), parse_deployment(text).engine

@@ -133,10 +133,8 @@ class Traffic:
         users, phase = max(1, round(load)), part.phase.copy()
         warm = min(users, len(phase) // 2)  # all of them come at once, and nobody does so later
         phase[:warm] = 0
-        output_tokens = stagger(part.output_tokens, warm) if warm > 1 else part.output_tokens
-        return replace(
-            part, phase=phase, output_tokens=output_tokens, cells=(msgspec.structs.replace(cell, value=float(users)),)
-        )
+        output_tokens, cell = stagger(part.output_tokens, warm), msgspec.structs.replace(cell, value=float(users))
+        return replace(part, phase=phase, output_tokens=output_tokens, cells=(cell,))
 
     def parts(self, load: float, requests: int, prompt_weight: float) -> list[Plan]:
         """Return plans of so many per second: of requests that have times of their own a share, in the windows of so

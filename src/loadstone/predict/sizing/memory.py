@@ -288,8 +288,8 @@ def _enough(deployment: Deployment, context_tokens: int, requests: int, times: f
 def _cut(deployment: Deployment) -> str:
     """The parallelism in words, `tp8 pp2`; empty on one GPU."""
     named = (("tp", deployment.tp), ("pp", deployment.pp), ("dp", deployment.dp), ("ep", deployment.ep))
-    words = ["attention-dp"] * deployment.attention_dp
-    return " ".join([*words, *(f"{name}{value}" for name, value in named if value > 1)])
+    words = ["attention-dp"] * deployment.attention_dp + [f"{name}{value}" for name, value in named if value > 1]
+    return " ".join(words)
 
 
 def _gib(value: float) -> str:
