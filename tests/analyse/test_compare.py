@@ -567,6 +567,25 @@ def test_runs_one_after_another_do_not_tell_a_setup_from_a_drift(tmp_path: Path)
     assert rows(compare(a, side("d", range(10, 18, 2), 1.2)))["tpot_p50"]["better"] == "a"
 
 
+def test_two_runs_a_side_do_not_tell_a_setup_from_a_state_of_the_machine(tmp_path: Path) -> None:
+    """A machine of two states has only one of them on either side in an eighth of such pairs."""
+
+    def side(name: str, hours: tuple[int, ...], slower: float) -> list[Path]:
+        return [
+            make(
+                tmp_path / f"{name}{n}", seed=n, slower=slower, source="measured", spread=0.001,
+                created=f"2026-01-02T{hour:02}:00:00+00:00",
+            )
+            for n, hour in enumerate(hours)
+        ]  # fmt: skip
+
+    a, state, change = side("a", (0, 4), 1.0), side("b", (2, 6), 1.08), side("c", (3, 7), 1.5)
+    assert rows(compare(a, state))["tpot_p50"]["conclusion"] == "may_be_chance"
+    assert rows(compare(a, change))["tpot_p50"]["better"] == "a"
+    three, others = side("d", (0, 4, 8), 1.0), side("e", (2, 6, 10), 1.08)
+    assert rows(compare(three, others))["tpot_p50"]["better"] == "a"
+
+
 @pytest.mark.parametrize("flags", [["-np", "2"], ["-O3"], None])
 def test_a_flag_that_differs_is_part_of_the_setup(
     tmp_path: Path, loadstone: Loadstone, flags: list[str] | None

@@ -329,6 +329,25 @@ def collected(
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("thought_s", "told"), [(1.0, True), (0.0, False), (3.0, False)])
+def test_tokens_that_were_made_before_the_first_event(seed: int, thought_s: float, told: bool) -> None:
+    """Answers of 64 tokens, of which 4 to 24 have an event each; the others took `thought_s` times as long as an
+    event before the first. Where they took no time, events hold several tokens.
+    """
+    rng, load = np.random.default_rng(seed), Load("concurrency", 8)
+    records = closed(8, 60)
+    for each in records:
+        events = int(rng.integers(4, 25))
+        first_s = each["sent_s"] + 0.05 + 0.01 * thought_s * (64 - events) + float(rng.normal(0, 0.003))
+        times = [first_s + 0.01 * k for k in range(events)]
+        each.update(arrival_s=times, read=list(range(events)), tokens=[*range(1, events), 64], output_tokens=64)
+        each["end_s"] = times[-1]
+    findings = found(records, plan_of(load, 60, 8))
+    assert ("tokens_not_streamed" in findings) == told
+    assert "several_tokens_an_event" in findings
+
+
+@pytest.mark.parametrize("seed", range(5))
 def test_answers_that_are_collected_and_replayed(seed: int) -> None:
     kind, words = "answers_collected", "of TTFT grows with the length of the answer at equal prompts ("
     check((kind, "warning", words, lambda: collected(seed)))

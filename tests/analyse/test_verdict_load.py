@@ -567,6 +567,62 @@ def test_a_step_of_the_lengths_asked_for_is_no_step_of_the_server() -> None:
     assert "not_stationary" in found(records, plan)
 
 
+@pytest.mark.parametrize(
+    ("times", "first", "last", "told"),
+    [
+        (0.5, 8, 48, "from 50.0 ms to 100 ms after 20%"),  # as while credits last
+        (2.0, 168, 208, "from 100 ms to 200 ms after 80%"),
+        (2.0, 88, 128, ""),  # a slow stretch in its midst, as may come again
+        (0.5, 168, 208, ""),  # as a loop ends there are fewer others
+    ],
+)
+def test_a_loop_whose_few_first_or_last_requests_are_of_another_state(
+    times: float, first: int, last: int, told: str
+) -> None:
+    records = closed(8, 200)
+    for each in records[first:last]:
+        each["arrival_s"] = [each["sent_s"] + (time_s - each["sent_s"]) * times for time_s in each["arrival_s"]]
+    kinds = found(records, plan_of(Load("concurrency", 8), 200, 8))
+    assert ("not_stationary" in kinds) == bool(told)
+    if told:
+        assert told in kinds["not_stationary"].evidence
+
+
+def two_kinds(
+    times: float = 4.0, every: int = 3, *, ttft: bool = True, asked: int = 100, in_turn: bool = True, count: int = 60
+) -> dict[str, Finding]:
+    """Answers of 16 tokens; one in `every`, or else as many at the end, has them so many times as fast, and (`ttft`)
+    begins sooner. Its prompts have `asked` tokens, those of the others 100.
+    """
+    load = Load("concurrency", 8)
+    plan, records = plan_of(load, count, 8), closed(8, count, output_tokens=16)
+    rng = np.random.default_rng(1)
+    for number, each in enumerate(records):
+        fast = number % every == 0 if in_turn else number >= 8 + count - count // every
+        sent, noise = each["sent_s"], float(rng.lognormal(0, 0.05))
+        first = sent + 0.1 * noise / (times if fast and ttft else 1.0)
+        each["arrival_s"] = [first + 0.1 * k * noise / (times if fast else 1.0) for k in range(4)]
+        plan.input_tokens[number] = each["input_tokens"] = asked if fast else 100
+    return found(records, plan)
+
+
+CHOSEN: list[Case] = [
+    ("kinds_mixed", "error", ("20 of 60 answers began after 2", "a cache, canned text"), two_kinds),
+    ("kinds_mixed", "error", "10 of 60", lambda: two_kinds(every=6)),
+    ("kinds_mixed", "warning", ("Several machines", "of 60 answers"), lambda: two_kinds(2.0, every=2)),
+    ("kinds_mixed", None, "", lambda: two_kinds(1.3)),
+    ("kinds_mixed", None, "", lambda: two_kinds(ttft=False)),  # one of several prompts held up the others' decoding
+    ("kinds_mixed", None, "", lambda: two_kinds(asked=20)),  # short prompts may be decoded faster
+    ("kinds_mixed", None, "", lambda: two_kinds(in_turn=False)),  # the server's state changed
+    ("kinds_mixed", None, "", lambda: two_kinds(count=24)),
+]
+
+
+@pytest.mark.parametrize("case", CHOSEN)
+def test_answers_of_two_kinds(case: Case) -> None:
+    check(case)
+
+
 def test_small_drift_is_let_pass() -> None:
     assert set(drifting(lambda at: 0.4 * (1 + at / 200))) <= {"few_samples", "interval_unknown"}
     assert "not_stationary" in drifting(lambda at: 0.3 + at / 10, count=30)
@@ -627,7 +683,7 @@ def test_a_warm_up_inside_the_measured_requests(slow: int, count: int, times: fl
         lambda _: 0.4 * float(rng.lognormal(0, 0.1)) * (times if next(sent) < 8 + slow else 1), count=count
     )["not_stationary"]
     if "steadily" not in finding.evidence:  # as chance may have it, where more than a tenth of them are slow
-        told = r"(TTFT|TPOT) went down from \S+ m?s to \S+ m?s after the first [\d.]+% of the requests"
+        told = r"(TTFT|TPOT) went at once from \S+ m?s to \S+ m?s after [\d.]+% of the requests"
         assert re.fullmatch(told, finding.evidence)
         assert "--warmup" in finding.remedy
 

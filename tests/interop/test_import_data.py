@@ -134,7 +134,8 @@ def test_the_report_of_llm_d_and_stages_are_sums(tmp_path: Path) -> None:
     found = import_files(files, tmp_path)
     loads = {(cell["load"]["kind"], round(cell["load"]["value"], 2)) for cell in cells_of(found)}
     assert loads == {("rate", 3.92), ("rate", 1.0), ("rate", 196.93), ("rate", 2.0), ("rate", 4.0)}
-    assert [one["kind"] for one in found.findings if one["severity"] != "info"] == ["load_not_told"]
+    # Stage 5 sent 79 of the 197 requests/s that were asked of it.
+    assert {one["kind"] for one in found.findings if one["severity"] != "info"} == {"load_not_told", "rate_differs"}
     assert not any((run / "records.parquet").exists() for run in found.runs)
 
 

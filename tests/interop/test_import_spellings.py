@@ -186,3 +186,50 @@ def test_llmperfs_summary_and_its_requests_are_one_result(tmp_path: Path) -> Non
     metrics = cell["metrics"]
     assert (metrics["ttft_s"]["mean"], metrics["e2e_s"]["p99"], metrics["tpot_s"]) == (0.2, 1.2, None)
     assert (metrics["output_tokens_per_s"], metrics["requests_per_s"], cell["requests"]["error"]) == (16.5, 1.5, 1)
+
+
+@pytest.mark.parametrize(
+    ("ttft_ms", "e2e_p99_ms", "duration_s", "failed", "kind"),
+    [
+        ({"median": 7e4, "p99": 14.5e4}, 15e4, 250.0, 0, "overload"),
+        ({"median": 7e4}, 15e4, 250.0, 0, "overload"),
+        ({"median": 120.0, "p99": 300.0}, 5300.0, 250.0, 0, "rate_differs"),  # the client fell behind
+        ({"median": 120.0, "p99": 300.0}, 5300.0, 104.0, 0, None),
+        ({"median": 120.0, "p99": 300.0}, 5300.0, 205.0, 1000, None),  # as many more were sent
+        ({"median": 2000.0, "p99": 2300.0}, 30e3, 135.0, 0, None),  # the last answers are long
+        ({"median": 20e3, "p99": 21e3}, 45e3, 140.0, 0, None),  # so are all first tokens
+    ],
+)
+def test_sums_of_an_open_loop_that_did_not_keep_to_its_rate(
+    tmp_path: Path, ttft_ms: dict[str, float], e2e_p99_ms: float, duration_s: float, failed: int, kind: str | None
+) -> None:
+    result = SERVE | {f"{name}_ttft_ms": value for name, value in ttft_ms.items()} | {
+        "p99_e2el_ms": e2e_p99_ms, "request_rate": 10.0, "num_prompts": 1000 + failed, "completed": 1000,
+        "failed": failed, "duration": duration_s, "total_input_tokens": 10**5, "total_output_tokens": 5 * 10**4,
+        "request_throughput": 1000 / duration_s, "output_throughput": 5e4 / duration_s,
+        "total_token_throughput": 1.5e5 / duration_s,
+    }  # fmt: skip
+    (tmp_path / "a.json").write_text(json.dumps(result))
+    found = {one["kind"] for one in import_files([tmp_path / "a.json"], tmp_path / "out").findings}
+    assert found & {"overload", "rate_differs"} == {kind} - {None}
+
+
+@pytest.mark.parametrize(("unit", "times"), [("milliseconds", 1), ("Microseconds", 1000), ("SEC", 0.001)])
+def test_units_that_are_spelled_out(unit: str, times: float) -> None:
+    part = Value({"time_to_first_token": {"unit": unit, "avg": 120 * times}})
+    assert part.latencies({"ttft_s": "time_to_first_token"})["ttft_s"]["mean"] == pytest.approx(0.12)
+
+
+@pytest.mark.parametrize(("stated_ms", "severity"), [(100.0, None), (130.0, "info"), (12.0, "warning")])
+def test_sums_that_are_not_of_the_requests_beside_them(
+    tmp_path: Path, stated_ms: float, severity: str | None
+) -> None:
+    result = SERVE | {
+        "mean_ttft_ms": stated_ms, "ttfts": [0.1] * 20, "itls": [[0.01] * 49] * 20, "input_lens": [100] * 20,
+        "output_lens": [50] * 20,
+    }  # fmt: skip
+    (tmp_path / "a.json").write_text(json.dumps(result))
+    (run,) = import_files([tmp_path / "a.json"], tmp_path / "out").runs
+    (cell,) = summarise(run)["cells"]
+    found = {one["kind"]: one["severity"] for one in cell["verdict"]["findings"]}
+    assert found.get("stated_differs") == severity

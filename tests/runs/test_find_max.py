@@ -129,6 +129,14 @@ def test_one_sentence_says_the_result(probes: list[Probe], low: float, high: flo
     assert _text(SearchAnswer(probes, low, high), found, "b", measured=True).startswith(words)
 
 
+@pytest.mark.parametrize("trusted", [True, False])
+def test_the_sentence_says_that_the_load_s_probe_is_not_trusted(trusted: bool) -> None:
+    doubted = probe(8, True, True)._replace(document={"cells": [{"verdict": {"trusted": trusted}}]})
+    found = {"load": {"kind": "rate", "value": 8}, "fails_at": None, "confidence": 0.9, "requests": 100}
+    text = _text(SearchAnswer([doubted, probe(16, None, False)], 8, None), found, "b", measured=True)
+    assert text.endswith("; where they hold, the probe is not trusted)") != trusted
+
+
 @pytest.mark.long
 def test_the_simulated_clock_s_capacity_is_met(tmp_path) -> None:  # type: ignore[no-untyped-def]
     found = loadstone.simulate(

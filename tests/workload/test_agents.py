@@ -220,6 +220,18 @@ def test_spans_that_are_none_are_one_line(tmp_path: Path, resource: Json | int) 
             agents.read(written(tmp_path, {"resourceSpans": value}))
 
 
+def test_requests_that_each_hold_those_before_are_no_sessions(tmp_path: Path) -> None:
+    turns = MESSAGES["messages"]
+    requests = [{"messages": turns[:last]} for last in (1, 3, 5)]
+    with pytest.raises(InputError, match="line 2: begins with all of an earlier one; give it as --dataset"):
+        agents.read(written(tmp_path, requests))
+    others = [{"messages": [{"role": "user", "content": f"{n}"}, *turns]} for n in range(3)]
+    assert (
+        agents.read(written(tmp_path, [*others, others[0]])).calls
+        == 4 * agents.read(written(tmp_path, others[:1])).calls
+    )
+
+
 def test_a_session_with_a_repeated_id_does_not_take_the_others_along(tmp_path: Path) -> None:
     row = {"input_tokens": 9, "output_tokens": 1}
     rows = [row | {"session_id": session, "id": name} for session, name in ("aa", "ba", "cc")]

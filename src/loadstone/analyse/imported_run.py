@@ -28,6 +28,8 @@ SHOWN_DIFFERENCE = 0.005
 _SHOWN = ("mean", "p50", "p99")
 DIFFERENCE = 0.02
 """A stated mean and that of the requests of the same file differ worth a word from this share on."""
+MOST_DIFFERENCE = 2.0
+"""TTFT and E2E differ by this factor under no definition: one of both is wrong."""
 
 
 class Stated(msgspec.Struct, kw_only=True, frozen=True):
@@ -136,21 +138,15 @@ def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[
 
 
 def _differences(metrics: Metrics, latencies: Mapping[str, Mapping[str, float | None]]) -> list[Finding]:
-    shown = []
+    shown, wide = [], False
     for name, statistics in latencies.items():
         values: Latency | None = getattr(metrics, name, None)
         ours, theirs = values.mean if values is not None else None, statistics.get("mean")
         if ours is None or theirs is None or abs(ours - theirs) <= DIFFERENCE * max(ours, theirs):
             continue
         label = name.removesuffix("_s").upper()
+        wide |= name in ("ttft_s", "e2e_s") and max(ours, theirs) > MOST_DIFFERENCE * min(ours, theirs)
         shown.append(f"{label} {show_seconds(theirs)} as stated, {show_seconds(ours)} by its requests")
-    if not shown:
-        return []
-    return [
-        Finding(
-            "stated_differs",
-            "info",
-            f"means differ from those that the file states: {'; '.join(shown)}",
-            "Definitions or token counts differ, or failed requests were counted: use the means by the requests.",
-        )
-    ]
+    evidence = f"means differ from those that the file states: {'; '.join(shown)}"
+    remedy = "Definitions or token counts differ, or failed requests were counted: use the means by the requests."
+    return [Finding("stated_differs", "warning" if wide else "info", evidence, remedy)] if shown else []

@@ -371,6 +371,9 @@ def _text(answer: SearchAnswer, found: dict[str, Any], bounds: str, measured: bo
     tail = f"{len(answer.probes)} probes, {found['requests']:,} requests"
     if measured and not (answer.low and answer.high) and (below or not why):
         tail += "; a longer --max-duration tells more"
+    at_low = (each.document["cells"] for each in answer.probes if each.load == answer.low and each.holds)
+    if not all(cell["verdict"]["trusted"] for cell in next(at_low, [])):
+        tail += "; where they hold, the probe is not trusted"
     return (
         f"{bounds} {loads('hold', answer.low, below)}, and "
         f"{loads('fail', answer.high, [each for each in seem[False] if each > answer.low])}"

@@ -27,6 +27,10 @@ PERMUTED_RUNS = 70
 """Relabellings of whole runs from which a permutation test can find anything: four against four have so many."""
 _LARGEST_LOG = 50.0
 """The largest logarithm of a ratio: numbers in other programs' files may be as large as a float can hold."""
+_UNSEEN_OF_TWO = 3.0
+"""The spread of published repeats, so many times, where a side has two runs: a machine with two states shows one of
+them on either side in an eighth of such pairs.
+"""
 PAIRED_SHARE = 0.9
 """The share of the larger side's requests that both must have completed to be compared in pairs."""
 
@@ -55,6 +59,7 @@ def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
         begun = [[place.run.info.created for place in side if place.run.info.source == "measured"] for side in (a, b)]
         if all(begun):
             cell.one_after_another = max(begun[0]) < min(begun[1]) or max(begun[1]) < min(begun[0])
+            cell.unseen = _UNSEEN_OF_TWO if min(cell.runs) == 2 else float(cell.one_after_another)
         by_runs(cell, values)
         return cell
     for row in cell.rows:
@@ -104,7 +109,8 @@ def _average(metric: Metric, a: Sequence[float | None], b: Sequence[float | None
 
 def by_runs(cell: ComparedCell, values: Mapping[Metric, Sequence[Sequence[float | None]]]) -> None:
     """Take whole runs as units: how they differ from one another contains what differs within them. Runs that follow
-    one another do not show how the machine changes meanwhile; the spread of published repeats is added for that.
+    one another do not show how the machine changes meanwhile, and two may be alike by chance; the spread of published
+    repeats is added for that.
     """
     from scipy.special import stdtrit
 
@@ -118,9 +124,7 @@ def by_runs(cell: ComparedCell, values: Mapping[Metric, Sequence[Sequence[float 
         a[:], b[:] = np.log(a), np.log(b)
         _, error, freedom = pooled_variance(a, b) if few else welch(a, b)
         row.log_error, row.spread = error, error / math.sqrt(1 / len(a) + 1 / len(b))
-        reach = float(stdtrit(max(1.0, freedom), 0.975)) * error
-        if cell.one_after_another:
-            reach = math.hypot(reach, repeats(row.metric.base))
+        reach = math.hypot(float(stdtrit(max(1.0, freedom), 0.975)) * error, cell.unseen * repeats(row.metric.base))
         row.low, row.high = bounds(row.ratio or math.nan, (reach, reach))
     if cell.tested:
         a, b = (np.stack(side, axis=1) for side in zip(*columns, strict=True))

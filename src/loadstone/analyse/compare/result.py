@@ -151,7 +151,8 @@ def _contains_one(interval: tuple[float, float] | None) -> bool:
 class ComparedCell:
     """One load on both sides. `unit`: runs, blocks, or None where nothing can be tested, and `why`. `tested` are the
     rows that `units` has columns for. `runs`: how many have the load on either side. `one_after_another`: all of one
-    side were measured before all of the other.
+    side were measured before all of the other. `unseen`: what the runs may not show of how they differ, in the spread
+    of published repeats.
     """
 
     load: Load
@@ -162,6 +163,7 @@ class ComparedCell:
     runs: tuple[int, int] = (1, 1)
     paired: bool = False
     one_after_another: bool = False
+    unseen: float = 0.0
     units: Units | None = None
     answers: ComparedAnswers | str | None = None
     tested: list[ComparedMetric] = field(default_factory=list)

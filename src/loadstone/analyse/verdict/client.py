@@ -13,7 +13,7 @@ import numpy as np
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import finding
-from loadstone.analyse.verdict.requests import Floats, Integers, JudgedCell, count_under_way
+from loadstone.analyse.verdict.requests import Floats, Integers, JudgedCell, RequestTable, count_under_way
 from loadstone.core.statistics import Distribution
 from loadstone.core.summary import Finding
 from loadstone.core.units import show_seconds
@@ -252,33 +252,48 @@ def first_event_early(cell: JudgedCell) -> Iterator[Finding]:
 
 def answers_collected(cell: JudgedCell) -> Iterator[Finding]:
     """Find answers that were whole before their first token was sent on: TTFT grows with their length, at equal
-    length of the prompt, and the pace after it is the same for all. In a closed loop the warm-up's answers, which are
-    cut to several lengths, show it too. A part that prompts explain, up to their square, is not the answers'.
+    length of the prompt, and the pace after it is the same for all; or with the tokens that are counted and have no
+    event, by the pace of those that have one: these were made before. In a closed loop the warm-up's answers, which
+    are cut to several lengths, show it too.
     """
     done = cell.requests.pick(cell.requests.completed & (cell.requests.output_tokens >= 2))
     done = done.pick(~np.isnan(done.first_s - done.sent_s))
     if not cell.streams or len(done) < thresholds.COLLECTED_REQUESTS:
         return
-    ttft_s, tokens = done.first_s - done.sent_s, done.output_tokens
-    p10_s, p50_s, p90_s = np.quantile((done.last_s - done.first_s) / (tokens - 1), [0.1, 0.5, 0.9])
-    if p90_s - p10_s > thresholds.COLLECTED_SPREAD * p50_s:
+    ttft_s, tokens, took_s = done.first_s - done.sent_s, done.output_tokens, done.last_s - done.first_s
+    pace_s = max(thresholds.BUNCHED_S, float(np.median(took_s / np.maximum(1, done.events - 1))))
+    each_s, (least, most) = _added_by(tokens - done.events, done), thresholds.COLLECTED_SHARE
+    if least <= each_s / pace_s <= most and tokens.sum() < thresholds.UNSEEN_TOKENS * done.events.sum():
+        yield finding(
+            "tokens_not_streamed",
+            f"each token that is counted and not streamed adds {show_seconds(each_s)} to TTFT at equal prompts, and "
+            f"events come every {show_seconds(pace_s)}: it was made before the first of them",
+        )
         return
+    p10_s, p50_s, p90_s = np.quantile(took_s / (tokens - 1), [0.1, 0.5, 0.9])
+    each_s = _added_by(tokens, done)
+    share = each_s * tokens.mean() / ttft_s.mean()
+    if p90_s - p10_s <= thresholds.COLLECTED_SPREAD * p50_s and least <= share <= most:
+        yield finding(
+            "answers_collected",
+            f"{share:.0%} of TTFT grows with the length of the answer at equal prompts ({show_seconds(each_s)} a "
+            f"token), and later tokens come every {show_seconds(p50_s)}, whoever else is served",
+        )
+
+
+def _added_by(each: Floats, done: RequestTable) -> float:
+    """Compute by how many seconds TTFT grows with each of something, at equal length of the prompt, up to its square:
+    what prompts explain is theirs. 0 where too few answers differ in it, or it explains too little.
+    """
     prompt = np.nan_to_num(done.input_tokens)
     known = np.vander(prompt / max(1.0, prompt.max()), 3)
-    longer, later_s = (each - known @ np.linalg.lstsq(known, each, rcond=None)[0] for each in (tokens, ttft_s))
-    others = int((np.abs(longer) > thresholds.COLLECTED_LENGTH * tokens.mean()).sum())
-    if others < thresholds.COLLECTED_OTHERS:
-        return
-    both, of_tokens, of_times = longer @ later_s, longer @ longer, later_s @ later_s
-    each_s, (least, most) = both / of_tokens, thresholds.COLLECTED_SHARE
-    share = float(each_s * tokens.mean() / ttft_s.mean())
-    if both**2 < thresholds.COLLECTED_FIT * of_tokens * of_times or not least <= share <= most:
-        return
-    yield finding(
-        "answers_collected",
-        f"{share:.0%} of TTFT grows with the length of the answer at equal prompts ({show_seconds(each_s)} a token), "
-        f"and later tokens come every {show_seconds(p50_s)}, whoever else is served",
-    )
+    ttft_s = done.first_s - done.sent_s
+    more, later_s = (values - known @ np.linalg.lstsq(known, values, rcond=None)[0] for values in (each, ttft_s))
+    others = int((np.abs(more) > thresholds.COLLECTED_LENGTH * done.output_tokens.mean()).sum())
+    both, squares = more @ later_s, more @ more
+    if others < thresholds.COLLECTED_OTHERS or both**2 < thresholds.COLLECTED_FIT * squares * (later_s @ later_s):
+        return 0.0
+    return float(both / squares)
 
 
 def connections(cell: JudgedCell) -> Iterator[Finding]:

@@ -92,18 +92,31 @@ def step(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
     return None
 
 
-def start(values: Floats) -> Change | None:
-    """Find first requests that are slower than all later ones, three quarters of them than nine tenths of those: the
-    mean of the first, the median of the others. A cause that lasts slows down more than a tenth of all, or not so
-    many of the first.
+def start(values: Floats, sign: int = 1) -> Change | None:
+    """Find first requests that are slower (with `sign` −1 faster) than all later ones, three quarters of them than
+    nine tenths of those: the mean of the first, the median of the others. A cause that lasts slows down more than a
+    tenth of all, or not so many of the first.
     """
     for share in thresholds.STARTS:
-        first, after = np.split(values, [round(share * len(values))])
+        first, after = np.split(sign * values, [round(share * len(values))])
         if len(first) < thresholds.BLOCK_REQUESTS:
             break
         if np.quantile(first, 0.25) > np.quantile(after, 0.9):
-            return Change(float(first.mean()), float(np.median(after)), share)
+            return Change(sign * float(first.mean()), sign * float(np.median(after)), share)
     return None
+
+
+def sudden(values: Floats, least: int, *, closed: bool) -> Iterator[tuple[bool, Change, float]]:
+    """Find sudden changes, each with whether it is a slow start, and the share of the requests that it makes slower
+    or faster: blocks of two kinds; first requests that are slower. In a closed loop also first ones that are faster,
+    as while credits last, and last ones that are slower: an open loop fills up at the start.
+    """
+    if (two := step(values, least)) is not None:
+        yield False, two, 1.0
+    ways = [(True, values, 1), (False, values, -1), (False, values[::-1], 1)]
+    for slow_start, ordered, sign in ways if closed and len(values) >= least else ways[:1]:
+        if (few := start(ordered, sign)) is not None and few.at:
+            yield slow_start, few if ordered is values else Change(few.after, few.before, 1 - few.at), few.at
 
 
 def no_steady_state(cell: JudgedCell) -> Iterator[Finding]:
@@ -190,19 +203,13 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
 
     for latency, (each, times) in latencies.items():
         values = each[~np.isnan(each)]
-        steadily, at_once, starting = trend(values, least), step(values, least), start(values)
+        steadily = trend(values, least)
         if steadily is not None and matters(steadily, times):
             return finding("not_stationary", f"{latency} went steadily {_from_to(steadily)} during the cell")
-        if at_once is not None and matters(at_once, times):
-            return finding(
-                "not_stationary.at_once",
-                f"{latency} went at once {_from_to(at_once)} after {at_once.at:.0%} of the requests",
-            )
-        if starting is not None and matters(starting, times * (starting.at or 0.0)):
-            return finding(
-                "not_stationary.start",
-                f"{latency} went down {_from_to(starting)} after the first {starting.at:.0%} of the requests",
-            )
+        for slow_start, change, share in sudden(values, least, closed=load.is_closed):
+            if matters(change, times * share):
+                evidence = f"{latency} went at once {_from_to(change)} after {change.at:.0%} of the requests"
+                return finding("not_stationary.start" if slow_start else "not_stationary.at_once", evidence)
     return None
 
 
@@ -268,6 +275,33 @@ def phases_locked(cell: JudgedCell) -> Iterator[Finding]:
         "phases_locked.ttft" if apart else "phases_locked",
         f"requests of equal length stay together in groups: {evidence}",
     )
+
+
+def kinds_mixed(cell: JudgedCell) -> Iterator[Finding]:
+    """Find answers of two kinds in turn: nothing lies between their paces, the faster ones also begin sooner, and
+    neither prompts nor lengths tell them apart. An engine serves those that are under way together at one pace.
+    """
+    done = _in_order(cell.completed)
+    done = done.pick((done.output_tokens >= thresholds.KINDS_TOKENS) & (done.last_s > done.first_s))
+    if not cell.streams or len(done) < _LEAST_CLOSED or len(cell.replicas) > 1:
+        return
+    pace_s, ttft_s = (done.last_s - done.first_s) / (done.output_tokens - 1), done.first_s - done.sent_s
+    block = len(done) // BLOCKS
+    each_s = np.sort(pace_s)[block - 1 : 1 - block]
+    times = each_s[1:] / each_s[:-1]
+    if times.max() < thresholds.KINDS_APART:
+        return
+    fast, plan = pace_s <= each_s[times.argmax()], cell.plan
+    rows = [cell.plan_rows(done)[kind] for kind in (fast, ~fast)]
+    asked = [[float(of[each].mean()) + 1 for each in rows] for of in (plan.input_tokens, plan.output_tokens)]
+    alike = all(max(both) < thresholds.LENGTHS_RATIO * min(both) for both in asked)
+    in_turn = np.count_nonzero(np.diff(fast)) * len(fast) >= thresholds.KINDS_IN_TURN * 2 * fast.sum() * (~fast).sum()
+    sooner = np.quantile(ttft_s[fast], 0.75) < np.quantile(ttft_s[~fast], 0.25)
+    if alike and in_turn and sooner:
+        told = [show_seconds(float(np.median(of[kind]))) for kind in (fast, ~fast) for of in (ttft_s, pace_s)]
+        words = "{} of {} answers began after {}, with a token every {}, the others, in turn, after {} and every {}"
+        evidence = words.format(fast.sum(), len(fast), *told)
+        yield finding("kinds_mixed.others" if times.max() >= thresholds.KINDS_OTHERS else "kinds_mixed", evidence)
 
 
 def _in_order(requests: RequestTable) -> RequestTable:

@@ -133,6 +133,17 @@ equal lengths it was up to 0.74 or from 0.84 on, in 50 of spread lengths 0 (docs
 LOCKED_APART = 0.2
 """The same of TTFT, from which its percentiles depend on how many slots are in which group."""
 
+# --- kinds_mixed ----------------------------------------------------------------------------------------------------
+
+KINDS_TOKENS = 16
+"""Answers that are shorter are left out: one wait between two tokens is most of their pace."""
+KINDS_APART = 1.5
+KINDS_OTHERS = 3.0
+"""The slowest of the faster kind to the fastest of the slower one, in time per token, from which they are two; and
+from which no engine serves both: a part was answered by something else, and not measured."""
+KINDS_IN_TURN = 0.5
+"""Changes from one kind to the other, over those of random order: stretches of time have few."""
+
 # --- beyond_hardware ------------------------------------------------------------------------------------------------
 
 BEYOND = 1.2
@@ -192,8 +203,8 @@ COLLECTED_FIT = 0.9
 """Share of the variance of TTFT, at equal prompt length, that the length of the answer explains: nothing that begins
 to answer knows how long it will be."""
 COLLECTED_SHARE = (0.5, 1.05)
-"""The part of the mean TTFT that grows with the answer, least and most. A queue that grows while a loop fills gives
-more.
+"""The part of the mean TTFT that grows with the answer, least and most: a queue that grows while a loop fills gives
+more. What a token without an event adds to TTFT, over the time between events, lies within it too.
 """
 COLLECTED_SPREAD = 0.5
 """The distance from the p10 to the p90 of TPOT, over its median: an engine's pace follows the number of others that

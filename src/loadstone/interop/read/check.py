@@ -23,6 +23,13 @@ RATE_SHARE = 0.1
 of chance."""
 RATE_SPREADS = 4.0
 RATE_REQUESTS = 20
+LATE_SHARE = 0.25
+"""A run of an open loop lasts longer than its sends by at most this share of them, beyond twice that of chance."""
+WAIT_SPREAD = 1.5
+"""The p99 of TTFT over its median: of a growing queue it is 2, and the median half of the time after the sends.
+"""
+LONGEST = 3.0
+"""The longest E2E over its p99, at most: the last request may take as long."""
 ROUNDING = 1e-3
 
 _QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
@@ -51,6 +58,7 @@ def check(cell: ResultCell) -> None:
     _check_quotients(cell)
     _check_under_way(cell)
     _check_rate(cell)
+    _check_pace(cell)
     _check_empty(cell)
 
 
@@ -166,11 +174,10 @@ def _check_under_way(cell: ResultCell) -> None:
         cell.say("concurrency_inconsistent", evidence)
     if load is None:
         return
-    closed = load.is_closed
-    if closed and little < UNFILLED_SHARE * load.value:
+    if load.is_closed and little < UNFILLED_SHARE * load.value:
         evidence = f"{little:.4g} requests were under way on average (Σ E2E/duration), not {load.value:g}"
         cell.say("places_not_filled", evidence)
-    cap = int(load.value) if closed else load.max_concurrency
+    cap = int(load.value) if load.is_closed else load.max_concurrency
     if cap is not None and little > cap * (1 + UNDER_WAY_SHARE):
         evidence = f"Σ E2E/duration is {little:.4g} requests under way, but at most {cap} are allowed"
         cell.say("concurrency_inconsistent", evidence)
@@ -191,6 +198,24 @@ def _check_rate(cell: ResultCell) -> None:
     spread = 0.0 if load.process == "constant" else RATE_SPREADS / math.sqrt(load.burstiness * len(first_turns))
     if abs(sent_per_s / load.value - 1) > max(RATE_SHARE, spread):
         cell.say("rate_differs", f"{sent_per_s:.4g} requests/s were sent, {load.value:.4g} are stated")
+
+
+def _check_pace(cell: ResultCell) -> None:
+    """Find sums of an open loop whose server did not keep up, so that requests waited ever longer for their first
+    token and the last ended long after all were sent; or that took longer than requests did, as others were sent.
+    """
+    load, sent, ttft = cell.load, cell.requests.get("sent") or cell.completed or 0, cell.latencies.get("ttft_s", {})
+    if load is None or not load.is_open or load.profile or sent < RATE_REQUESTS or not cell.duration_s:
+        return
+    sends_s = sent / load.value
+    late_s, wait_s, e2e_s = cell.duration_s - sends_s, ttft.get("p50"), cell.latencies.get("e2e_s", {}).get("p99")
+    if late_s <= (LATE_SHARE + 2 / math.sqrt(sent)) * sends_s or (cell.records and not cell.relative):
+        return
+    evidence = f"{sent / cell.duration_s:.4g} requests/s ended, {load.value:.4g} are stated"
+    if wait_s and wait_s >= late_s / 4 and ttft.get("p99", math.inf) >= WAIT_SPREAD * wait_s:
+        cell.say("overload", f"{evidence}, and half of them waited {show_seconds(wait_s)} or more for a first token")
+    elif e2e_s and late_s > LONGEST * e2e_s:
+        cell.say("rate_differs", f"{evidence}, though nearly all took {show_seconds(e2e_s)} or less")
 
 
 def _check_empty(cell: ResultCell) -> None:

@@ -39,6 +39,7 @@ _REMEDIES = {
     "no_number": "Left out.",
     "no_usage": "Where the server bundles tokens, TPOT and tokens/s are per response, not per token.",
     "none_completed": "Find out what the server answered, and measure again.",
+    "overload": "The server does not keep up with this rate: latencies grow with the run's length. Lower the rate.",
     "passed_over": "Name a file itself to see what is wrong with it.",
     "places_not_filled": (
         "The client was too slow, or sent too few requests: these are not the results of that concurrency."

@@ -15,12 +15,11 @@ from loadstone.core.statistics import STATISTICS
 from loadstone.core.summary import TOTALS
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import NoResult
-from loadstone.interop.read.values import COUNTS, FACTS, Value, amount, make_burst, make_lengths, text
+from loadstone.interop.read.values import COUNTS, FACTS, SECONDS, Value, amount, make_burst, make_lengths, text
 
 LOADS = ("concurrency", "rate", "burst")
 OTHERS = ("input", "output", "range_ratio", "prefix", "requests", "failed", "duration_s", "mode", "tool")
 _LATENCY = re.compile(rf"(ttft|tpot|itl|e2e)_({'|'.join(STATISTICS)})_(s|ms|us)")
-_SCALES = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _POINTS = {
     "num_gpus": "gpus", "precision": "weights_dtype", "input_len": "input", "output_len": "output",
     "prefix_len": "prefix", "num_prompts": "requests", "output_tok_s": "output_tokens_per_s",
@@ -91,7 +90,7 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
             if seconds is None:
                 cell.say("no_number", f"{name} is {text(value, 40)!r}")
             else:
-                cell.latencies.setdefault(f"{match[1]}_s", {})[match[2]] = seconds * _SCALES[match[3]]
+                cell.latencies.setdefault(f"{match[1]}_s", {})[match[2]] = seconds * SECONDS[match[3]]
     cell.say_odd(stated.odd)
     if reason := columns.text("exclude"):
         cell.say("excluded", f"the table itself excludes the row: {reason}")

@@ -30,8 +30,9 @@ _STATISTICS = {
     "std": "std", "stddev": "std", "std_dev": "std", "min": "min", "max": "max",
 }  # fmt: skip
 """Our names of statistics by any of their usual ones."""
-_SECONDS = {
+SECONDS = {
     "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "ms/token": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
+    "nanoseconds": 1e-9, "microseconds": 1e-6, "milliseconds": 1e-3, "msec": 1e-3, "usec": 1e-6,
 }  # fmt: skip
 _METRICS = {
     "ttft": "ttft_s", "time to first token": "ttft_s", "tpot": "tpot_s", "time per output token": "tpot_s",
@@ -221,7 +222,7 @@ class Value:
         spans = {}
         for name, path in paths.items():
             part = self.at(path)
-            if factor := scale or _SECONDS.get(part.text("unit|units") or ""):
+            if factor := scale or SECONDS.get((part.text("unit|units") or "").lower()):
                 spans[name] = statistics(part.mapping(), factor)
         return drop_missing(spans)
 
@@ -241,7 +242,7 @@ class Value:
         bare_s = 1e-3 if duration_s is not None and max(bare, default=0.0) > duration_s else 1.0
         found: dict[str, dict[str, float]] = {}
         for metric, statistic, unit, time in named:
-            found.setdefault(metric, {}).setdefault(statistic, time * (_SECONDS[unit] if unit else bare_s))
+            found.setdefault(metric, {}).setdefault(statistic, time * (SECONDS[unit] if unit else bare_s))
         return found
 
 
@@ -251,7 +252,7 @@ def _parse_key(key: str) -> tuple[str, str, str | None] | None:
     besides."""
     words = [word for word in re.split(r"[^a-z0-9]+", key.lower()[:80]) if word]
     statistic = [word for word in words if word in _STATISTICS]
-    unit = [word for word in words if word in _SECONDS]
+    unit = [word for word in words if word in SECONDS]
     metric = _METRICS.get(" ".join(word for word in words if word not in (*statistic, *unit)))
     if metric is None or len(statistic) != 1 or len(unit) > 1:
         return None

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from loadstone.core.errors import InputError
 from loadstone.core.plan import ASSISTANT
 from loadstone.workload.agent_formats.session import NO_BLOCKS, BadSession, RawCall, RawSession, read_as
 from loadstone.workload.prompts import text_tokens
@@ -75,19 +76,25 @@ class MessagesReader:
 
     def __init__(self, dropped: Counter[str]) -> None:
         self._dropped = dropped
+        self._whole = set[int]()  # digests of the lines so far
 
     def add(self, line: int, value: bytes) -> Iterator[RawSession]:
         item = read_as(_Conversation, value)
         fields = fields_of(msgspec.structs.asdict(item))
         calls: list[RawCall] = []
         messages: list[str] = []
+        begun = 0
         for message in item.messages:
+            if begun in self._whole:
+                raise InputError(f"--agents, line {line}: begins with all of an earlier one; give it as --dataset")
             text = text_of(message, self._dropped)
+            begun = hash((begun, text))
             if message.role == "assistant" and messages and not messages[-1].startswith(ASSISTANT):
                 calls.append(call_of_messages(messages, len(calls), answer_tokens(text), fields))
             messages.append(text)
         if messages and not messages[-1].startswith(ASSISTANT):
             calls.append(call_of_messages(messages, len(calls), 0, fields))
+        self._whole.add(begun)
         if not calls:
             raise BadLine("no calls", "no message that asks for an answer", "leave it out")
         yield RawSession(calls, 0)
