@@ -22,7 +22,7 @@ def write_study(
     """Raises InputError where the file cannot be written."""
     import yaml  # type: ignore[import-untyped]
 
-    planned = []
+    planned, replicas = [], replicas - options.reserve
     for text in deployments:
         model, _, layout = leave_engine_out(text).rpartition("@")  # the model with the precision of its weights
         planned.append((parse_deployment(text).engine, model, layout))
@@ -36,6 +36,7 @@ def write_study(
         if traffic.is_open
         else {"concurrency": sorted({max(1, round(share * part)) for part in (0.7, 1.0, 1.3)})}
     )
+    loads |= {"burstiness": options.burstiness} if options.burstiness != 1 else {}
     study = {
         "study": path.stem,
         "deployments": deployed,

@@ -27,7 +27,8 @@ def render(document: Recommendation) -> list[Shown]:
     parts += ["", why_measure(document)]
     if document.measure_next is not None:
         parts.append(f"  {document.measure_next.command}")
-    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in describe_launch(document.plans[0]))]
+    if commands := describe_launch(document.plans[0]):
+        parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in commands)]
     if document.study:
         parts += ["", f"{document.study} measures all of these: loadstone study run {document.study}"]
     return [*parts, "", footer(document)]
