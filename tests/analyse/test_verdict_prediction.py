@@ -155,5 +155,5 @@ def test_what_only_starting_knows(tmp_path: Path) -> None:
 
 
 def test_runs_without_a_basis_say_nothing() -> None:
-    assert prediction_findings(info_of()) == []
-    assert prediction_findings(info_of(settings={"basis": None})) == []
+    assert list(prediction_findings(info_of())) == []
+    assert list(prediction_findings(info_of(settings={"basis": None}))) == []

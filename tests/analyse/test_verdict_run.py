@@ -18,7 +18,7 @@ from verdict_cells import PLAN, TARGET, info_of
 
 
 def of_workload(workload: dict[str, Any]) -> list[Finding]:
-    return run_findings(info_of(), dataclasses.replace(PLAN, workload=workload), [])
+    return list(run_findings(info_of(), dataclasses.replace(PLAN, workload=workload), []))
 
 
 LOADS = [Load("concurrency", 1), Load("concurrency", 4), Load("rate", 2.5)]
@@ -28,7 +28,7 @@ def test_cells_that_never_began_are_named() -> None:
     (finding,) = run_findings(info_of(LOADS, error="the run was cut off"), PLAN, [True, False, False])
     assert (finding.kind, finding.severity) == ("cells_not_begun", "warning")
     assert finding.evidence == ("2 of 3 planned cells never began (concurrency 4, 2.5 req/s): the run was cut off")
-    assert not run_findings(info_of(LOADS), PLAN, [True, True, True])
+    assert not list(run_findings(info_of(LOADS), PLAN, [True, True, True]))
 
 
 def test_what_was_left_out_of_a_file_is_counted_by_its_reason() -> None:
@@ -60,14 +60,14 @@ def test_prompts_beyond_the_model_are_counted_and_a_doubted_deployment_is_told()
     (finding,) = run_findings(info_of(settings={"deployment": stated}), PLAN, [])
     assert (finding.kind, finding.severity) == ("deployment_doubted", "info")
     assert finding.evidence.endswith("tiny; it has 2 B parameters")
-    assert not run_findings(info_of(settings={"deployment": {"model": "tiny"}}), PLAN, [])
+    assert not list(run_findings(info_of(settings={"deployment": {"model": "tiny"}}), PLAN, []))
 
 
 def test_a_fleet_of_two_engines_is_told() -> None:
     def of(*engines: str | None) -> list[Finding]:
         urls = [f"http://{i}" for i in range(2)]
         fleet = structs.replace(TARGET, urls=urls, engines=list(engines))
-        return run_findings(info_of(target=fleet), PLAN, [])
+        return list(run_findings(info_of(target=fleet), PLAN, []))
 
     assert not of()
     (finding,) = of("vLLM", None)

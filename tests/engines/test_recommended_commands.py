@@ -27,6 +27,23 @@ def test_a_recommended_command_passes_a_dry_run_with_its_warnings(deployment: st
 
 
 @pytest.mark.parametrize(
+    ("deployment", "why"),
+    [
+        ("qwen3-235b-a22b:fp8@8xh100/tp8", "tp8 cuts an expert's 1536 to 192, which the checkpoint's blocks of 128"),
+        ("qwen3-14b@16xl40s/tp16", "tp16 does not divide the 40 attention heads"),
+        ("qwen3-8b@1xmi300x/engine=tensorrt-llm", "tensorrt-llm runs on NVIDIA's GPUs alone"),
+        ("qwen3-14b@prefill=16xl40s/tp16+decode=2xl40s/tp2,engine=vllm", "tp16 does not divide the 40 attention"),
+    ],
+)
+def test_what_the_engine_will_not_start_is_said_with_its_command(deployment: str, why: str) -> None:
+    done = CliRunner().invoke(app, ["launch", deployment, "--dry-run"])
+    assert done.exit_code == 0, done.output
+    (line,) = [each for each in done.stderr.splitlines() if "will not start" in each]
+    assert line.startswith("loadstone: this will not start: ")
+    assert why in line
+
+
+@pytest.mark.parametrize(
     ("name", "checkpoint"),
     [
         ("llama-3.1-70b", "meta-llama/Meta-Llama-3.1-70B"),

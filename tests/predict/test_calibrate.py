@@ -36,6 +36,7 @@ from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.coefficients import INDEX, NAMES, PRIOR
 from loadstone.predict.step_time.profile import load, prior_profile, profile_of, remaining
+from loadstone.recommend.finalists import read_measured
 from loadstone.runs.calibrate import cases_of_runs
 from profiles import profiles, residuals
 
@@ -452,6 +453,18 @@ def test_requests_come_when_they_came_where_more_than_answers_says_when(loadston
         assert (np.diff(case.times) >= 0).all()
     assert sessions.times is not None
     assert sessions.times[-1] > 0.2  # a pause is in it
+
+
+def test_pools_are_learned_from_by_plans_and_are_no_profile(loadstone: Loadstone, tmp_path: Path) -> None:
+    deployment = "llama-3.1-8b@prefill=1xh100/tp1+decode=1xh100/tp1,engine=vllm"
+    asked = ("--input", "400", "--output", "20", "--concurrency", "2", "--requests", "8", "--json")
+    with start(deployment) as server:
+        run = loadstone("bench", server.url, "--deployment", deployment, *asked, "--out", tmp_path / "runs")
+    said = loadstone("calibrate", run.folder, "--force").line()
+    assert "a profile is of one engine; recommend --pools --with learns from pools" in said
+    measured = read_measured(run.folder, force=True)
+    assert parse_deployment(measured.deployment).pools
+    assert np.abs(measured.gaps).max() < np.log(3)  # a busy test machine
 
 
 def test_what_a_prefix_cache_had_is_not_calibrated_on(loadstone: Loadstone, tmp_path: Path) -> None:

@@ -399,6 +399,9 @@ def test_replicas_that_lack_room_are_told_of_one_by_one() -> None:
     row = size(parse_deployment("deepseek-v3@16xh100/tp1,dp16,ep16"))
     assert not row.fits
     assert "of each of 16 replicas holds 0.99 requests" in row.why
+    shared = size(parse_deployment("deepseek-v3@8xl40s/dp8,attention-dp")).why
+    assert "32 GPUs would (attention-dp tp2 pp2 dp8)" in shared
+    assert size(parse_deployment("deepseek-v3@32xl40s/attention-dp,tp2,pp2,dp8"), context_tokens=1).fits
     assert "; 64 GPUs would (tp8 dp8)" in size(parse_deployment("llama-3.1-405b@8xh200/dp8")).why
 
 

@@ -44,6 +44,15 @@ CASES += [
     for users in (8, 32, 64)
 ]
 CASES += [
+    (
+        "llama-3.1-8b@1xh100/tp1,engine=vllm",
+        1,
+        {"rate": None, "concurrency": users},
+        "ttft_p99<500ms,tpot_p99<27ms",
+    )
+    for users in (30, 75)
+]
+CASES += [
     ("llama-3.1-8b@1xh100/tp1,engine=vllm", 2, {"rate": rate}, "ttft_p99<300ms,tpot_p99<15ms")
     for rate in (10, 20, 30)
 ]

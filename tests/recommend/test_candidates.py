@@ -15,7 +15,8 @@ from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import Lengths, most_decoding, steady_states
 from loadstone.predict.step_time import StepModel
 from loadstone.recommend.candidates import Search, search, shape_of, vary_limits
-from loadstone.recommend.curve import simulate_curve
+from loadstone.recommend.curve import _search_capacity, simulate_curve
+from loadstone.recommend.finalists import choose_finalists
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.refusal import explain_refusal
 from loadstone.recommend.traffic import traffic_of
@@ -123,6 +124,50 @@ def test_candidates_carry_the_traffic_within_the_gpus_the_cheapest_first(changed
         assert each.gpus == each.replicas * each.deployment.gpus <= asked.gpus_max
         assert each.replicas * each.load >= demand * (1 - 1e-6) > (each.replicas - 1) * each.load * (1 - 1e-6)
     assert found.looked_at == len(found.candidates) + sum(each.alike for each in found.refused)
+
+
+@pytest.mark.parametrize(
+    ("output", "slo"),
+    [
+        ("4", "tpot_p50<25ms"),
+        ("4", "ttft_p99<1s,tpot_p50<25ms"),
+        ("10", "tpot_p50<20ms"),
+        ("2", "ttft_p99<3s"),
+        ("40", "e2e_p99<2s"),
+    ],
+)
+def test_one_gpu_carries_short_answers_that_seldom_meet(output: str, slo: str) -> None:
+    """Where one request decodes at all times, others' prompts come without end: fewer than one do not."""
+    asked = options(output=output, slo=slo, rate=0.5, input="8k", gpus="l40s", price=(), engine="vllm", tp=(1,))
+    rows = [each for each in ranked(asked).candidates if each.deployment.gpus == 1]
+    assert rows
+    assert rows[0].load > 0.02
+    alone = simulate_curve(rows[0], traffic_of(asked), rows[0].replicas)
+    assert alone.capacity > rows[0].load / 4
+
+
+@pytest.mark.parametrize("users", [1, 6])
+def test_a_replica_carries_at_least_one_user_or_none(users: int) -> None:
+    asked = options(output="4", slo="tpot_p50<25ms", rate=None, concurrency=users, gpus="l40s", price=(), tp=(1,))
+    rows = ranked(asked).candidates
+    assert rows
+    assert all(each.load >= 1 and each.replicas <= users for each in rows)
+
+
+def test_many_replicas_carry_more_each_than_one_alone() -> None:
+    """A router finds an idle one; beside no other, one in a hundred requests meets another soon."""
+    asked = options(output="4", slo="tpot_p99<40ms", rate=4.0, input="1500", gpus="l40s", price=(), tp=(2,))
+    traffic = traffic_of(asked)
+    candidate = next(each for each in ranked(asked).candidates if each.deployment.pp == 1)
+    alone, beside = _search_capacity(candidate, traffic, 1), simulate_curve(candidate, traffic, 1)
+    assert beside.capacity > 1.5 * alone.capacity
+
+
+def test_of_a_dear_gpu_too_a_second_size_is_a_finalist() -> None:
+    asked = options(gpus="h100,a100", price="h100=1,a100=9", gpus_max=32, engine="vllm,sglang")
+    found, prices = ranked(asked), parse_prices(asked.price)
+    chosen = choose_finalists(found.candidates, [], asked, traffic_of(asked), prices)
+    assert len({each.deployment.gpus for each in chosen if each.deployment.gpu.name == "a100"}) > 1
 
 
 def test_each_deployment_is_looked_at_once() -> None:

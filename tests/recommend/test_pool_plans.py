@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from asked import finalist, plans, small_options
@@ -13,9 +15,11 @@ from loadstone.analyse.compare.price import Prices
 from loadstone.catalogue import parse_deployment
 from loadstone.engines.handover import handover_problem
 from loadstone.predict.pool_rates import decode_tpot_s, most_users, pool_rates
+from loadstone.recommend import finalists
 from loadstone.recommend.candidates import Search
 from loadstone.recommend.curve import Curve, SimulatedLoad
 from loadstone.recommend.decide import rank_choices
+from loadstone.recommend.finalists import MeasuredRun, choose_finalists
 from loadstone.recommend.pools import compare_split, search_pools, tell_split
 from loadstone.recommend.result import DeploymentPlan, LatencySpan
 from loadstone.recommend.study import write_study
@@ -50,6 +54,18 @@ def test_ratios_come_near_to_balancing_both_pools(engine: str, load: dict[str, o
         assert asked_per_s <= min(bare.prefill_per_s, bare.decode_per_s)
     best = pool_rates(candidates[0].deployment, 4096, 256)
     assert 1 / 3 < best.prefill_per_s / best.decode_per_s < 3
+
+
+@pytest.mark.parametrize("found_again", [True, False])
+def test_pools_that_were_measured_are_finalists_where_they_carry_the_traffic(found_again: bool) -> None:
+    options = small_options(**ASKED)
+    traffic = traffic_of(options)
+    found = search_pools(NOTHING, options, traffic, Prices()).candidates
+    name = found[-1].deployment.name if found_again else "llama-3.1-8b@prefill=9*(1xh100/tp1)+decode=1xh100/tp1"
+    run = MeasuredRun(parse_deployment(name).name, np.zeros(2))
+    with patch.object(finalists, "_OF_POOLS", 1):
+        chosen = choose_finalists(found, [run], options, traffic, Prices())
+    assert (run.deployment in {each.deployment.name for each in chosen}) == found_again
 
 
 def test_bounds_that_no_worker_holds_leave_no_pools() -> None:

@@ -17,7 +17,7 @@ from loadstone.recommend.confirm import ConfirmedPlan
 from loadstone.recommend.decide import PlanChoice
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.result import Recommendation
-from loadstone.studies.file import read_study
+from loadstone.studies.file import load_entries, read_study
 from loadstone.studies.plan import plan_study
 
 pytestmark = pytest.mark.long
@@ -265,6 +265,66 @@ def test_replicas_that_do_not_help_are_spared(likely, replicas: int) -> None:
     assert spared.choice.replicas == replicas
 
 
+@pytest.mark.parametrize(("second", "tried"), [(1.5, ["a", "b"]), (4.0, ["a"])])
+def test_a_plan_that_had_to_grow_is_weighed_against_the_next(second: float, tried: list[str]) -> None:
+    """Plan a holds with three replicas, whose regret is 3; b would be next with `second`."""
+    counted, asked = [], options(plans=1)
+
+    def choice(name: str, replicas: int, regret: float) -> PlanChoice:
+        deployment = SimpleNamespace(gpu=SimpleNamespace(name="h100"))
+        finalist = finalists.setdefault(name, SimpleNamespace(name=name, deployment=deployment))
+        return PlanChoice(finalist, replicas, 0.9, float(replicas), np.array([regret]))  # type: ignore[arg-type]
+
+    def simulate(each: PlanChoice, *_: object, **__: object) -> SimpleNamespace:
+        counted.append(each.finalist.name)
+        holds = each.replicas > 2 or each.finalist.name == "b"
+        return SimpleNamespace(p_slo=0.9 if holds else 0.5, output_tokens_per_s=1.0)
+
+    finalists: dict[str, SimpleNamespace] = {}
+    choices = [choice("a", 1, 1.0), choice("b", 2, second), choice("a", 3, 3.0)]
+    with (
+        patch.object(confirm, "_simulate", simulate),
+        patch.object(confirm, "_spare_replicas", lambda plan, *_, **__: plan),
+    ):
+        found = confirm.confirm_plans(choices, SimpleNamespace(has_times=False), asked, learned=False)  # type: ignore[arg-type]
+    assert list(dict.fromkeys(counted)) == tried
+    assert found[0].choice.finalist.name == tried[-1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"burstiness": 0.5}, "--burstiness 0.5"),
+        ({"reserve": 2}, "--rate"),
+        ({"rate": None, "concurrency": 300, "reserve": 2}, "--concurrency"),
+    ],
+)
+def test_what_is_measured_is_the_load_that_one_replica_must_carry(changed, words: str, tmp_path: Path) -> None:
+    """The spread of arrivals too, and with the reserve down."""
+    path = tmp_path / "verify.yaml"
+    asked = {"rate": 100, "miss_cost": 30.0} | changed | {"study": str(path)}
+    document = plans(**asked)
+    load, reserve = asked["rate"] or asked["concurrency"], asked.get("reserve", 0)
+    assert document.measure_next is not None
+    command = document.measure_next.command.split()
+    assert words in document.measure_next.command
+    (read,) = [load for _, load in load_entries(read_study(path).study)]
+    assert read.get("burstiness", 1) == asked.get("burstiness", 1)
+    name = "rate" if asked["rate"] else "concurrency"
+    share = load / (document.plans[0].replicas - reserve)
+    assert any(each == pytest.approx(share, rel=0.1, abs=1) for each in read[name])
+    told = float(command[command.index(f"--{name}") + 1])
+    measured = document.measure_next.deployment
+    replicas = [each.replicas - reserve for each in document.finalists if each.deployment == measured]
+    assert any(told == pytest.approx(load / each, rel=0.5) for each in replicas)
+
+
+def test_llama_cpp_is_planned_without_the_command_that_names_its_weights() -> None:
+    plan = plans(engine="llama.cpp", rate=2, gpus="l40s", price="l40s=1", slo="tpot_p50<60ms").plans[0]
+    assert plan.launch == []
+    assert any("--model" in each for each in plan.warnings)
+
+
 # --- by throughput -------------------------------------------------------------------------------------------------
 
 
@@ -320,6 +380,7 @@ REFUSED = [
     ({"rate": 1e9}, "nothing carries this within so many; the nearest"),
     ({"model": "llama-3.1-405b", "gpus_max": 1}, "do not fit"),
     ({"model": "llama-9"}, "llama-9"),
+    ({"output": "1", "slo": "ttft_p99<1s,tpot_p90<50ms"}, "--slo tpot_p90: answers of one token have no time"),
     ({"rate": None}, "--rate: say how much traffic"),
     ({"concurrency": 4}, "--rate, --concurrency: are two loads; give one"),
     ({"rate": None, "concurrency": 4, "burstiness": 0.5}, "--burstiness: says how arrivals at a rate are spread"),

@@ -40,7 +40,7 @@ def options(**changed: Any) -> RecommendOptions:
 
 def plans(**changed: Any) -> Recommendation:
     with (
-        patch.multiple(sessions, _LEAST_SESSIONS=8),
+        patch.multiple(sessions, _LEAST_SESSIONS=8, _LEAST_CALLS=8),
         patch.multiple(finalists, DRAWS=64, _CHEAPEST=1, _OF_GROUPS=1),
         patch.object(candidates, "_MOST_STAGES", 1),
     ):
@@ -64,6 +64,15 @@ def long_sessions(path: Path, pause_s: float = 20.0, growth: int = 5_120, calls:
         for each in range(12)
         for call in range(calls)
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize(("turns", "load"), [(1, {"rate": 9.0}), (4, {"rate": 2.0}), (1, {}), (4, {})])
+def test_so_many_calls_are_measured_that_a_tail_can_be_seen(turns: int, load: dict[str, float]) -> None:
+    given = {"turns": str(turns), "input": "800", "output": "100", "concurrency": None} | load
+    traffic = traffic_of(options(**given if load else given | {"concurrency": 20}))
+    assert traffic.sessions is not None
+    plan = traffic.sessions.draw(traffic.demand, LEVEL, is_open=traffic.is_open)
+    assert (plan.phase == 1).sum() >= 780
 
 
 def test_a_session_takes_as_long_as_its_longest_line(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_what_will_not_fit_or_cannot_be_predicted_is_said_once(
     found = shown(tmp_path, STUDY.replace("[4]", "[4, 8]").replace(before, after))
     assert found.unpredicted == found.cells == 4
     assert found.requests == 2 * (64 + 4 + 64 + 8)  # they are known all the same
-    lines = remarks(read_study(tmp_path / "s.yaml"), found)
+    lines = list(remarks(read_study(tmp_path / "s.yaml"), found))
     assert sum(problem in line for line in lines) == 1, lines
 
 
@@ -104,7 +104,7 @@ def test_what_waits_and_what_the_limits_cut_is_said(tmp_path: Path) -> None:
     text = STUDY.replace("8xh200/tp8", "8xh200/tp8,max_num_seqs=16").replace("[4]", "[64]")
     found = shown(tmp_path, text + "limits: {total: 1s, cell: 2s}\n")
     assert found.deployments[0].cells[0].seconds == 2
-    lines = remarks(read_study(tmp_path / "s.yaml"), found)
+    lines = list(remarks(read_study(tmp_path / "s.yaml"), found))
     assert any("16 of 64 requests are served at once in a, concurrency 64" in line for line in lines)
     assert any("limits: total" in line for line in lines)
 

@@ -262,9 +262,7 @@ def _steady(tokens: Floats, window: Span, dependence: Dependence, whole: Metrics
     return Steady(
         start_s=start_s,
         end_s=end_s,
-        output_tokens_per_s=rate,
-        total_tokens_per_s=rates.get("total_tokens_per_s"),
-        requests_per_s=rates["requests_per_s"],
+        **rates,
         ci95={name: [end if end is None else end * per for end in bounds] for name, per in per_token.items()},
     )
 
@@ -294,12 +292,7 @@ def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Susta
         below = math.hypot(math.log1p(-margin), behind) if margin < 1 else math.inf
         rates[name] = load.value * mean
         bounds[name] = [rates[name] * math.exp(-below), rates[name] * (1 + margin)]
-    return Sustained(
-        output_tokens_per_s=rates["output_tokens_per_s"],
-        total_tokens_per_s=rates.get("total_tokens_per_s"),
-        requests_per_s=rates["requests_per_s"],
-        ci95=bounds,
-    )
+    return Sustained(**rates, ci95=bounds)
 
 
 def _meets_bounds(rows: NDArray[Any], load: Load, slo: RequestBounds) -> Bools:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -135,7 +135,7 @@ def doubt(changed: Sequence[str], cells: Sequence[CellSummary]) -> None:
     altered = "records.parquet" in changed
     for cell in cells:
         if not cell.verdict.has("records_altered", "times_impossible"):
-            doubts = verdict.record_findings(altered=altered, impossible=cell.is_impossible)
+            doubts = list(verdict.record_findings(altered=altered, impossible=cell.is_impossible))
             cell.verdict = verdict.judge([*cell.verdict.findings, *doubts]) if doubts else cell.verdict
 
 
@@ -172,7 +172,7 @@ def _measure_pools(facts: RunFacts, cell: CellSummary) -> list[PoolFigures]:
 
 
 def run_summary(
-    folder: Path, info: RunInfo, cells: list[CellSummary], findings: Sequence[verdict.Finding] = ()
+    folder: Path, info: RunInfo, cells: list[CellSummary], findings: Iterable[verdict.Finding] = ()
 ) -> Summary:
     """Make a run's summary of its cells' summaries; `findings`: those of the run."""
     return Summary(
@@ -363,12 +363,12 @@ def _find(
         drafts=summary.drafts,
         has_pools=bool(info.settings.deployment.get("pools")),
     )
-    return (
-        verdict.cell_findings(judged)
-        + verdict.kept_findings(info, run.plan, cell, scalars.num_rows)
-        + verdict.session_findings(run.plan, summary.sessions)
-        + verdict.prediction_findings(info)
-    )
+    return [
+        *verdict.cell_findings(judged),
+        *verdict.kept_findings(info, run.plan, cell, scalars.num_rows),
+        *verdict.session_findings(run.plan, summary.sessions),
+        *verdict.prediction_findings(info),
+    ]
 
 
 def _p99(lags: Distribution | None) -> float | None:

@@ -32,7 +32,7 @@ from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, fleet_with
-from loadstone.predict.simulator.latencies import latencies_s, request_rows
+from loadstone.predict.simulator.latencies import answered_rows, latencies_s, request_rows
 from loadstone.predict.step_time.coefficients import INDEX, Array
 from loadstone.predict.step_time.formulas import (
     attention_seconds,
@@ -109,13 +109,7 @@ def case_of(point: Point, profile: str | None = None) -> Case:
     warm = 0 if not cached else users if closed else 1
     rng = np.random.default_rng([0, point.row])
     inputs, outputs = _lengths(point, worker, requests + warm, rng)
-    if deployment.pools:
-        fleet = fleet_of(deployment, acceptance=point.acceptance, profile=profile)
-        fleet = fleet_for(fleet, deployment, inputs + outputs, acceptance=point.acceptance)
-        policy = fleet.policy
-    else:
-        fleet = None
-        policy = policy_of(deployment, lengths=inputs + outputs, acceptance=point.acceptance)
+    fleet, policy = fit_fleet(deployment, inputs + outputs, point.acceptance, profile)
     longest = int((inputs + outputs).max())
     if longest > policy.longest_tokens:
         raise InputError(f"requests of up to {longest} tokens; the KV cache holds {policy.longest_tokens}")
@@ -128,6 +122,18 @@ def case_of(point: Point, profile: str | None = None) -> Case:
         after = np.zeros(requests) if times is None else times[1:]
         times = np.concatenate([[0.0], _FILLED_S + after])
     return Case(point, deployment, users, policy, inputs, outputs, work_of(worker), times, warm, cached, fleet=fleet)
+
+
+def fit_fleet(
+    deployment: Deployment, lengths: NDArray[np.int64], acceptance: float | None, profile: str | None = None
+) -> tuple[Fleet | None, EnginePolicy]:
+    """Return the fleet of pools, by the `profile`, else None; and the policy, of a worker that decodes. Raises
+    InputError."""
+    if not deployment.pools:
+        return None, policy_of(deployment, lengths=lengths, acceptance=acceptance)
+    fleet = fleet_of(deployment, acceptance=acceptance, profile=profile)
+    fleet = fleet_for(fleet, deployment, lengths, acceptance=acceptance)
+    return fleet, fleet.policy
 
 
 def _cached_tokens(point: Point) -> int:
@@ -382,6 +388,15 @@ def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
     model = StepModel(case.deployment, values=values, work=case.work, draft_tokens=drafts)
     fleet = fleet_with(case.deployment, case.policy, model)
     return _run_plan(fleet, case.plan(), case.warm), model
+
+
+def predict_latencies(case: Case) -> tuple[float, float]:
+    """Return the medians of TTFT and TPOT by the profile of the deployment, in seconds."""
+    if case.fleet is None:
+        outcome, _ = simulate(case, profile_of(case.deployment).values())
+        return float(np.median(outcome.ttft_s)), float(np.median(outcome.tpot_s))
+    latencies = latencies_s(answered_rows(run_cell(case.plan(), 0, case.fleet))[case.warm :])
+    return float(np.median(latencies["ttft_s"])), float(np.median(latencies["tpot_s"]))
 
 
 def slower_than_fewer(cases: Sequence[Case]) -> str | None:

@@ -17,6 +17,7 @@ from loadstone.calibrate.cases import Case, CaseTable, case_of, refresh, slopes
 from loadstone.calibrate.points import Point
 from loadstone.catalogue import Deployment
 from loadstone.core.errors import InputError
+from loadstone.core.groups import by_key
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.simulator.bound_errors import find_uncovered_load
 from loadstone.predict.simulator.cell import run_cell
@@ -270,9 +271,7 @@ def summarise(rows: Sequence[Scored]) -> Summary:
     usable = [each for each in rows if each.skipped_because is None]
     summary: Summary = {"all": {"all": errors(usable)}} if usable else {}
     for name, way in WAYS.items():
-        members: dict[str, list[Scored]] = {}
-        for each in usable:
-            members.setdefault(way(each), []).append(each)
+        members = by_key((way(each), each) for each in usable)
         if members:
             summary[name] = {which: errors(members[which]) for which in sorted(members)}
     return summary

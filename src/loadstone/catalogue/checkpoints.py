@@ -7,9 +7,7 @@ are sized alike, and are other weights. What is started is what was named.
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
-from importlib import resources
 from typing import NamedTuple
 
 from loadstone.catalogue.architecture.model import Model
@@ -17,6 +15,7 @@ from loadstone.catalogue.architecture.precision import dtype_of
 from loadstone.catalogue.find import entries_of, find_model, is_catalogued
 from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
+from loadstone.core.groups import by_key
 from loadstone.core.host import make_path
 
 TUNED = re.compile(r"-(instruct|chat|it)\b")
@@ -116,19 +115,13 @@ def _stem(name: str) -> str:
     return _PRECISION.sub("", name.rpartition("/")[2]).lower().removeprefix("meta-")
 
 
-@cache
 def _more() -> dict[str, list[str]]:
-    text = resources.files("loadstone.catalogue").joinpath("checkpoints.toml").read_text("utf-8")
-    kv: dict[str, list[str]] = tomllib.loads(text)["kv"]
-    return kv
+    return entries_of("checkpoints")["kv"]
 
 
 @cache
 def _by_stem() -> dict[str, tuple[str, ...]]:
     names = [name for key, entry in entries_of("models").items() for name in (key, *entry.get("aliases", ()))]
     names += [name for more in _more().values() for name in more]
-    stems: dict[str, list[str]] = {}
-    for name in names:
-        if "/" in name:
-            stems.setdefault(_stem(name), []).append(name)
+    stems = by_key((_stem(name), name) for name in names if "/" in name)
     return {stem: tuple(each) for stem, each in stems.items()}

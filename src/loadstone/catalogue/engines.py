@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from importlib import resources
 
 import msgspec
@@ -37,9 +36,7 @@ def _simplify(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
 
 
-_FILE = msgspec.convert(
-    tomllib.loads(resources.files("loadstone.catalogue").joinpath("engines.toml").read_text("utf-8")), _File
-)
+_FILE = msgspec.toml.decode(resources.files("loadstone.catalogue").joinpath("engines.toml").read_bytes(), type=_File)
 _KEYS = {_simplify(name): key for key, engine in _FILE.engine.items() for name in (key, *engine.names)}
 
 ENGINES = {key: engine for key, engine in _FILE.engine.items() if engine.deployable}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -20,6 +19,7 @@ from loadstone.catalogue.config.hub import cached_config
 from loadstone.catalogue.config.reader import read_config, read_path
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.core.errors import InputError
+from loadstone.core.groups import by_key
 from loadstone.core.host import make_path
 
 GIB = 1 << 30
@@ -33,10 +33,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @cache
 def entries_of(name: str) -> dict[str, dict[str, Any]]:
-    """Return what `name`.toml has, by name: of gpus, hosts, models or nodes."""
+    """Return what `name`.toml has, by name: of checkpoints, gpus, hosts, models or nodes."""
+    content = files("loadstone.catalogue").joinpath(f"{name}.toml").read_bytes()
     try:
-        return tomllib.loads(files("loadstone.catalogue").joinpath(f"{name}.toml").read_text("utf-8"))
-    except tomllib.TOMLDecodeError as error:
+        return msgspec.toml.decode(content, type=dict[str, dict[str, Any]])
+    except msgspec.DecodeError as error:
         raise InputError(f"{name}.toml of the catalogue: {error}; correct it there") from None
 
 
@@ -82,10 +83,8 @@ def _near_names() -> dict[str, str]:
     that was tuned for instructions has its base's sizes.
     """
     names = model_names()
-    lasts: dict[str, set[str]] = {}
-    for alias, name in names.items():
-        lasts.setdefault(alias.rpartition("/")[2], set()).add(name)
-    names = {last: owners.pop() for last, owners in lasts.items() if len(owners) == 1} | names
+    lasts = by_key((alias.rpartition("/")[2], name) for alias, name in names.items())
+    names = {last: owners[0] for last, owners in lasts.items() if len(set(owners)) == 1} | names
     return {_TUNED.sub("", alias): name for alias, name in names.items()} | names
 
 

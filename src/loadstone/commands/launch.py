@@ -48,9 +48,10 @@ def launch(
     start it, on one node or many, as each engine's release spells them.
     """
     from loadstone.catalogue import parse_deployment
-    from loadstone.engines import launch_of
+    from loadstone.engines import ENGINES, launch_of
     from loadstone.engines.launch import read_site
     from loadstone.engines.pooled_launch import PooledLaunch, launch_pools
+    from loadstone.predict.sizing.check import find_misfits
 
     if json and not dry_run:
         raise InputError("--json: goes with --dry-run")
@@ -68,7 +69,9 @@ def launch(
         env=env or (),
     )
     made = (launch_pools if (parsed := parse_deployment(deployment)).pools else launch_of)(parsed, site)
-    for note in made.notes:
+    workers = [pool.worker for pool in parsed.pools] or [parsed]
+    misfits = [line for each in workers if each.engine in ENGINES for line in find_misfits(each)]
+    for note in (*dict.fromkeys(f"this will not start: {line}" for line in misfits), *made.notes):
         print(f"loadstone: {note}", file=sys.stderr)
     if json:
         print_json({"schema": made.schema, **msgspec.to_builtins(made)})

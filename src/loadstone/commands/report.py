@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -34,15 +35,21 @@ def report(
 ) -> None:
     """Report on runs, in one file that opens offline. It has verdicts, findings in words, tables and charts."""
     from loadstone.interop.read.folders import run_folders
+
+    with run_folders(runs, set or ()) as (folders, passed_over):
+        write_report(folders, out, json, kind=format, passed_over=passed_over, price=price or ())
+
+
+def write_report(folders: Sequence[Path], out: Path | None, as_json: bool, **others: Any) -> None:
+    """Write a report and say what was written. `others`: as of report.write.report()."""
     from loadstone.report.write import report as write
 
-    if json and out == Path("-"):
+    if as_json and out == Path("-"):
         raise InputError("--json and -o -: both write to stdout; name a file with -o")
-    with run_folders(runs, set or ()) as (folders, passed_over):
-        files, made = write(folders, out, format, passed_over=passed_over, price=price or ())
+    files, made = write(folders, out, **others)
     for left_out in made.passed_over:
         print(f"loadstone: passed over: {left_out}", file=sys.stderr)
-    if json:
+    if as_json:
         print_json({"schema": 1, "files": [str(path) for path in files], **made.prices_document()})
         return
     for path in files:

@@ -11,6 +11,7 @@ import typer
 
 from loadstone.commands.flags import Price
 from loadstone.commands.output import INTERRUPTED, print_json, print_text
+from loadstone.commands.report import write_report
 from loadstone.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,18 +35,25 @@ def _folder(out: Path, name: str, simulate: bool) -> Path:
     return out / (f"{name}-simulated" if simulate else name)
 
 
+def _plan(file: Path) -> tuple[StudyFile, tuple[PlannedLaunch, ...]]:
+    """Read a study and plan its launches. Raises InputError, with line and column."""
+    from loadstone.studies.file import read_study
+    from loadstone.studies.plan import plan_study
+
+    read = read_study(file)
+    return read, plan_study(read)
+
+
 @study.command()
 def show(file: File, price: Price = None, json: Json = False) -> None:
     """Show what a study takes: launches, cells, requests, hours, dollars; and what will not fit. Starts nothing."""
     from loadstone.analyse.compare.price import check_prices, parse_prices
-    from loadstone.studies.file import read_study
-    from loadstone.studies.plan import plan_study
     from loadstone.studies.show import estimate, remarks
 
     prices = parse_prices(price or ())
     check_prices(prices, ())
-    read = read_study(file)
-    found = estimate(read, plan_study(read), prices)
+    read, launches = _plan(file)
+    found = estimate(read, launches, prices)
     if json:
         print_json(msgspec.to_builtins(found))
         return
@@ -95,14 +103,11 @@ def run(
 ) -> None:
     """Run a study; run it again to go on where it was cut off. Cells that are done are not measured again."""
     from loadstone.studies import measure
-    from loadstone.studies.file import read_study
     from loadstone.studies.machines import make_machines
-    from loadstone.studies.plan import plan_study
     from loadstone.studies.status import deployment_name, read_status, repeats_text
     from loadstone.studies.supervise import StudyEvent, run_study
 
-    read = read_study(file)
-    launches = plan_study(read)
+    read, launches = _plan(file)
     folder = _folder(out, read.study.study, simulate)
     if dry_run or render is not None:
         _print_commands(read, launches, on, folder, render)
@@ -136,7 +141,7 @@ def _print_commands(
     read: StudyFile, launches: tuple[PlannedLaunch, ...], on: str | None, folder: Path, files: Path | None
 ) -> None:
     """Print what starts each deployment on a machine, once, or write it into `files`: repeats are started alike."""
-    from loadstone.core.run_folder.folder import explain_unwritable
+    from loadstone.core.run_folder.folder import writing
     from loadstone.engines.launch import Launch
     from loadstone.engines.pooled_launch import PooledLaunch
     from loadstone.studies.commands import commands_of, pools_of
@@ -157,11 +162,9 @@ def _print_commands(
             continue
         file = render(read, machine, launch, folder / LAUNCHES / launch.id)
         if file is not None and files is not None:
-            try:
+            with writing(files):
                 files.mkdir(parents=True, exist_ok=True)
                 (files / file.name).write_text(file.text, "utf-8")
-            except OSError as error:
-                raise explain_unwritable(error, files) from error
             print(title, f"# {file.hint}", files / file.name, sep="\n")
             continue
         if file is not None:
@@ -192,12 +195,10 @@ def schema() -> None:
 def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json: Json = False) -> None:
     """Show what of a study is done, what runs, and what failed, and why."""
     from loadstone.report.table import Table
-    from loadstone.studies.file import read_study
-    from loadstone.studies.plan import plan_study
     from loadstone.studies.status import read_status
 
-    read = read_study(file)
-    found = read_status(read, plan_study(read), _folder(out, read.study.study, simulate))
+    read, launches = _plan(file)
+    found = read_status(read, launches, _folder(out, read.study.study, simulate))
     if json:
         print_json(msgspec.to_builtins(found))
         return
@@ -226,22 +227,10 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
 ) -> None:
     """Report on all runs of a study in one file: what is missing, findings, charts, and how to repeat it."""
-    from loadstone.report.write import report as write_report
-    from loadstone.studies.file import read_study
-    from loadstone.studies.plan import plan_study
     from loadstone.studies.report import study_runs
 
-    read = read_study(file)
+    read, launches = _plan(file)
     name = read.study.study
     twin = None if simulate else _folder(out, name, True)
-    runs = study_runs(read, plan_study(read), _folder(out, name, simulate), twin)
-    if json and write == Path("-"):
-        raise InputError("--json and -o -: both write to stdout; name a file with -o")
-    written = write_report(runs.folders, write, passed_over=runs.passed_over, price=price or (), study=runs.part)
-    for left_out in written.report.passed_over:
-        print(f"loadstone: passed over: {left_out}", file=sys.stderr)
-    if json:
-        print_json({"schema": 1, "files": [str(path) for path in written.files]})
-        return
-    for path in written.files:
-        print(path)
+    runs = study_runs(read, launches, _folder(out, name, simulate), twin)
+    write_report(runs.folders, write, json, passed_over=runs.passed_over, price=price or (), study=runs.part)

@@ -1,9 +1,12 @@
-"""Makes words of engines harmless: what a server said becomes one short printable line. No I/O."""
+"""Makes words of engines harmless: what a server said becomes one short printable line; and values CSV. No I/O."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
+from collections.abc import Iterable
 
 _WORDLESS = "no further word"
 _PAGE_BYTES = 8192
@@ -48,3 +51,12 @@ def excerpt(output: bytes | str, limit: int = 200) -> str:
     body = output.encode("utf-8", "replace") if isinstance(output, str) else output
     text = printable(" ".join(body[: 4 * limit].decode("utf-8", "replace").split()))
     return text if len(text) <= limit and len(body) <= 4 * limit else text[: limit - 1] + "…"
+
+
+def to_csv(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Write values under heads as CSV; text that a spreadsheet would run as a formula is marked as text."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows(map(escape_formula, row) for row in rows)
+    return out.getvalue()

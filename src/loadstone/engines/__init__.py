@@ -9,7 +9,7 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.engines import triton
 from loadstone.engines.advice import advise, describe_loading
-from loadstone.engines.launch import ANYWHERE, Launch, Site, launch_command
+from loadstone.engines.launch import ANYWHERE, Command, Launch, Site, launch_command
 from loadstone.engines.llama_cpp import LlamaCpp
 from loadstone.engines.mlx_lm import MlxLm
 from loadstone.engines.offline.keywords import Keywords, keywords_of
@@ -47,21 +47,22 @@ def launch_of(deployment: Deployment, site: Site = ANYWHERE) -> Launch:
     if deployment.argument("server") is not None:
         command = triton.command(deployment, site)
         return launch_command(msgspec.structs.replace(deployment, arguments=()), command, site)
+    rules, command = _advise(rules, site)
+    return launch_command(rules.deployment, command, site)
+
+
+def _advise(rules: EngineRules, site: Site) -> tuple[EngineRules, Command]:
+    """Return the rules of the deployment as it would start, and how, with what is to be said of it; see advise()."""
     rules.check_launch()
-    rules, notes = _advise(rules, site)
-    command = rules.command(site)
-    return launch_command(rules.deployment, command._replace(notes=(*command.notes, *notes)), site)
-
-
-def _advise(rules: EngineRules, site: Site) -> tuple[EngineRules, list[str]]:
-    """Return the rules of the deployment as it would start, and what is to be said of it; see advise()."""
     deployment = rules.deployment
-    if deployment.engine not in ENGINES or deployment.gpu.vendor == "any":
-        return rules, []
-    changed, notes = advise(rules, ranks(deployment))
-    if rules.loads_first and (stored := rules.weights(site).first) is not None:
-        notes += describe_loading(rules, site, ranks(msgspec.structs.replace(deployment, weights_dtype=stored)))
-    return rules_of(changed), notes
+    notes: list[str] = []
+    if deployment.engine in ENGINES and deployment.gpu.vendor != "any":
+        changed, notes = advise(rules, ranks(deployment))
+        if rules.loads_first and (stored := rules.weights(site).first) is not None:
+            notes += describe_loading(rules, site, ranks(msgspec.structs.replace(deployment, weights_dtype=stored)))
+        rules = rules_of(changed)
+    command = rules.command(site)
+    return rules, command._replace(notes=(*command.notes, *notes))
 
 
 def launch_named(text: str, site: Site) -> Launch:
@@ -71,13 +72,8 @@ def launch_named(text: str, site: Site) -> Launch:
 
 def keywords_named(text: str, site: Site) -> Keywords:
     """Return what launch_named() does for the engine's own interface in Python. Raises InputError."""
-    deployment = parse_deployment(text)
-    rules = rules_of(deployment)
-    rules.check_launch()
-    rules, notes = _advise(rules, site)
-    command = rules.command(site)
-    told = command._replace(notes=(*command.notes, *notes))
-    return keywords_of(rules.deployment, told, site, rules.model_name(site))
+    rules, command = _advise(rules_of(parse_deployment(text)), site)
+    return keywords_of(rules.deployment, command, site, rules.model_name(site))
 
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:

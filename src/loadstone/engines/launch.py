@@ -308,18 +308,16 @@ def launch_settings(deployment: Deployment) -> Iterator[tuple[str, str | int | b
             yield spelling.removeprefix(_SETTINGS), int(value) if number else value
 
 
-def launch_flags(deployment: Deployment, command: Command, site: Site) -> Flags:
-    """Return the flags of launch_rows()."""
-    flags: Flags = []
+def launch_flags(deployment: Deployment, command: Command, site: Site) -> Iterator[tuple[str, str | bool]]:
+    """Yield the flags of launch_rows()."""
     for today, value in launch_rows(deployment):
         spelling = command.renamed.get(today, today)
         if not spelling or spelling.startswith(_SETTINGS):
             continue
         if value is False and command.negates:
-            flags.append((spelling.removeprefix("no-") if spelling.startswith("no-") else f"no-{spelling}", True))
+            yield spelling.removeprefix("no-") if spelling.startswith("no-") else f"no-{spelling}", True
         elif not (site.served_name and spelling in ("served-model-name", "alias")):
-            flags.append((spelling, value))
-    return flags
+            yield spelling, value
 
 
 def own_words(site: Site, underscores: bool = False) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -88,7 +87,7 @@ def engine_tables() -> dict[str, EngineTable]:
     files = {name: folder.joinpath(f"{name.replace('-', '_').replace('.', '_')}.toml") for name in ALL_ENGINES}
     files[COMMON] = folder.joinpath(f"{COMMON}.toml")
     return {
-        name: msgspec.convert(tomllib.loads(file.read_text("utf-8")), EngineTable)
+        name: msgspec.toml.decode(file.read_bytes(), type=EngineTable)
         for name, file in files.items()
         if file.is_file()
     }

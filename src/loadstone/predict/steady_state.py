@@ -23,6 +23,8 @@ from typing import NamedTuple
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.step_time import StepModel
 
+SELDOM = 1 / 1024
+"""Requests that decode at once on average where they hardly ever meet."""
 _LEVELS = 10
 _NORMAL = NormalDist()
 _FILLED = 0.92
@@ -80,33 +82,36 @@ def most_decoding(policy: EnginePolicy, lengths: Lengths) -> float:
     return max(1.0, min(policy.max_seqs, _FILLED * policy.kv_tokens / max(1.0, tokens)))
 
 
-def steady_states(model: StepModel, policy: EnginePolicy, in_step: int, lengths: Lengths) -> Iterator[SteadyState]:
-    """List states from one request to as many as there is room for, geometrically. `in_step`: schedulers in step;
-    else 1."""
-    most = most_decoding(policy, lengths)
+def steady_states(
+    model: StepModel, policy: EnginePolicy, in_step: int, lengths: Lengths, *, seldom: bool = False
+) -> Iterator[SteadyState]:
+    """List states from one request to as many as there is room for, geometrically; `seldom`: from hardly ever one to
+    one. `in_step`: schedulers in step; else 1."""
+    least, most = (SELDOM, 1.0) if seldom else (1.0, most_decoding(policy, lengths))
     before: SteadyState | None = None
     for number in range(_LEVELS):
-        decoding = most ** (number / (_LEVELS - 1))
+        decoding = least * (most / least) ** (number / (_LEVELS - 1))
         level = steady_state(model, policy, in_step, decoding, lengths)
         if before is not None:
             growth = math.log(level.tpot_s / before.tpot_s) / max(1e-9, math.log(level.decoding / before.decoding))
             level = level._replace(varies=_FOLLOWS * max(0.0, growth) / math.sqrt(decoding))
         yield level
         before = level
-        if most <= 1:
+        if most <= least:
             return
 
 
 def steady_state(
     model: StepModel, policy: EnginePolicy, in_step: int, decoding: float, lengths: Lengths
 ) -> SteadyState:
-    """Compute the state in which so many requests decode at once."""
+    """Compute the state in which so many requests decode at once; below one it is the share of the time."""
     output_tokens = lengths.answer
     new_tokens = max(1.0, lengths.prompt - lengths.cached)
     speculative = policy.speculative
     per_step = 1.0 if speculative is None else speculative.tokens_per_step
     batches = policy.pipeline
     batch = max(1, round(decoding / batches))
+    others = batch if decoding >= 1 else decoding  # that bring prompts
     context = batch * (lengths.prompt + output_tokens / 2)
     decode_s = model.step_s(batch, context, ())
     mixed = policy.order == "mixed"
@@ -120,7 +125,7 @@ def steady_state(
     # A later piece of a prompt attends to those before it: on average to half of the prompt.
     before = int(lengths.cached + ((new_tokens - piece) / 2 if pieces > 1 else 0.0))
     # Short prompts share a step where many come: B·pieces/output of them in each.
-    together = max(1.0, min(batch * pieces / output_tokens * per_step, room / piece if room > piece else 1.0))
+    together = max(1.0, min(others * pieces / output_tokens * per_step, room / piece if room > piece else 1.0))
     chunks = [(piece, before)] * max(1, round(together))
     met = None
     if in_step > 1:
@@ -128,7 +133,7 @@ def steady_state(
         met = int(mixed_decodes + piece * len(chunks) * max(1 / in_step, apart))
     with_prompt_s = model.step_s(mixed_decodes, context if mixed else 0.0, chunks, met)
     more_s = max(1e-9, with_prompt_s - (decode_s if mixed else 0.0)) / len(chunks)
-    own = batch * pieces * per_step / output_tokens
+    own = others * pieces * per_step / output_tokens
     seen = own if in_step == 1 or own >= 1 else 1 - (1 - own) ** in_step
     seen *= batches  # each stage waits for the longest step that any of them has in it
     tpot_s = (decode_s + seen * more_s) / per_step

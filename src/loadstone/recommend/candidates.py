@@ -283,7 +283,8 @@ def predict_rate(candidate: Candidate, options: RecommendOptions, traffic: Traff
     share = min(1.0, traffic.demand / max(1, replicas) / candidate.load)
     if candidate.fleet is not None:
         return share * replicas * candidate.fleet.replicas * candidate.level.rate_per_s
-    decoding, schedulers = max(1.0, candidate.level.decoding * share), schedulers_in_step(deployment)
+    decoding = max(min(1.0, candidate.level.decoding), candidate.level.decoding * share)
+    schedulers = schedulers_in_step(deployment)
     level = steady_state(candidate.model, candidate.policy, schedulers, decoding, traffic.lengths)
     return replicas * deployment.dp * level.rate_per_s
 
@@ -303,13 +304,20 @@ def closed_form_capacity(
 ) -> tuple[float, SteadyState]:
     """Return what one replica carries, requests/s or requests under way, and the state of one scheduler then; of a
     trace in the window that it carries worst. 0 where not even one request at a time meets the bounds."""
-    found = []
+    found, schedulers = [], schedulers_in_step(deployment)
+
+    def carry(lengths: Lengths, *, seldom: bool = False) -> tuple[float, SteadyState]:
+        levels = steady_states(model, policy, schedulers, lengths, seldom=seldom)
+        return _carried_load(levels, deployment.dp, traffic)
+
     for times, lengths in traffic.levels or (TrafficLevel(1.0, traffic.lengths),):
         here = lengths if policy.prefix_cache else lengths._replace(cached=0.0)
-        load, level = _carried_load(model, policy, deployment, traffic, here)
+        load, level = carry(here)
+        if load <= 0:  # with short answers, one that decodes at all times keeps prompts coming
+            load, level = carry(here, seldom=True)
         warm = _most_warm(policy, deployment, traffic, level)
         if load > warm:  # so many find what they had; more than that carries it only where nothing is found
-            cold, cold_level = _carried_load(model, policy, deployment, traffic, here._replace(cached=0.0))
+            cold, cold_level = carry(here._replace(cached=0.0))
             fewer = level._replace(decoding=max(1.0, level.decoding * warm / load))
             load, level = (cold, cold_level) if cold > warm else (warm, fewer)
         found.append((load / times, level))
@@ -328,13 +336,10 @@ def _most_warm(policy: EnginePolicy, deployment: Deployment, traffic: Traffic, l
     return warm / float(traffic.sessions.tasks_s(level).mean()) if traffic.is_open else warm
 
 
-def _carried_load(
-    model: StepModel, policy: EnginePolicy, deployment: Deployment, traffic: Traffic, lengths: Lengths
-) -> tuple[float, SteadyState]:
+def _carried_load(levels: Iterator[SteadyState], dp: int, traffic: Traffic) -> tuple[float, SteadyState]:
     best: tuple[float, SteadyState] | None = None
-    schedulers = schedulers_in_step(deployment)
-    for level in steady_states(model, policy, schedulers, lengths):
-        load = deployment.dp * traffic.load_at(level)
+    for level in levels:
+        load = dp * traffic.load_at(level)
         slack = _slack(level, traffic)
         if slack < 0:
             if best is None:

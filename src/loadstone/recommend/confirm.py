@@ -16,7 +16,7 @@ _MOST_MORE = 3
 """Times that replicas are added to a plan that does not hold."""
 _AS_SURE = 0.005
 """A probability that is lower by less is the same."""
-_MOST_OF_GPU = 2
+_MOST_OF_GPU = 3
 """Plans of a kind of GPU that are tried for one that holds."""
 
 
@@ -36,10 +36,11 @@ def confirm_plans(
     confirmed: list[ConfirmedPlan] = []
     heads = best_of_each(choices)
     for head in heads:
-        held = [_name_gpu(each.choice) for each in confirmed if _holds(each, options)]
-        tried = [_name_gpu(each.choice) for each in confirmed]
-        few = len(held) < options.plans and len(tried) < 2 * options.plans
-        if few or (_name_gpu(head) not in held and tried.count(_name_gpu(head)) < _MOST_OF_GPU):
+        held = [each.choice for each in confirmed if _holds(each, options)]
+        of_gpu = [each for each in held if _name_gpu(each) == _name_gpu(head)]
+        tried = [_name_gpu(each.choice) for each in confirmed].count(_name_gpu(head))
+        few = _adds(head, held, options.plans, options) and len(confirmed) < 2 * options.plans
+        if few or (_adds(head, of_gpu, 1, options) and tried < _MOST_OF_GPU):
             show_progress(f"simulating the asked load on {head.replicas} × {head.finalist.name}")
             confirmed.append(_confirm(head, choices, traffic, options, learned=learned))
     fast = options.objective == "throughput"
@@ -54,6 +55,14 @@ def confirm_plans(
     plans.sort(key=lambda each: not _holds(each, options))
     plans[0] = _spare_replicas(plans[0], choices, traffic, options, learned=learned)
     return _check_first(plans, traffic, options)
+
+
+def _adds(head: PlanChoice, held: Sequence[PlanChoice], wanted: int, options: RecommendOptions) -> bool:
+    """Tell whether a plan is to be tried beside those that hold: where they are fewer than wanted, or one of them had
+    to get so many replicas that this one now has less regret."""
+    if len(held) < wanted:
+        return True
+    return head.p_slo >= options.confidence and head.regret < sorted(each.regret for each in held)[wanted - 1]
 
 
 def _spare_replicas(

@@ -27,8 +27,9 @@ _HALVINGS = 3
 _MOST_REQUESTS = 4_000
 """Requests of one of the loads among which a capacity is looked for."""
 _COARSE_BLOCK = 128
-_BELOW = 0.65, 0.35
-"""Shares of the capacity that are simulated too: what a slower engine would hold."""
+_BELOW, _BELOW_CLOSED = (0.65, 0.35), (0.65, 0.35, 0.12, 0.04)
+"""Shares of the capacity that are simulated too: what a slower engine would hold. In a closed loop prompts meet one
+another under small loads, too."""
 _WAVES = 6
 """Requests of a simulation, for each that is under way at once."""
 _MOST_FLEET = 4
@@ -114,8 +115,16 @@ class Curve:
 
 
 def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Curve:
-    """Simulate a replica under loads around its capacity. Raises InputError where a
-    request does not fit."""
+    """Simulate a replica under loads around its capacity, beside as many as carry the traffic: a router finds one
+    that is idle the easier the more there are. Raises InputError where a request does not fit."""
+    curve = _search_capacity(candidate, traffic, replicas)
+    needed = math.ceil(traffic.demand / curve.capacity) if curve.capacity > 0 else replicas
+    if fleet_size(candidate, needed, traffic) < 2 * fleet_size(candidate, replicas, traffic):
+        return curve
+    return _search_capacity(candidate, traffic, needed)
+
+
+def _search_capacity(candidate: Candidate, traffic: Traffic, replicas: int) -> Curve:
     points: dict[float, SimulatedLoad] = {}
 
     def holds(load: float) -> bool:
@@ -141,7 +150,7 @@ def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Cur
         for _ in range(_HALVINGS):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if holds(middle) else (low, middle)
-    for share in _BELOW:
+    for share in _BELOW if traffic.is_open else _BELOW_CLOSED:
         holds(low * share if low else candidate.load * share)
     return Curve([points[load] for load in sorted(points)], low)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -109,6 +110,8 @@ def _counts_to_try(needed: Array, most: int, planned: int, least: int, confidenc
     enough = np.quantile(np.clip(needed, 1, most), (*_QUANTILES, confidence), method="higher")
     wanted = {planned, *(math.ceil(value) for value in enough)}
     wanted |= {math.ceil(enough[-1]) + more for more in (1, 2)}
+    for low, high in pairwise(sorted(wanted)):  # and between those that are far apart
+        wanted |= {low * 2**times for times in range(1, max(1, math.ceil(math.log2(high / low))))}
     return sorted(each for each in wanted if least <= each <= most)
 
 

@@ -12,12 +12,11 @@ import numpy as np
 
 from loadstone.analyse.compare.price import Prices
 from loadstone.analyse.summary import summary_of
-from loadstone.calibrate.cases import simulate
+from loadstone.calibrate.cases import predict_latencies
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.predict.simulator.bound_errors import PredictionError
-from loadstone.predict.step_time.profile import profile_of
 from loadstone.recommend.candidates import Candidate, Refused, make_candidate, predict_rate, shape_of
 from loadstone.recommend.curve import Array, Curve, simulate_curve
 from loadstone.recommend.errors import unmeasured_errors
@@ -27,10 +26,13 @@ from loadstone.recommend.traffic import Traffic
 from loadstone.runs.calibrate import cases_of_runs, deployment_of_runs
 
 DRAWS = 1024
+_SIZES = 2
+"""GPUs of a replica that are looked at of each kind of GPU: what one lacks, such as room for what prompts share, the
+other may have."""
 _OF_POOLS = 6
 """Deployments with pools that are simulated beside those with one."""
-_CHEAPEST, _OF_GROUPS = 10, 8
-"""Finalists: so many of the cheapest layouts, and the cheapest of so many engines and GPUs besides."""
+_CHEAPEST, _OF_GROUPS = 10, 10
+"""Finalists: so many of the cheapest layouts, and the cheapest of so many GPUs, sizes and engines besides."""
 
 
 class MeasuredRun(NamedTuple):
@@ -124,9 +126,10 @@ def choose_finalists(
     pooled = [each for each in ordered if each.fleet is not None][:_OF_POOLS]
     ordered = [each for each in ordered if each.fleet is None]
     chosen = ordered[:_CHEAPEST]
-    # Of each GPU the cheapest, whatever it takes; then of each engine on it.
+    # Of each GPU the cheapest, whatever it takes, and the cheapest of another size; then of each engine on it.
     for each in ordered[_CHEAPEST:]:
-        if each.deployment.gpu.name not in {one.deployment.gpu.name for one in chosen}:
+        sizes = {one.deployment.gpus for one in chosen if one.deployment.gpu.name == each.deployment.gpu.name}
+        if len(sizes) < _SIZES and each.deployment.gpus not in sizes:
             chosen.append(each)
     for each in ordered[_CHEAPEST:]:
         if len(chosen) < _CHEAPEST + _OF_GROUPS and each.group not in {one.group for one in chosen}:
@@ -134,9 +137,13 @@ def choose_finalists(
     chosen += pooled
     for run in measured:
         if not run.wrong and run.deployment not in {each.deployment.name for each in chosen}:
-            candidate = make_candidate(parse_deployment(run.deployment), options, traffic, prices, {})
-            if candidate.replicas:
-                chosen.append(candidate)
+            deployment = parse_deployment(run.deployment)
+            same = [
+                each for each in candidates if each.deployment.name == run.deployment
+            ]  # so pools are put together
+            if not same and not deployment.pools:
+                same = [make_candidate(deployment, options, traffic, prices, {})]
+            chosen += [each for each in same if each.replicas]
     return chosen
 
 
@@ -187,9 +194,8 @@ def read_measured(run: Path, *, force: bool) -> MeasuredRun:
         return MeasuredRun(deployment.name, np.full(2, np.nan), True, found[0].evidence)
     gaps = []
     for case in cases_of_runs([run], deployment, force=force):
-        outcome, _ = simulate(case, profile_of(case.deployment).values())
         ttft_s, tpot_s = case.point.ttft_s or math.nan, case.point.tpot_s or math.nan
-        predicted = float(np.median(outcome.ttft_s)), float(np.median(outcome.tpot_s))
+        predicted = predict_latencies(case)
         gaps.append((math.log(ttft_s / predicted[0]), math.log(tpot_s / predicted[1])))
     graded = any(cell.graded is not None and cell.graded.undecided is None for cell in cells)
     return MeasuredRun(deployment.name, np.nanmedian(np.array(gaps), axis=0), graded)

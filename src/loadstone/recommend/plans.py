@@ -128,8 +128,9 @@ def _price_whole_nodes(choice: PlanChoice) -> float | None:
 def _describe_check(confirmed: ConfirmedPlan, traffic: Traffic) -> str:
     asked, replicas = confirmed.asked, confirmed.choice.replicas
     size = fleet_size(confirmed.choice.finalist.candidate, replicas, traffic)
-    of = "the busiest window" if traffic.hours is not None else "the whole trace"
-    where = of if asked.whole or confirmed.on_whole else f"the windows of {of.removeprefix('the ')} that ask for most"
+    of = "trace" if traffic.plan.cells[0].process == "trace" else "drawn traffic"
+    of = "busiest window" if traffic.hours is not None else of
+    where = f"the whole {of}" if asked.whole or confirmed.on_whole else f"the windows of the {of} that ask for most"
     count = confirmed.on_whole or asked.requests
     share = "" if size == replicas else f", the share of {size} of {replicas} replicas"
     verdict = "the bounds hold by the best prediction" if asked.met else "the bounds break by the best prediction"
@@ -330,7 +331,7 @@ def next_measurement(
     if best.regret_after >= best.regret_now:
         return None
     deployment = best.finalist.deployment
-    replicas = next(each.replicas for each in choices if each.finalist is best.finalist)
+    replicas = next(each.replicas for each in choices if each.finalist is best.finalist) - options.reserve
     load = traffic.demand / replicas
     words = ["loadstone", "bench"]
     if deployment.nodes > 1 or deployment.pools:
@@ -341,6 +342,7 @@ def next_measurement(
         words += [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]
     if options.trace is None:
         words += ["--rate", f"{load:.3g}"] if traffic.is_open else ["--concurrency", str(max(1, round(load)))]
+        words += ["--burstiness", f"{options.burstiness:g}"] if options.burstiness != 1 else []
     words += ["--duration", f"{round(best.minutes) - 2}m", "--slo", options.slo]
     unit = _unit_of_regret(options)
     return MeasureNext(

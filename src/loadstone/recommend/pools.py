@@ -21,6 +21,7 @@ from loadstone.analyse.verdict.run import LIMITS
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment
 from loadstone.core.errors import InputError
+from loadstone.core.units import show_share
 from loadstone.engines import rules_of
 from loadstone.engines.handover import handover_problem
 from loadstone.predict.pool_rates import decode_tpot_s, most_users, prompts_s
@@ -118,8 +119,8 @@ def _rate_decode(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedWo
 
 def _match(
     prefill: _RatedWorker, decode: _RatedWorker, options: RecommendOptions, traffic: Traffic, prices: Prices
-) -> list[Candidate]:
-    """Return the cheapest deployments of a pair, in ratios near to that which balances them."""
+) -> Iterator[Candidate]:
+    """Yield the cheapest deployments of a pair, in ratios near to that which balances them."""
     request_s = prefill.seconds + traffic.output_tokens * decode.seconds
     users_per_rate = 1.0 if traffic.is_open else request_s
     found = []
@@ -128,7 +129,6 @@ def _match(
         rate = min(before * prefill.rate_per_s, after * decode.rate_per_s)
         replicas = math.ceil(traffic.demand / (rate * users_per_rate) * (1 - 1e-9))
         found += [(replicas * gpus, replicas, before, after, rate)] * (replicas * gpus <= options.gpus_max)
-    made = []
     for gpus, replicas, before, after, rate in sorted(found)[:_OF_PAIR]:
         pools = (DeployedPool("prefill", before, prefill.worker), DeployedPool("decode", after, decode.worker))
         deployment = parse_deployment(
@@ -141,8 +141,7 @@ def _match(
         users = each_s * traffic.output_tokens * decode.seconds
         level = SteadyState(users, each_s * request_s, each_s, decode.seconds, prefill.seconds, 0.0, 0.0)
         load, cost = rate * users_per_rate, gpus * price_gpu(deployment, prices)
-        made.append(Candidate(deployment, fleet.policy, steps, load, replicas, cost, level, fleet))
-    return made
+        yield Candidate(deployment, fleet.policy, steps, load, replicas, cost, level, fleet)
 
 
 def _ratios(prefill_per_s: float, decode_per_s: float, demand_per_s: float) -> Iterator[tuple[int, int]]:
@@ -225,8 +224,8 @@ def tell_split(split: SplitText | None, first: DeploymentPlan, unit: str) -> lis
         ]
     return [
         f"splitting prefill and decode {'pays' if split.pays else 'does not pay'}: {split.split}, {split.whole}; the "
-        f"split plan is better with a probability of {split.probability:.0%}, as good with {split.equal:.0%}; where "
-        f"it breaks, {LIMITS[split.limit]}",
+        f"split plan is better with a probability of {show_share(split.probability)}, as good with "
+        f"{show_share(split.equal)}; where it breaks, {LIMITS[split.limit]}",
         _tell_loads(split, unit),
     ]
 
@@ -236,9 +235,9 @@ def _tell_loads(split: SplitText, unit: str) -> str:
     among = f"of loads from {loads[0].load:.3g} to {loads[-1].load:.3g} {unit}, by what these finalists carry"
     if split.pays_from is not None:
         there = next(each for each in loads if each.load == split.pays_from)
-        sure = f"better with {there.probability:.0%} there, as good with {there.equal:.0%}"
+        sure = f"better with {show_share(there.probability)} there, as good with {show_share(there.equal)}"
         return f"splitting pays from {split.pays_from:.3g} {unit} on, {sure}, {among}"
     most = max(loads, key=lambda each: each.probability)
     if some := [f"{each.load:.3g}" for each in loads if each.pays]:
         return f"splitting pays at {', '.join(some)} {unit} and not beyond, {among}"
-    return f"splitting pays at none {among}: better with at most {most.probability:.0%}, at {most.load:.3g}"
+    return f"splitting pays at none {among}: better with at most {show_share(most.probability)}, at {most.load:.3g}"

@@ -11,7 +11,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.recommend.candidates import context_of, search
 from loadstone.recommend.confirm import confirm_plans, join_confirmed, show_with_seed
-from loadstone.recommend.decide import MeasurementValue, PlanChoice, affordable, rank_choices, value_measurements
+from loadstone.recommend.decide import PlanChoice, affordable, rank_choices, value_measurements
 from loadstone.recommend.finalists import (
     SimulatedCandidate,
     choose_finalists,
@@ -33,7 +33,7 @@ from loadstone.recommend.plans import (
 from loadstone.recommend.pools import compare_split, search_pools, tell_split
 from loadstone.recommend.progress import show_progress
 from loadstone.recommend.refusal import explain_refusal
-from loadstone.recommend.result import BoundText, Recommendation, TrafficText
+from loadstone.recommend.result import BoundText, MeasureNext, Recommendation, TrafficText
 from loadstone.recommend.study import write_study
 from loadstone.recommend.traffic import Traffic, traffic_of
 from loadstone.workload.options import check_limits
@@ -82,7 +82,7 @@ def recommend(options: RecommendOptions) -> Recommendation:
         slo=[BoundText(each.metric, each.quantile, each.bound_s) for each in traffic.bounds],
         plans=plans,
         rejected=list_rejected(judged, plans, [*found.refused, *refused], found, priced=bool(options.price)),
-        measure_next=next_measurement(_value_measurements(paid, finalists, traffic), choices, options, traffic),
+        measure_next=_measure_next(paid, choices, finalists, traffic, options),
         study=str(options.study) if options.study is not None else None,
         notes=notes,
         split=split,
@@ -111,17 +111,22 @@ def _note_context(traffic: Traffic) -> list[str]:
     return [f"{over['sessions']:,} of the file's sessions end early, where the model's context does"] if over else []
 
 
-def _value_measurements(
-    choices: Sequence[PlanChoice], finalists: Sequence[SimulatedCandidate], traffic: Traffic
-) -> MeasurementValue:
+def _measure_next(
+    paid: Sequence[PlanChoice],
+    choices: Sequence[PlanChoice],
+    finalists: Sequence[SimulatedCandidate],
+    traffic: Traffic,
+    options: RecommendOptions,
+) -> MeasureNext | None:
     """Return the measurement that is worth most, by how many requests each would get in its time."""
-    replicas = {choice.finalist.name: choice.replicas for choice in reversed(choices)}
+    replicas = {choice.finalist.name: choice.replicas - options.reserve for choice in reversed(paid)}
     rates = []
     for each in finalists:
         share = traffic.demand / replicas.get(each.name, each.candidate.replicas)
         near = each.curve.nearest(share)
         rates.append(share if traffic.is_open else near.requests_per_s * share / near.load)
-    return value_measurements(choices, finalists, rates, max(each.quantile for each in traffic.bounds))[0]
+    best = value_measurements(paid, finalists, rates, max(each.quantile for each in traffic.bounds))[0]
+    return next_measurement(best, choices, options, traffic)
 
 
 def _check_prices(options: RecommendOptions, prices: Prices) -> None:

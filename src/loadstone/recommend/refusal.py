@@ -9,7 +9,7 @@ from loadstone.catalogue import parse_deployment
 from loadstone.core.summary import TASK
 from loadstone.core.units import show_seconds
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.steady_state import steady_state
+from loadstone.predict.steady_state import SELDOM, steady_state
 from loadstone.predict.step_time import StepModel
 from loadstone.recommend.candidates import Refused, Search, schedulers_in_step
 from loadstone.recommend.options import RecommendOptions
@@ -45,7 +45,7 @@ def _explain_roofline(slow: Sequence[Refused], traffic: Traffic) -> str | None:
         deployment = parse_deployment(each.deployment)
         model, policy = StepModel(deployment).light(), policy_of(deployment)
         schedulers = schedulers_in_step(deployment)
-        level = steady_state(model, policy, schedulers, 1.0, traffic.lengths)
+        level = steady_state(model, policy, schedulers, SELDOM, traffic.lengths)
         for bound in traffic.bounds:
             value = traffic.latency_s(level, bound.metric, 0.5)
             fastest[bound.name] = min(fastest.get(bound.name, (math.inf, "")), (value, each.deployment))

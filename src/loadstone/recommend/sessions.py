@@ -18,9 +18,10 @@ from loadstone.predict.steady_state import SteadyState
 from loadstone.workload.options import change
 from loadstone.workload.planning import Planner
 
-_LEAST_SESSIONS = 24
+_LEAST_SESSIONS, _LEAST_CALLS = 24, 800
 _MOST_CALLS = 12_000
-"""Sessions of a simulation at least, and calls at most, where that leaves a few sessions more than are alive."""
+"""Sessions and calls of a simulation at least, and calls at most, where that leaves a few sessions more than are
+alive."""
 _LEAST_BESIDE = 8
 
 
@@ -62,7 +63,9 @@ class SessionTraffic:
         many as are alive; in a closed loop as many more come last, beside which the load falls."""
         alive = max(1, math.ceil(load * float(self.tasks_s(level).mean())) if is_open else round(load))
         room = int(_MOST_CALLS / self.calls) - alive * (1 if is_open else 2)
-        sessions = max(_LEAST_BESIDE, min(room, max(_LEAST_SESSIONS, alive))) + (0 if is_open else alive)
+        sessions = max(_LEAST_BESIDE, min(room, max(_LEAST_SESSIONS, alive, round(_LEAST_CALLS / self.calls)))) + (
+            0 if is_open else alive
+        )
         wanted, planner = math.ceil((sessions + 1) * self.calls), copy.copy(self.planner)
         asked = {"rate": (load,), "concurrency": ()} if is_open else {"concurrency": (alive,)}
         planner.options = change(planner.options, **asked, warmup=alive, requests=(wanted,))

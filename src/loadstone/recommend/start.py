@@ -27,8 +27,11 @@ def describe_start(
 ) -> dict[str, Any]:
     """Return the fields of a DeploymentPlan about its launch."""
     deployment = candidate.deployment
-    made = launch_pools(deployment) if deployment.pools else launch_of(deployment)
-    warnings = list(made.notes)
+    try:
+        made = launch_pools(deployment) if deployment.pools else launch_of(deployment)
+        warnings, lines, files = list(made.notes), made.shell_lines(), dict(made.files)
+    except InputError as error:  # llama.cpp, whose file of weights nobody named
+        warnings, lines, files = [f"`loadstone launch` starts it, which says: {error}"], [], {}
     if (deployment.weights_dtype, deployment.kv_dtype) not in published_precisions(candidate.worker):
         what = f"weights in {deployment.weights_dtype} with a KV cache in {deployment.kv_dtype}"
         warnings.append(f"{what}: nobody publishes such a checkpoint; look at the quality of its answers")
@@ -37,8 +40,8 @@ def describe_start(
     narrows = options.quality != "any" and not deployment.pools
     further = _describe_further(candidate, replicas, options, traffic) if narrows else None
     return {
-        "launch": made.shell_lines(),
-        "files": dict(made.files),
+        "launch": lines,
+        "files": files,
         "warnings": warnings,
         "further": further,
     }

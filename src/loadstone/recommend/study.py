@@ -7,8 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from loadstone.catalogue.deployment.pools import has_pools
-from loadstone.catalogue.deployment.shorthand import parse_deployment, split_deployment
+from loadstone.catalogue.deployment.shorthand import leave_engine_out, parse_deployment
 from loadstone.core.files import explain_os_error
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.traffic import Traffic, asked_workload
@@ -23,18 +22,10 @@ def write_study(
     """Raises InputError where the file cannot be written."""
     import yaml  # type: ignore[import-untyped]
 
-    planned = []
+    planned, replicas = [], replicas - options.reserve
     for text in deployments:
-        if has_pools(text):
-            (model, _, layout), engine = text.partition("@"), parse_deployment(text).engine
-            planned.append((engine, model, layout.replace(f",engine={engine}", "")))
-            continue
-        model, where, rest = split_deployment(text)  # the model with the precision of its weights
-        parts = rest.split(",")
-        engine = next(part.partition("=")[2] for part in parts if part.startswith("engine="))
-        planned.append(
-            (engine, model, "/".join([where, ",".join(part for part in parts if not part.startswith("engine="))]))
-        )
+        model, _, layout = leave_engine_out(text).rpartition("@")  # the model with the precision of its weights
+        planned.append((parse_deployment(text).engine, model, layout))
     axes = [list(dict.fromkeys(values)) for values in zip(*planned, strict=True)]
     deployed: dict[str, Any] = dict(zip(_AXES, axes, strict=True))
     if excluded := [dict(zip(_AXES, each, strict=True)) for each in product(*axes) if each not in planned]:
@@ -45,6 +36,7 @@ def write_study(
         if traffic.is_open
         else {"concurrency": sorted({max(1, round(share * part)) for part in (0.7, 1.0, 1.3)})}
     )
+    loads |= {"burstiness": options.burstiness} if options.burstiness != 1 else {}
     study = {
         "study": path.stem,
         "deployments": deployed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.recommend.result import ByHour, DeploymentPlan, Recommendation
 from loadstone.report.table import Shown, Table
@@ -26,7 +27,8 @@ def render(document: Recommendation) -> list[Shown]:
     parts += ["", why_measure(document)]
     if document.measure_next is not None:
         parts.append(f"  {document.measure_next.command}")
-    parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in describe_launch(document.plans[0]))]
+    if commands := describe_launch(document.plans[0]):
+        parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in commands)]
     if document.study:
         parts += ["", f"{document.study} measures all of these: loadstone study run {document.study}"]
     return [*parts, "", footer(document)]
@@ -67,10 +69,7 @@ def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
     why = [f"Plan {number}: {plan.why}." for number, plan in plans[:1] if plan.why]
     binds = [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans]
     further = [f"Plan 1: {document.plans[0].further}."] if document.plans[0].further else []
-    warned: dict[str, list[int]] = {}
-    for number, plan in plans:
-        for each in plan.warnings:
-            warned.setdefault(each, []).append(number)
+    warned = by_key((each, number) for number, plan in plans for each in plan.warnings)
     warnings = [f"{_name_plans(numbers)}: {each}." for each, numbers in warned.items()]
     hourly += _describe_sessions(document)
     return [*binds, *why, *further, *costs, *checks, *hourly, *(_describe_gpus(document) if gpus else []), *warnings]

@@ -28,7 +28,7 @@ from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.sessions import NO_SESSIONS, SessionFigures, SessionTraffic, find_lines
 from loadstone.workload.options import SimulateOptions, options_of
 from loadstone.workload.planning import Planner
-from loadstone.workload.schedule import promised_tokens
+from loadstone.workload.schedule import promised_tokens, stagger
 
 LEAST_REQUESTS, MOST_REQUESTS = 800, 8_000
 _BURSTY_REQUESTS = 24_000
@@ -104,7 +104,7 @@ class Traffic:
     def load_at(self, level: SteadyState) -> float:
         """Return what of the load a scheduler in that state carries."""
         if self.sessions is None or self.is_open:
-            return level.rate_per_s / self.calls if self.is_open else level.users
+            return level.rate_per_s / self.calls if self.is_open else max(1.0, level.users)
         return level.rate_per_s / self.calls * float(self.sessions.tasks_s(level).mean())
 
     def session_figures(self, run: CellRun, load: float) -> SessionFigures:
@@ -130,10 +130,11 @@ class Traffic:
         if self.is_open:
             cell = msgspec.structs.replace(cell, value=load, time_scale=cell.time_scale * cell.value / load)
             return replace(part, cells=(cell,), intended_s=part.intended_s * (plan.cells[0].value / load))
-        users = max(1, round(load))
-        phase = part.phase.copy()
-        phase[: min(users, len(phase) // 2)] = 0  # all of them come at once, and nobody does so later
-        return replace(part, phase=phase, cells=(msgspec.structs.replace(cell, value=float(users)),))
+        users, phase = max(1, round(load)), part.phase.copy()
+        warm = min(users, len(phase) // 2)  # all of them come at once, and nobody does so later
+        phase[:warm] = 0
+        output_tokens, cell = stagger(part.output_tokens, warm), msgspec.structs.replace(cell, value=float(users))
+        return replace(part, phase=phase, output_tokens=output_tokens, cells=(cell,))
 
     def parts(self, load: float, requests: int, prompt_weight: float) -> list[Plan]:
         """Return plans of so many per second: of requests that have times of their own a share, in the windows of so
@@ -184,6 +185,8 @@ def traffic_of(options: RecommendOptions, seed: int | None = None, max_tokens: i
     plan = planner.plan(max_tokens)
     if not len(plan):
         raise InputError(f"{options.trace}: has no request")
+    if int(plan.output_tokens.max()) < 2 and (name := next((b.name for b in bounds if b.metric == "tpot"), None)):
+        raise InputError(f"--slo {name}: answers of one token have no time between tokens; give a longer --output")
     hours = split_hours(options, plan) if options.trace is not None else None
     plan = plan if hours is None else hours.busiest
     demand = float((options.rate or options.concurrency or plan.cells[0].value) * options.growth)

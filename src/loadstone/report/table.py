@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from loadstone.core.text import escape_formula, printable
+from loadstone.core.text import printable
 
 if TYPE_CHECKING:
     from rich.align import VerticalAlignMethod
@@ -210,12 +209,3 @@ def to_markdown(table: Table) -> Iterator[str]:
 def escape(text: str) -> str:
     """Escape every character that Markdown reads, but for those that mean nothing within a line."""
     return _PLAIN.sub(r"\1", _SPECIAL.sub(r"\\\1", text))
-
-
-def to_csv(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Write values under heads as CSV; text that a spreadsheet would run as a formula is marked as text."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(map(escape_formula, row) for row in rows)
-    return out.getvalue()

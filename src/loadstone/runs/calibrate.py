@@ -17,7 +17,7 @@ from loadstone.analyse import imported_run
 from loadstone.analyse.drafts import pool_drafts
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.summary import summary_of
-from loadstone.calibrate.cases import MOST_REQUESTS, Case, slower_than_fewer
+from loadstone.calibrate.cases import MOST_REQUESTS, Case, fit_fleet, slower_than_fewer
 from loadstone.calibrate.points import Point
 from loadstone.calibrate.update import update
 from loadstone.catalogue import Deployment, parse_deployment
@@ -25,7 +25,6 @@ from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.summary import CellSummary
-from loadstone.predict.scheduler import policy_of
 from loadstone.predict.step_time.profile import Quantity, profile_of, save, user_folder
 from loadstone.predict.step_time.work import Work, work_of
 
@@ -77,6 +76,8 @@ def calibrate(
         raise InputError(f"--profile {name!r}: letters, digits, - _ . only")
     runs = list({run.resolve(): run for run in runs}.values())  # a run that is named twice counts once
     target = parse_deployment(deployment) if deployment is not None else deployment_of_runs(runs)
+    if target.pools:
+        raise InputError(f"{target.name}: a profile is of one engine; recommend --pools --with learns from pools")
     cases = cases_of_runs(runs, target, force=force)
     base = profile_of(target)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
@@ -153,7 +154,7 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment, *, force: boo
     unless `force`, where a cell is not trusted: a model that learned from it would be as wrong, and be believed.
     """
     cases: list[Case] = []
-    work = work_of(deployment)
+    work = work_of(deployment.pools[-1].worker if deployment.pools else deployment)
     for folder in folders:
         info = run_folder.read_info(folder)
         if info.source == "simulated":
@@ -220,7 +221,7 @@ def _case(folder: Path, number: int, cell: CellSummary, deployment: Deployment, 
     inputs, outputs = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
     drafts = cell.drafts
     try:
-        policy = policy_of(deployment, acceptance=drafts.acceptance if drafts else None, lengths=inputs + outputs)
+        fleet, policy = fit_fleet(deployment, inputs + outputs, drafts.acceptance if drafts else None)
     except InputError as reason:
         raise InputError(f"--deployment: {reason}") from reason
     keep = order[:MOST_REQUESTS]
@@ -237,4 +238,5 @@ def _case(folder: Path, number: int, cell: CellSummary, deployment: Deployment, 
         sent_s[keep] - sent_s[keep[0]] if at_times else None,
         warm,
         drafts=drafts,
+        fleet=fleet,
     )

@@ -9,7 +9,7 @@ import msgspec
 
 from loadstone.analyse.run_facts import engine_name
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.shorthand import names_engine, parse_deployment, parse_named
+from loadstone.catalogue.deployment.shorthand import leave_engine_out, names_engine, parse_deployment, parse_named
 from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError
 from loadstone.core.record import Target
@@ -85,7 +85,7 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
         "architecture": record["model"],
         "engine": engine,
         "engine_version": version,
-        "name": named.name if engine in ENGINES else re.sub(r",engine=[^,)]*", "", named.name),
+        "name": named.name if engine in ENGINES else leave_engine_out(named.name),
         "stated": text,
     }
 

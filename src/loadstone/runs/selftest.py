@@ -15,10 +15,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import msgspec
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from loadstone.analyse.client_accuracy import ClientErrors, Selftest, SelftestRow, Shift, Spread, events_per_s
@@ -33,9 +35,6 @@ from loadstone.core.units import show_seconds
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.runs import bench
 from loadstone.workload.options import Options
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _SALT = "selftest"
 _INPUT_TOKENS, _OUTPUT_TOKENS = 32, 20
@@ -112,8 +111,6 @@ def _ask_truth(server: TimingServer) -> dict[str, list[int]]:
     """Ask the server for its times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, then when each
     token was written.
     """
-    import httpx
-
     try:
         answer = httpx.get(f"{server.url}/truth", timeout=60, trust_env=False)
     except httpx.HTTPError as error:
@@ -124,8 +121,6 @@ def _ask_truth(server: TimingServer) -> dict[str, list[int]]:
 def _numbers(
     row: SelftestRow, document: Mapping[str, Any], law: FixedLatency, truth: Mapping[str, Sequence[int]]
 ) -> SelftestRow:
-    import pyarrow as pa
-
     if not document["cells"]:
         return msgspec.structs.replace(row, note="nothing was sent")
     folder, cell = Path(document["run_dir"]), Summary.of(document).cells[0]
@@ -182,7 +177,6 @@ def compare(
 
     `origin_ns`: CLOCK_MONOTONIC at the records' time 0.
     """
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     chosen = records.filter(pc.and_(pc.equal(records["phase"], "measure"), pc.equal(records["status"], "ok")))

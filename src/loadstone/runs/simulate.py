@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.analyse.ranking import Ranked, judged, ranking
 from loadstone.catalogue.deployment.alternatives import expand
@@ -49,9 +51,7 @@ from loadstone.workload.planning import Planner
 from loadstone.workload.prompts import CHARACTERS_PER_TOKEN
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
 
 DRAWS = 24
 _BOUNDED_REQUESTS = 2_000
@@ -194,8 +194,6 @@ def check(plan: Plan, longest: int, what: str) -> NDArray[np.int64]:
     """Refuse before the run what the engine would refuse in it; for `longest` and `what` see longest_request().
     Returns the tokens of all requests, prompt and answer together. Raises InputError.
     """
-    import numpy as np
-
     lengths = []
     for cell in range(len(plan.cells)):
         rows = plan.rows(cell)

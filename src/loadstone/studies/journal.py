@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from loadstone.core.files import read_bytes
-from loadstone.core.run_folder.folder import explain_unwritable
+from loadstone.core.run_folder.folder import writing
 
 FILE_NAME = "journal.jsonl"
 _MOST_BYTES = 256 << 20
@@ -57,24 +57,20 @@ class StudyJournal:
     def __init__(self, folder: Path) -> None:
         """Open it. Raises InputError where it cannot be written."""
         self._path = folder / FILE_NAME
-        try:
+        with writing(self._path):
             self._file = os.open(
                 self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
             )
             if not _ends_whole(self._path):
                 os.write(self._file, b"\n")  # a torn line is left as it is, and the next one is not joined to it
-        except OSError as error:
-            raise explain_unwritable(error, self._path) from error
 
     def write(self, event: EventKind, **fields: object) -> None:
         """Append an entry. Raises InputError; DiskFullError where there is no room."""
         line = msgspec.json.encode(Entry(event, time.time(), **fields)) + b"\n"  # type: ignore[arg-type]
-        try:
+        with writing(self._path):
             while line:  # a disk that is nearly full takes a part of it
                 line = line[os.write(self._file, line) :]
             os.fsync(self._file)
-        except OSError as error:
-            raise explain_unwritable(error, self._path) from error
 
     def close(self) -> None:
         os.close(self._file)

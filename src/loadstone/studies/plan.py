@@ -106,18 +106,6 @@ def _check_size(read: StudyFile) -> None:
         raise read.error("$.study", f"{cells:,} cells, more than {_MOST_CELLS:,}; make several studies of it")
 
 
-class _Setup(NamedTuple):
-    """A deployment of the study, before it is repeated."""
-
-    name: str
-    engine: EngineSettings
-    model: str
-    layout: str
-    deployment: str | None
-    parsed: Deployment | None
-    arguments: tuple[tuple[str, str | None], ...]
-
-
 def _combinations(read: StudyFile) -> Iterator[tuple[str, str, str]]:
     deployments = read.study.deployments
     engines = deployments.engine or tuple(read.study.engines)
@@ -134,7 +122,8 @@ def _combinations(read: StudyFile) -> Iterator[tuple[str, str, str]]:
         raise read.error("$.deployments.except", "nothing is left of the deployments; leave an entry out")
 
 
-def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
+def _setup(read: StudyFile, name: str, model: str, layout: str) -> PlannedLaunch:
+    """Make the launch of a deployment that every repeat has, without its id and cells."""
     engine = read.study.engines.get(name, EngineSettings())
     kind = engine_key(engine.engine or name)
     known, own = _split_arguments(engine, layout)
@@ -157,7 +146,7 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> _Setup:
         except InputError as error:
             at = read.study.deployments.layout.index(layout)
             raise read.error(f"$.deployments.layout[{at}]", str(error)) from None
-    return _Setup(name, engine, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(own))
+    return PlannedLaunch("", name, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(own), 0, ())
 
 
 def _split_arguments(engine: EngineSettings, layout: str) -> tuple[list[str], list[tuple[str, str | None]]]:
@@ -249,27 +238,28 @@ def _is_burst(rate: Any) -> bool:
         return False
 
 
-def _check_different(read: StudyFile, setups: Sequence[_Setup]) -> None:
+def _check_different(read: StudyFile, setups: Sequence[PlannedLaunch]) -> None:
     """Refuse two deployments that are one."""
-    seen: dict[str, _Setup] = {}
+    seen: dict[str, PlannedLaunch] = {}
     for setup in setups:
-        if (same := seen.setdefault(_hash(_identity_of(setup)), setup)) is not setup:
-            names = (f"{each.name} {each.model} {each.layout}".strip() for each in (setup, same))
+        if (same := seen.setdefault(_hash(_identity_of(read, setup)), setup)) is not setup:
+            names = (f"{each.engine} {each.model} {each.layout}".strip() for each in (setup, same))
             raise read.error("$.deployments", f"{' is the same as '.join(names)}; leave one out")
 
 
-def _identity_of(setup: _Setup) -> dict[str, Any]:
+def _identity_of(read: StudyFile, setup: PlannedLaunch) -> dict[str, Any]:
+    engine = read.study.engines.get(setup.engine, EngineSettings())
     return {
-        "engine": engine_key(setup.engine.engine or setup.name) or setup.name,
-        "settings": msgspec.to_builtins(setup.engine),
+        "engine": engine_key(engine.engine or setup.engine) or setup.engine,
+        "settings": msgspec.to_builtins(engine),
         "model": setup.model,
         "layout": _COUNT.sub(r"\1\2", setup.layout.replace(" ", "")),
     }
 
 
-def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[_Cell]) -> PlannedLaunch:
+def _launch(read: StudyFile, setup: PlannedLaunch, repeats: Sequence[int], loads: list[_Cell]) -> PlannedLaunch:
     never = read.study.restart == "never"
-    launch = _hash(_identity_of(setup) | {"repeat": None if never else repeats[0]})
+    launch = _hash(_identity_of(read, setup) | {"repeat": None if never else repeats[0]})
     cells = tuple(
         PlannedCell(
             _hash({"launch": launch, "options": each.identity} | ({"repeat": repeat} if never else {})),
@@ -281,8 +271,7 @@ def _launch(read: StudyFile, setup: _Setup, repeats: Sequence[int], loads: list[
         for repeat in repeats
         for each in loads
     )
-    name, _, model, layout, deployment, parsed, arguments = setup
-    return PlannedLaunch(launch, name, model, layout, deployment, parsed, arguments, repeats[0], cells)
+    return setup._replace(id=launch, repeat=repeats[0], cells=cells)
 
 
 def _hash(value: Any) -> str:

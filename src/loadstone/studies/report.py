@@ -17,6 +17,7 @@ from loadstone.catalogue.find import gpu_title
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
+from loadstone.core.groups import by_key
 from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
 from loadstone.core.run_folder.owner import is_owned
@@ -186,11 +187,8 @@ def _differences(done: Sequence[_Done]) -> list[str]:
         "client's processor": (_study, lambda each: each.info.host.cpu),
     }
     sentences = []
-    for what, (group, value) in compared.items():
-        groups: dict[str, list[object]] = {}
-        for each in done:
-            if (known := value(each)) is not None:
-                groups.setdefault(group(each), []).append(known)
+    for what, (whose, value) in compared.items():
+        groups = by_key((whose(each), known) for each in done if (known := value(each)) is not None)
         for name, values in groups.items():
             distinct = list({msgspec.json.encode(each, order="sorted"): each for each in values}.values())
             if len(distinct) > 1:

@@ -14,7 +14,7 @@ of the scheduler, as far as its KV cache and its limits hold it. That each step 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +23,7 @@ import numpy as np
 from loadstone.analyse.compare.price import Prices, key
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
+from loadstone.core.groups import by_key
 from loadstone.core.plan import Plan
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.predict.simulator.fleet import fleet_of, longest_request
@@ -124,9 +125,7 @@ class _Served(NamedTuple):
 def estimate(read: StudyFile, launches: Sequence[PlannedLaunch], prices: Prices) -> StudyEstimate:
     """Estimate what a study takes. Raises InputError where a file that it names cannot be read."""
     asked: dict[bytes, _Asked] = {}
-    by_deployment: dict[str, list[PlannedLaunch]] = {}
-    for launch in launches:
-        by_deployment.setdefault(f"{launch.engine} {deployment_name(launch)}", []).append(launch)
+    by_deployment = by_key((f"{launch.engine} {deployment_name(launch)}", launch) for launch in launches)
     deployments = [_deployment(read, each, asked, prices) for each in by_deployment.values()]
     cells = [(cell, each.repeats) for each in deployments for cell in each.cells]
     dollars = [each.usd for each in deployments if each.usd is not None]
@@ -221,32 +220,26 @@ def _asked(planner: Planner, e2e_s: Sequence[float] = ()) -> _Asked:
     return _Asked(plan, planner, *means)
 
 
-def remarks(read: StudyFile, found: StudyEstimate) -> list[str]:
-    """Return lines on what the sums leave out, on what will not fit and what waits."""
+def remarks(read: StudyFile, found: StudyEstimate) -> Iterator[str]:
+    """Yield lines on what the sums leave out, on what will not fit and what waits."""
     limits = read.study.limits
-    lines = [f"Before that, each of {found.launches:,} launches takes its time to start, at most {limits.ready:g} s."]
+    yield f"Before that, each of {found.launches:,} launches takes its time to start, at most {limits.ready:g} s."
     if found.unpredicted:
-        lines.append(f"{found.unpredicted:,} of {found.cells:,} cells are in no sum of hours: nothing predicts them.")
+        yield f"{found.unpredicted:,} of {found.cells:,} cells are in no sum of hours: nothing predicts them."
     if found.seconds > limits.total:
-        lines.append(f"One run ends after {limits.total / 3600:.2f} hours (limits: total); run it again to go on.")
+        yield f"One run ends after {limits.total / 3600:.2f} hours (limits: total); run it again to go on."
     for each in found.deployments:
-        problems: dict[str, list[CellEstimate]] = {}
-        for cell in each.cells:
-            if cell.problem:
-                problems.setdefault(cell.problem, []).append(cell)
-        for problem, cells in problems.items():
+        for problem, cells in by_key((cell.problem, cell) for cell in each.cells if cell.problem).items():
             which = "" if len(cells) == len(each.cells) else f", {cells[0].workload}, {cells[0].load}"
             more = f" and {len(cells) - 1} more cells" if which and len(cells) > 1 else ""
-            lines.append(f"{each.deployment}{which}{more}: {problem}")
+            yield f"{each.deployment}{which}{more}: {problem}"
         waiting = [(cell.users, cell.at_once, cell) for cell in each.cells if cell.users and cell.at_once]
         waiting = [(users, at_once, cell) for users, at_once, cell in waiting if at_once < 0.99 * users]
         if waiting:
             users, at_once, cell = max(waiting, key=lambda one: one[0])
             which = f"{cell.workload}, {cell.load}" + (f" and {len(waiting) - 1} more cells" if waiting[1:] else "")
-            lines.append(
-                f"{each.deployment}: {at_once:.0f} of {users:.0f} requests are served at once in {which}; others wait"
-            )
-    return lines
+            served = f"{at_once:.0f} of {users:.0f} requests are served at once"
+            yield f"{each.deployment}: {served} in {which}; others wait"
 
 
 class _Engine:

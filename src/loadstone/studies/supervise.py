@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol
 from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, InputError, LoadstoneError
 from loadstone.core.provenance import Provenance
-from loadstone.core.run_folder.folder import explain_unwritable
+from loadstone.core.run_folder.folder import writing
 from loadstone.core.run_folder.owner import own
 from loadstone.core.signals import Interrupted
 from loadstone.core.summary import Summary
@@ -116,10 +116,8 @@ def run_study(
     engine that ran. A launch or cell that fails is in the journal, and the rest goes on.
     """
     ends_s = time.monotonic() + read.study.limits.total
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise explain_unwritable(error, folder) from error
     with own(folder, "this study"):
         handles = find_leftovers(folder)
         journal = StudyJournal(folder)

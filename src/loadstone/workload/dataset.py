@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, Literal
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.workload.files import first_line, lines, open_bytes
+from loadstone.workload.files import describe_broken, first_line, lines, open_bytes
 
 GIVE = "give JSON, JSONL or plain text in UTF-8"
 
@@ -390,7 +390,7 @@ def _array(path: Path, stream: BinaryIO, skip_bad: bool) -> Iterator[tuple[int, 
         byte = re.search(r"\(byte (\d+)\)", str(error))
         line = data.count(b"\n", 0, int(byte[1]) if byte else len(data.rstrip())) + 1
         raise InputError(
-            f"{path}, line {line}: {_describe_error(error)}; correct it, give JSONL, or keep what can be read with "
+            f"{path}, line {line}: {describe_broken(error)}; correct it, give JSONL, or keep what can be read with "
             "--skip-bad"
         ) from None
     yield from enumerate(elements, 1)
@@ -403,11 +403,7 @@ def value_of(piece: bytes | msgspec.Raw, kind: Kind) -> Any:
     except UnicodeDecodeError:
         raise ItemError(f"invalid UTF-8; {GIVE}") from None
     except (ValueError, RecursionError) as error:
-        raise ItemError(f"{_describe_error(error)}; JSONL has one whole value on each line") from None
-
-
-def _describe_error(error: Exception) -> str:
-    return f"broken JSON: {str(error).removeprefix('JSON is malformed: ')}"
+        raise ItemError(f"{describe_broken(error)}; JSONL has one whole value on each line") from None
 
 
 def _salvage(text: str) -> Iterator[bytes]:

@@ -111,3 +111,8 @@ def lines(path: Path, stream: BinaryIO) -> Iterator[bytes]:
 def _check_blank(path: Path, number: int, blank: int) -> None:
     if blank > MOST_BLANK_LINES:
         raise InputError(f"{path}, line {number}: {MOST_BLANK_LINES:,} blank lines before it; take them out")
+
+
+def describe_broken(error: Exception) -> str:
+    """Say what is wrong with JSON that cannot be read."""
+    return f"broken JSON: {str(error).removeprefix('JSON is malformed: ')}"

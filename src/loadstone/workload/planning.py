@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import msgspec
+import numpy as np
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
@@ -278,8 +279,6 @@ def _read_workload(asked: WorkloadOptions, sessions: Sessions | None) -> tuple[W
 
 def _read_agents(asked: WorkloadOptions, path: Path) -> agents.AgentTrace:
     """Read sessions of agents, with the pauses and lengths asked for. Raises InputError."""
-    import numpy as np
-
     read = agents.read(path, skip_bad=asked.skip_bad)
     if asked.answers == "live":
         if read.block_tokens:
@@ -323,8 +322,6 @@ def _without_longer(prompts: dataset.Dataset, output: Length | None, beyond: Bey
 
 def _check_prompts(asked: WorkloadOptions, plan: Plan, beyond: Beyond) -> None:
     """Raise InputError where the server does not take one of a file's prompts with the answer asked for."""
-    import numpy as np
-
     most = np.zeros(len(plan.prompts), np.int64)
     np.maximum.at(most, plan.prompt, plan.output_tokens)
     for prompt, output_tokens in zip(plan.prompts, most.tolist(), strict=True):

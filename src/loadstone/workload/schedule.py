@@ -210,8 +210,7 @@ def _draw_rows(
     count, warm_rows = int(turns.sum()), int(turns[:warm].sum())
     intended = np.full(count, np.nan)
     intended[first] = begun
-    phase = np.ones(count, np.uint8)
-    phase[:warm_rows] = 0
+    phase = (np.arange(count) >= warm_rows).astype(np.uint8)
     if isinstance(workload, Synthetic):
         rows = _synthetic(workload, count, seed)
     elif sessions is None:
@@ -231,7 +230,7 @@ def _draw_rows(
         rows["prefix_tokens"] = np.where(turn == 0, rows["prefix_tokens"], 0).astype(np.int32)
         rows["input_tokens"] = rows["input_tokens"] + rows["prefix_tokens"]
     elif load.is_closed and warm > 1:
-        rows["output_tokens"] = _stagger(rows["output_tokens"], warm)
+        rows["output_tokens"] = stagger(rows["output_tokens"], warm)
     return {"phase": phase, "intended_s": intended, "turn": turn, "think_s": think, **rows}
 
 
@@ -350,7 +349,7 @@ def _session_turns(
         mine = mine[: last + 1].copy()
         mine[last] -= reached[last] - requested
     if load.is_closed and warm > 1:
-        # Slots that begin in step would meet all their long prompts together; see _stagger().
+        # Slots that begin in step would meet all their long prompts together; see stagger().
         before = np.maximum(1, np.rint(before * (np.arange(warm) + 1) / warm)).astype(np.int64)
     return np.concatenate([before, mine]).astype(np.int64)
 
@@ -418,8 +417,7 @@ def _agent_rows(workload: AgentTrace, chosen: Sequence[_CopyOfSession], load: Lo
     count = len(calls)
     intended = np.full(count, np.nan)
     intended[first] = _draw_starts(load, warm, len(chosen) - warm, key)
-    phase = np.ones(count, np.uint8)
-    phase[: int(lengths[:warm].sum())] = 0
+    phase = (np.arange(count) >= lengths[:warm].sum()).astype(np.uint8)
     texts = np.array([call.fields for call in calls], np.int32)
     turn = (np.arange(count) - np.repeat(first, lengths)).astype(np.int32)
     rows = _rows_of_texts(texts, np.array([call.output_tokens for call in calls]))
@@ -498,15 +496,13 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
     source = np.concatenate([np.arange(warm) % most, np.arange(count)])
     output = workload.output_tokens[source].astype(np.int32)
     if load.is_closed and warm > 1:
-        output = _stagger(output, warm)
-    phase = np.ones(len(line), np.uint8)
-    phase[:warm] = 0
+        output = stagger(output, warm)
     prompt = source if workload.prompts else np.full(len(line), -1)
     rows = _rows_of_texts(prompt, output)
     if not workload.prompts:
         rows["input_tokens"] = workload.input_tokens[source].astype(np.int32)
     return {
-        "phase": phase,
+        "phase": (line >= 0).astype(np.uint8),
         "intended_s": intended,
         "turn": np.full(len(line), -1, np.int32),
         "think_s": np.zeros(len(line)),
@@ -515,7 +511,7 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
     }
 
 
-def _stagger(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
+def stagger(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
     """Cut the warm-up answers of a closed loop to evenly spread parts of their length.
 
     All slots start at once. With whole answers they would also end at once, and prefill bursts would go round the

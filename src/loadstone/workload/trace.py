@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
-from loadstone.workload.files import first_line, lines, open_bytes
+from loadstone.workload.files import describe_broken, first_line, lines, open_bytes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -391,8 +391,7 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         item = msgspec.json.decode(data)
     except (ValueError, RecursionError) as error:
-        what = str(error).removeprefix("JSON is malformed: ")
-        raise BadLine("broken line", f"broken JSON: {what}", _ONE_OBJECT) from None
+        raise BadLine("broken line", describe_broken(error), _ONE_OBJECT) from None
     if not isinstance(item, dict):
         raise BadLine("broken line", "JSON, but no object", _ONE_OBJECT)
     return item

@@ -44,6 +44,8 @@ def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
     cell = ComparedCell(load, [], runs=(len(a), len(b)))
     cell.answers = compare_answers(a, b)
     sides, values = {}, {}
+    failing = "a" * any(place.cell.verdict.kinds("error") for place in a)
+    failing += "b" * any(place.cell.verdict.kinds("error") for place in b)
     for metric in metrics:
         stats = [
             [metric.stat(place.cell, intended, steady, place.run.dollars) for place in places] for places in (a, b)
@@ -51,7 +53,7 @@ def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
         values[metric] = [[None if stat is None else stat.value for stat in side] for side in stats]
         sides[metric] = (_describe_side(a, metric, stats[0], intended), _describe_side(b, metric, stats[1], intended))
         cell.rows.append(row := _average(metric, *values[metric]))
-        row.failing = "".join(side for side, own in zip("ab", (a, b), strict=True) if any(map(_has_error, own)))
+        row.failing = failing
         model = contrast(*sides[metric], metric.base).model
         if row.ratio is not None and model is not None:
             row.model = bounds(row.ratio, model)
@@ -70,10 +72,6 @@ def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
     else:
         cell.why = "one side was imported as summary statistics, without its requests"
     return cell
-
-
-def _has_error(place: RunCell) -> bool:
-    return bool(place.cell.verdict.kinds("error"))
 
 
 def _describe_side(places: Sequence[RunCell], metric: Metric, stats: Sequence[Stat | None], intended: bool) -> Side:

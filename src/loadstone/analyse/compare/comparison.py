@@ -30,6 +30,7 @@ from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
 from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key, open_run, refuse_twice, runs_in
 from loadstone.analyse.grading.paired import ComparedAnswers, adjust
 from loadstone.core.errors import InputError
+from loadstone.core.groups import by_key
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import Finding
@@ -132,11 +133,7 @@ def _open_repeats(path: Path, folders: Sequence[Path], prices: Prices) -> list[C
 
 def _group_by_load(runs: Sequence[ComparedRun]) -> dict[Load, list[RunCell]]:
     """List, for each load, the cells that have it."""
-    by_load: dict[Load, list[RunCell]] = {}
-    for run in runs:
-        for place in run.places:
-            by_load.setdefault(load_key(place.cell.load), []).append(place)
-    return by_load
+    return by_key((load_key(place.cell.load), place) for run in runs for place in run.places)
 
 
 def _side(runs: Sequence[ComparedRun]) -> SideResult:
@@ -290,10 +287,7 @@ def _order_of_runs(compared: Sequence[ComparedCell]) -> Iterator[Finding]:
 
 
 def _point_values(compared: Sequence[ComparedCell]) -> Iterator[Finding]:
-    by_reason: dict[str, list[Load]] = {}
-    for cell in compared:
-        if cell.unit is None:
-            by_reason.setdefault(cell.why, []).append(cell.load)
+    by_reason = by_key((cell.why, cell.load) for cell in compared if cell.unit is None)
     if not by_reason:
         return
     reasons = "; ".join(f"at {name_loads(loads)}: {why}" for why, loads in by_reason.items())

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from loadstone.analyse.run_facts import RunFacts, gpu_name
 from loadstone.catalogue.find import find_node, gpu_names, match_gpu, nearest, node_names
 from loadstone.core.errors import InputError
+from loadstone.core.groups import by_key
 from loadstone.core.summary import Metrics, PoolFigures, Window
 
 _MOST_DOLLARS = 1_000_000
@@ -118,10 +119,7 @@ def list_prices(dollars_input: float) -> dict[str, float]:
 
 def without_price(runs: Iterable[tuple[str, RunFacts]], prices: Prices) -> str | None:
     """Name in one line the runs, given with their names, that have no price, and why; None where all have one."""
-    reasons: dict[str, list[str]] = {}
-    for name, facts in runs:
-        if dollars_per_hour(facts, prices) is None:
-            reasons.setdefault(_why(facts), []).append(name)
+    reasons = by_key((_why(facts), name) for name, facts in runs if dollars_per_hour(facts, prices) is None)
     parts = [
         f"{', '.join(names[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''} ({why})"
         for why, names in reasons.items()

@@ -16,6 +16,7 @@ from loadstone.analyse.compare.metric import Metric
 from loadstone.analyse.compare.permutation import Units
 from loadstone.analyse.compare.price import Prices
 from loadstone.analyse.grading.paired import ComparedAnswers
+from loadstone.core.groups import by_key
 from loadstone.core.plan import Load
 from loadstone.core.record import Source
 from loadstone.core.statistics.dependence import RESOLUTION
@@ -298,7 +299,5 @@ class Comparison(msgspec.Struct, kw_only=True, frozen=True):
 
 def name_loads(loads: Sequence[Load]) -> str:
     """Write loads as `concurrency 2, 8, 32; rate 4`, or `none`."""
-    values: dict[str, list[str]] = {}
-    for load in loads:
-        values.setdefault(load.kind, []).append(f"{load.value:g}")
+    values = by_key((load.kind, f"{load.value:g}") for load in loads)
     return "; ".join(f"{kind} {', '.join(each)}" for kind, each in values.items()) or "none"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -85,26 +85,22 @@ def differences(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Diff
     return rows + _plan(a, b, rows)
 
 
-def _made_with(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Difference]:
+def _made_with(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Difference]:
     """Compare the programs and flags of the engines, where both sides know them."""
-    rows = []
     for what, value in MADE_WITH.items():
         sides = [_distinct([value(run.info.settings.provenance) for run in runs]) for runs in (a, b)]
         if all(None not in values for values in sides):
-            rows += _row(what, sides, only_differing=True)
-    return rows
+            yield from _row(what, sides, only_differing=True)
 
 
-def _workload(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Difference]:
+def _workload(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Difference]:
     """Compare other fields of the workload that both sides tell."""
     workloads = [[run.info.settings.workload for run in runs] for runs in (a, b)]
     names = dict.fromkeys(name for side in workloads for each in side for name in each if name not in _IN_FACTS[""])
-    rows = []
     for name in names:
         sides = [_distinct([_beside_facts(name, each.get(name)) for each in side]) for side in workloads]
         if all(values != [None] for values in sides):
-            rows += _row(f"workload {name}", sides, only_differing=True)
-    return rows
+            yield from _row(f"workload {name}", sides, only_differing=True)
 
 
 def _beside_facts(name: str, value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from loadstone.analyse.grading.pairs import wilson
 from loadstone.analyse.run_facts import mapping
 from loadstone.analyse.verdict.finding import finding
 from loadstone.core import arrays, run_folder
+from loadstone.core.groups import by_key
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import RunInfo
 from loadstone.core.run_folder import GradedAnswer
@@ -72,11 +72,8 @@ def _shares(answers: Sequence[GradedAnswer], task: str = "") -> dict[str, Any]:
     """Count different questions and the share that is answered right, with its interval; a question counts once, by
     the mean of its answers.
     """
-    by_question: dict[str, list[bool]] = defaultdict(list)
-    for each in answers:
-        if task in ("", each.task):
-            by_question[each.question].append(each.right)
-    right = sum(sum(group) / len(group) for group in by_question.values())
+    by_question = by_key((each.question, each.right) for each in answers if task in ("", each.task))
+    right = sum(sum(own) / len(own) for own in by_question.values())
     low, high = wilson(right, len(by_question))
     accuracy = right / len(by_question) if by_question else None
     return {"task": task, "questions": len(by_question), "accuracy": accuracy, "low": low, "high": high}
@@ -147,9 +144,8 @@ def _find_same(
     answers: Sequence[GradedAnswer], temperature: float, pairs: ComparedAnswers | None
 ) -> Iterator[Finding]:
     """Find one answer to different questions, and sampled ones that are the same at another load."""
-    by_text = defaultdict(list)
-    for each in {answer.question: answer for answer in answers}.values():
-        by_text[each.digest].append(each.right)
+    different = {answer.question: answer for answer in answers}.values()
+    by_text = by_key((each.digest, each.right) for each in different)
     same, count = max(by_text.values(), key=len, default=[]), sum(map(len, by_text.values()))
     if len(same) >= max(_LEAST_SAME, _SAME_TEXT * count) and sum(same) <= _RIGHT_BY_CHANCE * len(same):
         yield finding("answers_identical.graded", f"{len(same)} of {count} different questions got the same answer")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -61,7 +60,7 @@ def finding_row(name: str) -> FindingRow:
 
 @functools.cache
 def _rows() -> dict[str, FindingRow]:
-    table = tomllib.loads(files(__package__).joinpath("findings.toml").read_text("utf-8"))
+    table = msgspec.toml.decode(files(__package__).joinpath("findings.toml").read_bytes())
     by_name = {}
     for kind, fields in table.items():
         common = {name: value for name, value in fields.items() if not isinstance(value, dict)}

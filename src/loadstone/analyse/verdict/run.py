@@ -52,29 +52,28 @@ def _read(value: object, kind: type[_Part]) -> _Part:
         return kind()
 
 
-def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> list[Finding]:
+def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> Iterator[Finding]:
     """Find what there is to know about one run; `begun`: for each cell, if anything of it was sent."""
     file = _read(plan.workload, _File)
     doubts = _read(info.settings.deployment, _Declared).doubts
-    findings = [*_cells_not_begun(info, begun), *_journal_damaged(info.journals_damaged), *_lines_left_out(file)]
+    yield from _cells_not_begun(info, begun)
+    yield from _journal_damaged(info.journals_damaged)
+    yield from _lines_left_out(file)
     if file.lengthened:
-        findings.append(
-            finding(
-                "prompts_lengthened",
-                f"{file.lengthened:,} of the trace's prompts are shorter than what the server adds to every prompt, "
-                "and were lengthened to that",
-            )
+        yield finding(
+            "prompts_lengthened",
+            f"{file.lengthened:,} of the trace's prompts are shorter than what the server adds to every prompt, "
+            "and were lengthened to that",
         )
     if info.source == "simulated" and (plan.phase == CHECK).any():
-        findings.append(finding("answers_simulated", "graded prompts take their time here, and are not graded"))
+        yield finding("answers_simulated", "graded prompts take their time here, and are not graded")
     if doubts:
         evidence = f"the server may not be the deployment that was stated: {'; '.join(doubts)}"
-        findings.append(finding("deployment_doubted", evidence))
+        yield finding("deployment_doubted", evidence)
     if info.target is not None and info.target.engines:
         servers = zip(info.target.urls, info.target.engines, strict=False)
         each = ", ".join(f"{url} is {engine or 'unknown'}" for url, engine in servers)
-        findings.append(finding("engines_differ", f"the fleet's servers are of different engines: {each}"))
-    return findings
+        yield finding("engines_differ", f"the fleet's servers are of different engines: {each}")
 
 
 def _cells_not_begun(info: RunInfo, begun: Sequence[bool]) -> Iterator[Finding]:
@@ -108,7 +107,7 @@ def _lines_left_out(file: _File) -> Iterator[Finding]:
 # --- one cell: was all sent that was asked for, and all kept? -------------------------------------------------------
 
 
-def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> list[Finding]:
+def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> Iterator[Finding]:
     """Find losses and changes of one cell. `records`: their number."""
     file, planned = _read(plan.workload, _File), len(plan.rows(cell))
     damaged = [
@@ -116,39 +115,34 @@ def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> list[Fi
         for damage in info.journals_damaged
         if damage.first_cell <= cell and (damage.last_cell is None or cell <= damage.last_cell)
     ]
-    findings = [
-        *_journal_damaged(damaged),
-        *_records_missing(info, cell, records, planned),
-        *_stopped(info.cells[cell]),
-        *_messages_dropped(file, plan, info),
-    ]
+    yield from _journal_damaged(damaged)
+    yield from _records_missing(info, cell, records, planned)
+    yield from _stopped(info.cells[cell])
+    yield from _messages_dropped(file, plan, info)
     if file.doubted_per_s is not None and info.cells[cell].load.process == "trace":
         rate = f"{file.doubted_per_s:,.0f} requests/s"
         evidence = f"the trace's whole timestamps, read as milliseconds, are {rate}; are they seconds?"
-        findings.append(finding("unit_doubted", evidence))
-    return findings
+        yield finding("unit_doubted", evidence)
 
 
-def session_findings(plan: Plan, numbers: SessionNumbers | None) -> list[Finding]:
+def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Iterator[Finding]:
     """Find what there is to know about a cell's sessions of agents."""
     if numbers is None or plan.graph is None:
-        return []
-    found = []
+        return
     over = _read(plan.workload, _File).overflowed
     if over.get("sessions"):
         evidence = (
             f"{over['sessions']:,} of the file's sessions grow beyond the model's context, and end before that: "
             f"{over.get('calls', 0):,} of their calls are not sent"
         )
-        found.append(finding("context_overflow", evidence))
+        yield finding("context_overflow", evidence)
     if (left := numbers.sessions - numbers.finished) > 0:
         why = f", {numbers.failed:,} of them by a call that failed" if numbers.failed else ""
         evidence = f"{left:,} of {numbers.sessions:,} sessions did not end{why}; time per task is of the others"
-        found.append(finding("sessions_unfinished.failed" if numbers.failed else "sessions_unfinished", evidence))
+        yield finding("sessions_unfinished.failed" if numbers.failed else "sessions_unfinished", evidence)
     if not plan.graph.live:
         evidence = "each call's prompt holds the recorded answers to those before, whatever the server answered"
-        found.append(finding("recorded_answers", evidence))
-    return found
+        yield finding("recorded_answers", evidence)
 
 
 def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Iterator[Finding]:
@@ -165,10 +159,12 @@ def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Iterator[Findin
         )
 
 
-def record_findings(*, altered: bool, impossible: bool) -> list[Finding]:
+def record_findings(*, altered: bool, impossible: bool) -> Iterator[Finding]:
     """Make the findings on records that were changed, or are `impossible`: with times below 0."""
-    findings = [finding("records_altered", "records.parquet is not as it was written")] if altered else []
-    return findings + ([finding("times_impossible", "some of its times are below 0")] if impossible else [])
+    if altered:
+        yield finding("records_altered", "records.parquet is not as it was written")
+    if impossible:
+        yield finding("times_impossible", "some of its times are below 0")
 
 
 def _journal_damaged(damaged: Sequence[JournalDamage]) -> Iterator[Finding]:
@@ -212,34 +208,30 @@ def describe_network_guess(nodes: int) -> str:
     )
 
 
-def prediction_findings(info: RunInfo) -> list[Finding]:
+def prediction_findings(info: RunInfo) -> Iterator[Finding]:
     """Find what the predictions of a simulated run rest on."""
     basis = info.settings.basis or PredictionBasis()
-    findings = [*_unmeasured(basis)]
+    yield from _unmeasured(basis)
     if basis.uncovered:
         evidence = f"no measurement covers {'; nor '.join(basis.uncovered)}: intervals are twice as wide, or more"
-        findings.append(finding("uncovered", evidence))
+        yield finding("uncovered", evidence)
     if basis.moves_in_waves is True:
         evidence = (
             "all requests of a closed loop are of one length: its users move in waves, and prompts come together"
         )
-        findings.append(finding("waves", evidence))
+        yield finding("waves", evidence)
     if basis.nodes_crossed and not basis.own_profile:
-        findings.append(
-            finding(
-                "network_guessed",
-                describe_network_guess(basis.nodes_crossed),
-            )
-        )
+        yield finding("network_guessed", describe_network_guess(basis.nodes_crossed))
     if basis.assumed:
         evidence = f"assumed where the model's config.json is silent: {'; '.join(basis.assumed)}"
-        findings.append(finding("model_assumed", evidence))
+        yield finding("model_assumed", evidence)
     if basis.not_read:
         evidence = f"the model takes {basis.not_read} too; its prompts are simulated as text alone"
-        findings.append(finding("text_alone", evidence))
+        yield finding("text_alone", evidence)
     if basis.not_simulated:
-        findings.append(finding("launch_only", f"of the deployment's arguments, {'; '.join(basis.not_simulated)}"))
-    return [*findings, *_drafts_assumed(basis), *_pools(info)]
+        yield finding("launch_only", f"of the deployment's arguments, {'; '.join(basis.not_simulated)}")
+    yield from _drafts_assumed(basis)
+    yield from _pools(info)
 
 
 LIMITS = {

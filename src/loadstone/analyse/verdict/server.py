@@ -188,6 +188,13 @@ Families = dict[str, dict[str, MetricSeries]]
 """The series of one server by name, then by labels."""
 
 
+_GAINED = (
+    "preemptions", "prefix_hits", "prefix_queries", "draft_steps", "draft_tokens", "draft_accepted", "transfers",
+    "transfers_failed",
+)  # fmt: skip
+"""Fields of ServerFigures that are what counters of the same name gained."""
+
+
 def server_figures(
     samples: pa.Table, start_s: float, end_s: float, answered: int | None = None
 ) -> ServerFigures | None:
@@ -227,19 +234,12 @@ def server_figures(
         running=_read_level(servers, GAUGES["running"], at_s),
         waiting=_read_level(servers, GAUGES["waiting"], at_s),
         kv_usage=_read_level(servers, GAUGES["kv_usage"], at_s, mean=True),
-        preemptions=_sum_gains(servers, COUNTERS["preemptions"]),
-        prefix_hits=_sum_gains(servers, COUNTERS["prefix_hits"]),
-        prefix_queries=_sum_gains(servers, COUNTERS["prefix_queries"]),
+        **{name: _sum_gains(servers, COUNTERS[name]) for name in _GAINED},
         write_late_s=late_s / writes if late_s is not None and writes else None,
-        draft_steps=_sum_gains(servers, COUNTERS["draft_steps"]),
-        draft_tokens=_sum_gains(servers, COUNTERS["draft_tokens"]),
-        draft_accepted=_sum_gains(servers, COUNTERS["draft_accepted"]),
         draft_accepted_by_position=_sum_by_position(servers, COUNTERS["draft_accepted_by_position"]),
         accepted_length=_read_level(servers, GAUGES["accepted_length"], at_s, mean=True),
         ttft_parts=_read_ttft_parts(servers, answered),
-        transfers=_sum_gains(servers, COUNTERS["transfers"]),
         transferred_tokens=_sum_transferred(servers),
-        transfers_failed=_sum_gains(servers, COUNTERS["transfers_failed"]),
     )
 
 

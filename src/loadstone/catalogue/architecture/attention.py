@@ -6,6 +6,7 @@ where families differ). Parameter counts, bytes, FLOPs and how tensor parallelis
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -44,38 +45,35 @@ class FullAttention(msgspec.Struct, frozen=True):
     keys_as_values: bool = False
     stores_kv: bool = True
 
-    def weights(self, hidden: int) -> tuple[Matrix, ...]:
+    def weights(self, hidden: int) -> Iterator[Matrix]:
         query, out = self.heads * self.head_dim, self.heads * self.v_head_dim
         kv_heads = self.kv_heads if self.stores_kv else 0
         key, value = kv_heads * self.head_dim, 0 if self.keys_as_values else kv_heads * self.v_head_dim
-        matrices = [Matrix("self_attn.q_proj", hidden, query, "attention", "column")]
+        yield Matrix("self_attn.q_proj", hidden, query, "attention", "column")
         if key:
-            matrices.append(Matrix("self_attn.k_proj", hidden, key, "attention", "kv"))
+            yield Matrix("self_attn.k_proj", hidden, key, "attention", "kv")
         if value:
-            matrices.append(Matrix("self_attn.v_proj", hidden, value, "attention", "kv"))
-        matrices.append(Matrix("self_attn.o_proj", out, hidden, "attention", "row"))
+            yield Matrix("self_attn.v_proj", hidden, value, "attention", "kv")
+        yield Matrix("self_attn.o_proj", out, hidden, "attention", "row")
         if self.gate:
             width = out if self.gate == "element" else self.heads
-            matrices.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
+            yield Matrix("self_attn.g_proj", hidden, width, "attention", "column")
         if self.bias:
             gate = query if self.gate_in_query else 0
-            matrices.append(vector("self_attn.qkv_bias", query + gate + key + value, "attention"))
+            yield vector("self_attn.qkv_bias", query + gate + key + value, "attention")
         if self.output_bias:
-            matrices.append(vector("self_attn.o_bias", hidden, "attention"))
+            yield vector("self_attn.o_bias", hidden, "attention")
         if self.qk_norm in ("head", "layer"):
             norms = (2 if self.stores_kv else 1) * (2 if self.qk_norm == "layer" else 1)
-            matrices.append(vector("self_attn.qk_norm", norms * self.head_dim))
+            yield vector("self_attn.qk_norm", norms * self.head_dim)
         elif self.qk_norm == "whole":
-            matrices.append(vector("self_attn.qk_norm", query + key))
+            yield vector("self_attn.qk_norm", query + key)
         if self.sinks:
-            matrices.append(vector("self_attn.sinks", self.heads, "attention"))
+            yield vector("self_attn.sinks", self.heads, "attention")
         if self.index_heads:
-            matrices += [
-                Matrix("self_attn.index_q_proj", hidden, self.index_heads * self.index_dim, "attention"),
-                Matrix("self_attn.index_k_proj", hidden, self.index_dim, "attention"),
-                vector("self_attn.index_norm", 2 * self.index_dim),
-            ]
-        return tuple(matrices)
+            yield Matrix("self_attn.index_q_proj", hidden, self.index_heads * self.index_dim, "attention")
+            yield Matrix("self_attn.index_k_proj", hidden, self.index_dim, "attention")
+            yield vector("self_attn.index_norm", 2 * self.index_dim)
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """Return K and V of all KV heads, and the indexer's keys."""
@@ -106,40 +104,32 @@ class LatentAttention(msgspec.Struct, frozen=True):
     window_tokens: int | None = None
     bias: bool = False
 
-    def weights(self, hidden: int) -> tuple[Matrix, ...]:
+    def weights(self, hidden: int) -> Iterator[Matrix]:
         query = self.heads * (self.nope_dim + self.rope_dim)
-        matrices: list[Matrix] = []
         if self.q_rank is None:
-            matrices.append(Matrix("self_attn.q_proj", hidden, query, "attention", "column"))
+            yield Matrix("self_attn.q_proj", hidden, query, "attention", "column")
         else:
-            matrices += [
-                Matrix("self_attn.q_a_proj", hidden, self.q_rank, "attention"),
-                vector("self_attn.q_a_layernorm", self.q_rank),
-                Matrix("self_attn.q_b_proj", self.q_rank, query, "attention", "column"),
-            ]
+            yield Matrix("self_attn.q_a_proj", hidden, self.q_rank, "attention")
+            yield vector("self_attn.q_a_layernorm", self.q_rank)
+            yield Matrix("self_attn.q_b_proj", self.q_rank, query, "attention", "column")
         up = self.heads * (self.nope_dim + self.v_dim)
-        matrices += [
-            Matrix("self_attn.kv_a_proj_with_mqa", hidden, self.kv_rank + self.rope_dim, "attention"),
-            vector("self_attn.kv_a_layernorm", self.kv_rank),
-            Matrix("self_attn.kv_b_proj", self.kv_rank, up, "attention", "column"),
-            Matrix("self_attn.o_proj", self.heads * self.v_dim, hidden, "attention", "row"),
-        ]
+        yield Matrix("self_attn.kv_a_proj_with_mqa", hidden, self.kv_rank + self.rope_dim, "attention")
+        yield vector("self_attn.kv_a_layernorm", self.kv_rank)
+        yield Matrix("self_attn.kv_b_proj", self.kv_rank, up, "attention", "column")
+        yield Matrix("self_attn.o_proj", self.heads * self.v_dim, hidden, "attention", "row")
         if self.gate:
             width = self.heads * self.v_dim if self.gate == "element" else self.heads
-            matrices.append(Matrix("self_attn.g_proj", hidden, width, "attention", "column"))
+            yield Matrix("self_attn.g_proj", hidden, width, "attention", "column")
         if self.bias:
             biases = (self.q_rank or 0) + self.kv_rank + self.rope_dim + hidden
-            matrices.append(vector("self_attn.bias", biases, "attention"))
+            yield vector("self_attn.bias", biases, "attention")
         if self.index_heads:
-            matrices += [
-                Matrix(
-                    "self_attn.indexer.wq_b", self.q_rank or hidden, self.index_heads * self.index_dim, "attention"
-                ),
-                Matrix("self_attn.indexer.wk", hidden, self.index_dim, "attention"),
-                vector("self_attn.indexer.k_norm", 2 * self.index_dim),
-                Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False),
-            ]
-        return tuple(matrices)
+            yield Matrix(
+                "self_attn.indexer.wq_b", self.q_rank or hidden, self.index_heads * self.index_dim, "attention"
+            )
+            yield Matrix("self_attn.indexer.wk", hidden, self.index_dim, "attention")
+            yield vector("self_attn.indexer.k_norm", 2 * self.index_dim)
+            yield Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False)
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """Return the latent and the RoPE key, and one FP8 key of the indexer with an fp32 scale per 128 numbers.
@@ -175,37 +165,30 @@ class CompressedAttention(msgspec.Struct, frozen=True):
     index_heads: int = 0
     index_dim: int = 0
 
-    def weights(self, hidden: int) -> tuple[Matrix, ...]:
+    def weights(self, hidden: int) -> Iterator[Matrix]:
         query = self.heads * self.head_dim
-        matrices = [
-            Matrix("self_attn.wq_a", hidden, self.q_rank, "attention"),
-            vector("self_attn.q_norm", self.q_rank),
-            Matrix("self_attn.wq_b", self.q_rank, query, "attention", "column"),
-            Matrix("self_attn.wkv", hidden, self.head_dim, "attention"),
-            vector("self_attn.kv_norm", self.head_dim),
-            Matrix("self_attn.wo_a", query // self.groups, self.groups * self.o_rank, "attention", "column"),
-            Matrix("self_attn.wo_b", self.groups * self.o_rank, hidden, "attention", "row"),
-            vector("self_attn.sinks", self.heads, "attention"),
-        ]
+        yield Matrix("self_attn.wq_a", hidden, self.q_rank, "attention")
+        yield vector("self_attn.q_norm", self.q_rank)
+        yield Matrix("self_attn.wq_b", self.q_rank, query, "attention", "column")
+        yield Matrix("self_attn.wkv", hidden, self.head_dim, "attention")
+        yield vector("self_attn.kv_norm", self.head_dim)
+        yield Matrix("self_attn.wo_a", query // self.groups, self.groups * self.o_rank, "attention", "column")
+        yield Matrix("self_attn.wo_b", self.groups * self.o_rank, hidden, "attention", "row")
+        yield vector("self_attn.sinks", self.heads, "attention")
         if self.ratio:
-            matrices += self._compressor("self_attn.compressor", hidden, self.head_dim)
+            yield from self._compressor("self_attn.compressor", hidden, self.head_dim)
         if self.index_heads:
-            matrices += [
-                Matrix("self_attn.indexer.wq_b", self.q_rank, self.index_heads * self.index_dim, "attention"),
-                Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False),
-                *self._compressor("self_attn.indexer.compressor", hidden, self.index_dim),
-            ]
-        return tuple(matrices)
+            yield Matrix("self_attn.indexer.wq_b", self.q_rank, self.index_heads * self.index_dim, "attention")
+            yield Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False)
+            yield from self._compressor("self_attn.indexer.compressor", hidden, self.index_dim)
 
-    def _compressor(self, name: str, hidden: int, width: int) -> list[Matrix]:
+    def _compressor(self, name: str, hidden: int, width: int) -> Iterator[Matrix]:
         """Return keys and gates, twice where blocks overlap (the fine ones), a bias for each position, and a norm."""
         wide = width * (2 if self.index_heads else 1)
-        return [
-            Matrix(f"{name}.wkv", hidden, wide, "attention", quantisable=False),
-            Matrix(f"{name}.wgate", hidden, wide, "attention", quantisable=False),
-            vector(f"{name}.ape", self.ratio * wide, "attention"),
-            vector(f"{name}.norm", width),
-        ]
+        yield Matrix(f"{name}.wkv", hidden, wide, "attention", quantisable=False)
+        yield Matrix(f"{name}.wgate", hidden, wide, "attention", quantisable=False)
+        yield vector(f"{name}.ape", self.ratio * wide, "attention")
+        yield vector(f"{name}.norm", width)
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """Return the compressed numbers that a token adds for good; the window is extra."""

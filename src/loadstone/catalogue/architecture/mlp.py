@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -16,8 +17,8 @@ class DenseMlp(msgspec.Struct, frozen=True):
     matrices: Literal[2, 3] = 3
     bias: bool = False
 
-    def weights(self, hidden: int) -> tuple[Matrix, ...]:
-        return tuple(mlp_weights("mlp", hidden, self.intermediate, self.matrices, self.bias))
+    def weights(self, hidden: int) -> Iterator[Matrix]:
+        return _mlp("mlp", hidden, self.intermediate, self.matrices, self.bias)
 
 
 class Experts(msgspec.Struct, frozen=True):
@@ -42,42 +43,34 @@ class Experts(msgspec.Struct, frozen=True):
     shared_bias: bool = False
     more_choices: int = 0
 
-    def weights(self, hidden: int) -> tuple[Matrix, ...]:
-        width = self.latent or hidden
+    def weights(self, hidden: int) -> Iterator[Matrix]:
         choices = self.experts + self.more_choices
-        weights = [Matrix("mlp.gate", hidden, choices, "router", quantisable=False)]
+        yield Matrix("mlp.gate", hidden, choices, "router", quantisable=False)
         if self.router_bias:
-            weights.append(vector("mlp.gate.bias", choices, "router"))
+            yield vector("mlp.gate.bias", choices, "router")
         if self.latent:
-            weights += [
-                Matrix("mlp.fc1_latent_proj", hidden, self.latent, "mlp"),
-                Matrix("mlp.fc2_latent_proj", self.latent, hidden, "mlp"),
-            ]
+            yield Matrix("mlp.fc1_latent_proj", hidden, self.latent, "mlp")
+            yield Matrix("mlp.fc2_latent_proj", self.latent, hidden, "mlp")
             if self.shared_bias:
-                weights.append(vector("mlp.latent_bias", self.latent + hidden, "mlp"))
-        for matrix in mlp_weights("mlp.experts", width, self.intermediate, self.matrices, self.bias):
-            weights.append(
-                msgspec.structs.replace(
-                    matrix, kind="experts", split="expert", copies=self.experts, active=self.per_token
-                )
+                yield vector("mlp.latent_bias", self.latent + hidden, "mlp")
+        for matrix in _mlp("mlp.experts", self.latent or hidden, self.intermediate, self.matrices, self.bias):
+            yield msgspec.structs.replace(
+                matrix, kind="experts", split="expert", copies=self.experts, active=self.per_token
             )
         if self.shared_intermediate:
             wide, biased = self.shared_intermediate, self.shared_bias
-            weights += mlp_weights("mlp.shared_experts", hidden, wide, self.matrices, biased)
+            yield from _mlp("mlp.shared_experts", hidden, wide, self.matrices, biased)
         if self.shared_gate:
-            weights.append(Matrix("mlp.shared_expert_gate", hidden, 1, "router", quantisable=False))
-        return tuple(weights)
+            yield Matrix("mlp.shared_expert_gate", hidden, 1, "router", quantisable=False)
 
 
-def mlp_weights(name: str, hidden: int, intermediate: int, matrices: int, bias: bool) -> list[Matrix]:
-    weights = [Matrix(f"{name}.gate_proj", hidden, intermediate, "mlp", "column")] if matrices == 3 else []
-    weights += [
-        Matrix(f"{name}.up_proj", hidden, intermediate, "mlp", "column"),
-        Matrix(f"{name}.down_proj", intermediate, hidden, "mlp", "row"),
-    ]
+def _mlp(name: str, hidden: int, intermediate: int, matrices: int, bias: bool) -> Iterator[Matrix]:
+    if matrices == 3:
+        yield Matrix(f"{name}.gate_proj", hidden, intermediate, "mlp", "column")
+    yield Matrix(f"{name}.up_proj", hidden, intermediate, "mlp", "column")
+    yield Matrix(f"{name}.down_proj", intermediate, hidden, "mlp", "row")
     if bias:
-        weights.append(vector(f"{name}.bias", (matrices - 1) * intermediate + hidden, "mlp"))
-    return weights
+        yield vector(f"{name}.bias", (matrices - 1) * intermediate + hidden, "mlp")
 
 
 Mlp: TypeAlias = DenseMlp | Experts

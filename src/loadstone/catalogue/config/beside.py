@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from loadstone.catalogue.architecture.matrix import Matrix, vector
 from loadstone.catalogue.config.families import Family
 from loadstone.catalogue.config.fields import Fields
@@ -9,18 +11,18 @@ from loadstone.catalogue.config.fields import Fields
 # --- of one layer --------------------------------------------------------------------------------------------------
 
 
-def beside_halves(fields: Fields, family: Family, hidden: int, sparse: bool = False) -> tuple[Matrix, ...]:
+def beside_halves(fields: Fields, family: Family, hidden: int, sparse: bool = False) -> Iterator[Matrix]:
     """Return the parts of one layer; `sparse`: its MLP is experts."""
-    weights = [vector("norms", _norms(fields, family, sparse) * hidden)]
+    yield vector("norms", _norms(fields, family, sparse) * hidden)
     streams = fields.maybe("hc_mult", least=1)
     if streams:
         # Hyper-connections (DeepSeek-V4): before and after each half, a map from all residual streams to their mixing
         # weights: n to read, n to write, n² among themselves; with three scales.
         mix = (2 + streams) * streams
-        weights.append(vector("hyper_connections", 2 * (mix * streams * hidden + mix + 3), "other"))
+        yield vector("hyper_connections", 2 * (mix * streams * hidden + mix + 3), "other")
     if sparse and fields.flag("enable_moe_block"):  # Gemma 4: scales of the router's input and of each expert
-        weights.append(vector("router_scales", hidden + fields.count("num_experts"), "router"))
-    return (*weights, *_gemma_parts(fields, hidden))
+        yield vector("router_scales", hidden + fields.count("num_experts"), "router")
+    yield from _gemma_parts(fields, hidden)
 
 
 def _norms(fields: Fields, family: Family, sparse: bool) -> int:
@@ -34,57 +36,47 @@ def _norms(fields: Fields, family: Family, sparse: bool) -> int:
     return family.norms
 
 
-def _gemma_parts(fields: Fields, hidden: int) -> list[Matrix]:
+def _gemma_parts(fields: Fields, hidden: int) -> Iterator[Matrix]:
     """Return parts of Gemma 3n and 4: a token's embedding for this layer, gated by the residual stream and added to
     it. Gemma 3n: AltUp mixes several residual streams by what a router says; LAuReL is a shortcut of low rank.
     """
-    weights = []
     width = fields.maybe("hidden_size_per_layer_input")
     if width:
-        weights += [
-            Matrix("per_layer_input_gate", hidden, width, "other"),
-            Matrix("per_layer_projection", width, hidden, "other"),
-            vector("post_per_layer_input_norm", hidden),
-        ]
+        yield Matrix("per_layer_input_gate", hidden, width, "other")
+        yield Matrix("per_layer_projection", width, hidden, "other")
+        yield vector("post_per_layer_input_norm", hidden)
     streams = fields.maybe("altup_num_inputs", least=1)
     if streams:
-        weights += [
-            Matrix("altup.modality_router", hidden, streams, "other", quantisable=False),
-            vector("altup.coefs", streams**2 + streams**3, "other"),
-            vector("altup.norms", 2 * hidden),
-        ]
+        yield Matrix("altup.modality_router", hidden, streams, "other", quantisable=False)
+        yield vector("altup.coefs", streams**2 + streams**3, "other")
+        yield vector("altup.norms", 2 * hidden)
     rank = fields.maybe("laurel_rank", least=1)
     if rank:
-        weights += [
-            Matrix("laurel.linear_left", hidden, rank, "other"),
-            Matrix("laurel.linear_right", rank, hidden, "other"),
-            vector("laurel.norm", hidden),
-        ]
-    return weights
+        yield Matrix("laurel.linear_left", hidden, rank, "other")
+        yield Matrix("laurel.linear_right", rank, hidden, "other")
+        yield vector("laurel.norm", hidden)
 
 
 # --- of the model --------------------------------------------------------------------------------------------------
 
 
-def beside_layers(fields: Fields, family: Family, hidden: int, vocab: int, layers: int) -> tuple[Matrix, ...]:
+def beside_layers(fields: Fields, family: Family, hidden: int, vocab: int, layers: int) -> Iterator[Matrix]:
     """Return what the model has but for layers, its table of embeddings, its output head and its last norm."""
-    weights = []
     width = fields.maybe("hidden_size_per_layer_input")
     if width:
         rows = fields.count("vocab_size_per_layer_input", default=vocab, least=1)
         # A token looks up one row: no weights are passed.
-        weights += [
-            Matrix("embed_tokens_per_layer", rows, layers * width, "embedding", "vocab", active=0, quantisable=False),
-            Matrix("per_layer_model_projection", hidden, layers * width, "other", "column"),
-            vector("per_layer_projection_norm", width),
-        ]
+        yield Matrix(
+            "embed_tokens_per_layer", rows, layers * width, "embedding", "vocab", active=0, quantisable=False
+        )
+        yield Matrix("per_layer_model_projection", hidden, layers * width, "other", "column")
+        yield vector("per_layer_projection_norm", width)
     altup = fields.maybe("altup_num_inputs", least=1)
     if altup:
         copies = 2 * (altup - 1)
-        weights.append(Matrix("altup_projections", hidden, hidden, "other", copies=copies, active=copies))
+        yield Matrix("altup_projections", hidden, hidden, "other", copies=copies, active=copies)
     if fields.flag("lm_head_bias", default=family.head_bias):
-        weights.append(vector("lm_head_bias", vocab, "embedding"))
+        yield vector("lm_head_bias", vocab, "embedding")
     streams = fields.maybe("hc_mult", least=1)
     if streams:
-        weights.append(vector("hyper_head", streams * streams * hidden + streams + 1, "other"))
-    return tuple(weights)
+        yield vector("hyper_head", streams * streams * hidden + streams + 1, "other")

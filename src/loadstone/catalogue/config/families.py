@@ -3,7 +3,6 @@ families.toml."""
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from importlib import resources
 from typing import Literal
@@ -141,5 +140,5 @@ class Tables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def tables() -> Tables:
-    text = resources.files("loadstone.catalogue").joinpath("families.toml").read_text("utf-8")
-    return msgspec.convert(tomllib.loads(text), Tables)
+    content = resources.files("loadstone.catalogue").joinpath("families.toml").read_bytes()
+    return msgspec.toml.decode(content, type=Tables)

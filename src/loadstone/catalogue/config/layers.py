@@ -42,7 +42,7 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
             1,
             read_attention(own, family, kind, index, count, hidden),
             read_experts(own, family, index) if experts else read_dense(own, family, hidden, index, count),
-            beside_halves(own, family, hidden, experts),
+            tuple(beside_halves(own, family, hidden, experts)),
             state=state,
         )
         for index, (kind, experts) in enumerate(zip(kinds, sparse, strict=True))
@@ -55,7 +55,7 @@ def _read_shortcut(fields: Fields, family: Family, count: int, hidden: int) -> l
     what follows. Engines keep the caches of two layers.
     """
     count = fields.count("num_layers", default=count, least=1)  # `num_hidden_layers` may be twice as many
-    extra = beside_halves(fields, family, hidden)
+    extra = tuple(beside_halves(fields, family, hidden))
     attention = read_attention(fields, family, "full", 0, count, hidden)
     dense = DenseMlp(fields.count("ffn_hidden_size", "intermediate_size", least=1))
     experts = replace(read_experts(fields, family), shared_intermediate=dense.intermediate)
@@ -83,7 +83,7 @@ def _read_halves(fields: Fields, family: Family, letters: str, listed: str) -> l
 
 
 def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
-    extra = beside_halves(fields, family, hidden)
+    extra = tuple(beside_halves(fields, family, hidden))
     if kind in ("mamba", "linear_attention"):
         return Layers(1, linear_attention(fields, family, hidden), None, extra)
     if kind in ("attention", "full_attention"):

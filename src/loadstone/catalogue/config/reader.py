@@ -125,7 +125,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     context = _stretch_context(fields, kind, fields.maybe("max_position_embeddings", least=1))
     if context is None:
         fields.assume("the config states no longest context: no limit assumed")
-    extra = beside_layers(fields, family, hidden, vocab, len(layers))
+    extra = tuple(beside_layers(fields, family, hidden, vocab, len(layers)))
     embeddings: tuple[tuple[str, Format], ...] = ()
     if family.position_rows is not None and context:
         extra += (vector("positions", (context + family.position_rows) * hidden, "embedding"),)

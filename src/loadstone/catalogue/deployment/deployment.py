@@ -159,6 +159,7 @@ class Deployment(msgspec.Struct, frozen=True):
 
     def to_settings(self) -> dict[str, Any]:
         """Return what a run keeps of it: RunInfo.settings.deployment, see analyse/run_facts.py."""
+        pools = [{"role": each.role, "workers": each.workers, **each.worker.to_settings()} for each in self.pools]
         return {
             # Of a model and hardware of the user's own, whose files may be gone when the run is read, all there was.
             "model": {"name": self.model.name, **self.model.given} if self.model.given else self.model.name,
@@ -166,8 +167,4 @@ class Deployment(msgspec.Struct, frozen=True):
             **{name: getattr(self, name) for name in _PLAIN},
             "arguments": dict(self.arguments),
             "name": self.name,
-        } | ({"pools": [_pool_settings(pool) for pool in self.pools]} if self.pools else {})
-
-
-def _pool_settings(pool: DeployedPool) -> dict[str, Any]:
-    return {"role": pool.role, "workers": pool.workers, **pool.worker.to_settings()}
+        } | ({"pools": pools} if pools else {})

@@ -100,6 +100,11 @@ def names_engine(text: str) -> bool:
     return any(key == "engine" or key in OWNERS for key in keys)
 
 
+def leave_engine_out(name: str) -> str:
+    """Return a deployment's own name without the engine, which stands behind other options there."""
+    return re.sub(r",engine=[^,)]*", "", name)
+
+
 def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
     """Return a deployment from its shorthand. `gpu`, `model`: in place of those it names, which are then not looked
     for.

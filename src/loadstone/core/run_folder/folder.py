@@ -34,7 +34,7 @@ def create(parent: Path, run_id: str) -> Path:
     """Make a new run folder `parent/run_id`, with a number behind it where that is taken. Raises InputError, one
     line.
     """
-    try:
+    with writing(parent):
         parent.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, 1000):
             folder = parent / (run_id if attempt == 1 else f"{run_id}-{attempt}")
@@ -43,16 +43,21 @@ def create(parent: Path, run_id: str) -> Path:
             except FileExistsError:
                 continue
             return folder
-    except OSError as error:
-        raise explain_unwritable(error, parent) from error
     raise InputError(f"{parent}: a thousand runs named {run_id}; give another folder with --out")
 
 
-def explain_unwritable(error: OSError, path: Path) -> InputError:
-    """Make the error that says why a file could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"{path}: disk full; free some space, or give another folder with --out")
-    return InputError(f"{path}: cannot write here ({error.strerror}); give another folder with --out")
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Make an InputError of an OSError within, which says why `path` cannot be written; a DiskFullError where there
+    is no room.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            problem = f"{path}: disk full; free some space, or give another folder with --out"
+            raise DiskFullError(problem) from error
+        raise InputError(f"{path}: cannot write here ({error.strerror}); give another folder with --out") from error
 
 
 @contextlib.contextmanager
@@ -63,14 +68,13 @@ def replace_file(path: Path) -> Iterator[Path]:
     """
     # A name that nobody can guess: it is no other process's, and no link of somebody else's making lies there.
     partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(8)}.part")
-    try:
-        yield partial
-        partial.replace(path)
-    except BaseException as error:
-        partial.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise explain_unwritable(error, path) from error
-        raise
+    with writing(path):
+        try:
+            yield partial
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
 def write_json(path: Path, value: object) -> None:

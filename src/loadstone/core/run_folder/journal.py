@@ -33,7 +33,7 @@ from typing import IO, TYPE_CHECKING
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular, explain_os_error, open_regular
 from loadstone.core.record import JournalDamage
-from loadstone.core.run_folder.folder import explain_unwritable
+from loadstone.core.run_folder.folder import writing
 from loadstone.core.run_folder.owner import lock
 from loadstone.core.run_folder.records import ADDED, JOURNAL_COLUMNS, journal_schema
 
@@ -60,7 +60,8 @@ class JournalWriter:
         self._path = folder / f"journal-{worker}.arrow"
         self._reserve = folder / f".reserve-{worker}"
         self._frames = 0
-        try:
+        with writing(folder), contextlib.ExitStack() as stack:
+            stack.callback(self._reserve.unlink, missing_ok=True)
             with self._reserve.open("wb") as file:
                 if sys.platform == "linux":
                     os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
@@ -70,26 +71,22 @@ class JournalWriter:
             # Held while this process lives: told from a journal left behind.
             lock(self._file, fcntl.LOCK_EX)
             self._append(journal_schema().serialize())
-        except OSError as error:
-            self._reserve.unlink(missing_ok=True)
-            raise explain_unwritable(error, folder) from error
+            stack.pop_all()
 
     def write(self, batch: pa.RecordBatch) -> bool:
         """Append `batch`, rows as journal_schema() or records_schema(). False if the disk was full: the batch is safe
         in the reserve's room, the run should end.
         """
         message = _add_journal_columns(batch).serialize()
-        try:
-            self._append(message)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._reserve.exists():
-                raise explain_unwritable(error, self._path) from error
-            self._reserve.unlink()
+        with writing(self._path):
             try:
                 self._append(message)
-            except OSError as again:
-                raise explain_unwritable(again, self._path) from again
-            return False
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._reserve.exists():
+                    raise
+                self._reserve.unlink()
+                self._append(message)
+                return False
         return True
 
     def _append(self, message: pa.Buffer) -> None:

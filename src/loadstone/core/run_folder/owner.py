@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from loadstone.core.errors import InputError
-from loadstone.core.run_folder.folder import explain_unwritable
+from loadstone.core.run_folder.folder import writing
 from loadstone.core.text import printable
 
 OWNER = ".owner"
@@ -66,11 +66,8 @@ def _lock_file(path: Path, what: str) -> int:
     """Open the lock's file and lock it."""
     deadline = time.monotonic() + _LOOK_S
     while True:
-        try:
+        with writing(path), contextlib.ExitStack() as stack:
             file, made = _open_lock(path)
-        except OSError as error:
-            raise explain_unwritable(error, path) from error
-        with contextlib.ExitStack() as stack:
             stack.callback(os.close, file)
             try:
                 mine = lock(file) or made
@@ -81,8 +78,6 @@ def _lock_file(path: Path, what: str) -> int:
                     ) from error
                 time.sleep(_LOOK_S / 10)
                 continue
-            except OSError as error:
-                raise explain_unwritable(error, path) from error
             if not mine:
                 raise InputError(
                     f"{path.parent}: {what} may still be going on{_name_owner(file)}, and this file system has no "

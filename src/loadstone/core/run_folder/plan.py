@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,26 +179,24 @@ def _graph(table: pa.Table, live: bool) -> CallGraph:
 
 def _find_impossible(
     blocks: Blocks | None, graph: CallGraph | None, turn: NDArray[np.int32], messages: int
-) -> list[str]:
+) -> Iterator[str]:
     """Name the columns of sessions in which numbers point to rows or messages that are not there."""
     import numpy as np
 
-    impossible = []
     if graph is not None:
         edges = np.diff(graph.offsets)
         within = (graph.parents >= 0) & (graph.parents < np.repeat(turn, edges))
         if not within.all() or ((edges == 0) & (turn > 0)).any():
-            impossible.append("parents")
+            yield "parents"
     if blocks is not None and blocks.back is not None and blocks.kept is not None:
         back, kept = blocks.back, blocks.kept
         whole = np.diff(blocks.offsets) + kept
         before = (np.arange(len(back)) - back).clip(0, max(0, len(back) - 1))
         wrong = (kept < 0) | ((kept > 0) & ((back == 0) | (kept > whole[before])))
         if ((back < 0) | (back > turn.clip(0)) | wrong).any():
-            impossible.append("kept")
+            yield "kept"
     if blocks is not None and not blocks.tokens and not _check_within(blocks.ids, messages - 1, 0):
-        impossible.append("blocks")
-    return impossible
+        yield "blocks"
 
 
 def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:

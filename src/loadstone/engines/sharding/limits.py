@@ -47,28 +47,23 @@ class Budget(msgspec.Struct, frozen=True):
         return self.total_bytes - taken - self.graphs_bytes - self.state_bytes
 
 
-class EngineLimits(msgspec.Struct, frozen=True):
+class BatchLimits(msgspec.Struct, frozen=True):
+    """Holds what an engine decides before it has looked at the memory: tokens and requests of one step."""
+
+    block_tokens: int
+    max_batched_tokens: int
+    max_seqs: int
+
+
+class EngineLimits(BatchLimits, frozen=True):
     """Holds what a scheduler works under: one data-parallel replica of the engine.
 
-    kv_tokens           that its cache holds; kv_blocks · block_tokens, but for hybrids, see engine_limits()
-    kv_blocks           of `block_tokens` tokens each
-    max_batched_tokens  of one step
-    max_seqs            of one step
+    kv_tokens  that its cache holds; kv_blocks · block_tokens, but for hybrids, see engine_limits()
+    kv_blocks  of `block_tokens` tokens each
     """
 
     kv_tokens: int
     kv_blocks: int
-    block_tokens: int
-    max_batched_tokens: int
-    max_seqs: int
-
-
-class BatchLimits(msgspec.Struct, frozen=True):
-    """Holds what an engine decides before it has looked at the memory."""
-
-    block_tokens: int
-    max_batched_tokens: int
-    max_seqs: int
 
 
 def version_of(deployment: Deployment, newest: Version) -> Version:

@@ -4,8 +4,6 @@ request.
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
 from loadstone.core.statistics import STATISTICS
 from loadstone.core.summary import LATENCIES, TOTALS, CellSummary, Latency, Summary
-from loadstone.core.text import escape_formula, printable
+from loadstone.core.text import printable, to_csv
 
 _FACTS = (
     "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep", "weights_dtype",
@@ -35,17 +33,8 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
     rows = [_make_row(summary, facts, cell) for cell in summary.cells]
     if not rows:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to export")
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(rows[0])
-    for row in rows:
-        writer.writerow(map(_escape, row.values()))
-    return text.getvalue().encode("utf-8", "replace")
-
-
-def _escape(value: object) -> object:
-    """Make a cell that neither a spreadsheet nor a terminal obeys."""
-    return escape_formula(printable(value) if isinstance(value, str) else value)
+    shown = ((printable(each) if isinstance(each, str) else each for each in row.values()) for row in rows)
+    return to_csv(rows[0], shown).encode("utf-8", "replace")
 
 
 def _make_row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str, Any]:

@@ -10,6 +10,7 @@ it cannot
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -218,6 +219,19 @@ class MessageReader(Generic[_Message]):
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [self._decode(line) for line in lines]
 
+    def first(self) -> _Message | None:
+        """Wait for the first message; None at the pipe's end."""
+        messages = self.read()
+        while messages == []:
+            messages = self.read()
+        return messages[0] if messages else None
+
 
 decode_order: Callable[[bytes], ToWorker] = msgspec.json.Decoder(ToWorker).decode
 decode_report: Callable[[bytes], FromWorker] = msgspec.json.Decoder(FromWorker).decode
+
+
+def report(message: FromWorker, out: int = 1) -> None:
+    """Tell the owner, if it still listens: the end of stdin says so too where it does not."""
+    with contextlib.suppress(OSError):
+        os.write(out, msgspec.json.encode(message) + b"\n")

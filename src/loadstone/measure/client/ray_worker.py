@@ -36,6 +36,7 @@ from loadstone.measure.client.protocol import (
     ToWorker,
     decode_order,
     decode_report,
+    report,
 )
 
 if TYPE_CHECKING:
@@ -88,10 +89,10 @@ class RayWorker:
             self._keep(journal)
             *lines, self._lines = (self._lines + reports).split(b"\n")
             for line in lines:
-                self._report(self._here(decode_report(line)))
+                report(self._here(decode_report(line)), self._out)
             if code is not None:
                 if code < 0:
-                    self._report(Failed(f"worker {self._job.worker} died on its machine (signal {-code})"))
+                    report(Failed(f"worker {self._job.worker} died on its machine (signal {-code})"), self._out)
                 return 1 if code else 0
 
     def close(self) -> None:
@@ -104,9 +105,6 @@ class RayWorker:
     def _tell(self, orders: list[ToWorker]) -> None:
         if orders:
             self._ask("tell", b"".join(msgspec.json.encode(order) + b"\n" for order in orders))
-
-    def _report(self, message: FromWorker) -> None:
-        report(self._out, message)
 
     def _measure_offset(self, least: int) -> tuple[int, int]:
         """The clock there − the one here, ns, and by how much that may be wrong, from `least` round trips or more."""
@@ -158,13 +156,6 @@ class RayWorker:
             raise DiskFullError(f"{self._job.folder}: disk full; the run ends early and what was measured is kept")
 
 
-def report(out: int, message: FromWorker) -> None:
-    try:
-        os.write(out, msgspec.json.encode(message) + b"\n")
-    except OSError:
-        pass  # nobody listens any more; the end of stdin says so too
-
-
 def _connect(address: str) -> None:
     """Raises InputError."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -198,10 +189,7 @@ def main() -> int:
     out = os.dup(1)
     os.dup2(2, 1)
     orders = MessageReader(0, decode_order)
-    received: list[ToWorker] | None = []
-    while received == []:
-        received = orders.read()
-    job = received[0] if received else None
+    job = orders.first()
     if not isinstance(job, Job) or job.ray is None:
         return 2
     try:
@@ -212,12 +200,12 @@ def main() -> int:
         code = worker.run(orders)
         worker.close()
     except LoadstoneError as error:
-        report(out, Failed(str(error), isinstance(error, DiskFullError)))
+        report(Failed(str(error), isinstance(error, DiskFullError)), out)
         return 1
     except Exception as error:  # Ray's errors have no common base but this one; the journal has what came before
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         print(f"worker {job.worker}: {error!r}", file=sys.stderr)
-        report(out, Failed(f"worker {job.worker}: lost in the Ray cluster ({type(error).__name__}: {reason})"))
+        report(Failed(f"worker {job.worker}: lost in the Ray cluster ({type(error).__name__}: {reason})"), out)
         return 1
     return code
 

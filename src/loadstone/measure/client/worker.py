@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import resource
 import signal
 import socket
 import sys
 import traceback
 from pathlib import Path
-
-import msgspec
 
 from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, LoadstoneError, NoRoomError, lacks_room
@@ -31,7 +28,6 @@ from loadstone.measure.client.protocol import (
     EndedRequests,
     EndStep,
     Failed,
-    FromWorker,
     Job,
     Leave,
     MessageReader,
@@ -40,6 +36,7 @@ from loadstone.measure.client.protocol import (
     StopRun,
     ToWorker,
     decode_order,
+    report,
 )
 from loadstone.measure.client.sender import Sender
 from loadstone.measure.client.stream import Fragments
@@ -75,7 +72,7 @@ class Worker:
             gc.collect()
             gc.freeze()
             gc.disable()
-            _say(Ready(kernel_clock=stamps and self._job.endpoint != "triton-grpc"))
+            report(Ready(kernel_clock=stamps and self._job.endpoint != "triton-grpc"))
             self._loop.run_forever()
         self._sender.close()
         self._flush()
@@ -100,7 +97,7 @@ class Worker:
         """All of a step was sent, and has ended."""
         self._flush()
         self._report()
-        _say(load.finish())
+        report(load.finish())
 
     def _flush_regularly(self) -> None:
         self._loop.call_later(_FLUSH_S, self._flush_regularly)
@@ -113,7 +110,9 @@ class Worker:
             return
         try:
             if not self._journal.write(batch):
-                _say(Failed(f"{self._job.folder}: disk full; the run ends early and what was measured is kept", True))
+                report(
+                    Failed(f"{self._job.folder}: disk full; the run ends early and what was measured is kept", True)
+                )
         except LoadstoneError as error:
             self._die(str(error), disk_full=isinstance(error, DiskFullError))
 
@@ -125,12 +124,12 @@ class Worker:
         progress = self._sender.progress
         progress.active = self._sender.under_way
         progress.tokens = self._fragments.events
-        _say(progress)
+        report(progress)
         if self._sender.watched:
-            _say(EndedRequests(self._sender.watched))
+            report(EndedRequests(self._sender.watched))
             self._sender.watched = []
         if self._sender.answers:
-            _say(EndedAnswers(self._sender.answers))
+            report(EndedAnswers(self._sender.answers))
             self._sender.answers = []
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
@@ -140,17 +139,9 @@ class Worker:
         self._die(f"worker {self._job.worker} failed: {error or context.get('message')}")
 
     def _die(self, message: str, *, disk_full: bool = False) -> None:
-        _say(Failed(message, disk_full))
+        report(Failed(message, disk_full))
         self._exit_code = 1
         self._loop.stop()
-
-
-def _say(message: FromWorker) -> None:
-    line = msgspec.json.encode(message) + b"\n"
-    try:
-        os.write(1, line)
-    except OSError:
-        pass  # nobody listens any more; the end of stdin says so too
 
 
 def main() -> int:
@@ -162,22 +153,19 @@ def main() -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     orders = MessageReader(0, decode_order)
-    received: list[ToWorker] | None = []
-    while received == []:
-        received = orders.read()
-    job = received[0] if received else None
+    job = orders.first()
     if not isinstance(job, Job):
         return 2
     loop = new_event_loop()
     try:
         worker = Worker(job, loop)
     except LoadstoneError as error:
-        _say(Failed(str(error), isinstance(error, DiskFullError)))
+        report(Failed(str(error), isinstance(error, DiskFullError)))
         return 2
     except Exception as error:
         if not (isinstance(error, MemoryError) or lacks_room(error)):
             raise
-        _say(Failed(str(NoRoomError(error))))
+        report(Failed(str(NoRoomError(error))))
         return 2
     try:
         return worker.run(orders)

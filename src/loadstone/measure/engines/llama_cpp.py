@@ -11,9 +11,10 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from loadstone.core.errors import InputError
-from loadstone.core.files import TemporaryFolder
+from loadstone.core.files import TemporaryFolder, explain_os_error
 from loadstone.core.host import cache_folder
 from loadstone.engines.llama_cpp import LlamaCpp
 from loadstone.measure.engines import tiny_gguf
@@ -58,7 +59,7 @@ def fetch() -> Path:
     if platform.machine() != "x86_64" or None in tools:
         raise InputError(f"no llama-server here, and only Debian on x86-64 can fetch it: {_INSTALL}")
     folder = cache_folder() / LlamaCpp.name
-    try:
+    with explain_os_error(f"llama-server cannot be stored in {folder}", "set XDG_CACHE_HOME"):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFolder(".llama.cpp-", folder.parent) as work:
             unpacked = work / LlamaCpp.name
@@ -68,40 +69,19 @@ def fetch() -> Path:
             except OSError:  # a folder is never renamed onto a full one: another process was first
                 if not (folder / "llama-server").is_file():
                     raise
-    except OSError as error:
-        raise InputError(
-            f"llama-server cannot be stored in {folder}: {error.strerror}; set XDG_CACHE_HOME"
-        ) from error
     return folder / "llama-server"
 
 
 def launch(
-    model: Path | None = None,
-    *,
-    slots: int = 8,
-    context_tokens: int = 4096,
-    connections: int = 0,
-    log_path: Path,
-    cache_prompt: bool = True,
+    model: Path | None = None, *, log_path: Path, slots: int = 8, context_tokens: int = 4096, **others: Any
 ) -> ServerProcess:
     """Start a server with `model` (GGUF; default: the tiny one, made on first use) and return when it is ready.
 
-    `slots` requests run at a time, each with room for `context_tokens` of input and output together; further ones
-    queue. As many `connections` as are said, and some more, can be open at once. `cache_prompt=False` makes the
-    server process every prompt in full. Its name for the model is "tiny", or the file's stem. Raises InputError,
-    TargetError.
+    Slots, tokens and the `others` are those of command(). Raises InputError, TargetError.
     """
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    words = command(
-        find() or fetch(),
-        model,
-        port=port,
-        slots=slots,
-        context_tokens=context_tokens,
-        connections=connections,
-        cache_prompt=cache_prompt,
-    )
+    words = command(find() or fetch(), model, port=port, slots=slots, context_tokens=context_tokens, **others)
     # The user's LLAMA_ARG_… settings would change what is measured and be recorded nowhere.
     env = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
     return serve(words, LlamaCpp.name, log_path=log_path, url=url, env=env, timeout_s=_READY_TIMEOUT_S)
@@ -118,7 +98,12 @@ def command(
     cache_prompt: bool = True,
     host: str = "127.0.0.1",
 ) -> list[str]:
-    """Return the words that start `server` as launch() does, on a port of `host`. Raises InputError."""
+    """Return the words that start `server` on a port of `host`. Raises InputError.
+
+    `slots` requests run at a time, each with room for `context_tokens` of input and output together; further ones
+    queue. As many `connections` as are said, and some more, can be open at once. `cache_prompt=False` makes the
+    server process every prompt in full. Its name for the model is "tiny", or the file's stem.
+    """
     return [
         *(str(server), "--model", str(model or _tiny_model()), "--alias", model.stem if model else "tiny"),
         *("--host", host, "--port", str(port)),
@@ -137,12 +122,8 @@ def command(
 def _tiny_model() -> Path:
     path = cache_folder() / f"tiny-{tiny_gguf.fingerprint()}.gguf"
     if not path.is_file():
-        try:
+        with explain_os_error(f"the model cannot be written to {path}", "set XDG_CACHE_HOME"):
             tiny_gguf.write(path)
-        except OSError as error:
-            raise InputError(
-                f"the model cannot be written to {path}: {error.strerror}; set XDG_CACHE_HOME"
-            ) from error
     return path
 
 

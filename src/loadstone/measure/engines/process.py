@@ -90,11 +90,16 @@ class ServerProcess:
 
     def _log_tail(self) -> str:
         """Return the last lines of the log as one."""
-        with self.log_path.open("rb") as log:
-            log.seek(max(0, self.log_path.stat().st_size - _TAIL_BYTES))
-            lines = [" ".join(line.split()) for line in log.read().decode(errors="replace").splitlines()]
-        last = " | ".join([line for line in lines if line][-_TAIL_LINES:])
+        last = " | ".join(last_lines(self.log_path)[-_TAIL_LINES:])
         return f"{last or 'it wrote nothing'} (log: {self.log_path})"
+
+
+def last_lines(log: Path) -> list[str]:
+    """Return lines from a log's end, those that have words."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
+    return [" ".join(line.split()) for line in lines if line.strip()]
 
 
 _claims: deque[int] = deque()

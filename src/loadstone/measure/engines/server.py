@@ -376,7 +376,8 @@ class HttpServer(Server):
     def _explain_failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str, limit_s: float) -> str:
         """Return why there is no answer, in one line. Raises TargetError where the URL should begin by the other
         scheme."""
-        reason, text, where = _reason(error), str(error), self.url + path
+        text, where = str(error), self.url + path
+        reason = excerpt(text) or type(error).__name__
         if self._proxy is not None:
             where += f" through --proxy {self._proxy}"
         match error:
@@ -597,7 +598,3 @@ def refusal(where: str, answer: httpx.Response) -> str:
     if status == 401 and answer.headers.get("www-authenticate", "").lower().startswith("basic"):
         remedy = "it requires a user name and password: -H 'Authorization: Basic …', the base64 of name:password"
     return f"{where}: HTTP {status}: {error_text(answer.content)}; {remedy}"
-
-
-def _reason(error: Exception) -> str:
-    return excerpt(str(error)) or type(error).__name__

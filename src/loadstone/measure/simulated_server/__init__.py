@@ -19,12 +19,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from loadstone.core.errors import LoadstoneError
-from loadstone.measure.simulated_server.settings import MODEL, FixedLatency, Settings, Usage
+from loadstone.measure.simulated_server.settings import MODEL, FixedLatency, Settings
 
 __all__ = ["MODEL", "FixedLatency", "Settings", "TimingServer", "start"]
 
@@ -37,41 +37,17 @@ class TimingServer(NamedTuple):
 
 
 @contextlib.contextmanager
-def start(
-    latency: FixedLatency | str,
-    *,
-    host: str = "127.0.0.1",
-    tokens_per_event: int = 1,
-    usage: Usage = "asked",
-    done: bool = True,
-    max_model_len: int = Settings().max_model_len,
-    keep_truth: bool = False,
-) -> Iterator[TimingServer]:
+def start(latency: FixedLatency | str, **others: Any) -> Iterator[TimingServer]:
     """Run a timing server as a child process until the block ends, or this process does.
 
     `latency`: when tokens are due; or the shorthand of a deployment, as `llama-3.1-70b@8xh200`, whose scheduler
-    decides.
-    The others are those of `settings.Settings`, which raises InputError; max_model_len counts tokens.
+    decides. `others`: fields of `settings.Settings`, which raises InputError.
     Raises LoadstoneError if the server does not come up; why is on stderr.
     """
-    settings = Settings(
-        latency=latency if isinstance(latency, FixedLatency) else FixedLatency(),
-        deployment="" if isinstance(latency, FixedLatency) else latency,
-        host=host,
-        with_parent=True,
-        tokens_per_event=tokens_per_event,
-        usage=usage,
-        done=done,
-        max_model_len=max_model_len,
-        keep_truth=keep_truth,
-    )
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "loadstone.measure.simulated_server",
-        msgspec.json.encode(settings).decode(),
-    ]
+    others["latency" if isinstance(latency, FixedLatency) else "deployment"] = latency
+    settings = Settings(with_parent=True, **others)
+    argument = msgspec.json.encode(settings).decode()
+    command = [sys.executable, "-P", "-m", "loadstone.measure.simulated_server", argument]
     pipe = subprocess.PIPE
     # A group of its own keeps Ctrl-C from it; in this session it shares processors with the client as with a sibling.
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, process_group=0) as process:

@@ -23,9 +23,9 @@ TensorRT-LLM             prompts and decodes in one step (in-flight batching, fu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
@@ -33,10 +33,6 @@ from loadstone.engines import rules_of
 from loadstone.engines.rules import Load, Order, Route, Scheduling, Write
 from loadstone.engines.sharding.limits import switched
 from loadstone.predict.sizing.memory import engine_limits, lower_tiers, reserved_tokens
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class Speculative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,17 +10,15 @@ import math
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.core.plan import Load, Plan
 from loadstone.core.sessions import OpenSessions
 from loadstone.workload.arrivals import level
 from loadstone.workload.prompts import count_text_tokens
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 
 TURNAROUND_S = 0.001
 """Mean of the exponential time that a client takes from an answer's end to the request that follows from it."""
@@ -37,8 +35,6 @@ class CellRequests:
     """
 
     def __init__(self, plan: Plan, cell: int, request_s: float, request_token_s: float) -> None:
-        import numpy as np
-
         rows = plan.rows(cell)
         here = slice(rows.start, rows.stop)
         self.plan, self.cell = plan, cell
@@ -74,8 +70,6 @@ def whole_prompts(plan: Plan, cell: int) -> NDArray[np.int64]:
     Of a later turn: all prompts and answers of its session before it, and its own. Of texts: about
     CHARACTERS_PER_TOKEN characters each.
     """
-    import numpy as np
-
     rows = plan.rows(cell)
     own = plan.input_tokens[rows.start : rows.stop].astype(np.int64)
     texts = own < 0

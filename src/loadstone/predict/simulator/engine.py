@@ -12,14 +12,14 @@ import math
 from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
+import numpy as np
+from numpy.typing import NDArray
+
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler, Sequence
 from loadstone.workload.routing import choose_by_prefix
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from loadstone.predict.step_time.step import Chunks
 
 NEVER = math.inf
@@ -86,8 +86,6 @@ class Clock:
 
     def times(self, last_tick: int) -> NDArray[np.float64]:
         """Return the end of each decode step, f8 seconds, by the tick that it makes; entry 0 is before the first."""
-        import numpy as np
-
         ticks, *seconds = np.array(self.stretches, np.float64).reshape(-1, 4).T
         steps = np.diff(np.append(ticks, last_tick)).astype(np.int64)
         j = np.arange(1, last_tick + 1) - np.repeat(ticks, steps)

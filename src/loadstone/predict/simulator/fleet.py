@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.catalogue.config.encoder import encoder
 from loadstone.catalogue.deployment.deployment import Deployment
@@ -19,10 +21,6 @@ from loadstone.predict.sizing.memory import max_context
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.exchange import is_wide
 from loadstone.predict.step_time.profile import profile_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 DECODE_FLOORS = 0.6
 """Of the floors of layers and kernels of engines whose steps hold prompts too, the share of workers that decode

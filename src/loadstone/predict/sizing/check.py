@@ -21,10 +21,7 @@ _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
 def contradictions(deployment: Deployment, context_tokens: int | None = None) -> list[str]:
     """One line each; empty where the deployment can be."""
     rules, model = rules_of(deployment), deployment.model
-    refusals = (_with_others(deployment, rules.hardware_refusal()), rules.cache_refusal())
-    lines = [*_shape(deployment), *_published(deployment), *refusals, *_draft(deployment), rules.draft_refusal()]
-    lines.append(rules.offload_refusal())
-    problems = list(dict.fromkeys(line for line in lines if line is not None))
+    problems = find_misfits(deployment)
     own, length = rules.model_context, count(deployment, "max_model_len", "max_seq_len")
     if length is not None and own is not None and length > own and rules.refuses_longer:
         problems.append(
@@ -33,6 +30,15 @@ def contradictions(deployment: Deployment, context_tokens: int | None = None) ->
         )
     too_long = beyond_context(deployment, context_tokens)
     return problems if too_long is None else [*problems, too_long]
+
+
+def find_misfits(deployment: Deployment) -> list[str]:
+    """Find what of a deployment cannot be, whatever the context; a line each."""
+    rules = rules_of(deployment)
+    refusals = (_with_others(deployment, rules.hardware_refusal()), rules.cache_refusal())
+    lines = [*_shape(deployment), *_published(deployment), *refusals, *_draft(deployment), rules.draft_refusal()]
+    lines.append(rules.offload_refusal())
+    return list(dict.fromkeys(line for line in lines if line is not None))
 
 
 def beyond_context(deployment: Deployment, context_tokens: int | None) -> str | None:

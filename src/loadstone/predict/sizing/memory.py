@@ -171,7 +171,7 @@ def engine_limits(deployment: Deployment, context_tokens: int | None = None) -> 
     blocks = memory.blocks if tokens == memory.blocks * block else tokens // block
     # However short they are, each takes its states.
     most = max(1, int(min(max_seqs(deployment, memory), memory.whole_requests(1))))
-    return EngineLimits(tokens, blocks, block, memory.limits.max_batched_tokens, most)
+    return EngineLimits(block, memory.limits.max_batched_tokens, most, tokens, blocks)
 
 
 DISK_BYTES_PER_S = 7e9
@@ -215,7 +215,7 @@ def no_room(
     if room <= 0:
         return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"
     if (shared := _sharing_experts(deployment, context_tokens, requests)) is not None:
-        return f"{text}; replicas that share one set of experts would (attention-dp {_cut(shared)})"
+        return f"{text}; replicas that share one set of experts would ({_cut(shared)})"
     if (freed := _keeping_less_free(deployment)) is not None:
         return f"{text}; {freed} would: by itself the engine keeps more free, the larger its chunks of prompts"
     larger = more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room) or "larger GPUs would"
@@ -288,7 +288,8 @@ def _enough(deployment: Deployment, context_tokens: int, requests: int, times: f
 def _cut(deployment: Deployment) -> str:
     """The parallelism in words, `tp8 pp2`; empty on one GPU."""
     named = (("tp", deployment.tp), ("pp", deployment.pp), ("dp", deployment.dp), ("ep", deployment.ep))
-    return " ".join(f"{name}{value}" for name, value in named if value > 1)
+    words = ["attention-dp"] * deployment.attention_dp + [f"{name}{value}" for name, value in named if value > 1]
+    return " ".join(words)
 
 
 def _gib(value: float) -> str:

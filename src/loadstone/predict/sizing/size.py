@@ -29,6 +29,9 @@ from loadstone.predict.sizing.memory import (
     reserved_tokens,
 )
 
+_SAME = ("gpus", "tp", "pp", "dp", "ep", "weights_dtype", "kv_dtype", "engine", "engine_version")
+"""Fields of a Row that are a deployment's under the same name."""
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The size of one deployment, a row of `loadstone size --json`. Bytes are of all its GPUs together, copies
@@ -124,15 +127,7 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
     return Row(
         model=model.name,
         gpu=deployment.gpu.name,
-        gpus=deployment.gpus,
-        tp=deployment.tp,
-        pp=deployment.pp,
-        dp=dp,
-        ep=deployment.ep,
-        weights_dtype=deployment.weights_dtype,
-        kv_dtype=deployment.kv_dtype,
-        engine=deployment.engine,
-        engine_version=deployment.engine_version,
+        **{name: getattr(deployment, name) for name in _SAME},
         weights_bytes=_as_integer(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
         kv_bytes_per_token=_as_integer(_kv_bytes_per_token(deployment), above=math.inf),
         kv_replication=_as_integer(kv_replication(model, deployment.tp, rules.kv_dtype), above=math.inf),

@@ -242,7 +242,7 @@ class _Counter:
             self._attention_layers(run, run.attention)
         self._products(run, [each for each in run.extra if each.active], self.tp, 1, 1)  # what is looked up is none
         if run.mlp is not None:
-            matrices = run.mlp.weights(self.model.hidden)
+            matrices = list(run.mlp.weights(self.model.hidden))
             dense = [matrix for matrix in matrices if matrix.kind != "experts" and matrix.active]
             # Where experts are wide, each rank computes what all tokens pass for its own.
             self._products(run, dense, self.tp if self.wide else self.ranks, 1 if self.wide else self.group, 1)

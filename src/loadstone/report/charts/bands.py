@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -89,8 +89,8 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     )
 
 
-def pair_predictions(points: Sequence[CellPoint]) -> list[tuple[list[CellPoint], list[CellPoint]]]:
-    """Return (simulated, measured or imported) points of the same deployment under the same work, where both are
+def pair_predictions(points: Sequence[CellPoint]) -> Iterator[tuple[list[CellPoint], list[CellPoint]]]:
+    """Yield (simulated, measured or imported) points of the same deployment under the same work, where both are
     there.
 
     Of several settings each is laid under what was measured with it, and where nobody said with which.
@@ -102,14 +102,12 @@ def pair_predictions(points: Sequence[CellPoint]) -> list[tuple[list[CellPoint],
             point.prefix, point.near_input, point.near_output,
         )  # fmt: skip
         groups[key][0 if point.source == "simulated" else 1].append(point)
-    pairs = []
     for simulated, others in groups.values():
         for settings in dict.fromkeys(point.settings for point in simulated):
             own = [point for point in simulated if point.settings == settings]
             alike = [point for point in others if not settings or point.settings in ("", settings)]
             if alike:
-                pairs.append((own, alike))
-    return pairs
+                yield own, alike
 
 
 def draw_prediction(pair: tuple[list[CellPoint], list[CellPoint]], measure: Measure) -> Figure | None:

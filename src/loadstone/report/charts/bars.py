@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import altair as alt
 
 from loadstone.analyse.compare.result import MetricRow
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.charts.lines import CROSSED, bounds, cross_out, unit_of, warning
 from loadstone.report.charts.theme import GREY, INK, WIDTH, Figure, Row, data, figure, stack_layers, tooltips
@@ -102,12 +102,9 @@ def _bars(rows: Sequence[Row], title: str, none: str) -> dict[str, Any]:
     return stack_layers([bars, texts], width=WIDTH - 60, height=max(120, len(order) * (18 * len(values) + 12)))
 
 
-def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
+def ratio_figures(ratios: Sequence[Ratio]) -> Iterator[Figure]:
     """Draw a picture for each pair of GPUs: a row for each model, number of GPUs and length, a mark per measure."""
-    pairs: dict[tuple[str, str], list[Ratio]] = defaultdict(list)
-    for ratio in heaviest(ratios):
-        pairs[ratio.over.gpu, ratio.under.gpu].append(ratio)
-    made = []
+    pairs = by_key(((ratio.over.gpu, ratio.under.gpu), ratio) for ratio in heaviest(ratios))
     for (over, under), own in pairs.items():
         names = [series.label for series in series_of([ratio.over for ratio in own], without=("gpu",))]
         loads, lengths = ({of(ratio.over) for ratio in own} for of in (load_label, lengths_label))
@@ -132,30 +129,27 @@ def ratio_figures(ratios: Sequence[Ratio]) -> list[Figure]:
             for part in words
             if ratio.over.gpus or part != ratio.over.hardware
         ]
-        made.append(
-            figure(
-                f"gpus-{over}-{under}",
-                f"{over} against {under}",
-                [
-                    " · ".join(words),
-                    f"Right of 1 {over} is better, whatever the measure: latencies are inverted" + beyond,
-                    "At the highest load that both keep up with; model, engine, GPU count and lengths are the same",
-                    join(
-                        f"bars: {interval_words(own)}, and how much repeats differ"
-                        if any("low" in row for row in shown)
-                        else "no interval: too few generations of requests",
-                        CROSSED if any("warned" in row for row in shown) else "",
-                        UNSETTLED if has_unsettled(own) else "",
-                        by="; ",
-                    ),
-                ],
-                _forest(shown, order, f"times better on {over} than on {under} (1: the same)"),
-                section="gpus",
-                summary=f"{over} over {under}: "
-                + "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
-            )
+        yield figure(
+            f"gpus-{over}-{under}",
+            f"{over} against {under}",
+            [
+                " · ".join(words),
+                f"Right of 1 {over} is better, whatever the measure: latencies are inverted" + beyond,
+                "At the highest load that both keep up with; model, engine, GPU count and lengths are the same",
+                join(
+                    f"bars: {interval_words(own)}, and how much repeats differ"
+                    if any("low" in row for row in shown)
+                    else "no interval: too few generations of requests",
+                    CROSSED if any("warned" in row for row in shown) else "",
+                    UNSETTLED if has_unsettled(own) else "",
+                    by="; ",
+                ),
+            ],
+            _forest(shown, order, f"times better on {over} than on {under} (1: the same)"),
+            section="gpus",
+            summary=f"{over} over {under}: "
+            + "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
         )
-    return made
 
 
 _CHANGED = {"output_tok_s": "output throughput", "total_tok_s": "total throughput"} | {

@@ -7,6 +7,7 @@ from typing import Literal
 import altair as alt
 import numpy as np
 
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.charts.bands import WIDE
 from loadstone.report.charts.theme import (
@@ -23,7 +24,7 @@ from loadstone.report.charts.theme import (
     tooltips,
     wide,
 )
-from loadstone.report.data.samples import TIME_BINS, Heat, RunSample, Track
+from loadstone.report.data.samples import TIME_BINS, Heat, RunSample
 from loadstone.report.data.wording import join, requests_a
 
 _SHADES = (INK, INK, GREY, GREY)
@@ -83,9 +84,7 @@ def _pairs(many: int) -> list[list[float]]:
 
 def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
     """Draw the run's course: a panel for each kind of thing that was counted, all over the same seconds."""
-    panels: dict[str, list[Track]] = {}
-    for track in sample.tracks:
-        panels.setdefault(track.panel, []).append(track)
+    panels = by_key((track.panel, track) for track in sample.tracks)
     if not panels:
         return None
     end = max(track.times_s[-1] for track in sample.tracks)

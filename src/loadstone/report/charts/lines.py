@@ -5,13 +5,13 @@ are drawn of, and what pictures say of their points.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import altair as alt
 import numpy as np
 
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_load, show_number
 from loadstone.report.charts.theme import (
     DASHES,
@@ -275,9 +275,7 @@ def _place_names(rows: Sequence[Row], x_axis: alt.X, y_axis: alt.Y) -> list[Row]
     """
     ends = {"x": _domain(x_axis), "y": _domain(y_axis)}
     at = {id(row): (_part(row["x"], *ends["x"]) * WIDTH, -_part(row["y"], *ends["y"]) * HEIGHT) for row in rows}
-    lines = defaultdict(list)
-    for row in sorted(rows, key=lambda row: row["load"]):
-        lines[row["label"]].append(at[id(row)])
+    lines = by_key((row["label"], at[id(row)]) for row in sorted(rows, key=lambda row: row["load"]))
     taken = np.array(
         [
             np.add(start, share * np.subtract(end, start))
@@ -387,10 +385,7 @@ def _ring(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
 
 def _marked(frame: Frame, rows: Sequence[Row], find: Callable[[Sequence[CellPoint]], CellPoint | None]) -> list[Row]:
     """Return the rows of the points that `find` finds in their series."""
-    of: dict[str, list[CellPoint]] = defaultdict(list)
-    for point, series in frame.pairs:
-        if point.output_tokens_per_s:
-            of[series.label].append(point)
+    of = by_key((series.label, point) for point, series in frame.pairs if point.output_tokens_per_s)
     bends = {(name, bend.load) for name, own in of.items() if (bend := find(sorted(own, key=lambda p: p.load)))}
     return [row for row in rows if (row["label"], row.get("load", row["x"])) in bends]
 
@@ -563,9 +558,7 @@ def sample_words(points: Sequence[CellPoint], measure: Measure) -> str:
 
 def _spoken(rows: Sequence[Row], unit: str) -> str:
     """Return the lines in words, for those who do not see them."""
-    lines = defaultdict(list)
-    for row in rows:
-        lines[row["label"]].append(row)
+    lines = by_key((row["label"], row) for row in rows)
     texts = []
     for name, line in list(lines.items())[:12]:
         line.sort(key=lambda row: row["x"])

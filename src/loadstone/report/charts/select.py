@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from loadstone.core.groups import by_key
 from loadstone.report.charts.bands import draw_prediction, pair_predictions
 from loadstone.report.charts.bars import ratio_figures, side_by_side
 from loadstone.report.charts.lines import against, front, trade_off
@@ -97,9 +98,7 @@ def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Dra
 
 
 def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
-    by_kind: dict[str, list[_Wanted]] = defaultdict(list)
-    for one in sorted(wanted, key=lambda each: -len(each.points)):
-        by_kind[one.kind].append(one)
+    by_kind = by_key((one.kind, one) for one in sorted(wanted, key=lambda each: -len(each.points)))
     turns = zip_longest(*by_kind.values())
     return {id(one) for one in islice((one for turn in turns for one in turn if one is not None), MAX_FIGURES)}
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadstone.analyse.compare.ratio import Side, bounds, contrast
+from loadstone.core.groups import by_key
 from loadstone.report.data.frames import E2E, OUTPUT, TTFT, Measure, is_unsettled, pace
 from loadstone.report.data.points import CellPoint, alike
 from loadstone.report.data.statistic import REPEATS
@@ -33,9 +34,7 @@ def switches(points: Sequence[CellPoint], fact: Fact) -> list[list[CellPoint]]:
 
     Of prefixes, input lengths that nearly are the same are taken to be.
     """
-    groups: dict[Any, list[CellPoint]] = defaultdict(list)
-    for point in points:
-        groups[alike(point, fact, "near_input", "near_output")].append(point)
+    groups = by_key((alike(point, fact, "near_input", "near_output"), point) for point in points)
     result = []
     for group in groups.values():
         for base in _group_by_length(group, fact != "prefix"):

@@ -4,7 +4,7 @@ findings are made of these, and tell a measured run from a simulated or an impor
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from loadstone.analyse.compare.price import Prices, dollars_per_hour, weigh_toke
 from loadstone.analyse.compare.ratio import Basis, basis
 from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.analyse.stored_run import StoredRun
+from loadstone.core.groups import by_key
 from loadstone.core.plan import Load, LoadKind
 from loadstone.core.summary import Accuracy, CellSummary, Roofline, ServerFigures, SessionNumbers, Window
 from loadstone.core.units import show_seconds, show_share
@@ -261,10 +262,8 @@ def _add_labels(points: Sequence[CellPoint]) -> list[CellPoint]:
     Where other facts do, a label is but a name for them: runs labelled `plain` and `shared` that differ in their
     prefix are alike in all else.
     """
-    names: dict[tuple[Any, ...], set[str]] = defaultdict(set)
-    for point in points:
-        names[alike(point)].add(point.label)
-    telling = {label for labels in names.values() if len(labels) > 1 for label in labels}
+    names = by_key((alike(point), point.label) for point in points)
+    telling = {label for labels in names.values() if len(set(labels)) > 1 for label in labels}
     if len({point.label for point in points}) == 1:
         telling = {point.label for point in points}  # of all: it stands in titles
     return [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import median, stdev
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse.compare.ratio import pooled, reach
+from loadstone.core.groups import by_key
 from loadstone.report.data.points import CellPoint, alike, reduce_known
 from loadstone.report.data.statistic import REPEATS, Estimate
 
@@ -67,9 +67,7 @@ def _merge_estimates(stats: Sequence[Estimate | None]) -> Estimate | None:
 
 def merge_repeats(points: Sequence[CellPoint], names: Sequence[str]) -> list[tuple[str, CellPoint]]:
     """List (name, point) of all cells of the setups `names`, repeats of a cell merged."""
-    repeats_of: dict[tuple[Any, ...], list[CellPoint]] = defaultdict(list)
-    for name, point in zip(names, points, strict=True):
-        repeats_of[name, alike(point)].append(point)
+    repeats_of = by_key(((name, alike(point)), point) for name, point in zip(names, points, strict=True))
     return [(name, merge(repeats)) for (name, _), repeats in repeats_of.items()]
 
 
@@ -81,7 +79,5 @@ def name_setups(points: Sequence[CellPoint], cells: Mapping[int, tuple[str, int]
 
 def merge_cells(points: Sequence[CellPoint], cells: Mapping[int, tuple[str, int]]) -> list[CellPoint]:
     """Merge the repeats of each cell of a study; `cells` as in name_setups()."""
-    repeats_of: dict[tuple[Any, ...], list[CellPoint]] = defaultdict(list)
-    for point in points:
-        repeats_of[point.source, cells[point.number][1], point.kind, point.load].append(point)
+    repeats_of = by_key(((point.source, cells[point.number][1], point.kind, point.load), point) for point in points)
     return [merge(repeats) for repeats in repeats_of.values()]

@@ -4,12 +4,13 @@ and where the lead changes hands; of one setup alone what it carries, and what l
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import groupby, islice, pairwise
+from operator import itemgetter
 
 import msgspec
 
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.data.frames import (
     DOLLARS,
@@ -91,9 +92,8 @@ def _describe_alone(frame: Frame) -> Iterator[str]:
     """Return one setup: what each of its runs carries; the rest is among the findings. Of several that nothing
     compares, what each carries.
     """
-    lines, alone = defaultdict(list), len(set(_names(frame.points))) == 1
-    for point, series in frame.pairs:
-        lines[series.run if alone else series.label].append(point)
+    alone = len(set(_names(frame.points))) == 1
+    lines = by_key((series.run if alone else series.label, point) for point, series in frame.pairs)
     for run, points in islice(lines.items(), MOST):
         points.sort(key=lambda point: point.load)
         parts = capacity(points)
@@ -131,12 +131,8 @@ def _best(points: Sequence[CellPoint], measure: Measure, goal: str) -> Iterator[
 def _crossover(frame: Frame) -> Iterator[str]:
     """Say who has the most throughput up to which load, where that changes."""
     _, wins = contests(frame, frame.points, OUTPUT, without=())
-    held: list[tuple[str, list[float]]] = []
-    for name, win in zip(setups([win.first for win in wins]), wins, strict=True):
-        if held and held[-1][0] == name:
-            held[-1][1].append(win.x)
-        else:
-            held.append((name, [win.x]))
+    named = zip(setups([win.first for win in wins]), wins, strict=True)
+    held = [(name, [win.x for _, win in own]) for name, own in groupby(named, key=itemgetter(0))]
     if 1 < len(held) < MOST and len(dict.fromkeys(name for name, _ in held)) == len(held):
         parts = [f"{name} at {spans(own)}" for name, own in held]
         gaps = [b[0] / a[-1] for (_, a), (_, b) in pairwise(held) if a[-1]]

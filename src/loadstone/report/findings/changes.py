@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from loadstone.core.groups import by_key
 from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TPOT, TTFT, Frame, Measure, load_label, load_word
 from loadstone.report.data.pairs import Effect, Fact, Ratio, effect
 from loadstone.report.data.points import CellPoint, alike
@@ -25,9 +26,7 @@ Pair = tuple[CellPoint, CellPoint]
 
 def follow_length(frame: Frame) -> Iterable[Sentence]:
     """Say how TTFT and TPOT go as answers grow: steady, or rising, and where."""
-    lines: dict[str, list[CellPoint]] = defaultdict(list)
-    for name, point in zip(setups(frame.points), frame.points, strict=True):
-        lines[name].append(point)
+    lines = by_key(zip(setups(frame.points), frame.points, strict=True))
     for measure in (TTFT, TPOT):
         steady, changing = [], []
         for name, points in lines.items():
@@ -143,19 +142,15 @@ def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
     and most of them beyond their intervals; of a measure of which that cannot be said, at which loads of a sweep one
     is ahead.
     """
-    pairs: dict[tuple[str, str, str], list[Ratio]] = defaultdict(list)
-    for ratio in ratios:
-        pairs[ratio.over.gpu, ratio.under.gpu, ratio.over.engine].append(ratio)
+    pairs = by_key(((ratio.over.gpu, ratio.under.gpu, ratio.over.engine), ratio) for ratio in ratios)
     for (over, under, engine), own in pairs.items():
         head = f"{over} against {under} with {engine}, all else equal"
         clauses_of = {measure: _ratio(own, measure) for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)}
         if any(clauses_of.values()):
             text = f"{head}: {'; '.join(clause for clause in clauses_of.values() if clause)}"
             yield Sentence(text=f"{text}{_warned(_pairs(own))}.", kind="ratio", about="gpus")
-        sweeps: dict[object, list[Ratio]] = defaultdict(list)
-        for ratio in own:
-            if clauses_of[ratio.measure] is None:
-                sweeps[alike(ratio.over, "load", "version")].append(ratio)
+        undecided = [ratio for ratio in own if clauses_of[ratio.measure] is None]
+        sweeps = by_key((alike(ratio.over, "load", "version"), ratio) for ratio in undecided)
         for sweep in sweeps.values():
             if len({ratio.over.load for ratio in sweep}) < 2:
                 continue

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from loadstone.analyse.slo import SURE
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number, show_share
 from loadstone.report.data.frames import (
     DOLLARS,
@@ -46,14 +47,12 @@ from loadstone.report.findings.sentence import (
 def leaders(frame: Frame) -> Iterable[Sentence]:
     """Say for each hardware who leads at which x. Contests that the data does not decide are left out."""
     measures = (OUTPUT,) if frame.offline else (OUTPUT, TTFT, TPOT, E2E)
-    groups: dict[str, list[CellPoint]] = defaultdict(list)
-    for point in frame.points:
-        groups[point.hardware].append(point)
-    if len(groups) > 1 and all(len(_names(group)) == 1 for group in groups.values()):
+    groups = by_key((point.hardware, point) for point in frame.points)
+    if len(groups) > 1 and all(len(_names(own)) == 1 for own in groups.values()):
         return  # one engine on several machines: ratios say that
-    for hardware, group in groups.items():
+    for hardware, own in groups.items():
         for measure in measures:
-            contest = _contest(frame, group, measure)
+            contest = _contest(frame, own, measure)
             if contest is not None:
                 where = f"On {hardware}" if hardware else "Here"
                 text, workload = contest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET
 
@@ -54,21 +54,19 @@ def render(comparison: Comparison) -> list[Shown]:
     return parts
 
 
-def answer_lines(comparison: Comparison) -> list[str]:
+def answer_lines(comparison: Comparison) -> Iterator[str]:
     """Say of each load with graded answers whether they are still right, and how alike they are."""
-    lines = []
     for cell in comparison.cells:
         if (answers := cell.answers) is UNSET:
             continue
-        lines.append(f"answers at {cell.load.label}: {tell_answers(answers)}")
+        yield f"answers at {cell.load.label}: {tell_answers(answers)}"
         again = "" if answers.identical_again is None else f" (A against A {show_share(answers.identical_again)})"
         parts = [f"{show_share(answers.identical)} identical{again}"]
         if answers.first_difference is not None:
             parts.append(f"others part at token {answers.first_difference:.0f} or so")
         if answers.length is not None:
             parts.append(f"{show_drift(answers)} A's")
-        lines.append(f"  {', '.join(parts)}")
-    return lines
+        yield f"  {', '.join(parts)}"
 
 
 def metric_tables(comparison: Comparison) -> list[Table]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from loadstone.core.text import to_csv
 from loadstone.report.data.points import LATENCIES, CellPoint
 from loadstone.report.pages.document import Report
-from loadstone.report.table import to_csv
 
 _FACTS = (
     "run", "cell", "source", "engine", "version", "model", "gpu", "gpus", "parallel", "precision", "context",

@@ -12,6 +12,7 @@ from loadstone.analyse import imported_run
 from loadstone.analyse.compare.price import Prices, list_prices, per_million, pool_dollars, without_price
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_seconds
 from loadstone.core.version import __version__
 from loadstone.report.charts.bands import spread
@@ -249,9 +250,7 @@ def _build(
         cells = merge_cells(points, where)
     named = [(f"run {number}", run.facts) for number, run in enumerate(runs, 1)]
     unpriced = without_price(named, prices) if prices else None
-    own: dict[int, list[CellPoint]] = {}
-    for point in points:
-        own.setdefault(point.number, []).append(point)
+    own = by_key((point.number, point) for point in points)
     parts = [
         _part(number, run, own.get(number, []), drawn and number <= INSIDE_RUNS, inside)
         for number, run in enumerate(runs, 1)

@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from loadstone.core.errors import InputError
+from loadstone.core.text import to_csv
 from loadstone.predict.sizing.size import Row
 from loadstone.report.data.wording import clean
-from loadstone.report.table import Shown, Table, show_verdict, to_csv
+from loadstone.report.table import Shown, Table, show_verdict
 
 _GIB = 1 << 30
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse.stored_run import StoredRun
+from loadstone.core.groups import by_key
 from loadstone.core.summary import Accuracy
 from loadstone.core.units import show_load, show_number, show_seconds, show_share
 from loadstone.report.data.frames import (
@@ -71,9 +72,7 @@ def overview(runs: Sequence[StoredRun], points: Sequence[CellPoint]) -> Table:
 
 def _loads(points: Sequence[CellPoint]) -> str:
     """Write `rate 1, 2`, of each kind of load."""
-    by_kind: dict[str, list[str]] = defaultdict(list)
-    for point in points:
-        by_kind["batch" if point.offline else point.kind].append(show_load(point.load))
+    by_kind = by_key(("batch" if point.offline else point.kind, show_load(point.load)) for point in points)
     return "; ".join(
         f"{kind} {', '.join(loads[:12])}" + (" …" if len(loads) > 12 else "") for kind, loads in by_kind.items()
     )
@@ -423,12 +422,9 @@ def _notes(points: Sequence[CellPoint]) -> list[str]:
         _p99(stat, point).startswith(UNBOUNDED) for point in points for stat in (point.ttft, point.tpot, point.e2e)
     ):
         notes.append(f"{UNBOUNDED_NOTE}.")
-    bounds: dict[str, set[int]] = defaultdict(set)
-    for point in points:
-        if point.slo:
-            bounds[point.slo].add(point.number)
+    bounds = by_key((point.slo, point.number) for point in points if point.slo)
     for slo, runs in bounds.items():
-        of = f" of run {', '.join(map(str, sorted(runs)))}" if len(bounds) > 1 else ""
+        of = f" of run {', '.join(map(str, sorted(set(runs))))}" if len(bounds) > 1 else ""
         notes.append(f"SLO{of}: {slo}.")
     if any(point.p_met is not None for point in points):
         notes.append("In brackets after an SLO: the probability that it is met.")

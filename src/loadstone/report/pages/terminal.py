@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -499,9 +499,8 @@ def _measured_by(cells: Sequence[CellSummary]) -> str:
     return f"{cells[0].client.clock} clock: receive lag p99 {receive}, sends late p99 {send} (worst cell{held})"
 
 
-def stated_lines(cells: Sequence[CellSummary]) -> list[str]:
-    """Return the numbers that imported files state where those shown are others, with the tool's definition."""
-    lines = []
+def stated_lines(cells: Sequence[CellSummary]) -> Iterator[str]:
+    """Yield the numbers that imported files state where those shown are others, with the tool's definition."""
     for cell in cells:
         by_definition: dict[str, list[str]] = {}
         for number in cell.stated:
@@ -511,8 +510,7 @@ def stated_lines(cells: Sequence[CellSummary]) -> list[str]:
                 by_definition.setdefault(own, []).append(f"{label} {shown}")
         if by_definition:
             numbers = ", ".join(f"{', '.join(each)}{own}" for own, each in by_definition.items())
-            lines.append(f"{_name_load(cell)}: the file itself reports {numbers}")
-    return lines
+            yield f"{_name_load(cell)}: the file itself reports {numbers}"
 
 
 def _worst(lags_s: Iterable[float | None]) -> str:

@@ -41,26 +41,24 @@ def make_machines(read: StudyFile, name: str | None) -> list[Machine]:
     served = [key for key, engine in study.engines.items() if engine.url is not None]
     if parts > 1 and served:
         raise read.error(at, f"parallel: {served[0]} is one server at a url, for one launch at a time; leave it out")
-    if machine.kind == "slurm":
-        return [SlurmMachine(machine, study.engines, study.limits, study.study) for _ in range(parts)]
-    if machine.kind == "ray":
-        return [RayMachine(machine, study.engines, study.limits, study.study) for _ in range(parts)]
+    if machine.kind in ("slurm", "ray"):
+        kind = SlurmMachine if machine.kind == "slurm" else RayMachine
+        return [kind(machine, study.engines, study.limits, study.study) for _ in range(parts)]
     if machine.kind == "ssh":
         shares = _divide(read, at, machine.ssh, parts, "hosts")
-        return [
-            SshMachine(msgspec.structs.replace(machine, ssh=share), study.engines, study.limits) for share in shares
-        ]
+        parted = [msgspec.structs.replace(machine, ssh=share) for share in shares]
+        return [SshMachine(each, study.engines, study.limits, study.study) for each in parted]
     gpus = _find_gpus() if parts > 1 else ()
     if not gpus:
         return [LocalMachine(study.engines, study.limits.ready) for _ in range(parts)]
-    names = dict.fromkeys((*study.engines, *study.deployments.engine))
-    return [
-        LocalMachine(
-            {each: _restrict_gpus(study.engines.get(each, EngineSettings()), share) for each in names},
-            study.limits.ready,
-        )
-        for share in _divide(read, at, gpus, parts, "GPUs")
-    ]
+    machines: list[Machine] = []
+    replace = msgspec.structs.replace
+    engines = dict.fromkeys(study.deployments.engine, EngineSettings()) | study.engines
+    for share in _divide(read, at, gpus, parts, "GPUs"):
+        visible = {_VISIBLE: ",".join(share)}
+        restricted = {name: replace(each, env=visible | each.env) for name, each in engines.items()}
+        machines.append(LocalMachine(restricted, study.limits.ready))
+    return machines
 
 
 def _divide(read: StudyFile, at: str, things: tuple[str, ...], parts: int, what: str) -> list[tuple[str, ...]]:
@@ -79,7 +77,3 @@ def _find_gpus() -> tuple[str, ...]:
     with contextlib.suppress(InputError), Gpus() as gpus:
         return tuple(each.uuid for each in gpus.describe())
     return ()
-
-
-def _restrict_gpus(engine: EngineSettings, gpus: tuple[str, ...]) -> EngineSettings:
-    return msgspec.structs.replace(engine, env={_VISIBLE: ",".join(gpus)} | engine.env)

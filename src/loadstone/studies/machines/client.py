@@ -1,32 +1,87 @@
-"""Ranks that are led on other hosts, and a client there that is followed to its end: for SSH and Ray."""
+"""Launches on other hosts: ranks that are led there, and a client there that is followed to its end."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
-from loadstone.core.errors import TargetError
+from loadstone.core.errors import InputError, TargetError
 from loadstone.engines.launch import Launch
 from loadstone.measure.engines.launch import LaunchError, RankProcess, StartedRanks
+from loadstone.measure.engines.process import last_lines
+from loadstone.runs import provenance
+from loadstone.studies.file import EngineSettings, MachineSettings, StudyLimits
+from loadstone.studies.journal import Handle
+from loadstone.studies.plan import PlannedLaunch
+from loadstone.studies.supervise import LoadClient, RunningLaunch
 
 HERE = "localhost"
 """The name in a study file of the host that runs the study."""
 _POLL_S = 0.1
 _NO_PROGRAM = 127
-_TAIL_BYTES = 4096
 _FILES = ("dataset", "trace", "plan", "tokenizer", "structured")
 """Options of `bench` that name files; structured's may have `SCHEME:` before."""
 
 
-class LedProcess(RankProcess, Protocol):
-    """A process on another host. `stop` asks it to end, and returns when it has; `end` only asks. `lost`: what was
-    lost with it, where that is why it ended."""
+class RemoteMachine:
+    """A machine whose launches run on other hosts than this one."""
 
-    lost: str
+    def __init__(
+        self, machine: MachineSettings, engines: Mapping[str, EngineSettings], limits: StudyLimits, study: str
+    ) -> None:
+        self._machine = machine
+        self._engines = engines
+        self._limits = limits
+        self._study = study
 
-    def end(self) -> None: ...
+    def _settings_of(self, launch: PlannedLaunch) -> EngineSettings:
+        """Return the settings of an engine that is started. Raises InputError for one that runs already."""
+        engine = self._engines.get(launch.engine, EngineSettings())
+        if engine.url is not None:
+            raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
+        return engine
+
+
+def running_launch(ranks: StartedRanks, handle: Handle, sender: LoadClient | None) -> RunningLaunch:
+    """Describe ranks that are ready, and what they were made with. `handle`: what the journal has of them."""
+    launch = ranks.launch
+    made = provenance.of_launch(launch, here=False, start_up_s=ranks.start_up_s)
+    return RunningLaunch(launch.url, handle | {"url": launch.url}, ranks.check, sender, made, launch.model)
+
+
+class LedProcess:
+    """A process on another host. `lost`: what was lost with it, where that is why it ended."""
+
+    def __init__(self, log_path: Path, on_end: Callable[[], None], patience_s: float) -> None:
+        """`patience_s`: how long `stop` waits for its end, at the most."""
+        self.log_path = log_path
+        self.lost = ""
+        self._on_end = on_end
+        self._patience_s = patience_s
+        self._code: int | None = None
+        self._is_told = False
+        self._over = threading.Event()
+
+    def exit_code(self) -> int | None:
+        """Return None while it runs, and where it was told to end."""
+        return self._code
+
+    def end(self) -> None:
+        """Ask it to end."""
+        self._is_told = True
+
+    def stop(self) -> None:
+        """Ask it to end; returns when it has, or its host is gone."""
+        self.end()
+        self._over.wait(self._patience_s)
+
+    def _ended(self, code: int) -> None:
+        if not self._is_told:
+            self._code = code
+        self._over.set()
+        self._on_end()
 
 
 class LedRanks(StartedRanks):
@@ -87,10 +142,7 @@ def follow(client: RankProcess, host: str, check: Callable[[], None]) -> None:
         client.stop()
     if code in (0, 1):  # 1: the run has failed, which its folder says
         return
-    with client.log_path.open("rb") as log:
-        log.seek(max(0, client.log_path.stat().st_size - _TAIL_BYTES))
-        lines = [" ".join(line.split()) for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    last = lines[-1] if lines else "it wrote nothing"
+    *_, last = ["it wrote nothing", *last_lines(client.log_path)]
     remedy = ""
     if code == _NO_PROGRAM or "No module named loadstone" in last:
         remedy = "; Loadstone must be there: name its interpreter with python:, or write client: localhost"

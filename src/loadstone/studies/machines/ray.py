@@ -24,25 +24,16 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.core.signals import SIGNALS
 from loadstone.engines.launch import SECRETS
 from loadstone.engines.launch import Launch as Commands
-from loadstone.runs import provenance
 from loadstone.runs.preflight import KEY_VARIABLES
 from loadstone.studies.commands import commands_of, gpus_per_node
 from loadstone.studies.file import MachineSettings
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
-from loadstone.studies.machines.client import LedRanks
+from loadstone.studies.machines.client import LedProcess, LedRanks, RemoteMachine, running_launch
 from loadstone.studies.machines.ray_host import RankHost
-from loadstone.studies.machines.ssh import (
-    CLIENT_GRACE_S,
-    RemoteMachine,
-    SshClient,
-    add_secrets,
-    connect,
-    make_rank_script,
-    make_script,
-)
+from loadstone.studies.machines.ssh import CLIENT_GRACE_S, add_secrets, choose_client, make_rank_script, make_script
 from loadstone.studies.plan import PlannedLaunch
-from loadstone.studies.supervise import LoadClient, RunningLaunch
+from loadstone.studies.supervise import RunningLaunch
 
 _POLL_S = 0.3
 _ANSWER_S = 60.0
@@ -62,7 +53,7 @@ class RayMachine(RemoteMachine):
         self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
     ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._engine_of(launch)
+        engine = self._settings_of(launch)
         count = len(commands_of(launch, engine, (), 1).ranks)
         place = hashlib.sha256(bytes(folder.absolute())).hexdigest()[:8]
         namespace = f"loadstone-{self._study}-{launch.id}-{place}"
@@ -86,11 +77,9 @@ class RayMachine(RemoteMachine):
                     raise InputError(f"{commands.engine} over several nodes is one world of MPI; use Slurm")
                 with _start_ranks(ray, commands, actors, folder, self._machine.setup, taken_up) as ranks:
                     ranks.wait_ready(self._limits.ready)
-                    with self._client(ray, actors[0], folder, ranks.check) as sender:
-                        made = provenance.of_launch(commands, here=False, start_up_s=ranks.start_up_s)
-                        yield RunningLaunch(
-                            commands.url, handle | {"url": commands.url}, ranks.check, sender, made, commands.model
-                        )
+                    own = RayClient(ray, actors[0], self._machine, folder, ranks.check)
+                    with choose_client(self._machine, {None: own}, folder, ranks.check) as sender:
+                        yield running_launch(ranks, handle, sender)
             finally:
                 _end_actors(ray, namespace)
 
@@ -101,18 +90,6 @@ class RayMachine(RemoteMachine):
             raise InputError(f"journal.jsonl names {namespace!r}, which is no launch of a study; end it by hand")
         with _connect(self._machine.ray or "auto", namespace) as ray:
             _end_actors(ray, namespace)
-
-    @contextlib.contextmanager
-    def _client(self, ray: Any, first: Any, folder: Path, check: Callable[[], None]) -> Iterator[LoadClient | None]:
-        """Yield who sends the load: the first node, this process (None), or a host that is reached by SSH."""
-        host = self._machine.client
-        if host == client.HERE:
-            yield None
-        elif host is None:
-            yield RayClient(ray, first, self._machine, folder, check)
-        else:
-            with connect(self._machine, [host]) as (connection,):
-                yield SshClient(connection, self._machine, folder, check)
 
 
 def _start_ranks(
@@ -127,7 +104,7 @@ def _start_ranks(
     return LedRanks(commands, commands.url, folder, start)
 
 
-class RayProcess:
+class RayProcess(LedProcess):
     """A process that an actor leads; see measure.engines.launch.Rank. A thread of ours copies its log."""
 
     def __init__(
@@ -139,32 +116,17 @@ class RayProcess:
         on_end: Callable[[], None] = lambda: None,
         node: str = "the node",
     ) -> None:
-        self.log_path = log_path
-        self._node = node
-        self._ray, self._actor, self._on_end = ray, actor, on_end
-        self._code: int | None = None
-        self.lost = ""
-        self._is_told = False
-        self._over = threading.Event()
+        super().__init__(log_path, on_end, CLIENT_GRACE_S + _END_S)
+        self._ray, self._actor, self._node = ray, actor, node
         if text is not None:
             _get(ray, [actor.start.remote(text)])
         log_path.write_bytes(b"")
         threading.Thread(target=self._follow, daemon=True).start()
 
-    def exit_code(self) -> int | None:
-        """Return None while it runs, and where it was told to end."""
-        return self._code
-
     def end(self) -> None:
-        """Ask it to end."""
-        self._is_told = True
+        super().end()
         with contextlib.suppress(Exception):  # Ray's errors have no common base; a lost actor has ended
             self._actor.end.remote()
-
-    def stop(self) -> None:
-        """Ask it to end; returns when it has, or its node is gone."""
-        self.end()
-        self._over.wait(CLIENT_GRACE_S + _END_S)
 
     def _follow(self) -> None:
         at, code = 0, None
@@ -181,10 +143,7 @@ class RayProcess:
                 at += len(piece)
                 if code is None:
                     time.sleep(_POLL_S)
-        if not self._is_told:
-            self._code = code if code >= 0 else 128 - code
-        self._over.set()
-        self._on_end()
+        self._ended(code if code >= 0 else 128 - code)
 
 
 class RayClient:
@@ -195,13 +154,14 @@ class RayClient:
     ) -> None:
         self._ray, self._machine, self._check = ray, machine, check
         self._log = folder / "client.log"
-        self._node = _get(ray, [first.node.remote()])[0]
+        self._first = first
 
     def bench(self, words: Sequence[str], out: Path) -> None:
         """See supervise.Client."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        strategy = NodeAffinitySchedulingStrategy(self._node, soft=False)
+        node = _get(self._ray, [self._first.node.remote()])[0]
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         actor = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=strategy)(RankHost).remote()
         try:
             work = _get(self._ray, [actor.work.remote()])[0]

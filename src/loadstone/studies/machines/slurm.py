@@ -21,14 +21,14 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.launch import LaunchError, StartedRanks, first_error
 from loadstone.measure.engines.process import ServerProcess, container_stop, free_port
-from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word, with_address
 from loadstone.studies.file import EngineSettings, MachineSettings
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
-from loadstone.studies.machines.ssh import RemoteMachine, SshClient, connect
+from loadstone.studies.machines.client import RemoteMachine, running_launch
+from loadstone.studies.machines.ssh import choose_client
 from loadstone.studies.plan import PlannedLaunch
-from loadstone.studies.supervise import LoadClient, RunningLaunch
+from loadstone.studies.supervise import RunningLaunch
 
 _FIRST_POLL_S, _LAST_POLL_S = 0.5, 10.0
 """Seconds between looks at a job that waits: ever more, for the sake of who runs the controller."""
@@ -88,7 +88,7 @@ class SlurmMachine(RemoteMachine):
         self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
     ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        self._engine_of(launch)
+        self._settings_of(launch)
         folder = folder.absolute()
         name = self._name(launch, folder)
         old = find_job(_job_name(left)) if left else None
@@ -103,16 +103,12 @@ class SlurmMachine(RemoteMachine):
             job = self._wait_for_nodes(name)
             with SlurmRanks(_fill_address(commands, job.addresses), folder, job) as ranks:
                 ranks.wait_ready(self._limits.ready, look=ranks.check_job)
-                with self._client(job, folder, ranks.check) as sender:
-                    made = provenance.of_launch(ranks.launch, here=False, start_up_s=ranks.start_up_s)
-                    yield RunningLaunch(
-                        ranks.url,
-                        handle | {"job": job.id, "url": ranks.url},
-                        ranks.check,
-                        sender,
-                        made,
-                        commands.model,
-                    )
+                senders = {
+                    node: SlurmClient(job, node or job.nodes[0], self._machine, folder, ranks.check)
+                    for node in (None, *job.nodes)
+                }
+                with choose_client(self._machine, senders, folder, ranks.check) as sender:
+                    yield running_launch(ranks, handle | {"job": job.id}, sender)
         finally:
             cancel(name)
 
@@ -185,18 +181,6 @@ class SlurmMachine(RemoteMachine):
                 raise TargetError(f"{problem}; see partition, account, qos, time and options under machines")
             time.sleep(pause_s)
             pause_s = min(_LAST_POLL_S, pause_s * 1.3)
-
-    @contextlib.contextmanager
-    def _client(self, job: SlurmJob, folder: Path, check: Callable[[], None]) -> Iterator[LoadClient | None]:
-        """Yield who sends the load: a node of the job, this process (None), or a host that is reached by SSH."""
-        host = self._machine.client
-        if host == client.HERE:
-            yield None
-        elif host is None or host in job.nodes:
-            yield SlurmClient(job, host or job.nodes[0], self._machine, folder, check)
-        else:
-            with connect(self._machine, [host]) as (connection,):
-                yield SshClient(connection, self._machine, folder, check)
 
 
 class SlurmRanks(StartedRanks):

@@ -22,15 +22,14 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.engines.launch import SECRETS, join_words
 from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.process import container_stop
-from loadstone.runs import provenance
 from loadstone.runs.preflight import KEY_VARIABLES
 from loadstone.studies.commands import commands_of
-from loadstone.studies.file import EngineSettings, MachineSettings, StudyLimits
+from loadstone.studies.file import MachineSettings
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
-from loadstone.studies.machines.client import LedRanks
+from loadstone.studies.machines.client import LedProcess, LedRanks, RemoteMachine, running_launch
 from loadstone.studies.plan import PlannedLaunch
-from loadstone.studies.supervise import RunningLaunch
+from loadstone.studies.supervise import LoadClient, RunningLaunch
 
 _BEAT_S = 3.0
 _LEASE_S = 15
@@ -74,21 +73,6 @@ echo $port
 """
 
 
-class RemoteMachine:
-    """Holds what launches need that do not run on this host. `study`: its name."""
-
-    def __init__(
-        self, machine: MachineSettings, engines: Mapping[str, EngineSettings], limits: StudyLimits, study: str = ""
-    ) -> None:
-        self._machine, self._engines, self._limits, self._study = machine, engines, limits, study
-
-    def _engine_of(self, launch: PlannedLaunch) -> EngineSettings:
-        engine = self._engines.get(launch.engine, EngineSettings())
-        if engine.url is not None:
-            raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
-        return engine
-
-
 class SshMachine(RemoteMachine):
     """Starts a launch on the first of its hosts. Each is reached as `ssh` would, by its configuration and keys, and
     refused where its own key is not known.
@@ -101,7 +85,7 @@ class SshMachine(RemoteMachine):
         self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
     ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._engine_of(launch)
+        engine = self._settings_of(launch)
         count = len(commands_of(launch, engine, (), 1).ranks)
         names = self._machine.ssh[:count]
         if len(names) < count:
@@ -120,15 +104,7 @@ class SshMachine(RemoteMachine):
             with _start_ranks(commands, ranks, folder, self._machine.setup) as running:
                 running.wait_ready(self._limits.ready)
                 sends = SshClient(sender, self._machine, folder, running.check) if sender else None
-                made = provenance.of_launch(commands, here=False, start_up_s=running.start_up_s)
-                yield RunningLaunch(
-                    commands.url,
-                    {"url": commands.url, "hosts": list(names)},
-                    running.check,
-                    sends,
-                    made,
-                    commands.model,
-                )
+                yield running_launch(running, {"hosts": list(names)}, sends)
 
     def release(self, left: Handle) -> None:
         """Do nothing: what was started here has ended with its supervisor."""
@@ -167,6 +143,23 @@ class SshClient:
         finally:
             self._host.fetch(f"{work}/runs", out)
             self._host.output(f"rm -rf {shlex.quote(work)}")
+
+
+@contextlib.contextmanager
+def choose_client(
+    machine: MachineSettings, own: Mapping[str | None, LoadClient], folder: Path, check: Callable[[], None]
+) -> Iterator[LoadClient | None]:
+    """Yield who sends the load: a node of the launch, this process (None), or a host that is reached by SSH. `own`:
+    the nodes by their names, under None the one that does where the study names no host.
+    """
+    host = machine.client
+    if host == client.HERE:
+        yield None
+    elif host is None or host in own:
+        yield own[host]
+    else:
+        with connect(machine, [host]) as (connection,):
+            yield SshClient(connection, machine, folder, check)
 
 
 def make_script(
@@ -335,18 +328,13 @@ async def _as_coroutine(work: Awaitable[_T]) -> _T:
     return await work
 
 
-class RemoteProcess:
+class RemoteProcess(LedProcess):
     """A process that a host's shell leads; see measure.engines.launch.Rank."""
 
     def __init__(self, host: SshHost, process: Any, log_path: Path, on_end: Callable[[], None]) -> None:
-        self.log_path = log_path
+        super().__init__(log_path, on_end, CLIENT_GRACE_S + _LEASE_S)
         self._host = host
         self._process = process
-        self._on_end = on_end
-        self._code: int | None = None
-        self.lost = ""
-        self._is_told = False
-        self._over = threading.Event()
         self._tasks = [asyncio.ensure_future(self._follow()), asyncio.ensure_future(self._beat())]
 
     @classmethod
@@ -357,19 +345,9 @@ class RemoteProcess:
         process.stdin.write(text)
         return cls(host, process, log_path, on_end)
 
-    def exit_code(self) -> int | None:
-        """Return None while it runs, and where it was told to end."""
-        return self._code
-
     def end(self) -> None:
-        """Ask it to end."""
-        self._is_told = True
+        super().end()
         self._host._loop.call_soon_threadsafe(self._close)
-
-    def stop(self) -> None:
-        """Ask it to end; returns when it has, or its host is gone."""
-        self.end()
-        self._over.wait(CLIENT_GRACE_S + _LEASE_S)
 
     def _close(self) -> None:
         with contextlib.suppress(OSError):
@@ -389,7 +367,4 @@ class RemoteProcess:
             with self.log_path.open("a") as log:
                 log.write(f"{self.lost}\n")
             status = _LOST
-        if not self._is_told:
-            self._code = status
-        self._over.set()
-        self._on_end()
+        self._ended(status)

@@ -13,9 +13,9 @@ from loadstone.workload.agent_formats.messages import MessagesReader
 from loadstone.workload.agent_formats.mlperf import MlperfReader
 from loadstone.workload.agent_formats.otel import OtelReader
 from loadstone.workload.agent_formats.rows import RowsReader
-from loadstone.workload.agent_formats.session import Reader, describe_broken
+from loadstone.workload.agent_formats.session import Reader
 from loadstone.workload.agent_formats.weka import WekaReader
-from loadstone.workload.files import first_line, lines
+from loadstone.workload.files import describe_broken, first_line, lines
 
 GIVE = (
     "give sessions of agents as a Weka trace, Mooncake or Dynamo rows with session_id, MLPerf's agentic rows, OpenAI "

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from loadstone.core.groups import by_key
 from loadstone.workload.agent_formats.messages import Message, fields_of, text_of
 from loadstone.workload.agent_formats.session import (
     BadSession,
@@ -99,25 +100,23 @@ class RowsReader(Reader):
             except BadLine as bad_line:
                 yield BadSession(self._line, bad_line)
 
-    def _parents(self, places: Mapping[str | int, int]) -> list[list[int] | BadSession]:
-        """List the parents of each row: those that it names, else the row before it of its session."""
+    def _parents(self, places: Mapping[str | int, int]) -> Iterator[list[int] | BadSession]:
+        """Yield the parents of each row: those that it names, else the row before it of its session."""
         last: dict[str | int, int] = {}
-        found: list[list[int] | BadSession] = []
         for at, (line, row) in enumerate(self._rows):
             named = row.wait_for if row.wait_for is not None else row.after
             before = last.get(row.session_id) if row.session_id is not None else None
             if row.session_id is not None:
                 last[row.session_id] = at
             if named is None:
-                found.append([] if before is None else [before])
+                yield [] if before is None else [before]
                 continue
             missing = [each for each in named if each not in places]
             if missing:
                 what = f"it waits for {str(missing[0])[:40]!r}, which is no call of the file"
-                found.append(BadSession(line, BadLine("no such parent", what, "give that call, or another")))
+                yield BadSession(line, BadLine("no such parent", what, "give that call, or another"))
             else:
-                found.append([places[each] for each in dict.fromkeys(named)])
-        return found
+                yield [places[each] for each in dict.fromkeys(named)]
 
     def _session(self, order: Sequence[int], parents: Sequence[Sequence[int]]) -> RawSession:
         rows = [self._rows[at][1] for at in order]
@@ -178,19 +177,13 @@ def _connected(parents: Sequence[Sequence[int]], names: Sequence[str | int | Non
         for other in [*parents[at], *([] if name is None else [first.setdefault(name, at)])]:
             one, two = sorted((find(at), find(other)))
             root[two] = one
-    groups: dict[int, list[int]] = {}
-    for at in range(len(parents)):
-        groups.setdefault(find(at), []).append(at)
-    return list(groups.values())
+    return list(by_key((find(at), at) for at in range(len(parents))).values())
 
 
 def _sort_parents_first(members: Sequence[int], parents: Sequence[Sequence[int]]) -> list[int]:
     """Order a session's rows so that each comes after those that it waits for; without those of a circle."""
     left = {at: len(parents[at]) for at in members}
-    children: dict[int, list[int]] = {}
-    for at in members:
-        for each in parents[at]:
-            children.setdefault(each, []).append(at)
+    children = by_key((each, at) for at in members for each in parents[at])
     ready = [at for at in members if not left[at]]
     order = []
     while ready:

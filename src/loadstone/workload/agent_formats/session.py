@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from loadstone.workload.files import describe_broken
 from loadstone.workload.trace import BadLine
 
 MOST_SECONDS = 1e12
@@ -62,11 +63,6 @@ class Reader:
     def finish(self) -> Iterator[RawSession | BadSession]:
         """Yield what is whole at the file's end, beyond what was."""
         yield from ()
-
-
-def describe_broken(error: Exception) -> str:
-    """Say what is wrong with JSON that cannot be read."""
-    return f"broken JSON: {str(error).removeprefix('JSON is malformed: ')}"
 
 
 def read_as(kind: type[_Kind], value: bytes) -> _Kind:
