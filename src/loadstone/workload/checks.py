@@ -231,7 +231,7 @@ def _check_answer(grade: str, answer: Any) -> Any:
     if grade == "tool" and isinstance(answer, dict):
         answer = {"name": answer.get("name"), "arguments": answer.get("arguments", {})}
     text = str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer).strip()
-    texts = answer if isinstance(answer, list) else [answer]
+    many = answer if isinstance(answer, list) else [answer]
     possible = {
         "number": not isinstance(answer, bool) and _NUMBER.fullmatch(text) is not None,
         "letter": len(text) == 1 and text in LETTERS,
@@ -239,11 +239,9 @@ def _check_answer(grade: str, answer: Any) -> Any:
         "json": True,
         "maths": isinstance(answer, str | int | float) and bool(text),
     }
-    if not possible.get(grade, all(type(each) in (str, int, float) and str(each).strip() for each in texts)):
+    if not possible.get(grade, all(type(each) in (str, int, float) and str(each).strip() for each in many)):
         raise ItemError(f"the answer {text[:40]!r} is none that grade {grade} can find; correct it")
-    return (
-        answer if grade in ("json", "tool") else [*map(str, texts)] if grade == "needle" or answer is texts else text
-    )
+    return answer if grade in ("json", "tool") else [*map(str, many)] if grade == "needle" or answer is many else text
 
 
 def find_boxed(text: str) -> str | None:
