@@ -244,7 +244,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("kind", [STUDY, pytest.param(PARALLEL, marks=pytest.mark.slow)], ids=["", "parallel"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [STUDY, PARALLEL], ids=["", "parallel"])
 def test_a_full_disk_ends_the_study_which_goes_on_once_there_is_room(small_disk: Path, kind: str) -> None:
     path = small_disk / "study.yaml"
     path.write_text(kind.replace("requests: 4", "requests: 100"))

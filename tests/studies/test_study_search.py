@@ -70,6 +70,7 @@ def listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.slow
 def test_a_search_that_is_interrupted_begins_again_and_is_then_done(path: Path) -> None:
     port = free_port()
     served = [sys.executable, "-m", "loadstone", "serve-sim", QUEUE, "--port", str(port)]
