@@ -77,7 +77,10 @@ def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
     rows = [
         {"gpu": each.gpu, "engine": each.engine, "plan": each.words, "who": each.name, "load": load, "worst": worst}
         for each in finalists
-        for load, worst in zip(each.loads, each.worst, strict=True)
+        for load, worst in [
+            *((each.share, value) for value in each.worst[:1] if each.share < each.loads[0]),  # it is no longer there
+            *zip(each.loads, each.worst, strict=True),
+        ]
         if worst < 20
     ]
     asked = [
