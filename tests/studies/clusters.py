@@ -183,7 +183,8 @@ class Nodes:
     def check_clean(self) -> None:
         """Check that nothing is left, of the ranks neither."""
         assert eventually(lambda: not any(study.ranks_alive() for study in self.studies))
-        assert self.leftovers() == []
+        left = self.leftovers()
+        assert left == [], left
 
 
 class SshNodes(Nodes):
@@ -196,7 +197,8 @@ class SshNodes(Nodes):
 
     def _work(self) -> set[str]:
         """Return the work folders on the hosts, which are this machine."""
-        return {str(path) for path in Path("/tmp").glob("loadstone-??????")}
+        kinds = ("loadstone-??????", "loadstone-????????-??????")
+        return {str(path) for kind in kinds for path in Path("/tmp").glob(kind)}
 
     def leftovers(self) -> list[str]:
         return sorted(self._work() - self._before)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import shlex
 import shutil
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -128,10 +130,13 @@ class SshClient:
         self._machine = machine
         self._log = folder / "client.log"
         self._check = check
+        place = f"{socket.gethostname()}:{folder.absolute()}"
+        self._work = f'"${{TMPDIR:-/tmp}}"/loadstone-{hashlib.sha256(place.encode()).hexdigest()[:8]}'
 
     def bench(self, words: Sequence[str], out: Path) -> None:
         """See supervise.Client."""
-        work = self._host.output(_TEMPORARY).strip()
+        # What a supervisor that was killed has left is known by its name.
+        work = self._host.output(f"rm -rf {self._work}-*; mktemp -d {self._work}-XXXXXX").strip()
         try:
             sent = [
                 client.copy_named_file(word, lambda file, name: self._host.send(file, f"{work}/{name}"))
