@@ -163,7 +163,7 @@ def test_a_screen_reader_is_told_of_everything(browser: Browser, url: str, width
     roles = [role for role, _ in told]
     assert roles.count("row") == 4
     assert {"navigation", "main", "search", "table", "columnheader", "status"} <= set(roles)
-    assert [name for role, name in told if role == "columnheader"][:3] == ["Tick", "Run", "Started"]
+    assert [name for role, name in told if role == "columnheader"][:3] == ["Tick", "Deployment", "Run"]
     named = ("checkbox", "combobox", "searchbox", "link", "button")
     unnamed = [(role, name) for role, name in told if role in named and not name]
     assert unnamed == []
